@@ -1,0 +1,1 @@
+"""What exists: capacity, names, cloud resources."""

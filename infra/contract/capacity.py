@@ -1,0 +1,21 @@
+"""The kinds of capacity that Google sells and this platform places work on."""
+
+from enum import StrEnum
+
+
+class Capacity(StrEnum):
+    """Values equal the node label cloud.google.com/gke-provisioning, but for on-demand ("standard")."""
+
+    ON_DEMAND = "on-demand"  # never taken away; the list price
+    SPOT = "spot"  # taken away at any time with a notice of 30 s or 120 s
+    FLEX_START = "flex-start"  # waits in a queue, then runs undisturbed, at most 7 days
+    QUEUED = "queued"  # flex-start for a whole gang at once, through a ProvisioningRequest
+
+
+class Placement(StrEnum):
+    """What the decision matrix answers. HYBRID is an on-demand base with Spot overflow."""
+
+    SPOT = "spot"
+    FLEX_START = "flex-start"
+    ON_DEMAND = "on-demand"
+    HYBRID = "hybrid"

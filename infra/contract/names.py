@@ -1,0 +1,120 @@
+"""Names of cloud and storage objects, computed from an environment so that stacks never refer to each other.
+
+Written by: the stacks and the checkpoint writer. Read by: manifests, doors, restore, alerts.
+"""
+
+import re
+
+from infra.contract.errors import InputError
+
+PROVISIONING_PREFIX = "holdfast"
+
+ROLES = ("nodes", "trainer", "batch", "server", "exporter")
+"""One Google service account per role; the Kubernetes service account has the same name."""
+
+NAMESPACE_TRAINING = "training"
+NAMESPACE_BATCH = "batch"
+NAMESPACE_SERVING = "serving"
+NAMESPACE_MONITORING = "monitoring"
+KSA_NAMESPACES = {
+    "trainer": NAMESPACE_TRAINING,
+    "batch": NAMESPACE_BATCH,
+    "server": NAMESPACE_SERVING,
+    "exporter": NAMESPACE_MONITORING,
+}
+
+# Google's limits.
+MAX_CLUSTER_NAME = 40
+MAX_SERVICE_ACCOUNT_ID = 30
+MAX_BUCKET_NAME = 63
+
+
+def checked(name: str, *, limit: int, what: str) -> str:
+    """A DNS-like name within `limit` characters, or an InputError that says by how much it is too long."""
+    if len(name) > limit or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
+        raise InputError(
+            f"{what} is no valid name",
+            got=f"{name} ({len(name)} characters)",
+            allowed=f"at most {limit} of a-z, 0-9 and '-', beginning with a letter, not ending with '-'",
+            fix="choose a shorter environment name or name_prefix",
+        )
+    return name
+
+
+def stack(area: str, env: str) -> str:
+    """`foundation-dev`, `cluster-dev`, `monitoring-dev`: what `cdktf deploy` is given."""
+    return f"{area}-{env}"
+
+
+def cluster(prefix: str, env: str) -> str:
+    return checked(f"{prefix}-{env}", limit=MAX_CLUSTER_NAME, what="cluster name")
+
+
+def network(prefix: str, env: str) -> str:
+    return checked(f"{prefix}-{env}", limit=63, what="network name")
+
+
+def bucket(project_id: str, prefix: str, env: str, purpose: str) -> str:
+    """Bucket names are global, so the project is part of them. `purpose`: checkpoints, data, exports."""
+    return checked(f"{project_id}-{prefix}-{env}-{purpose}", limit=MAX_BUCKET_NAME, what="bucket name")
+
+
+def service_account(prefix: str, env: str, role: str) -> str:
+    return checked(f"{prefix}-{env}-{role}", limit=MAX_SERVICE_ACCOUNT_ID, what=f"service account id of {role}")
+
+
+def service_account_email(project_id: str, prefix: str, env: str, role: str) -> str:
+    return f"{service_account(prefix, env, role)}@{project_id}.iam.gserviceaccount.com"
+
+
+def topic(prefix: str, env: str, purpose: str) -> str:
+    """`purpose`: work, dead."""
+    return f"{prefix}-{env}-{purpose}"
+
+
+# -- Checkpoints: <run>/step-<n>/<attempt>/<shard>, and one COMMIT.json per step written last. --
+
+COMMIT_OBJECT = "COMMIT.json"
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_STEP = re.compile(r"step-(\d{10})")
+_ATTEMPT = re.compile(r"[0-9a-f]{12}")
+
+
+def checked_run(run: str) -> str:
+    if not _RUN.fullmatch(run) or ".." in run:
+        raise InputError(
+            "run name is not usable as an object name",
+            got=run[:80],
+            allowed="1 to 63 of A-Z a-z 0-9 . _ -, beginning with a letter or digit, without '..'",
+            fix="rename the run",
+        )
+    return run
+
+
+def step_prefix(run: str, step: int) -> str:
+    return f"{checked_run(run)}/step-{step:010d}"
+
+
+def attempt_prefix(run: str, step: int, attempt: str) -> str:
+    assert _ATTEMPT.fullmatch(attempt), attempt
+    return f"{step_prefix(run, step)}/{attempt}"
+
+
+def shard_object(run: str, step: int, attempt: str, rank: int, index: int) -> str:
+    return f"{attempt_prefix(run, step, attempt)}/rank-{rank:05d}-{index:05d}.bin"
+
+
+def manifest_object(run: str, step: int, attempt: str, rank: int) -> str:
+    """What one rank wrote: tensors, offsets, shards with length and crc32c."""
+    return f"{attempt_prefix(run, step, attempt)}/rank-{rank:05d}.json"
+
+
+def commit_object(run: str, step: int) -> str:
+    """The checkpoint of a step exists if and only if this object does."""
+    return f"{step_prefix(run, step)}/{COMMIT_OBJECT}"
+
+
+def parse_step(component: str) -> int | None:
+    """`step-0000000042` -> 42, anything else -> None."""
+    match = _STEP.fullmatch(component)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,51 @@
+"""Words of the event lines and names of the metrics.
+
+An event is one JSON object a line: `v` (schema version), `t` (Unix seconds, float), `event` (a word
+below), `job`, `kind` (training or batch), `process` (unique for each process), and the fields of its word.
+Written by: training, batch, drills. Read by: the ledger, the exporter, the report.
+"""
+
+EVENT_VERSION = 1
+
+# word -> fields it carries beside the common ones. A reader ignores words and fields that it does not know.
+EVENTS: dict[str, tuple[str, ...]] = {
+    "start": ("rank", "world_size", "attempt"),  # process begins; `attempt` counts launches of the job from 0
+    "restore": ("step", "seconds", "skipped"),  # state loaded (step 0: nothing to load); skipped: [[step, reason]]
+    "window": ("first_step", "last_step", "seconds", "loss"),  # steps done since the last such line
+    "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
+    "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began
+    "save_failed": ("step", "reason"),
+    "evict": ("signal", "target"),  # written by whoever evicts: drill, demo, node watcher
+    "stop": ("step", "reason"),  # the ranks agreed to stop after this step
+    "exit": ("code", "step"),
+    "claimed": ("items",),  # batch: leased from the queue
+    "stored": ("items", "seconds"),  # batch: rows committed
+    "acked": ("items",),
+    "released": ("items",),  # batch: given back unprocessed
+    "item_failed": ("item", "error_class", "failures"),
+    "dead_lettered": ("item", "reason"),
+}
+
+KIND_TRAINING = "training"
+KIND_BATCH = "batch"
+
+METRIC_PREFIX = "custom.googleapis.com/holdfast"
+# Name -> (unit, help). The exporter serves them to Prometheus with '/' as '_' and the prefix `holdfast_`.
+METRICS: dict[str, tuple[str, str]] = {
+    "preemptions_total": ("1", "Spot nodes taken away, by pool and zone"),
+    "goodput_ratio": ("1", "productive share of wall time, by job"),
+    "last_commit_age_seconds": ("s", "seconds since the newest committed checkpoint, by job"),
+    "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),
+    "batch_backlog_items": ("1", "items not yet done, by job"),
+    "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
+    "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),
+    "node_age_seconds": ("s", "age of a node, by pool"),
+    "exporter_heartbeat_seconds": ("s", "Unix time of the exporter's last full pass"),
+}
+
+# Environment variables of pods; set by manifests, read by the runtime.
+ENV_JOB = "HOLDFAST_JOB"
+ENV_EVENTS = "HOLDFAST_EVENTS"  # path of the event file; empty: standard output
+ENV_WINDOW_S = "HOLDFAST_WINDOW_SECONDS"  # what the pool grants an ordinary pod
+ENV_DEADLINE = "HOLDFAST_DEADLINE"  # RFC 3339: planned end of the node or of the job
+ENV_ATTEMPT = "HOLDFAST_ATTEMPT"

@@ -1,0 +1,1 @@
+"""What watches: alerts, dashboard, ledger, exporter, report."""

@@ -1,0 +1,1 @@
+"""Real evictions on purpose, and the verdict."""
