@@ -19,3 +19,23 @@ class Placement(StrEnum):
     FLEX_START = "flex-start"
     ON_DEMAND = "on-demand"
     HYBRID = "hybrid"
+
+
+class PlacementRule(StrEnum):
+    """Rows of the decision matrix. Defined by infra.placement.matrix; cited by every manifest in ANNOTATION_RULE."""
+
+    PLATFORM = "platform"
+    ONLINE = "online"
+    INTERACTIVE = "interactive"
+    NO_SLACK = "no-slack"
+    DEADLINE = "deadline"
+    DEADLINE_FIXED = "deadline-no-resume"
+    FIXED = "no-resume"
+    FIXED_LONG = "no-resume-long"
+    GANG = "gang"
+    BATCH = "batch"
+    TRAINING = "training"
+
+
+# On every workload's object; written by manifests, read by the linter and by whoever asks why it runs there.
+ANNOTATION_RULE = "holdfast.dev/placement-rule"
