@@ -1,0 +1,114 @@
+"""The notice to leave: the first signal asks to drain, the second leaves at once.
+
+Used by the trainer, the checkpointer, the batch worker and the server. Guarantees:
+- a signal is noticed while the main thread sits in C code (a collective, a compile, a database call),
+  because the interpreter's C handler writes to a pipe that a thread of ours reads;
+- nothing of the program runs inside a signal handler, so no lock can be held twice;
+- a forked child (DataLoader worker) never reports its own signals as ours.
+"""
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from types import FrameType
+from typing import Self
+
+from infra.contract.lifecycle import EXIT_PREEMPTED, WINDOW_MARGIN_S
+
+# Counted: the kubelet, torchrun and a terminal send these.
+NOTICES = (signal.SIGTERM, signal.SIGINT)
+# Asks for the same stop without counting: the kubelet's SIGTERM after a preStop drain is still the first.
+DRAIN_SIGNAL = signal.SIGUSR1
+
+
+class Shutdown:
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, leave: Callable[[int], object] = os._exit
+    ) -> None:
+        self._clock, self._leave = clock, leave
+        self._asked = threading.Event()
+        self._signals = 0
+        self.received_at: float | None = None
+        """Monotonic time of the first notice."""
+        self.reason = ""
+
+    @property
+    def requested(self) -> bool:
+        return self._asked.is_set()
+
+    def request(self, reason: str) -> None:
+        """Ask for the stop without a signal: a deadline, another rank, a drain."""
+        if not self._asked.is_set():
+            self.received_at, self.reason = self._clock(), reason
+            self._asked.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until asked to stop or until `timeout_s` is over; true when asked."""
+        return self._asked.wait(timeout_s)
+
+    def seconds_left(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> float:
+        """What remains of the window, less what the way down costs; infinite before the notice."""
+        if self.received_at is None:
+            return math.inf
+        return self.received_at + window_s - margin_s - self._clock()
+
+    def notice(self, signum: int) -> None:
+        """One delivered signal."""
+        if signum == DRAIN_SIGNAL:
+            self.request("drain")
+            return
+        if signum not in NOTICES:
+            return
+        self._signals += 1
+        if self._signals > 1:
+            self._leave(EXIT_PREEMPTED)
+        self.request(signal.Signals(signum).name)
+
+    def install(self) -> Self:
+        """Take over the signals of this process; only from the main thread, once."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)  # required by set_wakeup_fd
+        for signum in (*NOTICES, DRAIN_SIGNAL):
+            signal.signal(signum, _nothing)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=_give_back_signals)
+        threading.Thread(target=self._read, args=(reader,), name="shutdown", daemon=True).start()
+        return self
+
+    def _read(self, reader: int) -> None:
+        while numbers := os.read(reader, 64):
+            for signum in numbers:
+                self.notice(signum)
+
+
+@cache
+def of_process() -> Shutdown:
+    """The one Shutdown of this process, installed on first use (from the main thread)."""
+    return Shutdown().install()
+
+
+def _nothing(signum: int, frame: FrameType | None) -> None:
+    """A handler must exist for the C handler to write to the pipe."""
+
+
+def _give_back_signals() -> None:
+    # A child shares the pipe: killpg reaches parent and children, and the parent would count each of them.
+    # Default handlers, so that Process.terminate() on a child works as its author expects.
+    if threading.current_thread() is not threading.main_thread():
+        return
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGTERM, DRAIN_SIGNAL):
+        signal.signal(signum, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def leave_now(code: int) -> None:
+    """Leave without running anything that could hang: flush what was printed, then go."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
