@@ -1,0 +1,47 @@
+"""One module per environment, each with one literal `ENVIRONMENT`. A fork edits or adds a module here, nothing else."""
+
+import traceback
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+
+from infra.contract.errors import InputError
+from infra.environments.schema import Environment, placeholders
+
+__all__ = ["Environment", "load", "names", "placeholders", "source_of"]
+
+_FOLDER = Path(__file__).parent
+_SCHEMA = {"__init__", "schema", "capacity", "services", "checks"}
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _SCHEMA)
+
+
+def source_of(name: str) -> str:
+    """The file to edit, as messages print it."""
+    return f"infra/environments/{name}.py"
+
+
+def load(name: str) -> Environment:
+    """The environment `name`, or an InputError that names file, line and field."""
+    if name not in names():
+        near = get_close_matches(name, names(), n=1)
+        fix = f"did you mean {near[0]}?" if near else f"`python -m infra new {name}` makes one"
+        raise InputError("unknown environment", got=name, allowed=", ".join(names()), fix=fix)
+    try:
+        environment = import_module(f"{__name__}.{name}").ENVIRONMENT
+    except InputError as error:
+        raise _placed(error, name) from error
+    if environment.name != name:
+        what = f"{source_of(name)}: name"
+        raise InputError(what, got=environment.name, allowed=name, fix="let name equal the module's name")
+    return environment
+
+
+def _placed(error: InputError, name: str) -> InputError:
+    """The same error with the line of the environment's file before the field."""
+    path = str(_FOLDER / f"{name}.py")
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+    where = f"{source_of(name)}:{lines[-1]}" if lines else source_of(name)
+    return InputError(f"{where}: {error.what}", got=error.got, allowed=error.allowed, fix=error.fix)

@@ -1,0 +1,202 @@
+"""What a fork says about machines: node groups, caps for auto-provisioning, quotas.
+
+Read through `Environment`. A group states no taint and no label: they follow from role and capacity,
+so that a fork cannot misspell them.
+"""
+
+from dataclasses import dataclass
+
+from infra.contract.capacity import Capacity
+from infra.contract.errors import InputError
+from infra.contract.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S, ShutdownWindow
+from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
+from infra.contract.pools import GPU_TAINT, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Effect, Pool, Role, Taint
+from infra.environments.checks import between, dns_name, one_of, require, switch, unique
+
+DISK_TYPES = ("pd-balanced", "pd-ssd", "hyperdisk-balanced")
+FLEX_CAPACITIES = (Capacity.FLEX_START, Capacity.QUEUED)
+MAX_NODES_PER_POOL = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeGroup:
+    """Node pools that differ in machine type only; one pool for each machine type."""
+
+    name: str
+    role: Role
+    capacity: Capacity = Capacity.ON_DEMAND
+    """One value: Spot and flex-start exclude each other."""
+    machine_types: tuple[str, ...]
+    """Several make a Spot group less likely to be sold out at once."""
+    accelerator: str = ""
+    gpus_per_node: int = 0
+    min_nodes: int = 0
+    max_nodes: int
+    """Nodes of each pool, over all zones."""
+    zones: tuple[str, ...] = ()
+    """Empty means every zone of the cluster."""
+    disk_gib: int = 100
+    disk_type: str = "pd-balanced"
+    local_ssds: int = 0
+    max_run_s: int = 0
+    """Planned life of a flex-start node; 0 means the longest allowed, 7 days."""
+    evict_untolerating: bool = False
+    """Spot only: taint with NoExecute instead of NoSchedule, which also removes pods already there."""
+
+    def __post_init__(self) -> None:
+        self._check_words()
+        at = f"groups[{self.name}]"
+        require(bool(self.machine_types), f"{at}.machine_types", "()", "at least one machine type", "add one")
+        unique(f"{at}.machine_types", self.machine_types)
+        for machine_type in self.machine_types:
+            self._check_machine(f"{at}.machine_types", machine_type)
+        between(f"{at}.max_nodes", self.max_nodes, 1, MAX_NODES_PER_POOL)
+        between(f"{at}.min_nodes", self.min_nodes, 0, self.max_nodes)
+        between(f"{at}.disk_gib", self.disk_gib, 50, 65_536)
+        one_of(f"{at}.disk_type", self.disk_type, DISK_TYPES)
+        between(f"{at}.local_ssds", self.local_ssds, 0, 24)
+        unique(f"{at}.zones", self.zones)
+        self._check_capacity(at)
+
+    def _check_words(self) -> None:
+        dns_name("groups[].name", self.name, 30)
+        at = f"groups[{self.name}]"
+        one_of(f"{at}.role", self.role, tuple(Role))
+        one_of(f"{at}.capacity", self.capacity, tuple(Capacity))
+        if self.accelerator:
+            one_of(f"{at}.accelerator", self.accelerator, ACCELERATORS)
+
+    def _check_machine(self, field: str, machine_type: str) -> None:
+        one_of(field, machine_type, MACHINE_TYPES)
+        machine = MACHINE_TYPES[machine_type]
+        has = f"{machine.gpus} x {machine.accelerator}" if machine.gpus else "no GPU"
+        fitting = [
+            m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == (self.accelerator, self.gpus_per_node)
+        ]
+        require(
+            bool(fitting) and machine_type in fitting,
+            f"{field} against accelerator and gpus_per_node",
+            f"{machine_type} with {self.gpus_per_node} x {self.accelerator or 'no accelerator'}",
+            f"{machine_type} has {has}",
+            f"use {' or '.join(fitting)}" if fitting else "no machine type has this number of GPUs",
+        )
+
+    def _check_capacity(self, at: str) -> None:
+        switch(f"{at}.evict_untolerating", self.evict_untolerating)
+        require(
+            not (self.role in (Role.SYSTEM, Role.SERVING) and self.capacity is not Capacity.ON_DEMAND),
+            f"{at}.capacity",
+            f"{self.capacity} for role {self.role}",
+            f"{Capacity.ON_DEMAND} for the roles system and serving",
+            "control-plane helpers and the serving base must not be taken away: use on-demand",
+        )
+        require(
+            not self.evict_untolerating or self.capacity is Capacity.SPOT,
+            f"{at}.evict_untolerating",
+            f"True with capacity {self.capacity}",
+            "True on Spot groups only",
+            "remove evict_untolerating",
+        )
+        if self.capacity in FLEX_CAPACITIES:
+            require(
+                self.min_nodes == 0, f"{at}.min_nodes", self.min_nodes, "0 for flex-start", "nodes come on demand only"
+            )
+            if self.max_run_s:
+                between(f"{at}.max_run_s", self.max_run_s, FLEX_MIN_RUN_S, FLEX_MAX_RUN_S)
+        else:
+            require(
+                self.max_run_s == 0,
+                f"{at}.max_run_s",
+                self.max_run_s,
+                "0 for Spot and on-demand",
+                "remove max_run_s, or set capacity to flex-start",
+            )
+
+    def taints(self) -> tuple[Taint, ...]:
+        taints: list[Taint] = []
+        if self.role is Role.SYSTEM:
+            taints.append(SYSTEM_TAINT)
+        if self.capacity is Capacity.SPOT:
+            effect = Effect.NO_EXECUTE if self.evict_untolerating else SPOT_TAINT.effect
+            taints.append(Taint(key=SPOT_TAINT.key, value=SPOT_TAINT.value, effect=effect))
+        if self.capacity is Capacity.QUEUED:
+            taints.append(QUEUED_TAINT)
+        if self.gpus_per_node:
+            taints.append(GPU_TAINT)
+        return tuple(taints)
+
+    def pools(self, spot_window: ShutdownWindow) -> tuple[Pool, ...]:
+        several = len(self.machine_types) > 1
+        return tuple(
+            Pool(
+                name=f"{self.name}-{machine_type}" if several else self.name,
+                role=self.role,
+                capacity=self.capacity,
+                machine_type=machine_type,
+                min_nodes=self.min_nodes,
+                max_nodes=self.max_nodes,
+                pool_class=self.name,
+                accelerator=self.accelerator,
+                gpus_per_node=self.gpus_per_node,
+                zones=self.zones,
+                taints=self.taints(),
+                disk_gib=self.disk_gib,
+                disk_type=self.disk_type,
+                local_ssds=self.local_ssds,
+                window=spot_window if self.capacity is Capacity.SPOT else DEFAULT_WINDOW,
+                max_run_s=(self.max_run_s or FLEX_MAX_RUN_S) if self.capacity in FLEX_CAPACITIES else 0,
+            )
+            for machine_type in self.machine_types
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcceleratorCap:
+    """At most so many GPUs of one kind from node auto-provisioning."""
+
+    accelerator: str
+    max_gpus: int
+
+    def __post_init__(self) -> None:
+        one_of("auto_provisioning.accelerators[].accelerator", self.accelerator, ACCELERATORS)
+        between(f"auto_provisioning.accelerators[{self.accelerator}].max_gpus", self.max_gpus, 1, 4096)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutoProvisioning:
+    """Caps of node auto-provisioning (NAP), which makes flex-start pools by itself. They bound the spend."""
+
+    max_vcpus: int
+    """Over the whole cluster, manual pools included: GKE counts both."""
+    max_memory_gib: int
+    accelerators: tuple[AcceleratorCap, ...]
+    disk_gib: int = 100
+    disk_type: str = "pd-balanced"
+    max_nodes: int = 64
+    """Not sent to GKE, which has no such limit; the size of the IP ranges is checked against it."""
+
+    def __post_init__(self) -> None:
+        between("auto_provisioning.max_vcpus", self.max_vcpus, 1, 100_000)
+        between("auto_provisioning.max_memory_gib", self.max_memory_gib, 1, 1_000_000)
+        between("auto_provisioning.disk_gib", self.disk_gib, 50, 65_536)
+        between("auto_provisioning.max_nodes", self.max_nodes, 1, MAX_NODES_PER_POOL)
+        one_of("auto_provisioning.disk_type", self.disk_type, DISK_TYPES)
+        unique("auto_provisioning.accelerators", [cap.accelerator for cap in self.accelerators])
+
+    def cap(self, accelerator: str) -> int:
+        """0 when flex-start for this accelerator is off."""
+        return next((c.max_gpus for c in self.accelerators if c.accelerator == accelerator), 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quota:
+    """How many GPUs of one source Kueue lends to jobs at once."""
+
+    source: str
+    """Name of a node group, or of an accelerator that auto-provisioning may buy."""
+    gpus: int
+
+    def __post_init__(self) -> None:
+        require(bool(self.source), "quotas[].source", "''", "a node group or an accelerator", "name the source")
+        if self.gpus < 1:
+            raise InputError(f"quotas[{self.source}].gpus", got=self.gpus, allowed="1 or more", fix="remove the quota")

@@ -1,0 +1,71 @@
+"""Checks of single fields. Called by the schema's `__post_init__`; each raises an InputError that names the field."""
+
+import math
+import re
+from collections.abc import Collection
+from difflib import get_close_matches
+from ipaddress import IPv4Network
+
+from infra.contract.errors import InputError
+
+PLACEHOLDER = "CHANGE-ME"
+
+
+def require(ok: bool, field: str, got: object, allowed: str, fix: str) -> None:
+    if not ok:
+        raise InputError(field, got=got, allowed=allowed, fix=fix)
+
+
+def one_of(field: str, got: str, allowed: Collection[str]) -> None:
+    """`got` is one of `allowed`; the fix names the nearest."""
+    near = get_close_matches(str(got), list(allowed), n=1, cutoff=0.4)
+    fix = f"write {near[0]!r}" if near else "choose one of the allowed values"
+    require(got in allowed, field, repr(got), ", ".join(sorted(allowed)), fix)
+
+
+def between(field: str, got: object, low: float, high: float) -> None:
+    """A finite number from `low` to `high`; True and False are no numbers here."""
+    ok = isinstance(got, int | float) and not isinstance(got, bool) and math.isfinite(got) and low <= got <= high
+    require(ok, field, got, f"{low:,} to {high:,}", "write a number in this range")
+
+
+def switch(field: str, got: object) -> None:
+    require(isinstance(got, bool), field, repr(got), "True or False", "write True or False without quotes")
+
+
+def matches(field: str, got: object, pattern: str, allowed: str, fix: str) -> None:
+    """`got` has the form `pattern`, or is still the placeholder, which only a deployment refuses."""
+    ok = isinstance(got, str) and (got == PLACEHOLDER or re.fullmatch(pattern, got) is not None)
+    require(ok, field, repr(got), allowed, fix)
+
+
+def dns_name(field: str, got: object, limit: int) -> None:
+    matches(
+        field,
+        got,
+        rf"[a-z]([-a-z0-9]{{0,{limit - 2}}}[a-z0-9])?",
+        f"1 to {limit} of a-z, 0-9 and '-', beginning with a letter, not ending with '-'",
+        "choose another name",
+    )
+
+
+def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network:
+    """A CIDR without host bits, with a prefix from /widest to /narrowest."""
+    try:
+        network = IPv4Network(got)
+    except ValueError as error:
+        fix = "clear the host bits" if "host bits" in str(error) else "write it as 10.0.0.0/20"
+        raise InputError(field, got=got, allowed=f"an IPv4 range, /{widest} to /{narrowest}", fix=fix) from None
+    require(
+        widest <= network.prefixlen <= narrowest,
+        field,
+        got,
+        f"a prefix from /{widest} to /{narrowest}",
+        "choose a range of an allowed size",
+    )
+    return network
+
+
+def unique(field: str, got: Collection[str]) -> None:
+    twice = sorted({x for x in got if list(got).count(x) > 1})
+    require(not twice, field, ", ".join(twice), "each once", "remove or rename the duplicate")

@@ -1,0 +1,87 @@
+"""The environment that tests, README and snapshots show. Copy it with `python -m infra new NAME`."""
+
+from infra.contract.capacity import Capacity
+from infra.contract.pools import Role
+from infra.environments.schema import (
+    AcceleratorCap,
+    Alerts,
+    AutoProvisioning,
+    Cluster,
+    Database,
+    Environment,
+    Network,
+    NodeGroup,
+    Queue,
+    Security,
+    Storage,
+)
+
+ENVIRONMENT = Environment(
+    name="example",
+    project_id="acme-ai-platform",
+    region="us-central1",
+    zones=("us-central1-a", "us-central1-b", "us-central1-c"),
+    network=Network(
+        # Nodes: 3 + 4 + 3 x 8 + 4 + 4 pool nodes and 64 of auto-provisioning, 103: a /22 holds 1,020.
+        # Pods: 32 a node take a /26, so 103 nodes take 103 x 64 = 6,592 addresses: a /18 holds 16,384.
+        nodes_cidr="10.10.0.0/22",
+        pods_cidr="10.20.0.0/18",
+        services_cidr="10.30.0.0/22",
+        database_cidr="10.40.0.0/20",
+    ),
+    cluster=Cluster(dns_endpoint_public=True, deletion_protection=False),
+    groups=(
+        NodeGroup(name="system", role=Role.SYSTEM, machine_types=("e2-standard-4",), min_nodes=1, max_nodes=3),
+        NodeGroup(
+            name="serving",
+            role=Role.SERVING,
+            machine_types=("g2-standard-8",),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            min_nodes=1,
+            max_nodes=4,
+        ),
+        NodeGroup(
+            name="spot-l4",
+            role=Role.BATCH,
+            capacity=Capacity.SPOT,
+            # g2-standard-8 has one L4. Two L4 need g2-standard-24.
+            machine_types=("g2-standard-8", "g2-standard-12", "g2-standard-16"),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            max_nodes=8,
+        ),
+        NodeGroup(
+            name="spot-a100",
+            role=Role.TRAINING,
+            capacity=Capacity.SPOT,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=4,
+        ),
+        NodeGroup(
+            name="flex-a100",
+            role=Role.TRAINING,
+            capacity=Capacity.FLEX_START,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=4,
+        ),
+    ),
+    auto_provisioning=AutoProvisioning(
+        max_vcpus=768,
+        max_memory_gib=4_096,
+        accelerators=(
+            AcceleratorCap(accelerator="nvidia-l4", max_gpus=8),
+            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=8),
+        ),
+    ),
+    security=Security(),
+    storage=Storage(allow_destroy=True),
+    queue=Queue(),
+    database=Database(deletion_protection=False),
+    alerts=Alerts(emails=("oncall@example.org",)),
+    allow_drills=True,
+)

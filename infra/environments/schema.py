@@ -1,0 +1,199 @@
+"""The schema of an environment: one frozen literal that a fork edits, complete, without inheritance.
+
+Read by specs, rules, placement, manifests and monitoring. A value that passes here has the right form;
+whether the values fit each other on GKE is judged by infra.rules.
+"""
+
+from dataclasses import dataclass, fields, is_dataclass
+
+from infra.contract import names
+from infra.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
+from infra.contract.pools import Pool, Role
+from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota
+from infra.environments.checks import PLACEHOLDER, dns_name, matches, require, switch, unique
+from infra.environments.services import (
+    Alerts,
+    AuthorizedRange,
+    Budget,
+    Cluster,
+    Database,
+    Freeze,
+    Network,
+    Queue,
+    Security,
+    Storage,
+)
+
+__all__ = [
+    "PLACEHOLDER",
+    "AcceleratorCap",
+    "Alerts",
+    "AuthorizedRange",
+    "AutoProvisioning",
+    "Budget",
+    "Cluster",
+    "Database",
+    "Environment",
+    "Freeze",
+    "Network",
+    "NodeGroup",
+    "Queue",
+    "Quota",
+    "Security",
+    "Storage",
+    "placeholders",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    name: str
+    """Part of every object's name; the module's name."""
+    project_id: str
+    """CHANGE-ME may be planned, not deployed."""
+    region: str
+    zones: tuple[str, ...]
+    """Zones of nodes. Take those that sell the accelerators of the groups."""
+    name_prefix: str = names.PROVISIONING_PREFIX
+    state_bucket: str = ""
+    """Bucket of Terraform's state, made by `make bootstrap`; empty keeps state in out/state, for a trial."""
+    spot_grace_s: int = 30
+    """30, or 120 where cluster.min_version is 1.35 or newer: then a pod has 105 s instead of 15 s."""
+    network: Network
+    cluster: Cluster
+    groups: tuple[NodeGroup, ...]
+    auto_provisioning: AutoProvisioning
+    quotas: tuple[Quota, ...] = ()
+    """Empty lends all that the groups and caps can give."""
+    security: Security
+    storage: Storage
+    queue: Queue
+    database: Database | None = None
+    """None leaves Cloud SQL out; batch results then need a database of yours."""
+    alerts: Alerts
+    budget: Budget | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    """On every object that bears labels, for the bill."""
+    allow_drills: bool = False
+
+    def __post_init__(self) -> None:
+        dns_name("name", self.name, 12)
+        form = r"[a-z][-a-z0-9]{4,28}[a-z0-9]"
+        matches(
+            "project_id", self.project_id, form, "6 to 30 of a-z, 0-9 and '-'", "write the project's id, not its name"
+        )
+        matches("region", self.region, r"[a-z]+-[a-z]+\d+", "a region as us-central1", "`gcloud compute regions list`")
+        dns_name("name_prefix", self.name_prefix, 20)
+        self._check_zones()
+        require(self.spot_grace_s in (30, 120), "spot_grace_s", self.spot_grace_s, "30 or 120", "write 30")
+        switch("allow_drills", self.allow_drills)
+        if self.state_bucket:
+            form = r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]"
+            matches("state_bucket", self.state_bucket, form, "a bucket name without gs://", "correct it")
+        for key, value in self.labels:
+            matches(f"labels[{key}]", key, r"[a-z][-_a-z0-9]{0,62}", "a-z, 0-9, '_', '-'", "correct the key")
+            matches(f"labels[{key}]", value, r"[-_a-z0-9]{0,63}", "a-z, 0-9, '_', '-'", "correct the value")
+        self._check_groups()
+        self._check_names()
+
+    def _check_zones(self) -> None:
+        require(bool(self.zones), "zones", "()", f"zones of {self.region}", "add at least one")
+        unique("zones", self.zones)
+        for zone in self.zones:
+            ok = zone.rpartition("-")[0] == self.region
+            require(ok, "zones", zone, f"zones of {self.region}", "take zones of the cluster's region")
+
+    def _check_groups(self) -> None:
+        unique("groups[].name", [g.name for g in self.groups])
+        unique("groups: pool names", [p.name for p in self.pools()])
+        for pool in self.pools():
+            dns_name(f"groups[{pool.pool_class}]: pool name", pool.name, 40)
+        roles = {g.role for g in self.groups}
+        require(
+            Role.SYSTEM in roles, "groups", sorted(roles), "one group of role system", "add the on-demand system group"
+        )
+        sources = {g.name for g in self.groups} | {c.accelerator for c in self.auto_provisioning.accelerators}
+        for quota in self.quotas:
+            require(
+                quota.source in sources,
+                f"quotas[{quota.source}].source",
+                quota.source,
+                ", ".join(sorted(sources)),
+                "name a group, or an accelerator with a cap",
+            )
+        unique("quotas[].source", [q.source for q in self.quotas])
+
+    def _check_names(self) -> None:
+        """Too long after prefixing fails here, not in the middle of an apply."""
+        names.cluster(self.name_prefix, self.name)
+        for role in names.ROLES:
+            names.service_account(self.name_prefix, self.name, role)
+        for purpose in ("checkpoints", "data", "exports"):
+            self.bucket(purpose)
+
+    # -- What others ask --
+
+    @property
+    def project(self) -> str:
+        """The project id in names and plans; a placeholder in a spelling that the API would accept."""
+        return self.project_id.lower()
+
+    @property
+    def price_region(self) -> str:
+        return self.region
+
+    @property
+    def cluster_name(self) -> str:
+        return names.cluster(self.name_prefix, self.name)
+
+    @property
+    def network_name(self) -> str:
+        return names.network(self.name_prefix, self.name)
+
+    @property
+    def spot_window(self) -> ShutdownWindow:
+        return EXTENDED_WINDOW if self.spot_grace_s == EXTENDED_WINDOW.total_s else DEFAULT_WINDOW
+
+    def pools(self) -> tuple[Pool, ...]:
+        return tuple(pool for group in self.groups for pool in group.pools(self.spot_window))
+
+    def pool(self, name: str) -> Pool:
+        return next(pool for pool in self.pools() if pool.name == name)
+
+    def bucket(self, purpose: str) -> str:
+        """`purpose`: checkpoints, data, exports."""
+        return names.bucket(self.project, self.name_prefix, self.name, purpose)
+
+    def topic(self, purpose: str) -> str:
+        """`purpose`: work, dead. The subscription has the same name."""
+        return names.topic(self.name_prefix, self.name, purpose)
+
+    def service_account_email(self, role: str) -> str:
+        return names.service_account_email(self.project, self.name_prefix, self.name, role)
+
+    def all_labels(self) -> dict[str, str]:
+        return {"platform": self.name_prefix, "environment": self.name} | dict(self.labels)
+
+    def quota_gpus(self, source: str) -> int:
+        """GPUs that Kueue may lend from a group or from auto-provisioning of an accelerator."""
+        stated = next((q.gpus for q in self.quotas if q.source == source), None)
+        return self.capacity_gpus(source) if stated is None else stated
+
+    def capacity_gpus(self, source: str) -> int:
+        """GPUs that a group or the cap of an accelerator can give at most."""
+        pools = [p for p in self.pools() if p.pool_class == source]
+        if not pools:
+            return self.auto_provisioning.cap(source)
+        return sum(p.max_nodes * p.gpus_per_node for p in pools)
+
+
+def placeholders(value: object, path: str = "") -> list[str]:
+    """Fields that still say CHANGE-ME, as `budget.billing_account`. A deployment refuses them."""
+    if isinstance(value, str):
+        return [path] if PLACEHOLDER in value else []
+    if isinstance(value, tuple):
+        return [hit for i, item in enumerate(value) for hit in placeholders(item, f"{path}[{i}]")]
+    if is_dataclass(value):
+        prefix = f"{path}." if path else ""
+        return [hit for f in fields(value) for hit in placeholders(getattr(value, f.name), prefix + f.name)]
+    return []

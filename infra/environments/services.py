@@ -1,0 +1,267 @@
+"""What a fork says about everything that is no machine: network, cluster settings, storage, queue, alerts, money.
+
+Read through `Environment`. Each check raises an InputError that names the field.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from infra.environments.checks import between, ipv4_range, matches, one_of, require, switch, unique
+
+MIN_EXTENDED_GRACE_VERSION = (1, 35)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuthorizedRange:
+    """Who may reach the control plane's private IP endpoint."""
+
+    name: str
+    cidr: str
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "network.authorized_ranges[].name", "''", "a name", "say who this is")
+        ipv4_range(f"network.authorized_ranges[{self.name}].cidr", self.cidr, 8, 32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """Ranges of one VPC. Size them from the node caps: rule `ip-space-nodes` and `ip-space-pods` do the sum."""
+
+    nodes_cidr: str
+    pods_cidr: str
+    services_cidr: str
+    database_cidr: str
+    """Reserved for Google's managed services (Cloud SQL) by private service access."""
+    max_pods_per_node: int = 32
+    """GPU nodes run few pods; 32 takes a /26 of pod addresses each, the default of 110 takes a /24."""
+    authorized_ranges: tuple[AuthorizedRange, ...] = ()
+    flow_logs: bool = False
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "nodes_cidr": ipv4_range("network.nodes_cidr", self.nodes_cidr, 16, 27),
+            "pods_cidr": ipv4_range("network.pods_cidr", self.pods_cidr, 9, 22),
+            "services_cidr": ipv4_range("network.services_cidr", self.services_cidr, 16, 27),
+            "database_cidr": ipv4_range("network.database_cidr", self.database_cidr, 16, 24),
+        }
+        fields = list(ranges)
+        for i, first in enumerate(fields):
+            for second in fields[i + 1 :]:
+                require(
+                    not ranges[first].overlaps(ranges[second]),
+                    f"network.{second}",
+                    f"{ranges[second]}, which overlaps {first} {ranges[first]}",
+                    "ranges that do not overlap",
+                    f"move {second}",
+                )
+        require(
+            self.max_pods_per_node in (8, 16, 32, 64, 110),
+            "network.max_pods_per_node",
+            self.max_pods_per_node,
+            "8, 16, 32, 64 or 110",
+            "GPU nodes need 32",
+        )
+        unique("network.authorized_ranges", [r.cidr for r in self.authorized_ranges])
+        switch("network.flow_logs", self.flow_logs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Freeze:
+    """No upgrades between two moments, RFC 3339 in UTC."""
+
+    name: str
+    start: str
+    end: str
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "cluster.freezes[].name", "''", "a name", "say what this is for")
+        begin, end = (_moment(f"cluster.freezes[{self.name}].{f}", getattr(self, f)) for f in ("start", "end"))
+        days = (end - begin).total_seconds() / 86_400
+        between(f"cluster.freezes[{self.name}] in days", days, 0.01, 30)
+
+
+def _moment(field: str, got: str) -> datetime:
+    ok = re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", str(got)) is not None
+    require(ok, field, repr(got), "2026-12-24T00:00:00Z", "write the moment in UTC")
+    return datetime.fromisoformat(got)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    release_channel: str = "REGULAR"
+    min_version: str = ""
+    """Oldest control plane accepted, as 1.35 or 1.35.0-gke.1171000; empty leaves it to the channel."""
+    maintenance_start: str = "2026-01-01T02:00:00Z"
+    maintenance_end: str = "2026-01-01T08:00:00Z"
+    maintenance_days: str = "FREQ=WEEKLY;BYDAY=SA,SU"
+    freezes: tuple[Freeze, ...] = ()
+    autoscaling_profile: str = "OPTIMIZE_UTILIZATION"
+    """OPTIMIZE_UTILIZATION gives idle GPU nodes back sooner."""
+    dns_endpoint_public: bool = False
+    """True lets anyone whom IAM admits reach the control plane's DNS endpoint from outside the VPC."""
+    deletion_protection: bool = True
+
+    def __post_init__(self) -> None:
+        one_of("cluster.release_channel", self.release_channel, ("RAPID", "REGULAR", "STABLE"))
+        if self.min_version:
+            pattern = r"1\.\d+(\.\d+(-gke\.\d+)?)?"
+            matches("cluster.min_version", self.min_version, pattern, "1.35 or 1.35.0-gke.1171000", "correct it")
+        start = _moment("cluster.maintenance_start", self.maintenance_start)
+        end = _moment("cluster.maintenance_end", self.maintenance_end)
+        between("cluster.maintenance_end - maintenance_start in hours", (end - start).total_seconds() / 3600, 4, 24)
+        day = "(MO|TU|WE|TH|FR|SA|SU)"
+        pattern = rf"FREQ=(DAILY|WEEKLY;BYDAY={day}(,{day})*)"
+        matches("cluster.maintenance_days", self.maintenance_days, pattern, "FREQ=WEEKLY;BYDAY=SA,SU", "correct it")
+        require(len(self.freezes) <= 3, "cluster.freezes", len(self.freezes), "at most 3", "remove one")
+        one_of("cluster.autoscaling_profile", self.autoscaling_profile, ("BALANCED", "OPTIMIZE_UTILIZATION"))
+        switch("cluster.dns_endpoint_public", self.dns_endpoint_public)
+        switch("cluster.deletion_protection", self.deletion_protection)
+
+    def may_extend_grace(self) -> bool:
+        """Whether every control plane this environment accepts knows the 120 s window."""
+        parts = [int(p) for p in self.min_version.split(".")[:2]]
+        return tuple(parts) >= MIN_EXTENDED_GRACE_VERSION
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Security:
+    """Settings that cost money, a newer GKE or an object made elsewhere; the rest is always on."""
+
+    kms_key: str = ""
+    """projects/P/locations/L/keyRings/R/cryptoKeys/K for secrets in etcd, disks and buckets; empty: Google's keys."""
+    binary_authorization: bool = False
+    """Enforce the project's singleton policy. Write that policy first: it then decides which images run."""
+    rbac_security_group: str = ""
+    """gke-security-groups@your-domain, for role bindings by Google group."""
+    signed_kernel_modules: bool = False
+    """GPU pools load only modules that Google signed. Needs GKE 1.34.1-gke.2364000 or newer."""
+    vulnerability_scanning: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kms_key:
+            form = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
+            pattern = r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+"
+            matches("security.kms_key", self.kms_key, pattern, form, "write the key's full resource name")
+        if self.rbac_security_group:
+            pattern = r"gke-security-groups@[a-zA-Z0-9.-]+\.[a-z]{2,}"
+            got, allowed = self.rbac_security_group, "gke-security-groups@your-domain"
+            matches("security.rbac_security_group", got, pattern, allowed, "GKE accepts this group name only")
+        for field in ("binary_authorization", "signed_kernel_modules", "vulnerability_scanning"):
+            switch(f"security.{field}", getattr(self, field))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Storage:
+    hierarchical_namespace: bool = False
+    """Folders with atomic rename; cannot be changed later, and cannot be versioned."""
+    data_soft_delete_days: int = 7
+    """Buckets for data and exports; checkpoints have none, since each lives for hours and would be paid for a week."""
+    uncommitted_days: int = 3
+    """Attempts that no commit names are deleted by the writer; this bounds what a killed writer leaves."""
+    allow_destroy: bool = False
+    """True lets `destroy` delete buckets with objects in them."""
+
+    def __post_init__(self) -> None:
+        switch("storage.hierarchical_namespace", self.hierarchical_namespace)
+        switch("storage.allow_destroy", self.allow_destroy)
+        require(
+            self.data_soft_delete_days == 0 or 7 <= self.data_soft_delete_days <= 90,
+            "storage.data_soft_delete_days",
+            self.data_soft_delete_days,
+            "0, or 7 to 90",
+            "the API knows nothing between 0 and 7 days",
+        )
+        between("storage.uncommitted_days", self.uncommitted_days, 1, 30)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queue:
+    ack_deadline_s: int = 30
+    """Short: a killed worker's items come back after it. The worker extends its own leases."""
+    retention_days: int = 7
+    max_delivery_attempts: int = 100
+    """Every eviction counts as a delivery, so a low number would bury healthy items. Poison is counted elsewhere."""
+    min_backoff_s: int = 1
+    """Also holds back what a draining worker returns, so it stays short."""
+    max_backoff_s: int = 60
+
+    def __post_init__(self) -> None:
+        between("queue.ack_deadline_s", self.ack_deadline_s, 10, 600)
+        between("queue.retention_days", self.retention_days, 1, 7)
+        between("queue.max_delivery_attempts", self.max_delivery_attempts, 5, 100)
+        between("queue.min_backoff_s", self.min_backoff_s, 1, 600)
+        between("queue.max_backoff_s", self.max_backoff_s, self.min_backoff_s, 600)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Database:
+    """Cloud SQL for PostgreSQL, private address only."""
+
+    tier: str = "db-custom-2-7680"
+    disk_gib: int = 50
+    highly_available: bool = False
+    backup_days: int = 14
+    deletion_protection: bool = True
+
+    def __post_init__(self) -> None:
+        pattern = r"db-(custom-\d+-\d+|perf-optimized-N-\d+|f1-micro|g1-small)"
+        matches("database.tier", self.tier, pattern, "db-custom-<vCPUs>-<MiB>", "correct it")
+        between("database.disk_gib", self.disk_gib, 10, 65_536)
+        between("database.backup_days", self.backup_days, 7, 365)
+        switch("database.highly_available", self.highly_available)
+        switch("database.deletion_protection", self.deletion_protection)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alerts:
+    """Whom to tell, and from which value on. Seconds unless named otherwise."""
+
+    emails: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+    """Existing channels: projects/P/notificationChannels/N."""
+    runbook_base_url: str = ""
+    """Where monitoring/runbook.md can be read; empty: the address of this checkout's git remote."""
+    on_demand_pending_s: int = 600
+    spot_pending_s: int = 1_800
+    flex_pending_s: int = 14_400
+    checkpoint_age_s: int = 3_600
+    preemptions_per_hour: int = 6
+    """Of one pool."""
+    goodput_min: float = 0.8
+    batch_oldest_s: int = 86_400
+    heartbeat_s: int = 600
+
+    def __post_init__(self) -> None:
+        for email in self.emails:
+            matches(
+                "alerts.emails", email, r"[^@\s]+@[^@\s]+\.[^@\s]+", "an address as oncall@example.org", "correct it"
+            )
+        for channel in self.channels:
+            pattern = r"projects/[^/]+/notificationChannels/\d+"
+            matches("alerts.channels", channel, pattern, "projects/P/notificationChannels/N", "write the full name")
+        if self.runbook_base_url:
+            matches("alerts.runbook_base_url", self.runbook_base_url, r"https://\S+", "https://...", "correct it")
+        for field in ("on_demand_pending_s", "spot_pending_s", "flex_pending_s", "checkpoint_age_s", "batch_oldest_s"):
+            between(f"alerts.{field}", getattr(self, field), 60, 30 * 86_400)
+        between("alerts.heartbeat_s", self.heartbeat_s, 120, 86_400)
+        between("alerts.preemptions_per_hour", self.preemptions_per_hour, 1, 10_000)
+        between("alerts.goodput_min", self.goodput_min, 0.01, 0.99)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """A monthly budget of the project; it warns, it does not stop anything."""
+
+    billing_account: str
+    monthly_usd: int
+    thresholds: tuple[float, ...] = (0.5, 0.9, 1.0)
+
+    def __post_init__(self) -> None:
+        pattern = r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}"
+        allowed = "a billing account as 0X0X0X-0X0X0X-0X0X0X"
+        matches("budget.billing_account", self.billing_account, pattern, allowed, "`gcloud billing accounts list`")
+        between("budget.monthly_usd", self.monthly_usd, 1, 100_000_000)
+        require(bool(self.thresholds), "budget.thresholds", "()", "at least one share", "write (0.5, 0.9, 1.0)")
+        for threshold in self.thresholds:
+            between("budget.thresholds", threshold, 0.01, 2.0)
