@@ -1,0 +1,25 @@
+"""`make lock`: requirements/<group>.txt, all resolved together through dev. Names, versions, hashes; no addresses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bootstrap import ROOT, find_uv
+
+COMMON = ("--quiet", "--universal", "--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11")
+
+
+def main() -> None:
+    uv = find_uv()
+    for group in ("dev", "infra", "train", "serve", "monitor"):
+        constraint = () if group == "dev" else ("-c", "requirements/dev.txt")
+        subprocess.run(
+            [uv, "pip", "compile", *COMMON, "--group", group, *constraint, "-o", f"requirements/{group}.txt"],
+            cwd=ROOT,
+            check=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+# Targets are one line of intent; anything longer is a Python module.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+ENV ?= example
+OUT ?= out
+ROOT := $(CURDIR)
+export PATH := $(ROOT)/.venv/bin:$(ROOT)/.node/node_modules/.bin:$(PATH)
+export CHECKPOINT_DISABLE := 1
+export PYTHONDONTWRITEBYTECODE :=
+PY := .venv/bin/python
+
+.PHONY: help
+help: ## This list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Start
+
+.PHONY: setup demo
+setup: .venv/.ready ## Python environment and Node under .venv; nothing global
+.venv/.ready: requirements/dev.txt .ci/bootstrap.py
+	@$(PYTHON) .ci/bootstrap.py
+
+demo: setup ## The main job: train and score under evictions, and a report (5 minutes)
+	@$(PY) -m workloads demo --out $(OUT)/demo
+
+##@ Check
+
+.PHONY: test test-fast test-process test-plan check
+test: setup check tools cdktf-cli ## Everything that needs no cloud, no GPU and no Docker
+	@$(PY) -m tests.tiers all
+
+test-fast: setup ## Logic, layers, goldens: under a minute
+	@$(PY) -m tests.tiers fast
+
+test-process: setup tools ## Real processes, real signals, real PostgreSQL
+	@$(PY) -m tests.tiers process
+
+test-plan: setup tools cdktf-cli ## Real Terraform plan with the real google provider
+	@$(PY) -m tests.tiers plan
+
+check: setup ## Format, lint, types
+	@ruff format --check --quiet . && ruff check --quiet . && basedpyright
+
+.PHONY: fmt lock
+fmt: setup ## Format and mend what ruff can
+	@ruff check --quiet --fix . ; ruff format --quiet .
+
+lock: setup ## Locks of every dependency group, with hashes and without addresses
+	@$(PY) .ci/lock.py
+
+##@ Platform (ENV=example|dev|prod)
+
+.PHONY: synth plan rules
+synth: setup ## Terraform JSON of every stack of ENV
+	@$(PY) -m infra synth $(ENV)
+
+plan: setup provider ## Real plan of ENV into out/plan/ENV
+	@$(PY) -m infra plan $(ENV)
+
+rules: setup ## What the platform refuses, with reasons
+	@$(PY) -m infra rules
+
+##@ Tools
+
+.PHONY: tools provider cdktf-cli system-packages clean
+tools: setup ## Pinned test tools, built once into the user's cache
+	@$(PY) -m tests.tools.build
+
+provider: setup
+	@$(PY) -m tests.tools.build terraform-provider-google
+
+cdktf-cli: .node/.ready ## The cdktf command under .node
+.node/.ready: requirements/node/package-lock.json .venv/.ready
+	@mkdir -p .node && cp requirements/node/package*.json .node/
+	@npm ci --prefix .node --no-audit --no-fund --loglevel=error && touch $@
+
+system-packages: ## Debian packages that the tests use (root)
+	@$(PYTHON) .ci/system_packages.py
+
+clean: ## Everything that can be made again
+	@rm -rf out cdktf.out .node .venv

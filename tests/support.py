@@ -1,0 +1,18 @@
+"""What several tiers of tests share."""
+
+import os
+from typing import NoReturn
+
+import pytest
+
+
+def require(condition: object, reason: str) -> None:
+    """Skip on a laptop that lacks something; fail where CI is set, so that no tier disappears unseen."""
+    if not condition:
+        unavailable(reason)
+
+
+def unavailable(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(f"this tier cannot run and CI is set: {reason}", pytrace=False)
+    pytest.skip(reason)

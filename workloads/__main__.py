@@ -1,0 +1,18 @@
+"""The door `python -m workloads AREA VERB [OBJECT]`. Commands import what they need when they run."""
+
+import typer
+
+from infra.contract.errors import EXIT_CODES_HELP, run_door
+from workloads.drill.cli import demo
+
+app = typer.Typer(
+    help="Training, batch inference, manifests and drills.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo)
+
+if __name__ == "__main__":
+    run_door(app)

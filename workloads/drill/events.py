@@ -1,0 +1,45 @@
+"""Follows the event file of a job while its processes write it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+
+class Follower:
+    """Reads whole lines that were added since the last call; a file that does not exist yet is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.seen: list[Event] = []
+
+    def read(self) -> list[Event]:
+        """The new events; all of them so far are in `seen`."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            chunk = file.read()
+        whole = chunk[: chunk.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        new = [event for line in whole.splitlines() if (event := _parse(line))]
+        self.seen += new
+        return new
+
+    def last(self, word: str, field: str) -> Any:
+        """The field of the newest event of that word; None if there is none."""
+        return next((e[field] for e in reversed(self.seen) if e["event"] == word and field in e), None)
+
+    def of(self, word: str) -> list[Event]:
+        return [event for event in self.seen if event["event"] == word]
+
+
+def _parse(line: bytes) -> Event | None:
+    """A process that was killed may leave half a line: that event is lost, the rest counts."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

@@ -1,0 +1,120 @@
+"""A pod on this machine: a command with all its descendants, evicted the way a node takes a pod down.
+
+The kubelet sends SIGTERM to the container's first process only, waits for the window, then kills
+whatever is left in the container's cgroup, also processes that moved to a session of their own.
+Without a cgroup, an environment variable that every descendant inherits marks the members.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from infra.contract.lifecycle import EXIT_KILLED
+
+MARK = "HOLDFAST_POD"
+OWNER = "HOLDFAST_POD_OWNER"
+_POLL_S = 0.02
+
+
+class Pod:
+    """`owner` groups the pods of one drill, so that a later run can clear what a killed run left behind."""
+
+    def __init__(self, command: Sequence[str], *, log: Path, owner: str, env: Mapping[str, str] | None = None) -> None:
+        self._mark = uuid.uuid4().hex
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                list(command),
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **(env or {}), MARK: self._mark, OWNER: owner},
+                start_new_session=True,  # Ctrl-C reaches the drill alone, which then ends its pods
+            )
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """As Kubernetes writes it: 128 + n for a death by signal n; None while it runs."""
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code; subprocess.TimeoutExpired when it still runs."""
+        self._process.wait(timeout_s)
+        code = self.exit_code
+        assert code is not None
+        return code
+
+    def preempt(self, window_s: float) -> int:
+        """SIGTERM, the window, then SIGKILL to all that is left. The exit code; 137 if the window ran out."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        try:
+            code = self.wait(window_s)
+        except subprocess.TimeoutExpired:
+            code = EXIT_KILLED
+        self.kill()
+        return code
+
+    def kill(self) -> int:
+        """Power loss: SIGKILL to every member at once, without notice."""
+        _kill_all(lambda env: env.get(MARK) == self._mark)
+        self._process.wait()
+        return self.exit_code or 0
+
+    def tail(self, lines: int = 12) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def clear(owner: str) -> int:
+    """Kill what a killed run of this owner left behind; how many processes that were."""
+    return _kill_all(lambda env: env.get(OWNER) == owner)
+
+
+@contextlib.contextmanager
+def owned(owner: str) -> Iterator[None]:
+    """Nothing of `owner` runs before or after the block."""
+    clear(owner)
+    try:
+        yield
+    finally:
+        clear(owner)
+
+
+def _kill_all(belongs: Callable[[dict[str, str]], bool]) -> int:
+    """Until none is left: a member may fork while the list is read."""
+    killed = 0
+    while members := [p for p in psutil.process_iter() if p.pid != os.getpid() and _alive(p) and belongs(_env(p))]:
+        for process in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+        psutil.wait_procs(members, timeout=5)
+        time.sleep(_POLL_S)
+    return killed
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _env(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}

@@ -1,0 +1,157 @@
+"""A training run under evictions, restarted as a Job controller restarts it, and what each eviction cost."""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from infra.contract.telemetry import KIND_TRAINING
+from workloads.drill.events import Event, Follower
+from workloads.drill.pods import Pod
+from workloads.drill.schedule import SIGKILL, Eviction
+from workloads.runtime.events import EventLog
+
+SILENCE_S = 180.0  # no event for so long: the run hangs
+_POLL_S = 0.02
+
+
+class DrillError(RuntimeError):
+    """The run under test did something that no eviction explains."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One job over all its restarts."""
+
+    job: str
+    steps: int
+    window_s: float
+    folder: Path
+    launch: Callable[[int, Path], Pod]
+    """Attempt number and log file -> the running pod."""
+    say: Callable[[str], None]
+    progress: Callable[[int], None]
+    losses: list[int] = field(default_factory=list)
+    """Steps done again after each eviction."""
+    recoveries_s: list[float] = field(default_factory=list)
+    """Eviction to the first new step, start of processes included."""
+    false_completions: int = 0
+    """Exits with 0 before the last step: a Job would have called the work done."""
+
+    def __post_init__(self) -> None:
+        self.events = Follower(self.folder / "events" / f"{self.job}.jsonl")
+
+    def play(self, schedule: Sequence[Eviction]) -> None:
+        """Run to the end through every eviction of the schedule."""
+        with EventLog.open(self.folder / "events" / f"{self.job}.jsonl", job=self.job, kind=KIND_TRAINING) as log:
+            pod = self._start(0)
+            for attempt, eviction in enumerate(schedule, start=1):
+                self._until_step(pod, eviction.at)
+                time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
+                self._evict(pod, eviction, log)
+                pod = self._start(attempt)
+        self._finish(pod)
+
+    @property
+    def digest(self) -> str | None:
+        """Of the final parameters and optimizer state, as rank 0 wrote it on completion."""
+        return self.events.last("exit", "digest")
+
+    def _start(self, attempt: int) -> Pod:
+        return self.launch(attempt, self.folder / "logs" / f"{self.job}.log")
+
+    def _reached(self) -> int:
+        return max((e["last_step"] for e in self.events.of("window")), default=0)
+
+    def _until_step(self, pod: Pod, step: int) -> None:
+        """Wait until the current attempt has passed `step`, wherever earlier attempts were."""
+        begin, heard = len(self.events.seen), time.monotonic()
+        while True:
+            new = self.events.read()
+            heard = time.monotonic() if new else heard
+            windows = [e for e in self.events.seen[begin:] if e["event"] == "window"]
+            self.progress(self._reached())
+            if windows and windows[-1]["last_step"] >= step:
+                return
+            if pod.exit_code is not None:
+                raise DrillError(f"{self.job} ended with {pod.exit_code} before step {step}:\n{pod.tail()}")
+            if time.monotonic() - heard > SILENCE_S:
+                raise DrillError(f"{self.job} silent for {SILENCE_S:.0f} s before step {step}:\n{pod.tail()}")
+            time.sleep(_POLL_S)
+
+    def _evict(self, pod: Pod, eviction: Eviction, log: EventLog) -> None:
+        log.emit("evict", signal=eviction.signal, target=f"pod-{pod.pid}")
+        began = time.monotonic()
+        code = pod.kill() if eviction.signal == SIGKILL else pod.preempt(self.window_s)
+        self.events.read()
+        if code == EXIT_COMPLETE:
+            self.false_completions += 1
+        elif code not in (EXIT_PREEMPTED, EXIT_KILLED):
+            raise DrillError(f"{self.job}: exit {code} on {eviction.signal}:\n{pod.tail()}")
+        took = time.monotonic() - began
+        self.say(f"{self.job}: {eviction.signal} at step {self._attempt_reached()}, exit {code} after {took:.1f} s")
+
+    def _attempt_reached(self) -> int:
+        """The last step of the newest attempt: what an eviction can take away."""
+        steps = [0]
+        for event in reversed(self.events.seen):
+            if event["event"] == "restore":
+                return max(*steps, event["step"])
+            if event["event"] in ("window", "stop"):
+                steps.append(event.get("last_step", event.get("step", 0)))
+        return max(steps)
+
+    def _finish(self, pod: Pod) -> None:
+        heard = time.monotonic()
+        while pod.exit_code is None:
+            if self.events.read():
+                heard = time.monotonic()
+            self.progress(self._reached())
+            if time.monotonic() - heard > SILENCE_S:
+                raise DrillError(f"{self.job} silent for {SILENCE_S:.0f} s:\n{pod.tail()}")
+            time.sleep(_POLL_S)
+        self.events.read()
+        self.progress(self._reached())
+        if pod.exit_code != EXIT_COMPLETE:
+            raise DrillError(f"{self.job}: exit {pod.exit_code} without an eviction:\n{pod.tail()}")
+        self.losses, self.recoveries_s = losses(self.events.seen), recoveries_s(self.events.seen)
+
+
+def losses(events: Sequence[Event]) -> list[int]:
+    """Steps that each restart did again: the last step before it less the step that it restored."""
+    lost: list[int] = []
+    reached: int | None = None
+    for event in events:
+        if event["event"] == "restore" and event.get("rank", 0) == 0:
+            if reached is not None:
+                lost.append(max(0, reached - event["step"]))
+            reached = event["step"]
+        elif event["event"] == "window":
+            reached = max(reached or 0, event["last_step"])
+    return lost
+
+
+def recoveries_s(events: Sequence[Event]) -> list[float]:
+    """From each eviction to the begin of the first window of steps after it."""
+    took: list[float] = []
+    evicted: float | None = None
+    restored = False
+    for event in events:
+        if event["event"] == "evict":
+            evicted, restored = event["t"], False
+        elif event["event"] == "restore":
+            restored = True
+        elif event["event"] == "window" and evicted is not None and restored:
+            took.append(round(max(0.0, event["t"] - event["seconds"] - evicted), 3))
+            evicted = None
+    return took
+
+
+def completed(command: Sequence[str], *, timeout_s: float = 300) -> str:
+    """Standard output of a short door command; DrillError with its last words if it fails."""
+    done = subprocess.run(list(command), capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode:
+        raise DrillError(f"{' '.join(command[2:6])}: exit {done.returncode}\n{done.stderr.strip()[-2000:]}")
+    return done.stdout
