@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -84,7 +84,7 @@ def clear(owner: str) -> int:
 
 
 @contextlib.contextmanager
-def owned(owner: str) -> Iterator[None]:
+def owned(owner: str) -> Generator[None]:
     """Nothing of `owner` runs before or after the block."""
     clear(owner)
     try:

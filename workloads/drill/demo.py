@@ -1,0 +1,251 @@
+"""`make demo`: the whole promise on one machine, judged.
+
+A trainer and a batch of workers run undisturbed, then under the same seeded evictions; beside the trainer
+runs its naive twin. The verdict is computed from what the runs left behind, never from what they say.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError
+from infra.contract.lifecycle import DEFAULT_WINDOW
+from workloads.drill.batch import BatchRun, database, export
+from workloads.drill.pods import Pod, owned
+from workloads.drill.schedule import evictions
+from workloads.drill.stage import Stage, stage
+from workloads.drill.training import DrillError, Run, completed
+
+RANKS = 2
+STEPS = 240
+SAVE_EVERY = 20
+TRAINING_EVICTIONS = 6
+WORKERS = 4
+BATCH_EVICTIONS = 10
+DOCUMENTS = 480
+MAX_DOCUMENT_BYTES = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    out: Path
+    seed: int
+    data: Path | None
+    console: Console
+    owner: str
+
+    def door(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", *words]
+
+
+def play(out: Path, *, seed: int, data: Path | None) -> int:
+    """The story, in the order in which it is told."""
+    console = Console(stderr=True)
+    demo = Demo(out=out, seed=seed, data=data, console=console, owner=f"demo:{out}")
+    began = time.monotonic()
+    try:
+        with alone(out), owned(demo.owner):
+            fresh(out)
+            show_platform(demo)
+            training = train_thrice(demo)
+            batch = score_twice(demo)
+    except DrillError as error:
+        console.print(f"[bold red]demo failed[/]: {error}", markup=True, highlight=False)
+        return EXIT_FINDINGS
+    summary = {
+        "schema": "holdfast.demo/1",
+        "seed": seed,
+        "seconds": round(time.monotonic() - began, 1),
+        "training": training,
+        "batch": batch,
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    report(demo)
+    return verdict(demo, summary)
+
+
+@contextmanager
+def alone(out: Path) -> Generator[None]:
+    """One demo per folder; the lock goes with the process, however it ends."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                "another demo writes to this folder",
+                got=str(out),
+                allowed="one demo per folder",
+                fix="wait, or pass --out",
+            ) from None
+        yield
+
+
+def fresh(out: Path) -> None:
+    for entry in out.iterdir():
+        if entry.name == ".lock":
+            continue
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    for name in ("events", "logs"):
+        (out / name).mkdir()
+
+
+def show_platform(demo: Demo) -> None:
+    """(a) What would be deployed, and what belongs where."""
+    with stage(demo.console, "platform", "synthesise the example environment"):
+        completed(demo.door("infra", "synth", "example", "--out", str(demo.out / "synth")))
+    for verb in (("pools", "example"), ("matrix",)):
+        print(completed(demo.door("infra", *verb)), flush=True)
+
+
+def train_thrice(demo: Demo) -> dict[str, Any]:
+    """(b) Undisturbed, evicted, and the naive twin under the same evictions."""
+    schedule = evictions(seed=demo.seed, count=TRAINING_EVICTIONS, total=STEPS, first=SAVE_EVERY)
+    with stage(demo.console, "train", "undisturbed", total=STEPS) as bar:
+        baseline = training_run(demo, "train-baseline", bar)
+        baseline.play([])
+    with stage(demo.console, "train", f"{len(schedule)} evictions", total=STEPS) as bar:
+        evicted = training_run(demo, "train-evicted", bar)
+        evicted.play(schedule)
+    with stage(demo.console, "train", "naive twin, same evictions", total=STEPS) as bar:
+        naive = training_run(demo, "train-naive", bar, module=("workloads.training.naive",))
+        naive.play(schedule)
+    return {
+        "steps": STEPS,
+        "ranks": RANKS,
+        "save_every": SAVE_EVERY,
+        "evictions": len(schedule),
+        "bit_exact": bool(baseline.digest) and baseline.digest == evicted.digest,
+        "digest": baseline.digest,
+        "lost_steps": sum(evicted.losses),
+        "recovery_seconds": evicted.recoveries_s,
+        "false_completions": evicted.false_completions,
+        "naive": {
+            "bit_exact": baseline.digest == naive.digest,
+            "lost_steps": sum(naive.losses),
+            "recovery_seconds": naive.recoveries_s,
+            "false_completions": naive.false_completions,
+        },
+    }
+
+
+def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("workloads", "train", "run")) -> Run:
+    def launch(attempt: int, log: Path) -> Pod:
+        flags = {
+            "--checkpoints": demo.out / "checkpoints", "--run": job, "--ranks": RANKS, "--steps": STEPS,
+            "--every": SAVE_EVERY, "--seed": demo.seed, "--window": DEFAULT_WINDOW.pod_s,
+            "--events": demo.out / "events" / f"{job}.jsonl",
+        }  # fmt: skip
+        if demo.data:
+            flags["--data"] = demo.data
+        words = [str(word) for flag in flags.items() for word in flag]
+        return Pod(demo.door(*module, *words), log=log, owner=demo.owner, env={"HOLDFAST_ATTEMPT": str(attempt)})
+
+    return Run(
+        job=job,
+        steps=STEPS,
+        window_s=DEFAULT_WINDOW.pod_s,
+        folder=demo.out,
+        launch=launch,
+        say=bar.say,
+        progress=bar.at,
+    )
+
+
+def score_twice(demo: Demo) -> dict[str, Any]:
+    """(c) The same documents undisturbed and under evictions, compared row by row."""
+    source = demo.out / "documents"
+    count = documents(demo.data or Path(sysconfig.get_path("stdlib")), source)
+    schedule = evictions(seed=demo.seed + 1, count=BATCH_EVICTIONS, total=count, first=count // 12, victims=WORKERS)
+    rows: dict[str, list[Any]] = {}
+    runs: dict[str, BatchRun] = {}
+    with database(demo.out, demo.owner) as uri:
+        for job, planned in (("batch-baseline", []), ("batch-evicted", schedule)):
+            with stage(demo.console, "batch", f"{WORKERS} workers, {len(planned)} evictions", total=count) as bar:
+                completed(demo.door("workloads", "batch", "enqueue", job, "--database", uri, "--source", str(source)))
+                runs[job] = batch_run(demo, job, bar, uri, count)
+                runs[job].play(WORKERS, planned)
+                rows[job] = export(job, uri, demo.out / f"{job}.jsonl")
+    expected, got = rows["batch-baseline"], rows["batch-evicted"]
+    return {
+        "documents": count,
+        "workers": WORKERS,
+        "kills": runs["batch-evicted"].kills,
+        "lost": count - len({row["item"] for row in got}),
+        "duplicated": len(got) - len({row["item"] for row in got}),
+        "recomputed": runs["batch-evicted"].stored() - count,
+        "same_scores": len(expected) == count and expected == got,
+    }
+
+
+def batch_run(demo: Demo, job: str, bar: Stage, uri: str, count: int) -> BatchRun:
+    def launch(log: Path) -> Pod:
+        words = (
+            "batch", "run", job, "--checkpoints", str(demo.out / "checkpoints"), "--run", "train-evicted",
+            "--window", str(DEFAULT_WINDOW.pod_s), "--events", str(demo.out / "events" / f"{job}.jsonl"),
+        )  # fmt: skip
+        return Pod(demo.door("workloads", *words), log=log, owner=demo.owner, env={"HOLDFAST_DATABASE_URL": uri})
+
+    return BatchRun(
+        job=job,
+        items=count,
+        window_s=DEFAULT_WINDOW.pod_s,
+        folder=demo.out,
+        launch=launch,
+        say=bar.say,
+        progress=bar.at,
+    )
+
+
+def documents(source: Path, target: Path) -> int:
+    """Up to DOCUMENTS text files of `source`, copied flat; how many."""
+    target.mkdir()
+    files = (f for f in sorted(source.rglob("*.py" if source.joinpath("os.py").exists() else "*")) if f.is_file())
+    fitting = (f for f in files if 200 < f.stat().st_size < MAX_DOCUMENT_BYTES and "site-packages" not in f.parts)
+    count = 0
+    for count, file in enumerate(fitting, start=1):
+        name = "_".join(file.relative_to(source).parts)
+        shutil.copyfile(file, target / f"{count:05d}_{name[-80:]}")
+        if count == DOCUMENTS:
+            break
+    return count
+
+
+def report(demo: Demo) -> None:
+    with stage(demo.console, "report", "write report.html"):
+        words = ("report", "--events", str(demo.out / "events"), "--summary", str(demo.out / "summary.json"))
+        completed(demo.door("monitoring", *words, "--out", str(demo.out / "report.html")))
+
+
+def verdict(demo: Demo, summary: dict[str, Any]) -> int:
+    """The last line; a promise not kept is named."""
+    training, batch = summary["training"], summary["batch"]
+    promises = {
+        "final parameters identical to the last bit": training["bit_exact"],
+        "no false completion": training["false_completions"] == 0,
+        "no document lost": batch["lost"] == 0,
+        "no document stored twice": batch["duplicated"] == 0,
+        "same scores as undisturbed": batch["same_scores"],
+    }
+    broken = [promise for promise, kept in promises.items() if not kept]
+    if broken:
+        print(f"demo broken: {'; '.join(broken)}; see {os.path.relpath(demo.out)}/report.html")
+        return EXIT_FINDINGS
+    print(
+        f"demo ok: training bit-exact after {training['evictions']} evictions, {training['lost_steps']} steps done again "
+        f"(naive twin: {training['naive']['lost_steps']} steps lost, {training['naive']['false_completions']} times called "
+        f"complete too early); {batch['documents']} documents scored once each through {batch['kills']} evictions; "
+        f"{summary['seconds']:.0f} s; {os.path.relpath(demo.out)}/report.html"
+    )
+    return EXIT_DONE
