@@ -27,14 +27,18 @@ from workloads.drill.schedule import evictions
 from workloads.drill.stage import Stage, stage
 from workloads.drill.training import DrillError, Run, completed
 
-RANKS = 2
-STEPS = 240
-SAVE_EVERY = 20
-TRAINING_EVICTIONS = 6
-WORKERS = 4
-BATCH_EVICTIONS = 10
-DOCUMENTS = 480
 MAX_DOCUMENT_BYTES = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    ranks: int = 2
+    steps: int = 240
+    save_every: int = 20
+    training_evictions: int = 6
+    workers: int = 4
+    batch_evictions: int = 10
+    documents: int = 480
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,7 @@ class Demo:
     out: Path
     seed: int
     data: Path | None
+    size: Size
     console: Console
     owner: str
 
@@ -49,10 +54,10 @@ class Demo:
         return [sys.executable, "-m", *words]
 
 
-def play(out: Path, *, seed: int, data: Path | None) -> int:
+def play(out: Path, *, seed: int, data: Path | None, size: Size | None = None) -> int:
     """The story, in the order in which it is told."""
     console = Console(stderr=True)
-    demo = Demo(out=out, seed=seed, data=data, console=console, owner=f"demo:{out}")
+    demo = Demo(out=out, seed=seed, data=data, size=size or Size(), console=console, owner=f"demo:{out}")
     began = time.monotonic()
     try:
         with alone(out), owned(demo.owner):
@@ -111,20 +116,22 @@ def show_platform(demo: Demo) -> None:
 
 def train_thrice(demo: Demo) -> dict[str, Any]:
     """(b) Undisturbed, evicted, and the naive twin under the same evictions."""
-    schedule = evictions(seed=demo.seed, count=TRAINING_EVICTIONS, total=STEPS, first=SAVE_EVERY)
-    with stage(demo.console, "train", "undisturbed", total=STEPS) as bar:
+    schedule = evictions(
+        seed=demo.seed, count=demo.size.training_evictions, total=demo.size.steps, first=demo.size.save_every
+    )
+    with stage(demo.console, "train", "undisturbed", total=demo.size.steps) as bar:
         baseline = training_run(demo, "train-baseline", bar)
         baseline.play([])
-    with stage(demo.console, "train", f"{len(schedule)} evictions", total=STEPS) as bar:
+    with stage(demo.console, "train", f"{len(schedule)} evictions", total=demo.size.steps) as bar:
         evicted = training_run(demo, "train-evicted", bar)
         evicted.play(schedule)
-    with stage(demo.console, "train", "naive twin, same evictions", total=STEPS) as bar:
+    with stage(demo.console, "train", "naive twin, same evictions", total=demo.size.steps) as bar:
         naive = training_run(demo, "train-naive", bar, module=("workloads.training.naive",))
         naive.play(schedule)
     return {
-        "steps": STEPS,
-        "ranks": RANKS,
-        "save_every": SAVE_EVERY,
+        "steps": demo.size.steps,
+        "ranks": demo.size.ranks,
+        "save_every": demo.size.save_every,
         "evictions": len(schedule),
         "bit_exact": bool(baseline.digest) and baseline.digest == evicted.digest,
         "digest": baseline.digest,
@@ -143,8 +150,8 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
 def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("workloads", "train", "run")) -> Run:
     def launch(attempt: int, log: Path) -> Pod:
         flags = {
-            "--checkpoints": demo.out / "checkpoints", "--run": job, "--ranks": RANKS, "--steps": STEPS,
-            "--every": SAVE_EVERY, "--seed": demo.seed, "--window": DEFAULT_WINDOW.pod_s,
+            "--checkpoints": demo.out / "checkpoints", "--run": job, "--ranks": demo.size.ranks, "--steps": demo.size.steps,
+            "--every": demo.size.save_every, "--seed": demo.seed, "--window": DEFAULT_WINDOW.pod_s,
             "--events": demo.out / "events" / f"{job}.jsonl",
         }  # fmt: skip
         if demo.data:
@@ -154,7 +161,7 @@ def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("w
 
     return Run(
         job=job,
-        steps=STEPS,
+        steps=demo.size.steps,
         window_s=DEFAULT_WINDOW.pod_s,
         folder=demo.out,
         launch=launch,
@@ -166,21 +173,25 @@ def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("w
 def score_twice(demo: Demo) -> dict[str, Any]:
     """(c) The same documents undisturbed and under evictions, compared row by row."""
     source = demo.out / "documents"
-    count = documents(demo.data or Path(sysconfig.get_path("stdlib")), source)
-    schedule = evictions(seed=demo.seed + 1, count=BATCH_EVICTIONS, total=count, first=count // 12, victims=WORKERS)
+    count = documents(demo.data or Path(sysconfig.get_path("stdlib")), source, demo.size.documents)
+    schedule = evictions(
+        seed=demo.seed + 1, count=demo.size.batch_evictions, total=count, first=count // 12, victims=demo.size.workers
+    )
     rows: dict[str, list[Any]] = {}
     runs: dict[str, BatchRun] = {}
     with database(demo.out, demo.owner) as uri:
         for job, planned in (("batch-baseline", []), ("batch-evicted", schedule)):
-            with stage(demo.console, "batch", f"{WORKERS} workers, {len(planned)} evictions", total=count) as bar:
+            with stage(
+                demo.console, "batch", f"{demo.size.workers} workers, {len(planned)} evictions", total=count
+            ) as bar:
                 completed(demo.door("workloads", "batch", "enqueue", job, "--database", uri, "--source", str(source)))
                 runs[job] = batch_run(demo, job, bar, uri, count)
-                runs[job].play(WORKERS, planned)
+                runs[job].play(demo.size.workers, planned)
                 rows[job] = export(job, uri, demo.out / f"{job}.jsonl")
     expected, got = rows["batch-baseline"], rows["batch-evicted"]
     return {
         "documents": count,
-        "workers": WORKERS,
+        "workers": demo.size.workers,
         "kills": runs["batch-evicted"].kills,
         "lost": count - len({row["item"] for row in got}),
         "duplicated": len(got) - len({row["item"] for row in got}),
@@ -208,8 +219,8 @@ def batch_run(demo: Demo, job: str, bar: Stage, uri: str, count: int) -> BatchRu
     )
 
 
-def documents(source: Path, target: Path) -> int:
-    """Up to DOCUMENTS text files of `source`, copied flat; how many."""
+def documents(source: Path, target: Path, limit: int) -> int:
+    """Up to `limit` text files of `source`, copied flat; how many."""
     target.mkdir()
     files = (f for f in sorted(source.rglob("*.py" if source.joinpath("os.py").exists() else "*")) if f.is_file())
     fitting = (f for f in files if 200 < f.stat().st_size < MAX_DOCUMENT_BYTES and "site-packages" not in f.parts)
@@ -217,7 +228,7 @@ def documents(source: Path, target: Path) -> int:
     for count, file in enumerate(fitting, start=1):
         name = "_".join(file.relative_to(source).parts)
         shutil.copyfile(file, target / f"{count:05d}_{name[-80:]}")
-        if count == DOCUMENTS:
+        if count == limit:
             break
     return count
 

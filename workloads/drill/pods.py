@@ -101,8 +101,7 @@ def _kill_all(belongs: Callable[[dict[str, str]], bool]) -> int:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
                 killed += 1
-        psutil.wait_procs(members, timeout=5)
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # no waitpid here: it would take the exit code from Popen
     return killed
 
 
