@@ -19,6 +19,7 @@ from infra.environments.schema import (
 ENVIRONMENT = Environment(
     name="example",
     project_id="acme-ai-platform",
+    project_number="123456789012",
     region="us-central1",
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     network=Network(

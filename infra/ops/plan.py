@@ -1,0 +1,60 @@
+"""Plan an environment with the real provider, without credentials and without network. Called by `infra plan`."""
+
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.ops import engine
+from infra.ops.synth import ROOT, synthesise
+
+OUT = ROOT / "out" / "plan"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    address: str
+    kind: str
+    actions: tuple[str, ...]
+    """As Terraform says: ("create",), ("delete", "create") for a replacement, ..."""
+
+    @property
+    def destroys(self) -> bool:
+        return "delete" in self.actions
+
+
+def plan(name: str, out: Path = OUT) -> dict[str, Path]:
+    """Stack -> its plan as `terraform show -json` prints it."""
+    stacks = synthesise(name, out / name / "synth", local_state=True)
+    init = engine.offline()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        running = {
+            stack: pool.submit(_plan_stack, init, folder, out / name / f"{stack}.json")
+            for stack, folder in stacks.items()
+        }
+        return {stack: done.result() for stack, done in running.items()}
+
+
+def _plan_stack(init: engine.Engine, folder: Path, target: Path) -> Path:
+    (folder / "plan").unlink(missing_ok=True)
+    # Local state would hold what an earlier trial applied; the plan of a blueprint begins from nothing.
+    (folder / "backend_override.tf.json").write_text('{"terraform": {"backend": {"local": {"path": "none.tfstate"}}}}')
+    init.run(folder, "init", "-no-color", "-reconfigure")
+    run = engine.cut_off(init)
+    run.run(folder, "plan", "-no-color", "-out=plan")
+    target.write_text(json.dumps(json.loads(run.run(folder, "show", "-json", "plan")), indent=1, sort_keys=True) + "\n")
+    return target
+
+
+def changes(plan_file: Path) -> list[Change]:
+    """What the plan does, without what it leaves as it is."""
+    found = [
+        Change(address=c["address"], kind=c["type"], actions=tuple(c["change"]["actions"]))
+        for c in json.loads(plan_file.read_text()).get("resource_changes", [])
+    ]
+    return [c for c in found if c.actions != ("no-op",)]
+
+
+def counts(found: list[Change]) -> dict[str, int]:
+    return dict(sorted(Counter(c.kind for c in found if not c.destroys).items()))

@@ -1,0 +1,68 @@
+"""Tables and JSON objects of the door. Data goes to standard output; off a terminal without colour or cut lines."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from infra.environments import Environment
+from infra.ops.plan import Change, counts
+
+
+def print_json(thing: str, **fields: object) -> None:
+    print(json.dumps({"schema": f"holdfast.{thing}/1", **fields}, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """Plain aligned rows off a terminal, whatever their width."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=not sys.stdout.isatty(), overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    width = None if sys.stdout.isatty() else 1_000
+    Console(width=width, highlight=False, soft_wrap=False).print(table)
+
+
+def pools(environment: Environment, as_json: bool) -> None:
+    found = [
+        {
+            "pool": p.name,
+            "role": p.role.value,
+            "capacity": p.capacity.value,
+            "machine": p.machine_type,
+            "gpus": f"{p.gpus_per_node} x {p.accelerator}" if p.gpus_per_node else "",
+            "nodes": f"{p.min_nodes}..{p.max_nodes}",
+            "window": f"{p.window.pod_s} s" if p.interruptible else "",
+            "taints": ", ".join(str(t) for t in p.taints),
+        }
+        for p in environment.pools()
+    ]
+    if as_json:
+        print_json("pools", environment=environment.name, pools=found)
+    else:
+        print_table([key.upper() for key in found[0]], [list(p.values()) for p in found])
+
+
+def plan(stacks: dict[str, list[Change]], *, full: bool, as_json: bool) -> None:
+    """Destroys and replacements first, since they are what a reader must not miss."""
+    everything = [change for changes in stacks.values() for change in changes]
+    losses = [c for c in everything if c.destroys]
+    if as_json:
+        print_json(
+            "plan",
+            destroys=[c.address for c in losses],
+            counts=counts(everything),
+            stacks={stack: counts(changes) for stack, changes in stacks.items()},
+        )
+        return
+    for change in losses:
+        word = "REPLACE" if "create" in change.actions else "DESTROY"
+        print(f"{word}  {change.address}")
+    for stack, changes in stacks.items():
+        print_table([stack, ""], [*counts(changes).items(), ("total", len(changes))])
+        print()
+    if full:
+        print_table(["ACTION", "ADDRESS"], [("/".join(c.actions), c.address) for c in everything])

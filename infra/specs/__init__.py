@@ -1,0 +1,37 @@
+"""Pure functions from an environment to the arguments of its cloud resources. No CDK, no I/O.
+
+Stacks build exactly these; rules read exactly these, before Terraform starts and again in its plan.
+"""
+
+from infra.environments.schema import Environment
+from infra.specs import cluster, database, identities, network, pools, queue, storage
+from infra.specs.resource import Resource
+
+__all__ = ["AREAS", "Resource", "cluster_area", "foundation_area", "resources"]
+
+
+def foundation_area(environment: Environment) -> list[Resource]:
+    """What outlives a cluster: network, identities, buckets, images, queue, database."""
+    return [
+        *network.resources(environment),
+        *identities.resources(environment),
+        *storage.resources(environment),
+        *queue.resources(environment),
+        *database.resources(environment),
+    ]
+
+
+def cluster_area(environment: Environment) -> list[Resource]:
+    """The cluster, its pools, and the bindings that need its workload pool."""
+    return [
+        cluster.resource(environment),
+        *pools.resources(environment),
+        *identities.workload_bindings(environment),
+    ]
+
+
+AREAS = {"foundation": foundation_area, "cluster": cluster_area}
+
+
+def resources(environment: Environment) -> list[Resource]:
+    return [resource for area in AREAS.values() for resource in area(environment)]

@@ -1,0 +1,224 @@
+"""The regional private cluster, with caps for node auto-provisioning."""
+
+from infra.environments.schema import Environment
+from infra.specs.network import PODS_RANGE, SERVICES_RANGE
+from infra.specs.resource import Resource
+
+OAUTH_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]  # what a node may is decided by its roles
+NODE_IMAGE = "COS_CONTAINERD"
+# enable_components replaces the whole list: without SYSTEM_COMPONENTS the cluster's own metrics stop.
+# In alphabetical order, since the provider compares the API's answer by position.
+NODE_METRICS = [
+    "CADVISOR",
+    "DAEMONSET",
+    "DCGM",
+    "DEPLOYMENT",
+    "HPA",
+    "JOBSET",
+    "KUBELET",
+    "POD",
+    "STATEFULSET",
+    "STORAGE",
+]
+CONTROL_PLANE_METRICS = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS"]
+LOGGING = ["APISERVER", "CONTROLLER_MANAGER", "SCHEDULER", "SYSTEM_COMPONENTS", "WORKLOADS"]
+# gVNIC, image streaming and shielded boot are node settings; see infra.specs.pools.
+SHIELDED = {"enable_secure_boot": True, "enable_integrity_monitoring": True}
+READ_ONLY_PORT_OFF = {"insecure_kubelet_readonly_port_enabled": "FALSE"}
+
+
+def resource(environment: Environment) -> Resource:
+    arguments = {
+        "name": environment.cluster_name,
+        "location": environment.region,
+        "node_locations": list(environment.zones),
+        "description": "Spot and flex-start capacity beside an on-demand base",
+        "deletion_protection": environment.cluster.deletion_protection,
+        "resource_labels": environment.all_labels(),
+        **_default_pool(environment),
+        **_network(environment),
+        **_access(environment),
+        **_versions(environment),
+        "cluster_autoscaling": _auto_provisioning(environment),
+        "node_pool_defaults": {
+            "node_config_defaults": {"gcfs_config": {"enabled": True}, **READ_ONLY_PORT_OFF},
+        },
+        "node_pool_auto_config": _auto_config(environment),
+        **_add_ons(),
+        **_observability(environment),
+        **_security(environment),
+    }
+    return Resource(
+        kind="google_container_cluster",
+        id="cluster",
+        arguments=arguments,
+        # Of the default pool, which lives for a minute, and of the pool that the API shows in its place.
+        ignore_changes=("initial_node_count", "node_config", "node_pool"),
+    )
+
+
+def _default_pool(environment: Environment) -> dict[str, object]:
+    """GKE insists on a first pool. It is removed at once; even so it must not run as the project's default account."""
+    node_config: dict[str, object] = {
+        "machine_type": "e2-medium",
+        "disk_type": "pd-balanced",
+        "service_account": environment.service_account_email("nodes"),
+        "oauth_scopes": OAUTH_SCOPES,
+        "shielded_instance_config": SHIELDED,
+        "workload_metadata_config": {"mode": "GKE_METADATA"},
+    }
+    if environment.security.kms_key:
+        node_config["boot_disk_kms_key"] = environment.security.kms_key
+    return {"initial_node_count": 1, "remove_default_node_pool": True, "node_config": node_config}
+
+
+def _network(environment: Environment) -> dict[str, object]:
+    return {
+        "network": f"projects/{environment.project}/global/networks/{environment.network_name}",
+        "subnetwork": f"projects/{environment.project}/regions/{environment.region}/subnetworks/{environment.subnet_name}",
+        "networking_mode": "VPC_NATIVE",
+        "datapath_provider": "ADVANCED_DATAPATH",
+        "enable_intranode_visibility": True,
+        "enable_l4_ilb_subsetting": True,
+        "default_max_pods_per_node": environment.network.max_pods_per_node,
+        "ip_allocation_policy": {
+            "cluster_secondary_range_name": PODS_RANGE,
+            "services_secondary_range_name": SERVICES_RANGE,
+        },
+        "dns_config": {
+            "cluster_dns": "CLOUD_DNS",
+            "cluster_dns_scope": "CLUSTER_SCOPE",
+            "cluster_dns_domain": "cluster.local",
+        },
+    }
+
+
+def _access(environment: Environment) -> dict[str, object]:
+    return {
+        "private_cluster_config": {
+            "enable_private_nodes": True,
+            "enable_private_endpoint": True,
+            "master_global_access_config": {"enabled": False},
+        },
+        "control_plane_endpoints_config": {
+            "dns_endpoint_config": {"allow_external_traffic": environment.cluster.dns_endpoint_public},
+            "ip_endpoints_config": {"enabled": True},
+        },
+        # Without a range only the cluster's own nodes reach the private IP endpoint.
+        "master_authorized_networks_config": {
+            "gcp_public_cidrs_access_enabled": False,
+            "private_endpoint_enforcement_enabled": True,
+            "cidr_blocks": [
+                {"cidr_block": r.cidr, "display_name": r.name} for r in environment.network.authorized_ranges
+            ],
+        },
+        "master_auth": {"client_certificate_config": {"issue_client_certificate": False}},
+    }
+
+
+def _versions(environment: Environment) -> dict[str, object]:
+    cluster = environment.cluster
+    exclusions = [
+        {
+            "exclusion_name": freeze.name,
+            "start_time": freeze.start,
+            "end_time": freeze.end,
+            "exclusion_options": {"scope": "NO_UPGRADES"},
+        }
+        for freeze in cluster.freezes
+    ]
+    maintenance: dict[str, object] = {
+        "recurring_window": {
+            "start_time": cluster.maintenance_start,
+            "end_time": cluster.maintenance_end,
+            "recurrence": cluster.maintenance_days,
+        },
+    }
+    if exclusions:
+        maintenance["maintenance_exclusion"] = exclusions
+    versions: dict[str, object] = {
+        "release_channel": {"channel": cluster.release_channel},
+        "maintenance_policy": maintenance,
+    }
+    if cluster.min_version:
+        versions["min_master_version"] = cluster.min_version
+    return versions
+
+
+def _auto_provisioning(environment: Environment) -> dict[str, object]:
+    """Caps over the whole cluster. A GPU's limit bears the accelerator's name; nvidia.com/gpu would cap nothing."""
+    caps = environment.auto_provisioning
+    limits = [("cpu", caps.max_vcpus), ("memory", caps.max_memory_gib)]
+    limits += sorted((cap.accelerator, cap.max_gpus) for cap in caps.accelerators)
+    defaults: dict[str, object] = {
+        "service_account": environment.service_account_email("nodes"),
+        "oauth_scopes": OAUTH_SCOPES,
+        "disk_size": caps.disk_gib,
+        "disk_type": caps.disk_type,
+        "image_type": NODE_IMAGE,
+        "management": {"auto_repair": True, "auto_upgrade": True},
+        "shielded_instance_config": SHIELDED,
+        "upgrade_settings": {"strategy": "SURGE", "max_surge": 1, "max_unavailable": 0},
+    }
+    if environment.security.kms_key:
+        defaults["boot_disk_kms_key"] = environment.security.kms_key
+    return {
+        "enabled": True,
+        "autoscaling_profile": environment.cluster.autoscaling_profile,
+        "auto_provisioning_locations": sorted(environment.zones),
+        "auto_provisioning_defaults": defaults,
+        "resource_limits": [{"resource_type": kind, "minimum": 0, "maximum": maximum} for kind, maximum in limits],
+    }
+
+
+def _auto_config(environment: Environment) -> dict[str, object]:
+    config: dict[str, object] = {"node_kubelet_config": READ_ONLY_PORT_OFF}
+    if environment.security.signed_kernel_modules:
+        config["linux_node_config"] = {"node_kernel_module_loading": {"policy": "ENFORCE_SIGNED_MODULES"}}
+    return config
+
+
+def _add_ons() -> dict[str, object]:
+    return {
+        "addons_config": {
+            "dns_cache_config": {"enabled": True},
+            "gce_persistent_disk_csi_driver_config": {"enabled": True},
+            "gcs_fuse_csi_driver_config": {"enabled": True},
+            "horizontal_pod_autoscaling": {"disabled": False},
+            "http_load_balancing": {"disabled": False},
+        },
+    }
+
+
+def _observability(environment: Environment) -> dict[str, object]:
+    return {
+        "logging_config": {"enable_components": LOGGING},
+        "monitoring_config": {
+            "enable_components": sorted(NODE_METRICS + CONTROL_PLANE_METRICS),
+            "managed_prometheus": {"enabled": True},
+            "advanced_datapath_observability_config": {"enable_metrics": True, "enable_relay": False},
+        },
+        "cost_management_config": {"enabled": True},
+    }
+
+
+def _security(environment: Environment) -> dict[str, object]:
+    security = environment.security
+    vulnerability = "VULNERABILITY_BASIC" if security.vulnerability_scanning else "VULNERABILITY_DISABLED"
+    settings: dict[str, object] = {
+        "workload_identity_config": {"workload_pool": environment.workload_pool},
+        "enable_shielded_nodes": True,
+        "enable_legacy_abac": False,
+        "security_posture_config": {"mode": "BASIC", "vulnerability_mode": vulnerability},
+        "rbac_binding_config": {
+            "enable_insecure_binding_system_authenticated": False,
+            "enable_insecure_binding_system_unauthenticated": False,
+        },
+    }
+    if security.kms_key:
+        settings["database_encryption"] = {"state": "ENCRYPTED", "key_name": security.kms_key}
+    if security.binary_authorization:
+        settings["binary_authorization"] = {"evaluation_mode": "PROJECT_SINGLETON_POLICY_ENFORCE"}
+    if security.rbac_security_group:
+        settings["authenticator_groups_config"] = {"security_group": security.rbac_security_group}
+    return settings

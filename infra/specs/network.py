@@ -1,0 +1,145 @@
+"""APIs, VPC, subnet, NAT and the range for managed services."""
+
+from infra.environments.schema import Environment
+from infra.specs.resource import Resource
+
+APIS = (
+    "artifactregistry",
+    "billingbudgets",
+    "cloudresourcemanager",
+    "compute",
+    "container",
+    "iam",
+    "logging",
+    "monitoring",
+    "pubsub",
+    "servicenetworking",
+    "sqladmin",
+    "storage",
+)
+PODS_RANGE = "pods"
+SERVICES_RANGE = "services"
+
+VPC = "google_compute_network.vpc"
+SUBNET = "google_compute_subnetwork.nodes"
+PEERING = "google_service_networking_connection.managed-services"
+
+
+def api(environment: Environment, name: str) -> tuple[str, ...]:
+    """What a resource that needs an API comes after; nothing where the organisation enables them."""
+    return (f"google_project_service.{name}",) if environment.enable_apis else ()
+
+
+def resources(environment: Environment) -> list[Resource]:
+    return [
+        *(_apis() if environment.enable_apis else []),
+        _vpc(environment),
+        _subnet(environment),
+        *_nat(environment),
+        *(_managed_services(environment) if environment.database else []),
+    ]
+
+
+def _apis() -> list[Resource]:
+    return [
+        Resource(
+            kind="google_project_service",
+            id=name,
+            # Disabling an API on destroy would take it from everyone else in the project.
+            arguments={"service": f"{name}.googleapis.com", "disable_on_destroy": False},
+        )
+        for name in APIS
+    ]
+
+
+def _vpc(environment: Environment) -> Resource:
+    return Resource(
+        kind="google_compute_network",
+        id="vpc",
+        arguments={
+            "name": environment.network_name,
+            "auto_create_subnetworks": False,
+            "routing_mode": "REGIONAL",
+        },
+        after=api(environment, "compute"),
+    )
+
+
+def _subnet(environment: Environment) -> Resource:
+    network = environment.network
+    arguments: dict[str, object] = {
+        "name": environment.subnet_name,
+        "network": environment.network_name,
+        "region": environment.region,
+        "ip_cidr_range": network.nodes_cidr,
+        "private_ip_google_access": True,
+        "secondary_ip_range": [
+            {"range_name": PODS_RANGE, "ip_cidr_range": network.pods_cidr},
+            {"range_name": SERVICES_RANGE, "ip_cidr_range": network.services_cidr},
+        ],
+    }
+    if network.flow_logs:
+        arguments["log_config"] = {
+            "aggregation_interval": "INTERVAL_5_SEC",
+            "flow_sampling": 0.5,
+            "metadata": "INCLUDE_ALL_METADATA",
+        }
+    return Resource(kind="google_compute_subnetwork", id="nodes", arguments=arguments, after=(VPC,))
+
+
+def _nat(environment: Environment) -> list[Resource]:
+    """Nodes have no public address; images and package indexes outside Google go through here."""
+    router = f"{environment.network_name}-router"
+    return [
+        Resource(
+            kind="google_compute_router",
+            id="nat",
+            arguments={"name": router, "network": environment.network_name, "region": environment.region},
+            after=(VPC,),
+        ),
+        Resource(
+            kind="google_compute_router_nat",
+            id="nat",
+            arguments={
+                "name": f"{environment.network_name}-nat",
+                "router": router,
+                "region": environment.region,
+                "nat_ip_allocate_option": "AUTO_ONLY",
+                "source_subnetwork_ip_ranges_to_nat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
+                "log_config": {"enable": True, "filter": "ERRORS_ONLY"},
+            },
+            after=("google_compute_router.nat", SUBNET),
+        ),
+    ]
+
+
+def _managed_services(environment: Environment) -> list[Resource]:
+    address, prefix = environment.network.database_cidr.split("/")
+    name = f"{environment.network_name}-managed-services"
+    return [
+        Resource(
+            kind="google_compute_global_address",
+            id="managed-services",
+            arguments={
+                "name": name,
+                "purpose": "VPC_PEERING",
+                "address_type": "INTERNAL",
+                "address": address,
+                "prefix_length": int(prefix),
+                "network": f"projects/{environment.project}/global/networks/{environment.network_name}",
+            },
+            after=(VPC,),
+        ),
+        Resource(
+            kind="google_service_networking_connection",
+            id="managed-services",
+            arguments={
+                "network": f"projects/{environment.project}/global/networks/{environment.network_name}",
+                "service": "servicenetworking.googleapis.com",
+                "reserved_peering_ranges": [name],
+                # Cloud SQL holds the peering for hours after its instance is gone; a destroy must not wait for it.
+                "deletion_policy": "ABANDON",
+            },
+            after=("google_compute_global_address.managed-services", *api(environment, "servicenetworking")),
+        ),
+    ]

@@ -1,0 +1,77 @@
+"""Work queue of the batch: topic, subscription, and the dead letters with a subscription that keeps them."""
+
+from infra.environments.schema import Environment
+from infra.specs.identities import account
+from infra.specs.network import api
+from infra.specs.resource import Resource
+from infra.specs.storage import DAY_S
+
+
+def resources(environment: Environment) -> list[Resource]:
+    return [
+        _topic(environment, "work"),
+        _topic(environment, "dead"),
+        _subscription(environment, "work"),
+        _subscription(environment, "dead"),
+        *_grants(environment),
+    ]
+
+
+def _topic(environment: Environment, purpose: str) -> Resource:
+    arguments: dict[str, object] = {
+        "name": environment.topic(purpose),
+        "message_storage_policy": {"allowed_persistence_regions": [environment.region]},
+        "labels": environment.all_labels(),
+    }
+    if environment.security.kms_key:
+        arguments["kms_key_name"] = environment.security.kms_key
+    return Resource(kind="google_pubsub_topic", id=purpose, arguments=arguments, after=api(environment, "pubsub"))
+
+
+def _subscription(environment: Environment, purpose: str) -> Resource:
+    queue = environment.queue
+    arguments: dict[str, object] = {
+        "name": environment.topic(purpose),
+        "topic": environment.topic(purpose),
+        "ack_deadline_seconds": queue.ack_deadline_s,
+        "message_retention_duration": f"{queue.retention_days * DAY_S}s",
+        # The default deletes a subscription that nobody pulls for 31 days, and the backlog with it.
+        "expiration_policy": {"ttl": ""},
+        "labels": environment.all_labels(),
+    }
+    after = [f"google_pubsub_topic.{purpose}"]
+    if purpose == "work":
+        arguments["retry_policy"] = {
+            "minimum_backoff": f"{queue.min_backoff_s}s",
+            "maximum_backoff": f"{queue.max_backoff_s}s",
+        }
+        arguments["dead_letter_policy"] = {
+            "dead_letter_topic": f"projects/{environment.project}/topics/{environment.topic('dead')}",
+            "max_delivery_attempts": queue.max_delivery_attempts,
+        }
+        after.append("google_pubsub_topic.dead")
+    return Resource(kind="google_pubsub_subscription", id=purpose, arguments=arguments, after=tuple(after))
+
+
+def _grants(environment: Environment) -> list[Resource]:
+    """The batch reads, enqueues and buries; Pub/Sub's own agent moves what was delivered too often."""
+    agent = f"serviceAccount:service-{environment.project_number.lower()}@gcp-sa-pubsub.iam.gserviceaccount.com"
+    batch = f"serviceAccount:{environment.service_account_email('batch')}"
+    return [
+        _grant(environment, "subscription", "work", "batch", "subscriber", batch, account("batch")),
+        _grant(environment, "topic", "work", "batch", "publisher", batch, account("batch")),
+        _grant(environment, "topic", "dead", "batch", "publisher", batch, account("batch")),
+        _grant(environment, "subscription", "work", "agent", "subscriber", agent),
+        _grant(environment, "topic", "dead", "agent", "publisher", agent),
+    ]
+
+
+def _grant(
+    environment: Environment, target: str, purpose: str, who: str, role: str, member: str, *after: str
+) -> Resource:
+    return Resource(
+        kind=f"google_pubsub_{target}_iam_member",
+        id=f"{purpose}-{who}",
+        arguments={target: environment.topic(purpose), "role": f"roles/pubsub.{role}", "member": member},
+        after=(f"google_pubsub_{target}.{purpose}", *after),
+    )

@@ -1,0 +1,27 @@
+"""One cloud resource as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resource:
+    """`arguments` as the provider documents them; a block that may stand once is a dict, a repeatable one a list.
+
+    Resources name each other by computed names, not by references: the plan then knows every value, so that
+    rules and snapshots see them, and stacks need no shared state. Order is stated in `after`.
+    """
+
+    kind: str
+    """The provider's type, as google_compute_network."""
+    id: str
+    """Construct id and last part of the address. A contract: changing it moves state."""
+    arguments: Mapping[str, object]
+    after: tuple[str, ...] = ()
+    """Addresses in the same stack that must exist before."""
+    ignore_changes: tuple[str, ...] = field(default=())
+    """Arguments that the cloud changes by itself."""
+
+    @property
+    def address(self) -> str:
+        return f"{self.kind}.{self.id}"

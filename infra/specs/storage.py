@@ -1,0 +1,112 @@
+"""Buckets for checkpoints, data and exports, and the image registry; all in the cluster's region."""
+
+from infra.environments.schema import Environment
+from infra.specs.identities import BUCKET_ROLES, account
+from infra.specs.network import api
+from infra.specs.resource import Resource
+
+PURPOSES = ("checkpoints", "data", "exports")
+DAY_S = 86_400
+
+
+def resources(environment: Environment) -> list[Resource]:
+    return [
+        *(_bucket(environment, purpose) for purpose in PURPOSES),
+        *_grants(environment),
+        *_registry(environment),
+    ]
+
+
+def bucket_address(purpose: str) -> str:
+    return f"google_storage_bucket.{purpose}"
+
+
+def _bucket(environment: Environment, purpose: str) -> Resource:
+    storage = environment.storage
+    # A checkpoint lives for hours; soft delete would bill each for a week more. Its writer is create-only,
+    # and restore falls back to the one before, so that nothing is lost by an overwrite.
+    soft_delete_days = 0 if purpose == "checkpoints" else storage.data_soft_delete_days
+    arguments: dict[str, object] = {
+        "name": environment.bucket(purpose),
+        "location": environment.region.upper(),
+        "storage_class": "STANDARD",
+        "uniform_bucket_level_access": True,
+        "public_access_prevention": "enforced",
+        "force_destroy": storage.allow_destroy,
+        "soft_delete_policy": {"retention_duration_seconds": soft_delete_days * DAY_S},
+        "lifecycle_rule": _lifecycle(environment, purpose),
+        "labels": environment.all_labels(),
+    }
+    if purpose == "checkpoints" and storage.hierarchical_namespace:
+        arguments["hierarchical_namespace"] = {"enabled": True}
+    if environment.security.kms_key:
+        arguments["encryption"] = {"default_kms_key_name": environment.security.kms_key}
+    return Resource(kind="google_storage_bucket", id=purpose, arguments=arguments, after=api(environment, "storage"))
+
+
+def _lifecycle(environment: Environment, purpose: str) -> list[dict[str, object]]:
+    rules: list[dict[str, object]] = [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}]
+    if purpose == "checkpoints":
+        # A custom time marks an attempt as abandoned. Committed objects bear none, so this never reaches them.
+        condition = {"days_since_custom_time": environment.storage.uncommitted_days}
+        rules.append({"action": {"type": "Delete"}, "condition": condition})
+    return rules
+
+
+def _grants(environment: Environment) -> list[Resource]:
+    return [
+        Resource(
+            kind="google_storage_bucket_iam_member",
+            id=f"{purpose}-{role}",
+            arguments={
+                "bucket": environment.bucket(purpose),
+                "role": granted,
+                "member": f"serviceAccount:{environment.service_account_email(role)}",
+            },
+            after=(bucket_address(purpose), account(role)),
+        )
+        for role, grants in BUCKET_ROLES.items()
+        for purpose, granted in grants.items()
+    ]
+
+
+def _registry(environment: Environment) -> list[Resource]:
+    arguments: dict[str, object] = {
+        "repository_id": environment.repository_name,
+        "location": environment.region,
+        "format": "DOCKER",
+        "description": "Images of this platform",
+        # Manifests name images by digest; a tag that moves would only mislead.
+        "docker_config": {"immutable_tags": True},
+        "cleanup_policies": [
+            {
+                "id": "delete-untagged",
+                "action": "DELETE",
+                "condition": {"tag_state": "UNTAGGED", "older_than": f"{30 * DAY_S}s"},
+            },
+            {"id": "keep-recent", "action": "KEEP", "most_recent_versions": {"keep_count": 20}},
+        ],
+        "labels": environment.all_labels(),
+    }
+    if environment.security.kms_key:
+        arguments["kms_key_name"] = environment.security.kms_key
+    reader = Resource(
+        kind="google_artifact_registry_repository_iam_member",
+        id="images-nodes",
+        arguments={
+            "location": environment.region,
+            "repository": environment.repository_name,
+            "role": "roles/artifactregistry.reader",
+            "member": f"serviceAccount:{environment.service_account_email('nodes')}",
+        },
+        after=("google_artifact_registry_repository.images", account("nodes")),
+    )
+    return [
+        Resource(
+            kind="google_artifact_registry_repository",
+            id="images",
+            arguments=arguments,
+            after=api(environment, "artifactregistry"),
+        ),
+        reader,
+    ]
