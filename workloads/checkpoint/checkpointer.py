@@ -1,0 +1,183 @@
+"""Checkpointer: what a training loop holds. Restores on entry, saves when due, leaves in order when preempted.
+
+Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy
+into the staging memory and one exchange through the store; nothing that fails in the background stops the
+training; on return from `with`, the last state is durable or the reason was told.
+"""
+
+import contextlib
+import math
+import sys
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Self
+
+from infra.contract.errors import InputError
+from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED
+from infra.contract.names import checked_run
+from workloads.checkpoint.cadence import cadence_of
+from workloads.checkpoint.ranks import RankLost, Ranks
+from workloads.checkpoint.restore import Restored, restore
+from workloads.checkpoint.retrying import Retrying
+from workloads.checkpoint.saving import Saver
+from workloads.checkpoint.settings import Every, Tuning, checked_keep, parse_every
+from workloads.checkpoint.shielding import shield
+from workloads.checkpoint.storage import open_storage
+from workloads.checkpoint.tree import checked_state
+from workloads.checkpoint.uploader import Report
+from workloads.runtime.events import EventLog
+from workloads.runtime.stop import StopAgreement, stop_agreement
+
+
+class Preempted(SystemExit):
+    """The ranks agreed to stop; leaves the process with the code that says `resume me`."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(EXIT_PREEMPTED)
+        self.step = step
+
+
+class Checkpointer:
+    def __init__(
+        self,
+        url: str,
+        state: dict[str, Any],
+        *,
+        run: str = "default",
+        every: Every = "auto",
+        keep: int = 3,
+        events: EventLog | None = None,
+        window_s: float = DEFAULT_WINDOW.pod_s,
+        tuning: Tuning | None = None,
+    ) -> None:
+        self._url, self._state, self._run = url, checked_state(state), checked_run(run)
+        self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
+        self._events, self._tuning = events, tuning or Tuning()
+        self.step = 0
+        """Steps done, as of the last tick or restore."""
+        self.restored: Restored | None = None
+
+    def __enter__(self) -> Self:
+        self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
+        store = self._ranks.store if self._ranks.world_size > 1 else None
+        self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
+        self.restored = self._restore()
+        self.step = self.restored.step
+        self._saver = Saver(
+            self._url,
+            self._run,
+            self._ranks,
+            keep=self._keep,
+            tuning=self._tuning,
+            damaged=self.restored.damaged,
+            tell=self._tell,
+        )
+        self._cadence = cadence_of(self._every, self._auto_interval_s, self._ranks, self.step)
+        return self
+
+    def tick(self, step: int) -> None:
+        """After each step: `step` steps are done. Saves when due; raises Preempted at the agreed step."""
+        self.step = step
+        self._saver.poll()
+        if self.stop.should_stop(step):
+            self._leave()
+        if self._cadence.due(step):
+            self.save(step)
+        else:
+            self._saver.prepare(self._state)
+
+    def poll(self) -> None:
+        """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
+        self._saver.poll()
+        if self.stop.should_stop(self.step):
+            self._leave()
+
+    def save(self, step: int) -> None:
+        """Stage now, upload in the background. Waits for an earlier save that is still in flight."""
+        self._saver.save(step, self._state)
+        self._cadence.saved(step)
+
+    def wait(self, timeout_s: float = math.inf) -> bool:
+        """Until the last save is durable; false if the time ran out or it failed."""
+        return self._saver.wait(timeout_s)
+
+    @contextlib.contextmanager
+    def lock(self) -> Generator[None]:
+        """Around the optimizer's step: waits only while the state is being copied off the GPU."""
+        self._saver.staged()
+        yield
+
+    def shield(self, loader: Any) -> Any:
+        """Batches of `loader`, whose worker processes leave SIGTERM to this process."""
+        return shield(loader)
+
+    def close(self) -> None:
+        """Let the uploader finish by itself and give everything back."""
+        self.stop.close()
+        self._saver.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
+                    self.save(self.step)
+                self.wait(self._tuning.commit_timeout_s)
+            elif kind is not Preempted:
+                self.wait(self._window_s)
+        finally:
+            self.close()
+
+    def _restore(self) -> Restored:
+        storage = Retrying(open_storage(self._url), budget_s=self._tuning.retry_s)
+        found = restore(storage, self._run, self._state, self._ranks, self._tuning)
+        for step, reason in found.skipped:
+            self._say(f"skipped step {step}: {reason}")
+        if found.step:
+            self._say(f"restored step {found.step} of {self._url} run {self._run} in {found.seconds:.1f} s")
+        else:
+            self._say(f"no checkpoint to restore in {self._url} run {self._run}: beginning at step 0")
+        self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
+        return found
+
+    def _leave(self) -> None:
+        """What the window allows: first the save in flight, then one more if it fits on every rank."""
+        self._emit("stop", step=self.step, reason=self.stop.reason)
+        self._saver.wait(max(0.0, self._seconds_left()))
+        try:
+            if self.stop.agreed and self._last_save_fits():
+                self.save(self.step)
+                self._saver.wait(max(0.0, self._seconds_left()))
+        except (RankLost, InputError) as error:
+            self._say(f"no last checkpoint: {error}")
+        raise Preempted(self.step)
+
+    def _seconds_left(self) -> float:
+        left = self.stop.shutdown.seconds_left(self._window_s)
+        return self._window_s if math.isinf(left) else left
+
+    def _last_save_fits(self) -> bool:
+        if self._saver.last_step == self.step:
+            return False
+        left = self._seconds_left()
+        mine = not self._saver.busy and self._saver.full_save_s() < left
+        return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left)))
+
+    def _auto_interval_s(self) -> float:
+        return self._tuning.min_interval_s
+
+    def _tell(self, report: Report, step: int, seconds: float) -> None:
+        if report.done == "committed":
+            self._emit("commit", step=step, seconds=round(seconds, 3), bytes=report.bytes)
+        elif report.done == "staged":
+            self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
+        elif report.done == "failed":
+            self._say(f"checkpoint of step {step} failed: {report.reason}; training goes on")
+            self._emit("save_failed", step=step, reason=report.reason)
+
+    def _emit(self, event: str, **fields: object) -> None:
+        if self._events is not None and self._ranks.coordinator:
+            self._events.emit(event, **fields)
+
+    def _say(self, line: str) -> None:
+        if self._ranks.coordinator:
+            print(f"checkpoint: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,40 @@
+"""Named moments at which a test may kill the process. Production pays one dictionary look-up.
+
+HOLDFAST_KILL_AT="upload.shard:3" kills the process that reaches that point for the third time.
+"""
+
+import os
+import signal
+from collections import Counter
+
+ENV_KILL_AT = "HOLDFAST_KILL_AT"
+
+POINTS = (
+    "stage.begin",
+    "stage.end",
+    "upload.begin",
+    "upload.shard",
+    "upload.manifest",
+    "upload.end",
+    "commit.verified",
+    "commit.written",
+    "restore.chosen",
+    "restore.verified",
+    "restore.applied",
+    "retention.begin",
+    "retention.uncommitted",
+    "retention.end",
+)
+
+_seen: Counter[str] = Counter()
+
+
+def reach(name: str) -> None:
+    wanted = os.environ.get(ENV_KILL_AT)
+    if not wanted:
+        return
+    assert name in POINTS, name
+    _seen[name] += 1
+    point, _, count = wanted.partition(":")
+    if point == name and _seen[name] == int(count or 1):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,77 @@
+"""What may be deleted: all but the newest K committed checkpoints and every Nth, and attempts nobody committed.
+
+Runs in rank 0's uploader after each commit. An attempt without a commit never counts as a checkpoint, so
+saves that were killed cannot push out the last good one. The commit goes first and the shards after it:
+a kill in between leaves an uncommitted attempt, never a commit without shards.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from infra.contract import names
+from infra.contract.errors import InputError
+from workloads.checkpoint.catalogue import StepObjects, survey
+from workloads.checkpoint.format import Damaged, decode_commit
+from workloads.checkpoint.points import reach
+from workloads.checkpoint.storage import Storage, read_object
+
+MAX_COMMIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    keep: int
+    keep_every: int = 0
+    orphan_age_s: float = 86_400.0
+
+    def kept(self, steps: list[int]) -> set[int]:
+        newest = sorted(steps, reverse=True)[: self.keep]
+        nth = [step for step in steps if self.keep_every and step % self.keep_every == 0]
+        return {*newest, *nth}
+
+
+def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[str]:
+    """Deletes, and returns the names that went."""
+    reach("retention.begin")
+    steps = survey(storage, run)
+    attempts = {entry.step: _committed_attempt(storage, run, entry) for entry in steps.values() if entry.commit}
+    kept = policy.kept([step for step, attempt in attempts.items() if attempt])
+    gone: list[str] = []
+    for entry in steps.values():
+        if entry.step in attempts and attempts[entry.step] and entry.step not in kept:
+            gone += _drop_step(storage, run, entry)
+    oldest = (time.time() if now is None else now) - policy.orphan_age_s
+    for entry in steps.values():
+        if entry.commit is None or attempts[entry.step]:
+            gone += _drop_orphans(storage, entry, attempts.get(entry.step, ""), oldest)
+    reach("retention.end")
+    return gone
+
+
+def _committed_attempt(storage: Storage, run: str, entry: StepObjects) -> str:
+    """Empty for a commit that cannot be read: it is no checkpoint, and no reason to delete anything."""
+    try:
+        data = read_object(storage, names.commit_object(run, entry.step), limit=MAX_COMMIT_BYTES)
+        return decode_commit(data, run=run, step=entry.step).attempt
+    except (Damaged, EOFError, InputError):
+        return ""
+
+
+def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
+    commit = names.commit_object(run, entry.step)
+    storage.delete(commit)
+    yield commit
+    reach("retention.uncommitted")
+    for objects in entry.attempts.values():
+        for found in objects:
+            storage.delete(found.name)
+            yield found.name
+
+
+def _drop_orphans(storage: Storage, entry: StepObjects, committed: str, oldest: float) -> Iterator[str]:
+    for attempt, objects in entry.attempts.items():
+        if attempt != committed and max(found.modified for found in objects) < oldest:
+            for found in objects:
+                storage.delete(found.name)
+                yield found.name

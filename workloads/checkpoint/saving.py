@@ -1,0 +1,191 @@
+"""One save after another: stage, agree, hand to the uploader, hear how it went.
+
+Used by Checkpointer only. At most one save is in flight, because there is one staging buffer: a save that
+is due while the last is still being uploaded waits for it, instead of taking more memory.
+"""
+
+import hashlib
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from infra.contract.errors import InputError
+from workloads.checkpoint.format import Manifest
+from workloads.checkpoint.pieces import Piece, pieces_of
+from workloads.checkpoint.ranks import Ranks
+from workloads.checkpoint.settings import Tuning
+from workloads.checkpoint.staging import Staging
+from workloads.checkpoint.tree import Captured, capture
+from workloads.checkpoint.upload import Job
+from workloads.checkpoint.uploader import Report, Uploader
+
+Tell = Callable[[Report, int, float], None]
+
+
+class Saver:
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        ranks: Ranks,
+        *,
+        keep: int,
+        tuning: Tuning,
+        damaged: dict[int, str],
+        tell: Tell,
+    ) -> None:
+        self._run, self._ranks, self._tuning, self._tell = run, ranks, tuning, tell
+        self._damaged = damaged
+        self._staging = Staging()
+        self._uploader = Uploader(
+            url, self._staging.descriptor, keep=keep, tuning=tuning, coordinator=ranks.coordinator
+        )
+        self._save = 0
+        self._began = 0.0
+        self._failure = ""
+        self.last_step = -1
+        """Step of the newest save that was handed over."""
+        self._full_save_s = math.inf
+
+    @property
+    def busy(self) -> bool:
+        return self._uploader.busy
+
+    def full_save_s(self) -> float:
+        """How long a save takes from now until it is durable, by the last one; infinite before there is one."""
+        return self._full_save_s
+
+    def prepare(self, state: dict[str, Any]) -> None:
+        """Touch the staging memory before the first save needs it, once the optimizer has its tensors."""
+        if not self._staging.bytes:
+            self._staging.prepare(pieces_of(capture(state), self._ranks.rank, self._ranks.world_size))
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        self._hear(self._uploader.finish(math.inf, meanwhile=self._drop_what_cannot_complete))
+        self._save += 1
+        self._began = time.monotonic()
+        mine, captured, pieces, length = self._stage(state)
+        attempt = self._agree(mine, captured)
+        self.last_step = step
+        self._staging.wait()
+        manifest = Manifest(
+            run=self._run,
+            step=step,
+            attempt=attempt,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+            shards=(),
+            tensors=tuple(piece.part for piece in pieces),
+            values=captured.skeleton,
+        )
+        blocking_s = time.monotonic() - self._began
+        replace = (self._damaged[step],) if step in self._damaged else ()
+        self._uploader.submit(
+            Job(
+                save=self._save,
+                length=length,
+                shard_bytes=self._tuning.shard_bytes,
+                manifest=manifest,
+                replace=replace,
+            )
+        )
+        self._tell(Report(save=self._save, done="staged", bytes=length), step, blocking_s)
+
+    def _stage(self, state: dict[str, Any]) -> tuple[dict[str, Any], Captured, list[Piece], int]:
+        """What to tell the others, and what was staged. A bad value is told, so that every rank raises it."""
+        try:
+            captured = capture(state)
+            pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
+            length = self._staging.stage(pieces)
+        except InputError as error:
+            return {"input": [error.what, error.got, error.allowed, error.fix]}, _NOTHING, [], 0
+        mine = {"layout": _layout_digest(captured), "failed": self._failure}
+        self._failure = ""
+        return mine, captured, pieces, length
+
+    def _agree(self, mine: dict[str, Any], captured: Captured) -> str:
+        decision: dict[str, Any] = self._ranks.agree(mine, _decide)
+        if "input" in decision:
+            what, got, allowed, fix = decision["input"]
+            raise InputError(what, got=got, allowed=allowed, fix=fix)
+        if "differ" in decision:
+            keys = sorted(captured.tensors.keys() - captured.per_rank)
+            raise _different_states(self._ranks.agree(keys, _first_difference))
+        if decision["failed"] and self._ranks.rank not in decision["told"]:
+            self._tell(Report(save=self._save - 1, done="failed", reason=decision["failed"]), self.last_step, 0.0)
+        return decision["attempt"]
+
+    def wait(self, timeout_s: float) -> bool:
+        self._hear(self._uploader.finish(timeout_s, meanwhile=self._drop_what_cannot_complete))
+        return not self._uploader.busy and not self._failure
+
+    def poll(self) -> None:
+        if self._uploader.busy:
+            self._hear(self._uploader.poll())
+
+    def staged(self) -> None:
+        self._staging.wait()
+
+    def close(self) -> None:
+        self._uploader.close()
+        self._staging.close()
+
+    def _hear(self, reports: list[Report]) -> None:
+        for report in reports:
+            if report.done == "failed":
+                self._failure = report.reason or "failed"
+                if not self._ranks.coordinator:
+                    self._ranks.store.set(f"failed/{report.save}", report.reason)
+            if report.done in ("uploaded", "committed"):
+                self._full_save_s = time.monotonic() - self._began
+            self._tell(report, self.last_step, time.monotonic() - self._began)
+
+    def _drop_what_cannot_complete(self) -> None:
+        """The coordinator's uploader waits for shards that will not come if another rank's upload failed."""
+        if self._ranks.coordinator and self._ranks.world_size > 1 and self._ranks.store.check([f"failed/{self._save}"]):
+            self._uploader.abandon()
+
+
+_NOTHING = Captured(skeleton={}, tensors={}, per_rank=frozenset())
+
+
+def _layout_digest(captured: Captured) -> str:
+    """Of what must be the same on every rank."""
+    shared = [
+        (key, str(tensor.dtype), list(tensor.shape))
+        for key, tensor in captured.tensors.items()
+        if key not in captured.per_rank
+    ]
+    return hashlib.sha256(json.dumps(shared).encode()).hexdigest()
+
+
+def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    for outcome in outcomes:
+        if "input" in outcome:
+            return outcome
+    if len({outcome["layout"] for outcome in outcomes}) > 1:
+        return {"differ": True}
+    failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
+    reason = next((f"rank {rank}: {why}" for rank, why in failed.items()), "")
+    return {"attempt": secrets.token_hex(6), "failed": reason, "told": list(failed)}
+
+
+def _first_difference(keys_by_rank: list[list[str]]) -> str:
+    first = set(keys_by_rank[0])
+    for rank, keys in enumerate(keys_by_rank):
+        if different := sorted(first.symmetric_difference(keys)):
+            where = 0 if different[0] in first else rank
+            return f"{different[0]} is on rank {where} and not on rank {rank if where == 0 else 0}"
+    return "the same keys, with other shapes or dtypes"
+
+
+def _different_states(got: str) -> InputError:
+    return InputError(
+        "state differs between ranks",
+        got=got,
+        allowed="the same tensors on every rank, but for entries marked PerRank",
+        fix="build the same state on every rank, or wrap the entry in PerRank",
+    )

@@ -1,0 +1,141 @@
+"""The trainer's side of the uploader process: hand over a save, hear how it went, never block on storage."""
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workloads.checkpoint.settings import Tuning
+from workloads.checkpoint.upload import Job
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """`done`: uploaded, committed or failed."""
+
+    save: int
+    done: str
+    seconds: float = 0.0
+    bytes: int = 0
+    reason: str = ""
+
+
+class Uploader:
+    def __init__(self, url: str, memory: int, *, keep: int, tuning: Tuning, coordinator: bool) -> None:
+        self._coordinator = coordinator
+        self._memory = memory
+        self._in_flight = 0
+        self._reports: list[Report] = []
+        self._options = {
+            "url": url,
+            "memory": memory,
+            "keep": keep,
+            "keep-every": tuning.keep_every,
+            "parallel": tuning.parallel,
+            "niceness": tuning.niceness,
+            "orphan-age-s": tuning.orphan_age_s,
+            "commit-timeout-s": tuning.commit_timeout_s,
+            "retry-s": tuning.retry_s,
+        }
+        self._start()
+
+    def _start(self) -> None:
+        self._buffer = b""
+        self._socket, theirs = socket.socketpair()
+        flags = [f"--{name}={value}" for name, value in (self._options | {"socket": theirs.fileno()}).items()]
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "workloads.checkpoint.uploader_process", *flags],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), self._memory),
+            env=os.environ | {"PYTHONPATH": path},
+        )
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is in flight: on the coordinator until its commit, elsewhere until its upload."""
+        return self._in_flight > 0
+
+    def submit(self, job: Job) -> None:
+        assert not self.busy
+        if self._process.poll() is not None:  # killed since: a new one has the same memory
+            self._socket.close()
+            self._start()
+        self._in_flight = job.save
+        try:
+            self._socket.sendall(job.encode() + b"\n")
+        except OSError:
+            self._died()
+
+    def abandon(self) -> None:
+        """Another rank failed: do not wait for its shards."""
+        with suppress(OSError):
+            self._socket.sendall(b'{"abandon":true}\n')
+
+    def poll(self, wait_s: float = 0.0) -> list[Report]:
+        """Reports that have come since the last call."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            if selector.select(wait_s):
+                self._receive()
+        reports, self._reports = self._reports, []
+        return reports
+
+    def finish(self, timeout_s: float, *, meanwhile: Callable[[], object] = lambda: None) -> list[Report]:
+        """Until nothing is in flight or the time is over; `meanwhile` is called about 20 times a second."""
+        deadline = time.monotonic() + timeout_s
+        reports = self.poll()
+        while self.busy and (left := deadline - time.monotonic()) > 0:
+            meanwhile()
+            reports += self.poll(min(0.05, left))
+        return reports
+
+    def close(self) -> None:
+        """Let it go: it finishes what is in flight and ends by itself."""
+        self._socket.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0 if not self.busy else 0.0)
+        # A child that outlives its parent is the point; without this the interpreter warns about it.
+        self._process.returncode = self._process.returncode or 0
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self._died()
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+
+    def _take(self, fields: dict[str, Any]) -> None:
+        if fields["done"] == "ready":
+            return
+        report = Report(**fields)
+        self._reports.append(report)
+        if report.done != "uploaded" or not self._coordinator:
+            self._in_flight = 0
+
+    def _died(self) -> None:
+        if self.busy:
+            self._reports.append(Report(save=self._in_flight, done="failed", reason="the uploader process is gone"))
+            self._in_flight = 0

@@ -1,0 +1,126 @@
+"""The uploader: a process in its own session that outlives the trainer's signals and finishes what is staged.
+
+Started by uploader.Uploader with the staging memory and a socket as open descriptors. torchrun sends
+SIGTERM to the trainer's whole process group, and a save in flight must survive that: so a session of its
+own, and SIGTERM ignored. When the trainer is gone it commits what it has and leaves.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from infra.contract.errors import InputError
+from workloads.checkpoint.commit import Abandoned, commit
+from workloads.checkpoint.format import Damaged
+from workloads.checkpoint.points import reach
+from workloads.checkpoint.retention import Policy, retain
+from workloads.checkpoint.retrying import Retrying
+from workloads.checkpoint.storage import Storage, StorageError, open_storage
+from workloads.checkpoint.upload import Job, upload
+
+
+class Mailbox:
+    """Orders from the trainer. `abandon` is out of turn: it concerns the job being done."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._abandoned = threading.Event()
+        threading.Thread(target=self._read, name="mailbox", daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(OSError), self._connection.makefile("rb") as lines:
+            for line in lines:
+                order: dict[str, Any] = json.loads(line)
+                if "abandon" in order:
+                    self._abandoned.set()
+                else:
+                    self._abandoned.clear()
+                    self._jobs.put(Job.decode(order))
+        self._jobs.put(None)
+
+    def next(self) -> Job | None:
+        """None once the trainer is gone."""
+        return self._jobs.get()
+
+    def abandoned(self, wait_s: float) -> bool:
+        return self._abandoned.wait(wait_s)
+
+    def report(self, **fields: object) -> None:
+        with suppress(OSError):  # nobody listens any more: finish all the same
+            self._connection.sendall(json.dumps(fields).encode() + b"\n")
+
+
+class Memory:
+    """The staging memory, mapped again only when it grew: a mapping of gigabytes is slow to fault in."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._view = memoryview(b"")
+
+    def view(self, length: int) -> memoryview:
+        if len(self._view) < length:
+            self._view = memoryview(mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size))
+        return self._view[:length]
+
+
+def serve(mailbox: Mailbox, memory: Memory, storage: Storage, options: argparse.Namespace) -> None:
+    policy = Policy(keep=options.keep, keep_every=options.keep_every, orphan_age_s=options.orphan_age_s)
+    while (job := mailbox.next()) is not None:
+        began = time.monotonic()
+        try:
+            manifest = upload(storage, memory.view(job.length), job, parallel=options.parallel)
+            mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
+            if manifest.rank:
+                continue
+            record = commit(
+                storage,
+                manifest,
+                replace=job.replace,
+                timeout_s=options.commit_timeout_s,
+                abandoned=mailbox.abandoned,
+            )
+            mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
+        except Abandoned:
+            mailbox.report(save=job.save, done="failed", reason="another rank failed")
+            continue
+        except (StorageError, Damaged, InputError, OSError, EOFError) as error:
+            mailbox.report(save=job.save, done="failed", reason=f"{type(error).__name__}: {error}"[:500])
+            continue
+        finally:
+            reach("upload.end")
+        with suppress(StorageError, Damaged, OSError):  # the next save tries again
+            retain(storage, record.run, policy)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("socket", "memory", "keep", "keep-every", "parallel", "niceness"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("orphan-age-s", "commit-timeout-s", "retry-s"):
+        parser.add_argument(f"--{name}", type=float, required=True)
+    parser.add_argument("--url", required=True)
+    return parser.parse_args()
+
+
+def main() -> None:
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(signum, signal.SIG_IGN)
+    options = arguments()
+    os.nice(options.niceness)
+    mailbox = Mailbox(socket.socket(fileno=options.socket))
+    storage = Retrying(open_storage(options.url), budget_s=options.retry_s)
+    mailbox.report(save=0, done="ready")
+    serve(mailbox, Memory(options.memory), storage, options)
+
+
+if __name__ == "__main__":
+    main()
