@@ -51,15 +51,30 @@ class Stack(cdktf.TerraformStack):
     """One state: provider, backend, and resources directly below it, so that an address is `kind.id`."""
 
     def __init__(
-        self, scope: cdktf.App, id: str, *, project: str, region: str, provider: tuple[str, str], state_bucket: str
+        self,
+        scope: cdktf.App,
+        id: str,
+        *,
+        project: str,
+        region: str,
+        provider: tuple[str, str],
+        state_bucket: str,
+        unsettled: Sequence[str] = (),
     ) -> None:
-        """`provider`: source and version. An empty `state_bucket` keeps the state in out/state."""
+        """`provider`: source and version. An empty `state_bucket` keeps the state in out/state.
+
+        `unsettled`: what forbids a deployment. Synthesis succeeds, the engine then refuses with these words.
+        """
         super().__init__(scope, id)
         self._built: dict[str, cdktf.TerraformResource] = {}
         binding = import_module(f"{BINDINGS}.provider").GoogleProvider
         binding(self, "google", project=project, region=region)
         source, version = provider
         self.add_override("terraform.required_providers.google", {"source": source, "version": version})
+        if unsettled:
+            # Never true; Terraform takes no constant here.
+            refusal = {"condition": '${terraform.workspace == ""}', "error_message": "; ".join(unsettled) + "."}
+            self.add_override("resource.terraform_data.settled", {"lifecycle": {"precondition": [refusal]}})
         if state_bucket:
             cdktf.GcsBackend(self, bucket=state_bucket, prefix=id)
         else:

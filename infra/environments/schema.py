@@ -55,6 +55,7 @@ class StackArguments(TypedDict):
     region: str
     provider: tuple[str, str]
     state_bucket: str
+    unsettled: list[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,11 +197,13 @@ class Environment:
     def stack_arguments(self) -> StackArguments:
         """What every stack is built with, whatever it holds."""
         local = os.environ.get("HOLDFAST_STATE") == "local"
+        unsettled = placeholders(self)
         return {
             "project": self.project,
             "region": self.region,
             "provider": (GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION),
-            "state_bucket": "" if local else self.state_bucket,
+            "state_bucket": "" if local or unsettled else self.state_bucket,
+            "unsettled": [] if local else [f"{self.name}: {field} is still CHANGE-ME" for field in unsettled],
         }
 
     def pools(self) -> tuple[Pool, ...]:

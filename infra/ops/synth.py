@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from infra.contract.errors import Unjudged
@@ -25,5 +26,6 @@ def synthesise(name: str, out: Path, *, local_state: bool, root: Path = ROOT) ->
     )
     if done.returncode != 0:
         raise Unjudged(f"synthesis of {name} failed:\n{(done.stdout + done.stderr).strip()[-4000:]}")
-    manifest = json.loads((out / "manifest.json").read_text())
-    return {stack: out / found["workingDirectory"] for stack, found in manifest["stacks"].items()}
+    stacks = json.loads((out / "manifest.json").read_text())["stacks"]
+    order = TopologicalSorter({name: stack["dependencies"] for name, stack in stacks.items()})
+    return {name: out / stacks[name]["workingDirectory"] for name in order.static_order()}

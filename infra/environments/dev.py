@@ -1,0 +1,79 @@
+"""Development: the cheapest cluster on which every path works. Replace each CHANGE-ME before the first deployment."""
+
+from infra.contract.capacity import Capacity
+from infra.contract.pools import Role
+from infra.environments.schema import (
+    AcceleratorCap,
+    Alerts,
+    AutoProvisioning,
+    Cluster,
+    Environment,
+    Network,
+    NodeGroup,
+    Queue,
+    Security,
+    Storage,
+)
+
+ENVIRONMENT = Environment(
+    name="dev",
+    project_id="CHANGE-ME",
+    project_number="CHANGE-ME",
+    region="us-central1",
+    zones=("us-central1-a", "us-central1-b", "us-central1-c"),
+    state_bucket="CHANGE-ME",
+    network=Network(
+        # Nodes: 3 + 1 + 2 x 4 + 2 pool nodes and 16 of auto-provisioning, 30: a /24 holds 252.
+        # Pods: 32 a node take a /26, so 30 nodes take 30 x 64 = 1,920 addresses: a /20 holds 4,096.
+        nodes_cidr="10.10.0.0/24",
+        pods_cidr="10.20.0.0/20",
+        services_cidr="10.30.0.0/24",
+        database_cidr="10.40.0.0/24",
+    ),
+    cluster=Cluster(dns_endpoint_public=True, deletion_protection=False),
+    groups=(
+        NodeGroup(name="system", role=Role.SYSTEM, machine_types=("e2-standard-2",), min_nodes=1, max_nodes=3),
+        NodeGroup(
+            name="serving",
+            role=Role.SERVING,
+            machine_types=("g2-standard-4",),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            max_nodes=1,
+        ),
+        NodeGroup(
+            name="spot-l4",
+            role=Role.BATCH,
+            capacity=Capacity.SPOT,
+            machine_types=("g2-standard-4", "g2-standard-8"),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            max_nodes=4,
+        ),
+        NodeGroup(
+            name="spot-a100",
+            role=Role.TRAINING,
+            capacity=Capacity.SPOT,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=2,
+        ),
+    ),
+    auto_provisioning=AutoProvisioning(
+        max_vcpus=192,
+        max_memory_gib=1_024,
+        accelerators=(
+            AcceleratorCap(accelerator="nvidia-l4", max_gpus=8),
+            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=4),
+        ),
+        max_nodes=16,
+    ),
+    security=Security(),
+    storage=Storage(allow_destroy=True),
+    queue=Queue(),
+    # Cloud SQL is the dearest part of an idle cluster; batch results go to a database of yours, or set one here.
+    database=None,
+    alerts=Alerts(emails=("CHANGE-ME@example.org",)),
+    allow_drills=True,
+)

@@ -1,0 +1,117 @@
+"""Production: every protection on. Replace each CHANGE-ME before the first deployment."""
+
+from infra.contract.capacity import Capacity
+from infra.contract.pools import Role
+from infra.environments.schema import (
+    AcceleratorCap,
+    Alerts,
+    AuthorizedRange,
+    AutoProvisioning,
+    Budget,
+    Cluster,
+    Database,
+    Environment,
+    Freeze,
+    Network,
+    NodeGroup,
+    Queue,
+    Quota,
+    Security,
+    Storage,
+)
+
+ENVIRONMENT = Environment(
+    name="prod",
+    project_id="CHANGE-ME",
+    project_number="CHANGE-ME",
+    region="us-central1",
+    zones=("us-central1-a", "us-central1-b", "us-central1-c"),
+    state_bucket="CHANGE-ME",
+    # 105 s for a pod instead of 15 s; needs the control plane version below.
+    spot_grace_s=120,
+    network=Network(
+        # Nodes: 6 + 12 + 3 x 32 + 16 + 2 x 16 pool nodes and 128 of auto-provisioning, 290: a /22 holds 1,020.
+        # Pods: 32 a node take a /26, so 290 nodes take 290 x 64 = 18,560 addresses: a /17 holds 32,768.
+        nodes_cidr="10.10.0.0/22",
+        pods_cidr="10.20.0.0/17",
+        services_cidr="10.30.0.0/22",
+        database_cidr="10.40.0.0/20",
+        authorized_ranges=(AuthorizedRange(name="bastion", cidr="10.50.0.0/28"),),
+        flow_logs=True,
+    ),
+    cluster=Cluster(
+        min_version="1.35",
+        freezes=(Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z"),),
+    ),
+    groups=(
+        NodeGroup(name="system", role=Role.SYSTEM, machine_types=("e2-standard-4",), min_nodes=3, max_nodes=6),
+        NodeGroup(
+            name="serving",
+            role=Role.SERVING,
+            machine_types=("g2-standard-8",),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            min_nodes=2,
+            max_nodes=12,
+        ),
+        NodeGroup(
+            name="spot-l4",
+            role=Role.BATCH,
+            capacity=Capacity.SPOT,
+            machine_types=("g2-standard-8", "g2-standard-12", "g2-standard-16"),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            max_nodes=32,
+        ),
+        NodeGroup(
+            name="spot-a100",
+            role=Role.TRAINING,
+            capacity=Capacity.SPOT,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=16,
+        ),
+        NodeGroup(
+            name="flex-a100",
+            role=Role.TRAINING,
+            capacity=Capacity.FLEX_START,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=16,
+        ),
+        NodeGroup(
+            name="gang-a100",
+            role=Role.TRAINING,
+            capacity=Capacity.QUEUED,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=16,
+        ),
+    ),
+    auto_provisioning=AutoProvisioning(
+        max_vcpus=3_072,
+        max_memory_gib=16_384,
+        accelerators=(
+            AcceleratorCap(accelerator="nvidia-l4", max_gpus=160),
+            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=80),
+        ),
+        max_nodes=128,
+    ),
+    quotas=(Quota(source="spot-l4", gpus=64), Quota(source="spot-a100", gpus=16)),
+    security=Security(
+        # A few dollars a key and month. Its service agents get their grants from the foundation stack.
+        kms_key="projects/CHANGE-ME/locations/us-central1/keyRings/holdfast/cryptoKeys/platform",
+        binary_authorization=True,
+        rbac_security_group="gke-security-groups@CHANGE-ME.example",
+        signed_kernel_modules=True,
+    ),
+    storage=Storage(),
+    queue=Queue(),
+    database=Database(highly_available=True, backup_days=30),
+    alerts=Alerts(emails=("CHANGE-ME@example.org",)),
+    budget=Budget(billing_account="CHANGE-ME", monthly_usd=20_000),
+    labels=(("cost-center", "ai-platform"),),
+)
