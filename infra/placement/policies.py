@@ -1,0 +1,134 @@
+"""Policies as data: each is a set of straight lines over the slack, so that the simulator has no policy code.
+
+Called by simulate and advice. Slack is time left less work left. Waiting burns it hour by hour, every start
+burns one restart, running on anything keeps it. A policy says at which slack it stops waiting, dares Spot,
+leaves Spot, and comes back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from infra.placement.runs import Floats, Runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Slack in hours. wait and back are base + slope * work left."""
+
+    wait_base: Floats
+    """With no Spot to be had: at this slack or less, buy on-demand instead of waiting."""
+    wait_slope: Floats
+    back_base: Floats
+    """On on-demand while Spot is there: go back only above this slack."""
+    back_slope: Floats
+    enter: Floats
+    """Start a Spot machine only above this slack, else buy on-demand."""
+    leave: Floats
+    """On Spot: at this slack or less, move to on-demand while it is still safe."""
+    patience_h: Floats
+    """From on-demand, go back only to Spot that has been there this long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    name: str
+    lines: Callable[[Runs], Lines]
+    needs_deadline: bool = True
+
+
+def _full(runs: Runs, value: float) -> Floats:
+    return np.full(len(runs), value)
+
+
+def _constant(value: float) -> Callable[[Runs], Lines]:
+    def lines(runs: Runs) -> Lines:
+        flat, zero = _full(runs, value), _full(runs, 0.0)
+        return Lines(
+            wait_base=flat, wait_slope=zero, back_base=flat, back_slope=zero, enter=flat, leave=flat, patience_h=zero
+        )
+
+    return lines
+
+
+def _net(runs: Runs, restarts: float) -> Floats:
+    return restarts * runs.restart_h + runs.loss_h
+
+
+def _greedy(runs: Runs) -> Lines:
+    net, zero = _net(runs, 2), _full(runs, 0.0)
+    return Lines(
+        wait_base=net,
+        wait_slope=zero,
+        back_base=_full(runs, np.inf),
+        back_slope=zero,
+        enter=net,
+        leave=net,
+        patience_h=zero,
+    )
+
+
+def _uniform(runs: Runs) -> Lines:
+    """Work done keeps pace with time: on the line, slack shrinks in proportion to the work left."""
+    slope, net = (runs.deadline_h - runs.work_h) / runs.work_h, _net(runs, 2)
+    return Lines(
+        wait_base=_full(runs, 0.0),
+        wait_slope=slope,
+        back_base=2 * runs.restart_h,
+        back_slope=slope,
+        enter=net,
+        leave=net,
+        patience_h=_full(runs, 0.0),
+    )
+
+
+def _hybrid(runs: Runs) -> Lines:
+    net, zero = _net(runs, 2), _full(runs, 0.0)
+    return Lines(
+        wait_base=_full(runs, np.inf),
+        wait_slope=zero,
+        back_base=net,
+        back_slope=zero,
+        enter=net,
+        leave=net,
+        patience_h=zero,
+    )
+
+
+PACE = 0.6
+RESERVE_RESTARTS = 3
+
+
+def _patient(runs: Runs) -> Lines:
+    """Uniform progress at PACE of its pace, and from on-demand back to Spot only when that has paid before.
+
+    Giving up on-demand costs a restart on each side. Spot must live this long to earn them back; capacity that
+    has already been there for so long is likely to stay as long again, because lifetimes have a heavy tail.
+    The nets are exact, not doubled: simulated time stops at the very moment.
+    """
+    saved = runs.on_demand_usd - runs.spot_usd
+    with np.errstate(divide="ignore", invalid="ignore"):
+        earned = runs.restart_h * (runs.on_demand_usd + runs.spot_usd) / saved
+    pays = saved > 0.0
+    slope = PACE * (runs.deadline_h - runs.work_h) / runs.work_h
+    return Lines(
+        wait_base=_net(runs, RESERVE_RESTARTS),
+        wait_slope=slope,
+        back_base=_net(runs, 2),
+        back_slope=_full(runs, 0.0),
+        enter=np.where(pays, _net(runs, 2), np.inf),
+        leave=np.where(pays, _net(runs, 1), np.inf),
+        patience_h=np.where(pays, earned, np.inf),
+    )
+
+
+WAIT = Policy(name="wait", lines=_constant(-np.inf), needs_deadline=False)
+"""One interruptible capacity and nothing else: Spot only, flex-start only."""
+ON_DEMAND_ONLY = Policy(name="on-demand only", lines=_constant(np.inf), needs_deadline=False)
+GREEDY = Policy(name="greedy", lines=_greedy)
+UNIFORM = Policy(name="uniform progress", lines=_uniform)
+HYBRID = Policy(name="hybrid", lines=_hybrid)
+PATIENT = Policy(name="patient", lines=_patient)
+"""Ours: never dearer than uniform progress on a trace, within noise, and never late where lateness is avoidable."""
+WITH_DEADLINE = (GREEDY, UNIFORM, HYBRID, PATIENT)

@@ -1,0 +1,206 @@
+"""Many runs of jobs at once, in continuous time, on capacity that comes and goes.
+
+Called by the advice, the bench and the tests. No clock ticks: each round every run goes to its own next
+event (capacity toggles, a line of its policy is crossed, the work is done), so results depend on no step
+width and a deadline net acts at the exact moment. Same runs, paths and policy: same answer, to the bit.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from infra.placement.policies import Lines, Policy
+from infra.placement.runs import Bools, Floats, Ints, Outcome, Paths, Runs, stack, take
+
+CHUNK = 8_192  # runs whose arrays fit the second-level cache together
+COMPACT_BELOW = 0.75
+EPS_H = 1e-9
+
+
+def simulate(runs: Runs, paths: Paths, policy: Policy, workers: int = 2) -> Outcome:
+    """Every run to its end. NumPy releases the interpreter lock, so threads use the cores."""
+
+    def part(start: int) -> Outcome:
+        return _simulate(take(runs, slice(start, start + CHUNK)), paths, policy)
+
+    starts = range(0, len(runs), CHUNK)
+    if len(starts) == 1 or workers == 1:
+        return stack([part(start) for start in starts])
+    with ThreadPoolExecutor(workers) as pool:
+        return stack(list(pool.map(part, starts)))
+
+
+def _simulate(runs: Runs, paths: Paths, policy: Policy) -> Outcome:
+    fleet = _Fleet(runs, policy.lines(runs), paths)
+    while fleet.state.alive.any():
+        fleet.decide()
+        fleet.advance()
+        fleet.compact()
+    return fleet.outcome
+
+
+@dataclass(slots=True, kw_only=True)
+class _State:
+    row: Ints
+    alive: Bools
+    now: Floats
+    done: Floats
+    """Work done, checkpoint cost spread evenly over it."""
+    kept: Floats
+    """Work done when this machine was started."""
+    warm: Floats
+    """What is left of the restart."""
+    ran: Floats
+    """Hours on this machine after the restart."""
+    on_spot: Bools
+    on_demand: Bools
+    up: Bools
+    up_since: Floats
+    toggle: Floats
+    edge: Ints
+    spot_h: Floats
+    on_demand_h: Floats
+    idle_h: Floats
+    evictions: Floats
+
+
+class _Fleet:
+    """The runs that are not finished; finished ones stay as ballast until it pays to drop them."""
+
+    def __init__(self, runs: Runs, lines: Lines, paths: Paths) -> None:
+        n = len(runs)
+        self.runs, self.lines, self.paths = runs, lines, paths
+        self.outcome = Outcome(**dict(zip(Outcome.__slots__, np.zeros((5, n)), strict=True)))
+        zeros, no = np.zeros((11, n)), np.zeros((3, n), bool)
+        self.state = _State(
+            row=np.arange(n), alive=~no[0], now=zeros[0], done=zeros[1], kept=zeros[2], warm=zeros[3], ran=zeros[4],
+            on_spot=no[0], on_demand=no[1], up=no[2], up_since=zeros[5], toggle=zeros[6],
+            edge=_first_edge(runs, paths), spot_h=zeros[7], on_demand_h=zeros[8], idle_h=zeros[9],
+            evictions=zeros[10],
+        )  # fmt: skip
+        self._look_up(np.arange(n))
+        self._rates()
+
+    def decide(self) -> None:
+        """Who starts, moves or goes on waiting now."""
+        s, lines = self.state, self.lines
+        left = self.runs.work_h - s.done
+        slack = self.runs.deadline_h - s.now - left
+        idle = ~(s.on_spot | s.on_demand)
+        scared = slack <= lines.enter + EPS_H
+        behind = slack <= lines.wait_base + lines.wait_slope * left + EPS_H
+        buy = idle & (scared | (behind & ~s.up))
+        rich = slack >= lines.back_base + lines.back_slope * left - EPS_H
+        patient = s.now - s.up_since >= lines.patience_h - EPS_H
+        back = s.on_demand & s.up & rich & patient & ~scared
+        flee = s.on_spot & (slack <= lines.leave + EPS_H)
+        to_spot, to_demand = back | (idle & s.up & ~buy), buy | flee
+        moved = to_spot | to_demand
+        s.on_spot = (s.on_spot & ~flee) | to_spot
+        s.on_demand = (s.on_demand & ~back) | to_demand
+        s.warm = np.where(moved, self.runs.restart_h, s.warm)
+        s.kept = np.where(moved, s.done, s.kept)
+        s.ran[moved] = 0.0
+
+    def advance(self) -> None:
+        """Everyone to the next event of its own."""
+        s = self.state
+        speed = np.where(s.on_spot, self.spot_speed, s.on_demand)
+        left = self.runs.work_h - s.done
+        step = self._until_next(speed, left)
+        lost = np.isinf(step)
+        step[lost | ~s.alive] = 0.0
+        useful = np.maximum(step - s.warm, 0.0)
+        s.now = s.now + step
+        s.done = s.done + speed * useful
+        s.warm = np.maximum(s.warm - step, 0.0)
+        s.ran = s.ran + useful
+        self._bill(step)
+        finished = s.alive & (lost | (s.done >= self.runs.work_h - EPS_H))
+        self._record(finished, lost)
+        self._toggle(np.flatnonzero(s.alive & (s.now >= s.toggle - EPS_H)))
+
+    def compact(self) -> None:
+        if np.count_nonzero(self.state.alive) < COMPACT_BELOW * len(self.state.alive):
+            keep = np.flatnonzero(self.state.alive)
+            self.state, self.runs, self.lines = take(self.state, keep), take(self.runs, keep), take(self.lines, keep)
+            self._rates()
+
+    def _rates(self) -> None:
+        period = self.runs.period_h
+        checkpointed = np.isfinite(period) & (self.runs.interval_h > 0)
+        self.spot_speed = np.divide(self.runs.interval_h, period, out=np.ones_like(period), where=checkpointed)
+
+    def _until_next(self, speed: Floats, left: Floats) -> Floats:
+        s, lines = self.state, self.lines
+        slack = self.runs.deadline_h - s.now - left
+        with np.errstate(divide="ignore", invalid="ignore"):
+            finish = s.warm + left / speed
+            # While warming slack falls hour by hour; afterwards by the share that checkpoints take.
+            room = slack - lines.leave
+            fled = np.where(room <= s.warm, room, s.warm + (room - s.warm) / (1.0 - speed))
+            ahead = s.warm + left - (slack - s.warm - lines.back_base) / lines.back_slope
+        step = np.minimum(finish, s.toggle - s.now)
+        step = np.where(s.on_spot, np.fmin(step, fled), step)
+        waited = slack - np.maximum(lines.enter, lines.wait_base + lines.wait_slope * left)
+        step = np.where(s.on_spot | s.on_demand, step, np.fmin(step, waited))
+        ripe = s.up_since + lines.patience_h - s.now
+        for moment in (ahead, ripe):
+            step = np.where(s.on_demand & s.up & (moment > EPS_H), np.fmin(step, moment), step)
+        return np.maximum(step, 0.0)
+
+    def _bill(self, step: Floats) -> None:
+        s = self.state
+        waiting = ~(s.on_spot | s.on_demand) & (s.spot_h + s.on_demand_h > 0.0)
+        s.spot_h = s.spot_h + step * s.on_spot
+        s.on_demand_h = s.on_demand_h + step * s.on_demand
+        s.idle_h = s.idle_h + step * waiting
+
+    def _record(self, finished: Bools, lost: Bools) -> None:
+        at = np.flatnonzero(finished)
+        if not len(at):
+            return
+        s, runs, out = self.state, take(self.runs, at), self.outcome
+        row = s.row[at]
+        out.finish_h[row] = np.where(lost[at], np.inf, s.now[at])
+        out.spot_h[row], out.on_demand_h[row], out.evictions[row] = s.spot_h[at], s.on_demand_h[at], s.evictions[at]
+        out.usd[row] = (
+            s.spot_h[at] * runs.spot_usd + s.on_demand_h[at] * runs.on_demand_usd + s.idle_h[at] * runs.idle_usd
+        )
+        s.alive[at] = False
+
+    def _toggle(self, at: Ints) -> None:
+        """Capacity came or went at these rows; whoever stood on it is evicted and keeps what was committed."""
+        s = self.state
+        evicted = at[s.on_spot[at]]
+        s.on_spot[evicted] = False
+        if not self.paths.planned:
+            s.evictions[evicted] += 1
+            s.done[evicted] = self._committed(evicted)
+        s.now[at] = s.toggle[at]
+        s.edge[at] += 1
+        self._look_up(at)
+        s.up_since[at] = np.where(s.up[at], s.now[at], s.up_since[at])
+
+    def _committed(self, at: Ints) -> Floats:
+        s, runs = self.state, take(self.runs, at)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            whole = np.floor(s.ran[at] / runs.period_h + EPS_H) * runs.interval_h
+        whole = np.where(np.isinf(runs.interval_h), 0.0, whole)
+        return np.where(runs.interval_h > 0, s.kept[at] + whole, s.done[at])
+
+    def _look_up(self, at: Ints) -> None:
+        s, path = self.state, self.runs.path[at]
+        last = self.paths.edges_h.shape[1] - 1
+        edge = s.edge[at]
+        hours = self.paths.edges_h[path, np.minimum(edge, last)]
+        s.toggle[at] = np.where(edge > last, np.inf, hours) - self.runs.offset_h[at]
+        s.up[at] = self.paths.starts_up[path] ^ (edge % 2 == 1)
+
+
+def _first_edge(runs: Runs, paths: Paths) -> Ints:
+    """How many toggles each run's path has behind it when the run begins."""
+    if len(paths.edges_h) == 1:
+        return np.searchsorted(paths.edges_h[0], runs.offset_h, side="right")
+    return np.count_nonzero(paths.edges_h[runs.path] <= runs.offset_h[:, None], axis=1)
