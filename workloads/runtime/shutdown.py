@@ -69,6 +69,16 @@ class Shutdown:
             self._leave(EXIT_PREEMPTED)
         self.request(signal.Signals(signum).name)
 
+    def leave_after(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> None:
+        """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""
+
+        def enforce() -> None:
+            self.wait()
+            time.sleep(max(0.0, self.seconds_left(window_s, margin_s)))
+            self._leave(EXIT_PREEMPTED)
+
+        threading.Thread(target=enforce, name="window-end", daemon=True).start()
+
     def install(self) -> Self:
         """Take over the signals of this process; only from the main thread, once."""
         reader, writer = os.pipe()
@@ -98,7 +108,9 @@ def _nothing(signum: int, frame: FrameType | None) -> None:
 
 def _give_back_signals() -> None:
     # A child shares the pipe: killpg reaches parent and children, and the parent would count each of them.
-    # Default handlers, so that Process.terminate() on a child works as its author expects.
+    # Default handlers, so that Process.terminate() on a child works as its author expects; a child that
+    # wants the notice for itself asks of_process() again.
+    of_process.cache_clear()
     if threading.current_thread() is not threading.main_thread():
         return
     signal.set_wakeup_fd(-1)

@@ -1,0 +1,118 @@
+"""The promise: whatever takes a run down, the next start continues it to the same last bit."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.workloads.training.runs import Run, children, notice, power_loss
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(folder=tmp_path_factory.mktemp("undisturbed"))
+    assert run.complete() == 0, run.log()
+    return run
+
+
+def one_rank(process: subprocess.Popen[str]) -> None:
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
+
+
+def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Run) -> None:
+    run = Run(folder=tmp_path)
+    assert run.interrupted(12, notice) == 143
+    assert run.interrupted(16, power_loss) == 137
+    assert run.interrupted(27, one_rank) == 137
+    assert run.complete() == 0, run.log()
+    assert run.digest == undisturbed.digest
+    assert run.losses() == undisturbed.losses()
+    restored = [e["step"] for e in run.of("restore")]
+    assert len(restored) == 4 and restored[0] == 0
+    assert all(10 <= step for step in restored[1:3]) and restored[3] >= 20, "at most one interval is lost"
+
+
+def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, every=7)  # one save before, so that its cost is known
+    assert run.interrupted(12, notice) == 143
+    (stop,) = run.of("stop")
+    assert stop["step"] >= 12
+    assert run.of("exit")[-1]["step"] == stop["step"]
+    assert run.of("commit")[-1]["step"] == stop["step"], "seven megabytes fit into fifteen seconds"
+
+
+def test_a_finished_run_stays_finished(undisturbed: Run) -> None:
+    before = undisturbed.digest
+    assert undisturbed.complete() == 0
+    assert undisturbed.of("restore")[-1]["step"] == undisturbed.steps
+    assert undisturbed.digest == before
+
+
+def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=20)
+    assert run.interrupted(12, power_loss) == 137
+    run.ranks = 1
+    assert run.complete() == 0, run.log()
+    assert run.of("restore")[-1]["step"] == 10
+    assert "resumed on 1 ranks from 2" in run.log()
+
+
+def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=10_000)
+
+    def twice(process: subprocess.Popen[str]) -> None:
+        notice(process)
+        os.kill(process.pid, 0)
+        while process.poll() is None:
+            notice(process)
+
+    assert run.interrupted(3, twice) == 143
+
+
+def test_a_changed_seed_is_bad_input_and_not_retried(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=4, every=2, ranks=1)
+    assert run.complete() == 0
+    run.options = ("--seed", "7")
+    assert run.complete() == 2
+    assert "written with another seed" in run.log()
+
+
+def test_a_changed_data_folder_is_bad_input(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.txt").write_text("some text to learn by heart\n" * 500)
+    run = Run(folder=tmp_path / "run", steps=4, every=2, ranks=1, options=("--data", str(data)))
+    assert run.complete() == 0, run.log()
+    (data / "b.txt").write_text("more")
+    assert run.complete() == 2
+    assert "written with another data folder" in run.log()
+
+
+def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=10, env={"PYTHONPATH": str(_broken_model(tmp_path))})
+    assert run.complete() == 70
+    assert "ZeroDivisionError" in run.log()
+    assert run.of("exit")[-1]["code"] == 70
+
+
+def _broken_model(folder: Path) -> Path:
+    """A sitecustomize that makes the loss of rank 1 raise at its fifth step."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, sys, importlib.abc\n"
+        "class Break(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'workloads.training.trainer':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            import workloads.training.model as model\n"
+        "            good, calls = model.next_byte_loss, []\n"
+        "            def bad(logits, following):\n"
+        "                calls.append(1)\n"
+        "                return good(logits, following) * (1 / (len(calls) != 5 or os.environ['RANK'] != '1'))\n"
+        "            model.next_byte_loss = bad\n"
+        "sys.meta_path.insert(0, Break())\n"
+    )
+    return folder

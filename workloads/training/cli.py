@@ -1,0 +1,62 @@
+"""The door `python -m workloads train run`. Options here, torch only when the command runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+launcher = "workloads.training.launch"
+"""Module whose `launch` runs the ranks; the naive twin puts its own here."""
+
+app = typer.Typer(help="Train the reference model.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def train() -> None:
+    """Train the reference model."""
+
+
+@app.command()
+def run(
+    data: Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")] = None,
+    checkpoints: Annotated[str, typer.Option(help="file:///dir, a path, or gs://bucket/prefix.")] = "out/checkpoints",
+    run: Annotated[str, typer.Option(help="Name of the run; the same name resumes it.")] = "demo",
+    ranks: Annotated[int, typer.Option(help="Processes on this node.")] = 2,
+    nodes: Annotated[int, typer.Option(help="Nodes of the job.")] = 1,
+    rendezvous: Annotated[str, typer.Option(help="HOST:PORT that all nodes reach.")] = "",
+    steps: Annotated[int, typer.Option(help="Steps in all, those before a resume included.")] = 300,
+    every: Annotated[str, typer.Option(help='Checkpoint interval: steps, "30s" or "auto".')] = "50",
+    keep: Annotated[int, typer.Option(help="Checkpoints to keep.")] = 3,
+    batch: Annotated[int, typer.Option(help="Samples of one step over all ranks.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of parameters, data order and dropout.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    events: Annotated[Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")] = None,
+    window: Annotated[float, typer.Option(help="Seconds from SIGTERM to SIGKILL.")] = 15.0,
+    report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
+) -> None:
+    """Train until --steps, resuming what is there. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
+    from importlib import import_module
+
+    from workloads.runtime.shutdown import leave_now
+    from workloads.training.config import TrainConfig
+
+    config = TrainConfig(
+        data=data,
+        checkpoints=checkpoints,
+        run=run,
+        ranks=ranks,
+        nodes=nodes,
+        rendezvous=rendezvous,
+        steps=steps,
+        every=int(every) if every.isdigit() else every,
+        keep=keep,
+        batch=batch,
+        seed=seed,
+        device=device,
+        events=events,
+        window_s=window,
+        report_every=report_every,
+    )
+    leave_now(
+        import_module(launcher).launch(config)
+    )  # the ranks are gone: taking torch apart would cost the window a second
