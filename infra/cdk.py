@@ -72,9 +72,9 @@ class Stack(cdktf.TerraformStack):
         source, version = provider
         self.add_override("terraform.required_providers.google", {"source": source, "version": version})
         if unsettled:
-            # Never true; Terraform takes no constant here.
-            refusal = {"condition": '${terraform.workspace == ""}', "error_message": "; ".join(unsettled) + "."}
-            self.add_override("resource.terraform_data.settled", {"lifecycle": {"precondition": [refusal]}})
+            # Checked before anything is planned; TF_VAR_settled=yes would be a decision.
+            refusal = {"condition": '${var.settled == "yes"}', "error_message": "; ".join(unsettled) + "."}
+            self.add_override("variable.settled", {"type": "string", "default": "no", "validation": [refusal]})
         if state_bucket:
             cdktf.GcsBackend(self, bucket=state_bucket, prefix=id)
         else:

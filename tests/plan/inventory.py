@@ -1,0 +1,93 @@
+"""Inventories: what a plan must contain. A recorded value must be in the plan; the plan may hold more.
+
+Used by the plan tests, and as `python -m tests.plan.inventory` (`make snapshots`) to record them anew.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from infra.environments import load
+from infra.ops.plan import plan
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "snapshots" / "plan"
+ADDRESSES = ROOT / "tests" / "snapshots" / "addresses.txt"
+ENVIRONMENTS = ("example", "prod")
+REGENERATE = "make snapshots"
+
+
+def planned(plan_json: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Address -> planned values, without what is null, empty or known only after apply."""
+    resources = plan_json["planned_values"]["root_module"].get("resources", [])
+    return {r["address"]: _pruned(r["values"]) for r in resources}
+
+
+def _pruned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: kept for k, v in value.items() if (kept := _pruned(v)) not in (None, [], {})}
+    if isinstance(value, list):
+        return [_pruned(v) for v in value]
+    return value
+
+
+def record(plan_json: dict[str, Any]) -> dict[str, Any]:
+    values = planned(plan_json)
+    kinds = [address.split(".")[0] for address in values]
+    return {"counts": {k: kinds.count(k) for k in sorted(set(kinds))}, "values": dict(sorted(values.items()))}
+
+
+def differences(inventory: dict[str, Any], plan_json: dict[str, Any]) -> list[str]:
+    """Each line names one recorded fact that the plan does not hold."""
+    now = record(plan_json)
+    lines = list(_missing(inventory["values"], now["values"], ""))
+    if inventory["counts"] != now["counts"]:
+        lines.append(f"counts: recorded {inventory['counts']}, planned {now['counts']}")
+    return lines
+
+
+def _missing(recorded: Any, planned_value: Any, at: str) -> Iterator[str]:
+    if isinstance(recorded, dict) and isinstance(planned_value, dict):
+        for key, value in recorded.items():
+            where = f"{at}.{key}" if at else key
+            if key in planned_value:
+                yield from _missing(value, planned_value[key], where)
+            else:
+                yield f"{where}: recorded {value!r}, not planned"
+    elif isinstance(recorded, list) and isinstance(planned_value, list) and len(recorded) == len(planned_value):
+        for i, (left, right) in enumerate(zip(recorded, planned_value, strict=True)):
+            yield from _missing(left, right, f"{at}[{i}]")
+    elif recorded != planned_value:
+        yield f"{at}: recorded {recorded!r}, planned {planned_value!r}"
+
+
+def load_inventory(environment: str, stack: str) -> dict[str, Any]:
+    return YAML(typ="safe").load((FOLDER / environment / f"{stack}.yaml").read_text())
+
+
+def addresses(plans: dict[str, dict[str, Any]]) -> list[str]:
+    return [f"{stack} {address}" for stack, plan_json in plans.items() for address in sorted(planned(plan_json))]
+
+
+def main() -> None:
+    yaml = YAML()
+    yaml.width, yaml.default_flow_style = 120, False
+    lines: list[str] = []
+    for environment in ENVIRONMENTS:
+        load(environment)
+        plans = {stack: json.loads(file.read_text()) for stack, file in plan(environment).items()}
+        lines += addresses(plans)
+        (FOLDER / environment).mkdir(parents=True, exist_ok=True)
+        for stack, plan_json in plans.items():
+            with (FOLDER / environment / f"{stack}.yaml").open("w") as file:
+                yaml.dump(record(plan_json), file)
+    ADDRESSES.write_text("\n".join(sorted(lines)) + "\n")
+    print(f"recorded {len(lines)} addresses; review `git diff tests/snapshots`", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The real plan holds what was recorded, and each record holds what it is named for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infra.environments import load
+from tests.plan import inventory
+
+pytestmark = pytest.mark.plan
+Planned = Callable[[str], dict[str, dict[str, Any]]]
+
+
+@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
+def test_the_plan_holds_every_recorded_value_and_count(planned: Planned, environment: str) -> None:
+    plans = planned(environment)
+    recorded = {path.stem for path in (inventory.FOLDER / environment).glob("*.yaml")}
+    assert recorded == set(plans), f"stacks changed; record with `{inventory.REGENERATE}`"
+    for stack, plan_json in plans.items():
+        lines = inventory.differences(inventory.load_inventory(environment, stack), plan_json)
+        assert not lines, "\n".join([*lines, f"if this is meant: {inventory.REGENERATE}"])
+
+
+@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
+def test_no_address_moves_unseen(planned: Planned, environment: str) -> None:
+    ours = [
+        line for line in inventory.ADDRESSES.read_text().splitlines() if line.split()[0].endswith(f"-{environment}")
+    ]
+    now = sorted(inventory.addresses(planned(environment)))
+    assert now == ours, f"an address that moves destroys and creates; if this is meant: {inventory.REGENERATE}"
+
+
+@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
+def test_the_plan_only_creates_and_reads_no_data_source(planned: Planned, environment: str) -> None:
+    for plan_json in planned(environment).values():
+        for change in plan_json["resource_changes"]:
+            assert (change["mode"], change["change"]["actions"]) == ("managed", ["create"]), change["address"]
+
+
+@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
+def test_every_pool_of_the_environment_is_planned_as_it_is_named(planned: Planned, environment: str) -> None:
+    """A pool record without the field it is named for would prove nothing."""
+    values = inventory.planned(planned(environment)[f"cluster-{environment}"])
+    for pool in load(environment).pools():
+        config = values[f"google_container_node_pool.pool-{pool.name}"]["node_config"][0]
+        assert config["machine_type"] == pool.machine_type
+        assert {t["key"] for t in config.get("taint", [])} == {t.key for t in pool.taints}
+        assert config.get("spot", False) == (pool.capacity == "spot")
+        assert config.get("flex_start", False) == (pool.capacity == "flex-start")
+        assert [(a["type"], a["count"]) for a in config.get("guest_accelerator", [])] == (
+            [(pool.accelerator, pool.gpus_per_node)] if pool.gpus_per_node else []
+        )
+
+
+def test_the_extended_grace_reaches_the_kubelet_of_spot_pools_only(planned: Planned) -> None:
+    values = inventory.planned(planned("prod")["cluster-prod"])
+    for pool in load("prod").pools():
+        kubelet = values[f"google_container_node_pool.pool-{pool.name}"]["node_config"][0]["kubelet_config"][0]
+        got = kubelet.get("shutdown_grace_period_seconds"), kubelet.get("shutdown_grace_period_critical_pods_seconds")
+        assert got == ((120, 15) if pool.capacity == "spot" else (None, None)), pool.name
+
+
+def test_the_pinned_provider_made_the_plan(planned: Planned) -> None:
+    from infra.contract.versions import GOOGLE_PROVIDER_VERSION
+
+    providers = planned("example")["cluster-example"]["configuration"]["provider_config"]
+    assert providers["google"]["version_constraint"] == GOOGLE_PROVIDER_VERSION
