@@ -4,6 +4,7 @@ import typer
 
 from infra.contract.errors import EXIT_CODES_HELP, run_door
 from workloads.drill.cli import demo
+from workloads.training.cli import app as train
 
 app = typer.Typer(
     help="Training, batch inference, manifests and drills.",
@@ -13,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo)
+app.add_typer(train, name="train")
 
 if __name__ == "__main__":
     run_door(app)
