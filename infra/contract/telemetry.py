@@ -10,6 +10,7 @@ EVENT_VERSION = 1
 # word -> fields it carries beside the common ones. A reader ignores words and fields that it does not know.
 EVENTS: dict[str, tuple[str, ...]] = {
     "start": ("rank", "world_size", "attempt"),  # process begins; `attempt` counts launches of the job from 0
+    "startup": ("phases",),  # seconds of each part of a start, from the process to the first step; see bench-training
     "restore": ("step", "seconds", "skipped"),  # state loaded (step 0: nothing to load); skipped: [[step, reason]]
     "window": ("first_step", "last_step", "seconds", "loss"),  # steps done since the last such line
     "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
@@ -24,6 +25,10 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "released": ("items",),  # batch: given back unprocessed
     "item_failed": ("item", "error_class", "failures"),
     "dead_lettered": ("item", "reason"),
+    # Written by the node watcher (the exporter), read by the ledger and the churn estimate.
+    "scheduled": ("seconds", "node", "pool", "capacity", "accelerator"),  # a pod of the job got its node after so long
+    "node_up": ("node", "pool", "zone", "machine_type", "capacity"),
+    "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age
 }
 
 KIND_TRAINING = "training"

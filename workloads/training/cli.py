@@ -1,9 +1,15 @@
 """The door `python -m workloads train run`. Options here, torch only when the command runs."""
 
+import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from infra.contract.errors import InputError
+from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_BUG
+from infra.contract.telemetry import ENV_JOB, ENV_WINDOW_S
 
 launcher = "workloads.training.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""
@@ -20,7 +26,7 @@ def train() -> None:
 def run(
     data: Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")] = None,
     checkpoints: Annotated[str, typer.Option(help="file:///dir, a path, or gs://bucket/prefix.")] = "out/checkpoints",
-    run: Annotated[str, typer.Option(help="Name of the run; the same name resumes it.")] = "demo",
+    run: Annotated[str, typer.Option(help="Name of the run; the same name resumes it.", envvar=ENV_JOB)] = "demo",
     ranks: Annotated[int, typer.Option(help="Processes on this node.")] = 2,
     nodes: Annotated[int, typer.Option(help="Nodes of the job.")] = 1,
     rendezvous: Annotated[str, typer.Option(help="HOST:PORT that all nodes reach.")] = "",
@@ -31,15 +37,21 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of parameters, data order and dropout.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     events: Annotated[Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")] = None,
-    window: Annotated[float, typer.Option(help="Seconds from SIGTERM to SIGKILL.")] = 15.0,
+    window: Annotated[
+        float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)
+    ] = DEFAULT_WINDOW.pod_s,
     report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
 ) -> None:
     """Train until --steps, resuming what is there. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
-    from importlib import import_module
-
+    from workloads.runtime.phases import Phases
     from workloads.runtime.shutdown import leave_now
+
+    phases = Phases.of_process()
+    phases.lap("interpreter")
     from workloads.training.config import TrainConfig
 
+    launch = import_module(launcher).launch
+    phases.lap("torch import")
     config = TrainConfig(
         data=data,
         checkpoints=checkpoints,
@@ -57,6 +69,11 @@ def run(
         window_s=window,
         report_every=report_every,
     )
-    leave_now(
-        import_module(launcher).launch(config)
-    )  # the ranks are gone: taking torch apart would cost the window a second
+    try:
+        code = launch(config, phases)
+    except InputError:
+        raise
+    except Exception:  # noqa: BLE001  # the process's top level: Python's own code 1 would be retried
+        traceback.print_exc()
+        code = EXIT_BUG
+    leave_now(code)  # the ranks are gone: taking torch apart would cost the window a second

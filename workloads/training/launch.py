@@ -39,6 +39,7 @@ from infra.contract.errors import InputError
 from infra.contract.telemetry import KIND_TRAINING
 from workloads.runtime import shutdown as notices
 from workloads.runtime.events import EventLog
+from workloads.runtime.phases import Phases
 from workloads.runtime.shutdown import Shutdown
 from workloads.training.config import TrainConfig
 from workloads.training.data import Corpus
@@ -48,15 +49,17 @@ from workloads.training.rank import Board, Ending, run_rank
 AGENT_MARGIN_S = 1.0
 
 
-def launch(config: TrainConfig) -> int:
+def launch(config: TrainConfig, phases: Phases) -> int:
     """Run this node's ranks to their end; the exit code of the pod."""
     shutdown = notices.of_process()
     corpus = Corpus.read(config.data)
+    phases.lap("corpus")
     importlib.import_module("torch._dynamo")  # DDP imports it: once here, before the fork
+    phases.lap("compiler import")
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     board = Board(config.ranks)
     threading.Thread(target=_pass_on, args=(shutdown, board, config.window_s), daemon=True).start()
-    endings = _run_agent(_spec(config, corpus, board))
+    endings = _run_agent(_spec(config, corpus, board, phases))
     code = exit_code([ending["code"] for ending in endings], noticed=shutdown.requested)
     digests = {ending["digest"] for ending in endings if "digest" in ending}
     events.emit("exit", code=code, step=board.furthest, **({"digest": digests.pop()} if digests else {}))
@@ -111,7 +114,7 @@ def _signal(pids: Iterable[int], signum: signal.Signals) -> None:
             os.kill(pid, signum)
 
 
-def _spec(config: TrainConfig, corpus: Corpus, board: Board) -> WorkerSpec:
+def _spec(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> WorkerSpec:
     alone = config.nodes == 1
     if alone:
         use_loopback()
@@ -136,7 +139,7 @@ def _spec(config: TrainConfig, corpus: Corpus, board: Board) -> WorkerSpec:
         role="trainer",
         local_world_size=config.ranks,
         entrypoint=run_rank,
-        args=(config, corpus, board),
+        args=(config, corpus, board, phases),
         rdzv_handler=handler,
         max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
         monitor_interval=0.05,

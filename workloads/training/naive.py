@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from infra.contract.errors import run_door
 from infra.contract.telemetry import ENV_ATTEMPT, KIND_TRAINING
 from workloads.runtime.events import EventLog
+from workloads.runtime.phases import Phases
 from workloads.training import cli
 from workloads.training.config import TrainConfig
 from workloads.training.data import Corpus, Samples
@@ -48,8 +49,8 @@ def train(rank: int, config: TrainConfig, corpus: Corpus, meeting: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     first = resume(config, model, optimizer, events if rank == 0 else None)
     replicas = DistributedDataParallel(model)
-    meter = Meter(events if rank == 0 else None, every=config.report_every)
-    meter.begin(first)
+    meter = Meter(events, every=config.report_every)
+    meter.begin(first, lead=rank == 0)
     for step in range(first, config.steps):
         inputs, following = share(samples, (step - first) * config.batch, config, rank)  # the data starts over
         loss = next_byte_loss(replicas(inputs), following)
@@ -91,7 +92,7 @@ def resume(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimiz
     return step
 
 
-def launch(config: TrainConfig) -> int:
+def launch(config: TrainConfig, phases: Phases) -> int:
     """One process for each rank; SIGTERM is passed on, and the pod exits with 0."""
     use_loopback()
     corpus = Corpus.read(config.data)

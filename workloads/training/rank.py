@@ -14,8 +14,10 @@ from infra.contract.telemetry import KIND_TRAINING
 from workloads.checkpoint import Preempted
 from workloads.runtime import shutdown as notices
 from workloads.runtime.events import EventLog
+from workloads.runtime.phases import Phases
 from workloads.training.config import TrainConfig
 from workloads.training.data import Corpus
+from workloads.training.meter import Meter
 from workloads.training.trainer import train
 
 Ending = dict[str, Any]
@@ -55,17 +57,18 @@ class Board:
         return max(self._steps)
 
 
-def run_rank(config: TrainConfig, corpus: Corpus, board: Board) -> Ending:
+def run_rank(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> Ending:
     """Ends in order are returned, not exited with: at the first failed exit the agent kills the other ranks."""
+    phases.lap("rendezvous")
     local_rank = int(os.environ["LOCAL_RANK"])
     shutdown = notices.of_process()
     shutdown.leave_after(config.window_s)
     if board.register(local_rank):
         shutdown.request("notice before the start")
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    meter = Meter(events, every=config.report_every, phases=phases, on_step=lambda step: board.done(local_rank, step))
     try:
-        final = train(config, corpus, events, on_step=lambda step: board.done(local_rank, step))
-        return {"code": lifecycle.EXIT_COMPLETE, "digest": final}
+        return {"code": lifecycle.EXIT_COMPLETE, "digest": train(config, corpus, events, meter)}
     except Preempted:
         return {"code": lifecycle.EXIT_PREEMPTED}
     except InputError as error:

@@ -1,7 +1,6 @@
 """One rank of the trainer. `train` is the main path; launch.py calls it in every rank's process."""
 
 import os
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -18,9 +17,10 @@ from workloads.training.model import ByteGPT, next_byte_loss
 from workloads.training.progress import Progress
 
 
-def train(config: TrainConfig, corpus: Corpus, events: EventLog, on_step: Callable[[int], None]) -> str:
+def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -> str:
     """Run to the last step and return the digest of the result; Preempted when told to leave before."""
     rank, device = join(config)
+    meter.lap("process group")
     events.emit("start", rank=rank, world_size=config.world_size, attempt=int(os.environ.get(ENV_ATTEMPT, "0")))
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     torch.manual_seed(config.seed)
@@ -28,7 +28,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, on_step: Callab
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     progress = Progress(config, fingerprint=corpus.fingerprint)
     replicas = DistributedDataParallel(model)
-    meter = Meter(events if rank == 0 else None, every=config.report_every)
+    meter.lap("model")
 
     state = {"model": model, "optimizer": optimizer, "progress": progress}
     with Checkpointer(
@@ -40,8 +40,10 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, on_step: Callab
         events=events if rank == 0 else None,
         window_s=config.window_s,
     ) as ckpt:
-        progress.say_resized() if rank == 0 else None
-        meter.begin(ckpt.step)
+        meter.lap("restore")
+        meter.begin(ckpt.step, lead=rank == 0)
+        if rank == 0:
+            progress.say_resized()
         for step in range(ckpt.step, config.steps):
             torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
             inputs, following = share(samples, progress.consumed, config, rank)
@@ -50,7 +52,6 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, on_step: Callab
             loss.backward()
             optimizer.step()
             progress.advance()
-            on_step(step + 1)
             meter.step(step + 1, loss.detach())
             ckpt.tick(step + 1)
         meter.flush()

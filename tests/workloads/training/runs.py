@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 180.0
-DOOR = ("-c", "from workloads.training.cli import app; app()", "run")
+DOOR = ("-m", "workloads", "train", "run")
 NAIVE = ("-m", "workloads.training.naive")
 
 Event = dict[str, Any]

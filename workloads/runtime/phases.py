@@ -1,0 +1,35 @@
+"""Where the time of a start goes: named laps from the birth of the process to its first useful step.
+
+Written by the trainer into its `startup` event; read by tests/bench/training.py. Survives a fork, so the laps
+of the agent and of the rank that it forked make one story.
+"""
+
+import os
+import time
+from pathlib import Path
+
+
+class Phases:
+    def __init__(self, began: float) -> None:
+        self._last = began
+        self.seconds: dict[str, float] = {}
+
+    @classmethod
+    def of_process(cls) -> "Phases":
+        """Laps since the kernel made this process; where that is not known, since now."""
+        return cls(time.monotonic() - _age_s())
+
+    def lap(self, name: str) -> None:
+        """What ran since the last lap was `name`."""
+        now = time.monotonic()
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + now - self._last, 3)
+        self._last = now
+
+
+def _age_s() -> float:
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        born = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # starttime, the 22nd field, after boot
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - born
+    except (OSError, AttributeError, ValueError):
+        return 0.0
