@@ -37,8 +37,8 @@ class Run:
     """Steps done again after each eviction."""
     recoveries_s: list[float] = field(default_factory=list)
     """Eviction to the first new step, start of processes included."""
-    false_completions: int = 0
-    """Exits with 0 before the last step: a Job would have called the work done."""
+    false_completions: list[int] = field(default_factory=list)
+    """Steps at which it left with 0 before the last one: a Job would have called the work done there."""
 
     def __post_init__(self) -> None:
         self.events = Follower(self.folder / "events" / f"{self.job}.jsonl")
@@ -87,7 +87,7 @@ class Run:
         code = pod.kill() if eviction.signal == SIGKILL else pod.preempt(self.window_s)
         self.events.read()
         if code == EXIT_COMPLETE:
-            self.false_completions += 1
+            self.false_completions.append(self._attempt_reached())
         elif code not in (EXIT_PREEMPTED, EXIT_KILLED):
             raise DrillError(f"{self.job}: exit {code} on {eviction.signal}:\n{pod.tail()}")
         took = time.monotonic() - began
