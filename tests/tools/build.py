@@ -24,6 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 PROVIDER_VERSION = "7.39.0"
+KUBERNETES_VERSION = "1.36.3"
 PROVIDER_SOURCE = "registry.terraform.io/hashicorp/google"
 MIRROR = CACHE / "provider-mirror"
 
@@ -33,13 +34,18 @@ class Tool:
     name: str
     package: str
     ldflags: str = "-s -w"
+    module: str = ""
+    """Folder of the pins, where several tools share one; empty means the tool's own name."""
+    assets: str = ""
+    """A folder of the module that is kept beside the binary: its manifests, for those that install it."""
 
     @property
     def pins(self) -> Path:
-        return HERE / self.name
+        return HERE / (self.module or self.name)
 
     def key(self) -> str:
         digest = hashlib.sha256(f"{self.package}\0{self.ldflags}\0{platform.system()}-{platform.machine()}".encode())
+        digest.update(self.assets.encode())
         for file in ("go.mod", "go.sum"):
             digest.update((self.pins / file).read_bytes())
         return digest.hexdigest()[:16]
@@ -49,6 +55,16 @@ class Tool:
         return CACHE / "tools" / f"{self.name}-{self.key()}" / self.name
 
 
+def _kubernetes(name: str) -> Tool:
+    """Unstamped binaries call themselves v0.0.0, which clients refuse to talk to."""
+    places = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    major, minor, _ = KUBERNETES_VERSION.split(".")
+    stamp = {"gitVersion": f"v{KUBERNETES_VERSION}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    flags = " ".join(f"-X {place}.{key}={value}" for place in places for key, value in stamp.items())
+    return Tool(name=name, package=f"k8s.io/kubernetes/cmd/{name}", ldflags=f"-s -w {flags}", module="kubernetes")
+
+
+KUBERNETES = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl", "kubelet")
 _PROVIDER = "github.com/hashicorp/terraform-provider-google"
 TOOLS = {
     t.name: t
@@ -60,6 +76,12 @@ TOOLS = {
         ),
         Tool(name="gcsemulator", package="github.com/fullstorydev/emulators/storage/cmd/gcsemulator"),
         Tool(name="promtool", package="github.com/prometheus/prometheus/cmd/promtool"),
+        *(_kubernetes(name) for name in KUBERNETES),
+        Tool(name="etcd", package="go.etcd.io/etcd/server/v3"),
+        Tool(name="kwok", package="sigs.k8s.io/kwok/cmd/kwok"),
+        Tool(name="jobset", package="sigs.k8s.io/jobset", assets="config"),
+        Tool(name="kueue", package="sigs.k8s.io/kueue/cmd/kueue", assets="config"),
+        Tool(name="kube-state-metrics", package="k8s.io/kube-state-metrics/v2"),
     )
 }
 
@@ -84,6 +106,12 @@ def compile_into_cache(tool: Tool) -> None:
         command = [find_go(tool), "build", "-trimpath", "-ldflags", tool.ldflags, "-o", str(target), tool.package]
         subprocess.run(command, cwd=tool.pins, env=env, check=True)
         tool.binary.parent.mkdir(exist_ok=True)
+        if tool.assets:
+            where = [command[0], "list", "-f", "{{.Module.Dir}}", tool.package]
+            module = subprocess.run(where, cwd=tool.pins, env=env, check=True, capture_output=True, text=True)
+            shutil.copytree(
+                Path(module.stdout.strip()) / tool.assets, tool.binary.parent / tool.assets, dirs_exist_ok=True
+            )
         target.replace(tool.binary)  # a killed build leaves no half binary
     print(f"tools: {tool.name} built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
@@ -159,8 +187,9 @@ def main(names: list[str]) -> None:
 
 
 def needed_here() -> list[str]:
-    """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build)."""
-    return [n for n, t in TOOLS.items() if t.pins.is_dir() and not (n == "promtool" and shutil.which("promtool"))]
+    """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build), and the node tier's own."""
+    unneeded = {"kubelet"} | ({"promtool"} if shutil.which("promtool") else set())
+    return [name for name, tool in TOOLS.items() if tool.pins.is_dir() and name not in unneeded]
 
 
 if __name__ == "__main__":
