@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workloads.training": {"infra.contract", "workloads.runtime", "workloads.checkpoint"},
     "workloads.inference": {"infra.contract", "workloads.runtime", "workloads.checkpoint", "workloads.training.model"},
     "workloads.manifests": {"infra.contract", "infra.environments"},
+    "workloads.jobs": {"infra.contract", "infra.environments", "workloads.manifests"},
     "workloads.drill": {"infra.contract", "workloads.runtime"},
     "workloads.__main__": {
         "infra.contract",

@@ -1,0 +1,90 @@
+"""Fixtures of the cluster tier: one cluster for the session, a namespace and nodes of its own for each test.
+
+`--k8s-provider=kind --k8s-version=1.36.3` and `--k8s-kubeconfig=FILE` run the same tests elsewhere.
+"""
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from infra import environments
+from infra.contract.pools import Pool
+from tests import support
+from tests.cluster.sim.control_plane import missing_tools
+from tests.cluster.sim.manager import HostManager
+from tests.cluster.sim.world import World
+from workloads.jobs.api import Api
+
+HERE = Path(__file__).parent
+ManagerFactory = Callable[..., type[AClusterManager]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "k8s: read by pytest-kubernetes; set on every test of this folder")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.k8s(cluster_name="holdfast", keep=True))
+
+
+@pytest.fixture(scope="session")
+def k8s_manager(request: pytest.FixtureRequest, k8s_manager: ManagerFactory) -> ManagerFactory:
+    """The stock providers where one is asked for, or where this host cannot run the components."""
+    if request.config.getoption("k8s_provider") or request.config.getoption("k8s_kubeconfig"):
+        return k8s_manager
+    if sys.platform != "linux":
+        return k8s_manager
+    missing = missing_tools()
+    support.require(not missing, f"`make tools` has not built {', '.join(missing)}")
+    return lambda name=None: HostManager
+
+
+_created: set[int] = set()
+
+
+@pytest.fixture
+def cluster(k8s: AClusterManager) -> AClusterManager:
+    """Created once: the stock `create` on a live cluster would forget that it must be deleted."""
+    if id(k8s) not in _created:
+        k8s.create()
+        _created.add(id(k8s))
+    return k8s
+
+
+@pytest.fixture(scope="session")
+def _clients() -> dict[Path, Api]:
+    return {}
+
+
+@pytest.fixture
+def api(cluster: AClusterManager, _clients: dict[Path, Api]) -> Api:
+    assert cluster.kubeconfig is not None
+    return _clients.setdefault(cluster.kubeconfig, Api(cluster.kubeconfig))
+
+
+@pytest.fixture
+def world(api: Api, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A namespace, and nodes that only its pods may use; both go when the test ends."""
+    made = World(api, f"t-{uuid.uuid4().hex[:8]}")
+    made.create()
+    yield made
+    made.delete()
+
+
+@pytest.fixture(scope="session")
+def spot() -> Pool:
+    """One Spot pool of the example environment."""
+    return next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+
+
+@pytest.fixture(scope="session")
+def serving() -> Pool:
+    return environments.load("example").pool("serving")

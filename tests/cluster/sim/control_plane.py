@@ -1,0 +1,215 @@
+"""etcd, API server, controller manager, scheduler and kwok as processes of this host, on 127.0.0.1 only.
+
+Started by `HostManager` for the tests and by the benchmark. Each component has its own identity and the
+rights that Kubernetes gives it; nothing is shared but the authority that signed them.
+"""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.sim import stages
+from tests.cluster.sim.pki import Authority
+from tests.cluster.sim.processes import Processes, free_ports
+from tests.tools.build import TOOLS
+
+NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
+# name of the key pair -> user and group that the API server sees
+IDENTITIES = {
+    "admin": ("holdfast-tests", "system:masters"),
+    "kube-controller-manager": ("system:kube-controller-manager", ""),
+    "kube-scheduler": ("system:kube-scheduler", ""),
+    # kwok plays every kubelet at once, which no single node identity may.
+    "kwok": ("kwok", "system:masters"),
+}
+
+
+def missing_tools() -> list[str]:
+    return [name for name in NEEDED if not TOOLS[name].binary.exists()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What a large cluster needs otherwise than a small one."""
+
+    lease_s: int = 40
+    parallelism: int = 4
+
+
+class ControlPlane:
+    def __init__(self, folder: Path, scale: Scale | None = None) -> None:
+        self.folder = folder
+        self.scale = scale or Scale()
+        self.authority = Authority(folder / "pki")
+        self.processes = Processes(folder / "log")
+        self.port, self._etcd_port, self._peer_port, *self._other_ports = free_ports(5)
+        self.url = f"https://127.0.0.1:{self.port}"
+
+    def start(self) -> Path:
+        """The administrator's kubeconfig, once the API server and the controllers answer."""
+        self._issue()
+        self._start_etcd()
+        self._start_apiserver()
+        self.processes.wait_until("the API server is alive", lambda: self.answers("/livez"))
+        self._start_controller_manager()
+        self._start_scheduler()
+        self._start_kwok()
+        self.processes.wait_until("the API server is ready", lambda: self.answers("/readyz"))
+        return self.kubeconfig("admin")
+
+    def stop(self) -> None:
+        self.processes.stop()
+
+    def answers(self, path: str) -> bool:
+        context = ssl.create_default_context(cafile=str(self.authority.ca))
+        context.load_cert_chain(self.authority.certificate("admin"), self.authority.key("admin"))
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5, context=context) as response:
+                return response.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def kubeconfig(self, identity: str) -> Path:
+        """Of one of IDENTITIES, by client certificate."""
+        user = {
+            "client-certificate": str(self.authority.certificate(identity)),
+            "client-key": str(self.authority.key(identity)),
+        }
+        return self.write_kubeconfig(identity, user)
+
+    def write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
+        cluster = {"server": self.url, "certificate-authority": str(self.authority.ca)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "sim", "cluster": cluster}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": "sim", "context": {"cluster": "sim", "user": name}}],
+            "current-context": "sim",
+        }
+        return self.write_json(f"{name}.kubeconfig", content)
+
+    def write_json(self, name: str, *documents: object) -> Path:
+        """JSON is YAML, so every component reads it."""
+        path = self.folder / name
+        path.touch(mode=0o600)
+        path.write_text("\n---\n".join(json.dumps(document, indent=1) for document in documents))
+        return path
+
+    def _issue(self) -> None:
+        for name in ("etcd", "kube-apiserver"):
+            self.authority.issue(name)
+        for name, (user, group) in IDENTITIES.items():
+            self.authority.issue(name, common_name=user, organization=group)
+        self.authority.issue_signing_key("service-accounts")
+
+    def _start_etcd(self) -> None:
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        self._start(
+            "etcd",
+            data_dir=self.folder / "etcd",
+            unsafe_no_fsync="true",  # the data lives as long as the process
+            log_level="warn",
+            listen_client_urls=self._etcd_url,
+            advertise_client_urls=self._etcd_url,
+            listen_peer_urls=peer,
+            initial_advertise_peer_urls=peer,
+            initial_cluster=f"default={peer}",
+            client_cert_auth="true",
+            trusted_ca_file=self.authority.ca,
+            cert_file=self.authority.certificate("etcd"),
+            key_file=self.authority.key("etcd"),
+        )
+
+    @property
+    def _etcd_url(self) -> str:
+        return f"https://127.0.0.1:{self._etcd_port}"
+
+    def _start_apiserver(self) -> None:
+        certificate, key = self.authority.certificate("kube-apiserver"), self.authority.key("kube-apiserver")
+        tokens = self.authority.key("service-accounts")
+        self._start(
+            "kube-apiserver",
+            bind_address="127.0.0.1",
+            secure_port=self.port,
+            endpoint_reconciler_type="none",
+            etcd_servers=self._etcd_url,
+            etcd_cafile=self.authority.ca,
+            etcd_certfile=certificate,
+            etcd_keyfile=key,
+            tls_cert_file=certificate,
+            tls_private_key_file=key,
+            client_ca_file=self.authority.ca,
+            authorization_mode="Node,RBAC",
+            service_cluster_ip_range="10.0.0.0/24",
+            service_account_issuer="https://kubernetes.default.svc",
+            service_account_key_file=tokens,
+            service_account_signing_key_file=tokens,
+            # A storm of evictions is a burst by design, and there is nobody to be fair to.
+            enable_priority_and_fairness="false",
+            max_requests_inflight=0,
+            max_mutating_requests_inflight=0,
+            profiling="false",
+        )
+
+    def _start_controller_manager(self) -> None:
+        self._start(
+            "kube-controller-manager",
+            **self._component("kube-controller-manager"),
+            use_service_account_credentials="true",
+            root_ca_file=self.authority.ca,
+            service_account_private_key_file=self.authority.key("service-accounts"),
+            leader_elect="false",
+            kube_api_qps=1000,
+            kube_api_burst=2000,
+            concurrent_job_syncs=20,
+            concurrent_gc_syncs=20,
+        )
+
+    def _component(self, name: str) -> dict[str, object]:
+        config = self.kubeconfig(name)
+        return {
+            "kubeconfig": config,
+            "authentication_kubeconfig": config,
+            "authorization_kubeconfig": config,
+            "bind_address": "127.0.0.1",
+            "secure_port": self._other_ports.pop(),
+        }
+
+    def _start_scheduler(self) -> None:
+        arguments = self._component("kube-scheduler")
+        configuration = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(arguments.pop("kubeconfig")), "qps": 1000, "burst": 2000},
+            "leaderElection": {"leaderElect": False},
+            "podInitialBackoffSeconds": 1,
+            "podMaxBackoffSeconds": 2,
+        }
+        self._start("kube-scheduler", **arguments, config=self.write_json("scheduler.json", configuration))
+
+    def _start_kwok(self) -> None:
+        options = {name: 4 * self.scale.parallelism for name in _KWOK_PARALLELISM}
+        configuration: dict[str, Any] = {
+            "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+            "kind": "KwokConfiguration",
+            "options": options,
+        }
+        self._start(
+            "kwok",
+            kubeconfig=self.kubeconfig("kwok"),
+            config=self.write_json("kwok.json", configuration, *stages.all_stages()),
+            manage_nodes_with_annotation_selector=f"{stages.MANAGED}=fake",
+            node_lease_duration_seconds=self.scale.lease_s,
+        )
+
+    def _start(self, name: str, **flags: object) -> None:
+        arguments = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
+        self.processes.start(name, [TOOLS[name].binary, *arguments])
+
+
+_KWOK_PARALLELISM = ("podPlayStageParallelism", "nodePlayStageParallelism", "nodeLeaseParallelism")

@@ -1,0 +1,66 @@
+"""Simulated nodes of the pools of an environment: the labels, taints and GPUs that GKE gives them."""
+
+from typing import Any
+
+from infra.contract.machines import MACHINE_TYPES
+from infra.contract.pools import GPU_RESOURCE, LABEL_ZONE, Pool
+from tests.cluster.sim.stages import MANAGED
+from workloads.jobs.api import Api, ApiError, Object
+
+NODES = "/api/v1/nodes"
+POOL = "sim.holdfast.dev/pool"
+
+
+def node(pool: Pool, name: str, *, zone: str = "", labels: dict[str, str] | None = None) -> Object:
+    """`labels` let a test keep its nodes to itself."""
+    machine = MACHINE_TYPES[pool.machine_type]
+    capacity = {"cpu": str(machine.vcpus), "memory": f"{machine.memory_gib}Gi", "pods": "110"}
+    capacity["ephemeral-storage"] = f"{pool.disk_gib}Gi"
+    if pool.gpus_per_node:
+        capacity[GPU_RESOURCE] = str(pool.gpus_per_node)
+    zones = {LABEL_ZONE: zone} if zone else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, POOL: pool.name} | pool.node_labels() | zones | (labels or {}),
+            "annotations": {MANAGED: "fake"},
+        },
+        "spec": {"taints": taints(pool)},
+        "status": {"capacity": capacity, "allocatable": capacity},
+    }
+
+
+def taints(pool: Pool) -> list[dict[str, str]]:
+    return [{"key": t.key, "value": t.value, "effect": t.effect.value} for t in pool.taints]
+
+
+def add(api: Api, wanted: list[Object]) -> list[str]:
+    """Their names; wait with `ready` for kwok to have taken them over."""
+    for each in wanted:
+        api.create(NODES, each)
+    return [each["metadata"]["name"] for each in wanted]
+
+
+def is_ready(each: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", ()))
+
+
+def ready(api: Api, names: list[str]) -> bool:
+    """Ready, and free of the taint that a new node bears until its controller has seen it."""
+    wanted = set(names)
+    for each in api.items(NODES):
+        fresh = any(t["key"].startswith("node.kubernetes.io/") for t in each["spec"].get("taints", ()))
+        if is_ready(each) and not fresh:
+            wanted.discard(each["metadata"]["name"])
+    return not wanted
+
+
+def remove(api: Api, names: list[str]) -> None:
+    for name in names:
+        try:
+            api.delete(f"{NODES}/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise

@@ -1,0 +1,79 @@
+"""Host processes that cannot outlive the test run, and free ports for them."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free a moment ago, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _die_with_parent() -> None:
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Processes:
+    """Started in order, stopped in reverse. Each has its own process group and its log under `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, command: Sequence[str | Path], env: dict[str, str] | None = None) -> int:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | (env or {}),
+                preexec_fn=_die_with_parent,  # Ctrl-C or a kill -9 of pytest leaves nothing behind
+                process_group=0,
+            )
+        self._running.append((name, process))
+        return process.pid
+
+    def pids(self) -> list[int]:
+        return [process.pid for _, process in self._running]
+
+    def wait_until(self, what: str, answers: Callable[[], bool], timeout_s: float = 90.0) -> None:
+        """Poll until `answers` says yes; a process that ended, or the time, is an error with its log."""
+        deadline = time.monotonic() + timeout_s
+        while not answers():
+            for name, process in self._running:
+                if process.poll() is not None:
+                    raise RuntimeError(f"{name} ended with {process.returncode} before {what}:\n{self.tail(name)}")
+            if time.monotonic() > deadline:
+                name = self._running[-1][0]
+                raise TimeoutError(f"{what} not within {timeout_s:.0f} s; {name} said:\n{self.tail(name)}")
+            time.sleep(0.05)
+
+    def tail(self, name: str, characters: int = 2000) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-characters:]
+
+    def stop(self) -> None:
+        """No orderly end: nothing of a throw-away cluster is worth waiting for."""
+        for _, process in reversed(self._running):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for _, process in self._running:
+            process.wait()
+        self._running.clear()

@@ -1,0 +1,138 @@
+"""What one test owns in the shared cluster: a namespace, nodes, and pods that run nowhere else."""
+
+from typing import Any
+
+from infra.contract.lifecycle import FATAL_EXIT_CODES
+from infra.contract.pools import GPU_RESOURCE, Pool
+from tests.cluster.sim import nodes, storm
+from tests.cluster.sim.stages import EXIT_CODE, RUN_S
+from tests.cluster.sim.waiting import until
+from workloads.jobs.api import Api, ApiError, Object
+
+OWNER = "sim.holdfast.dev/test"
+# First ignore what the platform did, then stop at once for what a retry would only repeat.
+POLICY = {
+    "rules": [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(FATAL_EXIT_CODES)}},
+    ]
+}
+
+
+class World:
+    def __init__(self, api: Api, name: str) -> None:
+        self.api, self.name = api, name
+        self.selector = {OWNER: name}
+        self.nodes: list[str] = []
+        self._made = 0
+
+    def create(self) -> None:
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
+        account = f"{self.path('serviceaccounts')}/default"
+        until("the namespace has its service account", lambda: self.api.find(account))
+
+    def delete(self) -> None:
+        """Does not wait: names are unique, so the next test need not."""
+        self.api.delete(f"/api/v1/namespaces/{self.name}")
+        nodes.remove(self.api, self.nodes)
+
+    def path(self, plural: str, group: str = "/api/v1") -> str:
+        return f"{group}/namespaces/{self.name}/{plural}"
+
+    # -- nodes --
+
+    def add_nodes(self, pool: Pool, count: int) -> list[str]:
+        """Ready nodes of `pool`; names are never used twice."""
+        first, self._made = self._made, self._made + count
+        wanted = [
+            nodes.node(pool, f"{self.name}-{pool.name}-{n}", labels=self.selector) for n in range(first, first + count)
+        ]
+        fresh = nodes.add(self.api, wanted)
+        self.nodes += fresh
+        until(f"{count} nodes are ready", lambda: nodes.ready(self.api, fresh))
+        return fresh
+
+    def preempt(self, victims: list[str], **how: int) -> int:
+        hit = storm.preempt(self.api, victims, **how)
+        self.nodes = [name for name in self.nodes if name not in victims]
+        return hit
+
+    # -- pods and jobs --
+
+    def pod_template(self, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
+        container = {"name": "main", "image": "none", "resources": {"limits": {GPU_RESOURCE: str(pool.gpus_per_node)}}}
+        return {
+            "metadata": {"annotations": annotations or {}},
+            "spec": {
+                "restartPolicy": "Never",
+                "nodeSelector": pool.selector() | self.selector,
+                "tolerations": pool.tolerations(),
+                "containers": [container],
+            }
+            | spec,
+        }
+
+    def job_spec(self, pool: Pool, size: int, *, run_s: float = 3600, code: int = 0, **spec: Any) -> Object:
+        """An indexed Job of ours: `run_s` on each index, then `code`."""
+        annotations = {RUN_S: str(run_s), EXIT_CODE: str(code)} if code else {RUN_S: str(run_s)}
+        return {
+            "completionMode": "Indexed",
+            "completions": size,
+            "parallelism": size,
+            "backoffLimitPerIndex": 0,
+            "podFailurePolicy": POLICY,
+            "template": self.pod_template(pool, annotations),
+        } | spec
+
+    def create_job(self, name: str, spec: Object) -> None:
+        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+        self.api.create(self.path("jobs", "/apis/batch/v1"), body, fieldValidation="Strict")
+
+    def create_pod(self, name: str, template: Object) -> None:
+        body = template | {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": name}}
+        self.api.create(self.path("pods"), body, fieldValidation="Strict")
+
+    def job(self, name: str) -> Object:
+        return self.api.get(f"{self.path('jobs', '/apis/batch/v1')}/{name}")
+
+    def pods(self, phase: str = "", **query: object) -> list[Object]:
+        found = self.api.items(self.path("pods"), **query)
+        return [pod for pod in found if not phase or pod["status"]["phase"] == phase]
+
+    def pod(self, name: str) -> Object:
+        return self.api.get(f"{self.path('pods')}/{name}")
+
+    def evict(self, name: str) -> int:
+        """The HTTP status of the Eviction API."""
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": self.name}}
+        try:
+            self.api.create(f"{self.path('pods')}/{name}/eviction", body)
+        except ApiError as error:
+            return error.status
+        return 201
+
+    def wait_running(self, count: int, timeout_s: float = 120.0) -> list[Object]:
+        def running() -> list[Object]:
+            found = [pod for pod in self.pods("Running") if "deletionTimestamp" not in pod["metadata"]]
+            return found if len(found) == count else []
+
+        return until(f"{count} pods run", running, timeout_s)
+
+    def wait_condition(self, job: str, timeout_s: float = 120.0) -> str:
+        """`Complete` or `Failed:<reason>`."""
+
+        def ended() -> str | None:
+            for condition in self.job(job)["status"].get("conditions", ()):
+                if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+                    return condition["type"] if condition["type"] == "Complete" else f"Failed:{condition['reason']}"
+            return None
+
+        return until(f"Job {job} ends", ended, timeout_s)
+
+
+def disruption(pod: Object) -> str:
+    """Why the platform ended the pod; empty if it did not."""
+    found = [
+        c for c in pod["status"].get("conditions", ()) if c["type"] == "DisruptionTarget" and c["status"] == "True"
+    ]
+    return found[0]["reason"] if found else ""

@@ -1,0 +1,97 @@
+"""Who runs where, who gives way, and what an eviction may not do: the real scheduler and Eviction API."""
+
+from infra.contract.pools import SPOT_TAINT, Pool
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World, disruption
+from workloads.jobs.api import Object
+
+LOW = -5
+
+
+def priority(world: World, name: str, value: int) -> str:
+    body = {"metadata": {"name": f"{world.name}-{name}"}, "value": value}
+    world.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    return f"{world.name}-{name}"
+
+
+def unschedulable(world: World, name: str) -> str:
+    """The scheduler's message, once it has tried."""
+
+    def message() -> str | None:
+        for condition in world.pod(name)["status"].get("conditions", ()):
+            if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+                return condition["message"]
+        return None
+
+    return until(f"{name} was tried", message)
+
+
+def phase(world: World, name: str) -> str:
+    return world.pod(name)["status"]["phase"]
+
+
+def test_low_priority_gives_way_to_ordinary_work(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, 1)
+    low = priority(world, "spot", LOW)
+    world.create_job("low", world.job_spec(spot, 1) | {"template": world.pod_template(spot, priorityClassName=low)})
+    (pod,) = world.wait_running(1)
+    world.create_pod("ordinary", world.pod_template(spot))
+    until("ordinary work runs", lambda: phase(world, "ordinary") == "Running")
+    victim = until("the victim has gone", lambda: gone_or_ended(world, pod))
+    assert victim == "gone" or disruption(world.pod(pod["metadata"]["name"])) == "PreemptionByScheduler"
+    assert not world.job("low")["status"].get("failedIndexes"), "giving way is not charged"
+
+
+def gone_or_ended(world: World, pod: Object) -> str | None:
+    found = world.api.find(f"{world.path('pods')}/{pod['metadata']['name']}")
+    if found is None:
+        return "gone"
+    return "ended" if found["status"]["phase"] == "Failed" else None
+
+
+def test_low_priority_never_takes_the_place_of_system_pods(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, 1)
+    system = world.pod_template(spot, priorityClassName="system-cluster-critical")
+    world.create_pod("system", system)
+    world.wait_running(1)
+    low = priority(world, "spot", LOW)
+    world.create_pod("low", world.pod_template(spot, priorityClassName=low))
+    assert "Insufficient nvidia.com/gpu" in unschedulable(world, "low")
+    assert phase(world, "system") == "Running"
+
+
+def test_a_pod_without_the_toleration_stays_pending_and_says_why(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, 1)
+    world.create_pod("naive", world.pod_template(spot, tolerations=spot.tolerations()[1:]))
+    assert "untolerated taint" in unschedulable(world, "naive")
+    assert phase(world, "naive") == "Pending"
+    assert SPOT_TAINT.toleration() == spot.tolerations()[0], "what was left out"
+    world.create_pod("told", world.pod_template(spot))
+    until("the same pod with the toleration runs", lambda: phase(world, "told") == "Running")
+
+
+def test_a_disruption_budget_refuses_evictions_but_never_a_lost_node(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, 1)
+    template = world.pod_template(spot)
+    template["metadata"]["labels"] = {"app": "held"}
+    world.create_pod("held", template)
+    world.wait_running(1)
+    budgets = world.path("poddisruptionbudgets", "/apis/policy/v1")
+    held = {"matchLabels": {"app": "held"}}
+    world.api.create(budgets, {"metadata": {"name": "held"}, "spec": {"minAvailable": 1, "selector": held}})
+    until("the budget is counted", lambda: world.api.get(f"{budgets}/held")["status"].get("expectedPods"))
+    assert world.evict("held") == 429
+    assert world.preempt(list(world.nodes)) == 1
+    assert disruption(world.pod("held")) == "TerminationByKubelet"
+
+
+def test_an_eviction_without_a_budget_ends_the_pod_with_the_condition_that_jobs_ignore(
+    world: World, spot: Pool
+) -> None:
+    world.add_nodes(spot, 1)
+    world.create_job("one", world.job_spec(spot, 1))
+    (pod,) = world.wait_running(1)
+    assert world.evict(pod["metadata"]["name"]) == 201
+    ended = until("the pod has failed", lambda: world.pods("Failed"))
+    assert disruption(ended[0]) == "EvictionByEvictionAPI"
+    assert not world.job("one")["status"].get("failedIndexes")

@@ -1,0 +1,108 @@
+"""The Kubernetes API as JSON: paths in, dictionaries out, through the official client's transport and credentials.
+
+Called by list, explain, submit and by the cluster tier. Dictionaries, since the typed models double the
+time of a long list and know neither JobSet nor Kueue.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from infra.contract.errors import Unjudged
+
+Object = dict[str, Any]
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"  # JSON is YAML
+_PAGE = 500
+
+
+class ApiError(RuntimeError):
+    """The API server refused; `status` is its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(f"{status}: {message}")
+
+
+class Api:
+    def __init__(self, kubeconfig: Path | None = None, context: str | None = None) -> None:
+        """None takes the user's own kubeconfig and its current context, as kubectl does."""
+        from kubernetes import config
+
+        try:
+            self._client = config.new_client_from_config(str(kubeconfig) if kubeconfig else None, context)
+        except config.ConfigException as error:
+            raise Unjudged(f"no cluster to ask: {error}") from error
+
+    def call(
+        self, method: str, path: str, query: Object, body: object = None, content_type: str = "application/json"
+    ) -> Object:
+        """One request. Raises ApiError for an answer of 400 and above."""
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        words = [(key, str(value)) for key, value in query.items() if value is not None]
+        request = self._client.param_serialize(
+            method, path, query_params=words, header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        try:
+            response = self._client.call_api(*request, _request_timeout=60)
+            text = response.read()
+        except ApiException as error:
+            raise ApiError(error.status or 0, _message(error.body)) from error
+        except HTTPError as error:
+            raise Unjudged(f"the cluster does not answer: {error}") from error
+        if response.status >= 400:
+            raise ApiError(response.status, _message(text))
+        return json.loads(text) if text else {}
+
+    def get(self, path: str, **query: object) -> Object:
+        return self.call("GET", path, query)
+
+    def find(self, path: str) -> Object | None:
+        """The object, or None where there is none."""
+        try:
+            return self.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def items(self, path: str, **query: object) -> Iterator[Object]:
+        """Every item of a list, page by page. A resource that the cluster does not know has none."""
+        token: object = None
+        while True:
+            try:
+                page = self.get(path, limit=_PAGE, **query | {"continue": token})
+            except ApiError as error:
+                if error.status == 404:
+                    return
+                raise
+            yield from page.get("items", ())
+            token = page["metadata"].get("continue") or None
+            if token is None:
+                return
+
+    def create(self, path: str, body: Object, **query: object) -> Object:
+        return self.call("POST", path, query, body)
+
+    def merge(self, path: str, change: Object) -> Object:
+        return self.call("PATCH", path, {}, change, MERGE)
+
+    def apply(self, path: str, body: Object, **query: object) -> Object:
+        """Server-side apply with strict field validation: an unknown field is an error, not a warning."""
+        words = {"fieldManager": "holdfast", "force": "true", "fieldValidation": "Strict"} | query
+        return self.call("PATCH", path, words, body, APPLY)
+
+    def delete(self, path: str, **query: object) -> Object:
+        return self.call("DELETE", path, query)
+
+
+def _message(text: object) -> str:
+    raw = text.decode(errors="replace") if isinstance(text, bytes) else str(text or "")
+    try:
+        return str(json.loads(raw)["message"])
+    except (ValueError, KeyError, TypeError):
+        return raw[:300]
