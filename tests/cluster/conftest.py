@@ -14,9 +14,11 @@ from pytest_kubernetes.providers.base import AClusterManager
 from infra import environments
 from infra.contract.pools import Pool
 from tests import support
+from tests.cluster.sim import operators
 from tests.cluster.sim.control_plane import missing_tools
 from tests.cluster.sim.manager import HostManager
 from tests.cluster.sim.world import World
+from tests.tools.build import TOOLS
 from workloads.jobs.api import Api
 
 HERE = Path(__file__).parent
@@ -88,3 +90,28 @@ def spot() -> Pool:
 @pytest.fixture(scope="session")
 def serving() -> Pool:
     return environments.load("example").pool("serving")
+
+
+@pytest.fixture
+def jobset(cluster: AClusterManager, api: Api) -> None:
+    """The cluster with the real JobSet controller."""
+    _install(operators.JOBSET, cluster, api)
+
+
+@pytest.fixture
+def kueue(jobset: None, cluster: AClusterManager, api: Api) -> None:
+    """The cluster with the real JobSet and Kueue controllers."""
+    _install(operators.KUEUE, cluster, api)
+
+
+_installed: set[tuple[int, str]] = set()
+
+
+def _install(operator: operators.Operator, cluster: AClusterManager, api: Api) -> None:
+    support.require(isinstance(cluster, HostManager), f"{operator.name} is installed on the host's control plane only")
+    support.require(TOOLS[operator.name].binary.exists(), f"`make tools` has not built {operator.name}")
+    assert isinstance(cluster, HostManager)
+    assert cluster.control_plane is not None
+    if (id(cluster), operator.name) not in _installed:
+        operators.install(operator, cluster.control_plane, api)
+        _installed.add((id(cluster), operator.name))

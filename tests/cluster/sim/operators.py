@@ -125,7 +125,7 @@ def established(api: Api, each: Object) -> bool:
     if each["kind"] != "CustomResourceDefinition":
         return True
     found = api.get(f"{PATHS[each['kind']]}/{each['metadata']['name']}")
-    return any(c["type"] == "Established" and c["status"] == "True" for c in found["status"].get("conditions", ()))
+    return any(c["type"] == "Established" and c["status"] == "True" for c in found["status"].get("conditions") or ())
 
 
 def _certificates(operator: Operator, plane: ControlPlane) -> Path:

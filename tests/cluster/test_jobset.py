@@ -1,0 +1,75 @@
+"""A gang as a JobSet: restarts by the platform are free, crashes are not."""
+
+from typing import Any
+
+import pytest
+
+from infra.contract.lifecycle import EXIT_BUG
+from infra.contract.pools import Pool
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.jobs.api import ApiError, Object
+
+GROUP = "/apis/jobset.x-k8s.io/v1alpha2"
+GANG = 4
+PREEMPTED_CHILD = {
+    "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+}
+
+pytestmark = pytest.mark.usefixtures("jobset")
+
+
+def gang(world: World, pool: Pool, **how: Any) -> Object:
+    """A JobSet whose child fails as a whole when one pod is preempted, and is then made anew."""
+    child = world.job_spec(pool, GANG, podFailurePolicy=PREEMPTED_CHILD, backoffLimit=0, **how)
+    del child["backoffLimitPerIndex"]
+    rule = {
+        "name": "preempted",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "gang"},
+        "spec": {
+            "failurePolicy": {"maxRestarts": 0, "rules": [rule]},
+            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": child}}],
+        },
+    }
+
+
+def status(world: World) -> Object:
+    return world.api.get(f"{world.path('jobsets', GROUP)}/gang").get("status", {})
+
+
+def terminal(world: World) -> str:
+    return until("the JobSet ends", lambda: status(world).get("terminalState"))
+
+
+def test_a_preempted_gang_restarts_again_and_again_without_using_its_budget(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, GANG)
+    world.api.create(world.path("jobsets", GROUP), gang(world, spot, run_s=15), fieldValidation="Strict")
+    for restart in (1, 2, 3):
+        world.wait_running(GANG)
+        assert world.preempt(world.nodes[:1]) == 1
+        world.add_nodes(spot, 1)
+        until("the gang is made anew", lambda wanted=restart: status(world).get("restarts", 0) >= wanted)
+    assert terminal(world) == "Completed"
+    assert status(world)["restarts"] == 3
+    assert not status(world).get("restartsCountTowardsMax")
+
+
+def test_a_crashing_gang_fails_within_its_budget(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, GANG)
+    world.api.create(world.path("jobsets", GROUP), gang(world, spot, run_s=1, code=EXIT_BUG))
+    assert terminal(world) == "Failed"
+    assert not status(world).get("restarts")
+
+
+def test_the_webhook_refuses_what_the_controller_could_not_run(world: World, spot: Pool) -> None:
+    wrong = gang(world, spot)
+    wrong["spec"]["failurePolicy"]["rules"][0]["targetReplicatedJobs"] = ["nobody"]
+    with pytest.raises(ApiError, match="nobody") as refused:
+        world.api.create(world.path("jobsets", GROUP), wrong)
+    assert refused.value.status in (403, 422)
