@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from infra.contract.errors import EXIT_CODES_HELP, run_door
+from infra.contract.errors import EXIT_CODES_HELP, EXIT_FINDINGS, run_door
+from infra.placement import cli as placement
 
 app = typer.Typer(
     help="The platform: environments, plan, rules, deployment.",
@@ -13,6 +14,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.add_typer(placement.app)
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
@@ -46,12 +49,36 @@ def plan(
 ) -> None:
     """Plan with the real provider, no credentials, no network; the rules judge the result."""
     from infra.environments import load
+    from infra.ops import judgement, show
     from infra.ops import plan as planning
-    from infra.ops import show
+    from infra.rules import require_clean
 
-    load(env)
+    environment = load(env)
+    require_clean(environment)
     files = planning.plan(env)
-    show.plan({stack: planning.changes(file) for stack, file in files.items()}, full=full, as_json=as_json)
+    findings = judgement.judge_files(environment, files.values())
+    changes = {stack: planning.changes(file) for stack, file in files.items()}
+    show.plan(changes, [judgement.as_object(f) for f in findings], full=full, as_json=as_json)
+    if findings:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def rules(as_json: Json = False) -> None:
+    """What must hold, why, and who says so."""
+    from infra.ops import judgement
+
+    judgement.show_rules(as_json)
+
+
+@app.command()
+def check(env: Env, as_json: Json = False) -> None:
+    """Judge an environment by the rules, without Terraform."""
+    from infra.environments import load
+    from infra.ops import judgement
+
+    if not judgement.check(load(env), as_json):
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ ENVIRONMENT = Environment(
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     state_bucket="CHANGE-ME",
     network=Network(
-        # Nodes: 3 + 1 + 2 x 4 + 2 pool nodes and 16 of auto-provisioning, 30: a /24 holds 252.
-        # Pods: 32 a node take a /26, so 30 nodes take 30 x 64 = 1,920 addresses: a /20 holds 4,096.
+        # Nodes: 3 + 1 + 2 x 4 + 2 in pools, 16 of auto-provisioning, 1 a pool while it upgrades:
+        # 35, and a /24 holds 252.
+        # Pods: 32 a node take a /26, so 35 nodes take 35 x 64 = 2,240 addresses: a /20 holds 4,096.
         nodes_cidr="10.10.0.0/24",
         pods_cidr="10.20.0.0/20",
         services_cidr="10.30.0.0/24",
@@ -64,7 +65,7 @@ ENVIRONMENT = Environment(
         max_vcpus=192,
         max_memory_gib=1_024,
         accelerators=(
-            AcceleratorCap(accelerator="nvidia-l4", max_gpus=8),
+            AcceleratorCap(accelerator="nvidia-l4", max_gpus=16),
             AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=4),
         ),
         max_nodes=16,

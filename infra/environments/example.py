@@ -23,8 +23,9 @@ ENVIRONMENT = Environment(
     region="us-central1",
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     network=Network(
-        # Nodes: 3 + 4 + 3 x 8 + 4 + 4 pool nodes and 64 of auto-provisioning, 103: a /22 holds 1,020.
-        # Pods: 32 a node take a /26, so 103 nodes take 103 x 64 = 6,592 addresses: a /18 holds 16,384.
+        # Nodes: 3 + 4 + 3 x 8 + 4 + 4 in pools, 64 of auto-provisioning, 1 a pool while it upgrades:
+        # 110, and a /22 holds 1,020.
+        # Pods: 32 a node take a /26, so 110 nodes take 110 x 64 = 7,040 addresses: a /18 holds 16,384.
         nodes_cidr="10.10.0.0/22",
         pods_cidr="10.20.0.0/18",
         services_cidr="10.30.0.0/22",
@@ -75,8 +76,8 @@ ENVIRONMENT = Environment(
         max_vcpus=768,
         max_memory_gib=4_096,
         accelerators=(
-            AcceleratorCap(accelerator="nvidia-l4", max_gpus=8),
-            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=8),
+            AcceleratorCap(accelerator="nvidia-l4", max_gpus=40),
+            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=16),
         ),
     ),
     security=Security(),

@@ -30,8 +30,9 @@ ENVIRONMENT = Environment(
     # 105 s for a pod instead of 15 s; needs the control plane version below.
     spot_grace_s=120,
     network=Network(
-        # Nodes: 6 + 12 + 3 x 32 + 16 + 2 x 16 pool nodes and 128 of auto-provisioning, 290: a /22 holds 1,020.
-        # Pods: 32 a node take a /26, so 290 nodes take 290 x 64 = 18,560 addresses: a /17 holds 32,768.
+        # Nodes: 6 + 12 + 3 x 32 + 16 + 2 x 16 in pools, 128 of auto-provisioning, 1 a pool while it upgrades:
+        # 298, and a /22 holds 1,020.
+        # Pods: 32 a node take a /26, so 298 nodes take 298 x 64 = 19,072 addresses: a /17 holds 32,768.
         nodes_cidr="10.10.0.0/22",
         pods_cidr="10.20.0.0/17",
         services_cidr="10.30.0.0/22",
@@ -113,5 +114,6 @@ ENVIRONMENT = Environment(
     database=Database(highly_available=True, backup_days=30),
     alerts=Alerts(emails=("CHANGE-ME@example.org",)),
     budget=Budget(billing_account="CHANGE-ME", monthly_usd=20_000),
+    production=True,
     labels=(("cost-center", "ai-platform"),),
 )

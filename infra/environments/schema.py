@@ -91,6 +91,8 @@ class Environment:
     """On every object that bears labels, for the bill."""
     enable_apis: bool = True
     """False where the organisation enables APIs centrally."""
+    production: bool = False
+    """True: the rules demand every protection, also those that cost money or reach."""
     allow_drills: bool = False
 
     def __post_init__(self) -> None:
@@ -106,6 +108,7 @@ class Environment:
         require(self.spot_grace_s in (30, 120), "spot_grace_s", self.spot_grace_s, "30 or 120", "write 30")
         switch("allow_drills", self.allow_drills)
         switch("enable_apis", self.enable_apis)
+        switch("production", self.production)
         if self.state_bucket:
             form = r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]"
             matches("state_bucket", self.state_bucket, form, "a bucket name without gs://", "correct it")
@@ -232,11 +235,15 @@ class Environment:
         return self.capacity_gpus(source) if stated is None else stated
 
     def capacity_gpus(self, source: str) -> int:
-        """GPUs that a group or the cap of an accelerator can give at most."""
+        """GPUs that a group, or auto-provisioning of an accelerator, can give at most.
+
+        The cap counts the GPUs of the groups too, so auto-provisioning has what they leave.
+        """
         pools = [p for p in self.pools() if p.pool_class == source]
-        if not pools:
-            return self.auto_provisioning.cap(source)
-        return sum(p.max_nodes * p.gpus_per_node for p in pools)
+        if pools:
+            return sum(p.max_nodes * p.gpus_per_node for p in pools)
+        taken = sum(p.max_nodes * p.gpus_per_node for p in self.pools() if p.accelerator == source)
+        return max(0, self.auto_provisioning.cap(source) - taken)
 
 
 def placeholders(value: object, path: str = "") -> list[str]:

@@ -46,23 +46,26 @@ def pools(environment: Environment, as_json: bool) -> None:
         print_table([key.upper() for key in found[0]], [list(p.values()) for p in found])
 
 
-def plan(stacks: dict[str, list[Change]], *, full: bool, as_json: bool) -> None:
-    """Destroys and replacements first, since they are what a reader must not miss."""
+def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, full: bool, as_json: bool) -> None:
+    """Destroys and replacements first, since they are what a reader must not miss; then what breaks a rule."""
     everything = [change for changes in stacks.values() for change in changes]
     losses = [c for c in everything if c.destroys]
     if as_json:
         print_json(
             "plan",
             destroys=[c.address for c in losses],
+            findings=findings,
             counts=counts(everything),
             stacks={stack: counts(changes) for stack, changes in stacks.items()},
         )
         return
     for change in losses:
-        word = "REPLACE" if "create" in change.actions else "DESTROY"
-        print(f"{word}  {change.address}")
+        print(f"{'REPLACE' if 'create' in change.actions else 'DESTROY'}  {change.address}")
+    for found in findings:
+        print(f"BROKEN   [{found['rule']}] {found['where']}: got {found['got']}; allowed: {found['allowed']}")
     for stack, changes in stacks.items():
         print_table([stack, ""], [*counts(changes).items(), ("total", len(changes))])
         print()
     if full:
         print_table(["ACTION", "ADDRESS"], [("/".join(c.actions), c.address) for c in everything])
+    print(f"{len(everything)} changes, {len(losses)} destroy or replace, {len(findings)} rules broken")

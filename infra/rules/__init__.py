@@ -1,7 +1,37 @@
-"""What must hold of an environment and of its plan, beyond what the provider checks."""
+"""What must hold of an environment and of its plan, beyond what the provider checks.
 
-from infra.environments.schema import Environment
+Called by the composition root and by `infra check` before Terraform starts, by `infra plan` on the real plan.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from infra.contract.errors import InputError
+from infra.environments import Environment, source_of
+from infra.rules import alerts, autoprovisioning, cluster, hardening, identity, network, pools, services, storage
+from infra.rules.model import RULES, Facts, Finding, Rule, facts_of_plans, facts_of_specs
+
+__all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "judge_plans", "require_clean"]
+
+# Importing a module registers its rules.
+MODULES = (pools, autoprovisioning, cluster, hardening, network, identity, storage, services, alerts)
+
+
+def judge(facts: Facts) -> list[Finding]:
+    return [Finding(rule=rule.id, broken=broken) for rule in RULES.values() for broken in rule.check(facts)]
+
+
+def judge_environment(environment: Environment) -> list[Finding]:
+    return judge(facts_of_specs(environment))
+
+
+def judge_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    return judge(facts_of_plans(environment, plans))
 
 
 def require_clean(environment: Environment) -> None:
-    """Raise the first broken rule as an InputError."""
+    """Raise the first finding as an InputError."""
+    for finding in judge_environment(environment):
+        broken = finding.broken
+        what = f"{source_of(environment.name)}: {broken.where} [{finding.rule}]"
+        raise InputError(what, got=broken.got, allowed=broken.allowed, fix=broken.fix)

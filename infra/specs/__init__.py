@@ -4,7 +4,7 @@ Stacks build exactly these; rules read exactly these, before Terraform starts an
 """
 
 from infra.environments.schema import Environment
-from infra.specs import cluster, database, identities, network, pools, queue, storage
+from infra.specs import cluster, database, encryption, identities, network, pools, queue, storage
 from infra.specs.resource import Resource
 
 __all__ = ["AREAS", "Resource", "cluster_area", "foundation_area", "resources"]
@@ -15,6 +15,7 @@ def foundation_area(environment: Environment) -> list[Resource]:
     return [
         *network.resources(environment),
         *identities.resources(environment),
+        *encryption.resources(environment),
         *storage.resources(environment),
         *queue.resources(environment),
         *database.resources(environment),

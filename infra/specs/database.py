@@ -1,6 +1,7 @@
 """Cloud SQL for PostgreSQL: private address, IAM authentication, backups with point-in-time recovery."""
 
 from infra.environments.schema import Database, Environment
+from infra.specs.encryption import key_grant
 from infra.specs.identities import account
 from infra.specs.network import PEERING, api
 from infra.specs.resource import Resource
@@ -60,7 +61,7 @@ def _instance(environment: Environment, database: Database) -> Resource:
         kind="google_sql_database_instance",
         id="results",
         arguments=arguments,
-        after=(PEERING, *api(environment, "sqladmin")),
+        after=(PEERING, *api(environment, "sqladmin"), *key_grant(environment, "sqladmin")),
         # The disk grows by itself; without this a grown disk would be planned back and replaced.
         ignore_changes=("settings[0].disk_size",),
     )

@@ -9,6 +9,7 @@ APIS = (
     "cloudresourcemanager",
     "compute",
     "container",
+    "cloudkms",
     "iam",
     "logging",
     "monitoring",

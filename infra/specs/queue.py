@@ -1,6 +1,7 @@
 """Work queue of the batch: topic, subscription, and the dead letters with a subscription that keeps them."""
 
 from infra.environments.schema import Environment
+from infra.specs.encryption import agent, key_grant
 from infra.specs.identities import account
 from infra.specs.network import api
 from infra.specs.resource import Resource
@@ -25,7 +26,12 @@ def _topic(environment: Environment, purpose: str) -> Resource:
     }
     if environment.security.kms_key:
         arguments["kms_key_name"] = environment.security.kms_key
-    return Resource(kind="google_pubsub_topic", id=purpose, arguments=arguments, after=api(environment, "pubsub"))
+    return Resource(
+        kind="google_pubsub_topic",
+        id=purpose,
+        arguments=arguments,
+        after=(*api(environment, "pubsub"), *key_grant(environment, "pubsub")),
+    )
 
 
 def _subscription(environment: Environment, purpose: str) -> Resource:
@@ -55,14 +61,14 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
 
 def _grants(environment: Environment) -> list[Resource]:
     """The batch reads, enqueues and buries; Pub/Sub's own agent moves what was delivered too often."""
-    agent = f"serviceAccount:service-{environment.project_number.lower()}@gcp-sa-pubsub.iam.gserviceaccount.com"
+    pubsub = agent(environment, "pubsub")
     batch = f"serviceAccount:{environment.service_account_email('batch')}"
     return [
         _grant(environment, "subscription", "work", "batch", "subscriber", batch, account("batch")),
         _grant(environment, "topic", "work", "batch", "publisher", batch, account("batch")),
         _grant(environment, "topic", "dead", "batch", "publisher", batch, account("batch")),
-        _grant(environment, "subscription", "work", "agent", "subscriber", agent),
-        _grant(environment, "topic", "dead", "agent", "publisher", agent),
+        _grant(environment, "subscription", "work", "agent", "subscriber", pubsub),
+        _grant(environment, "topic", "dead", "agent", "publisher", pubsub),
     ]
 
 

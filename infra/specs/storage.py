@@ -1,6 +1,7 @@
 """Buckets for checkpoints, data and exports, and the image registry; all in the cluster's region."""
 
 from infra.environments.schema import Environment
+from infra.specs.encryption import key_grant
 from infra.specs.identities import BUCKET_ROLES, account
 from infra.specs.network import api
 from infra.specs.resource import Resource
@@ -41,7 +42,12 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
         arguments["hierarchical_namespace"] = {"enabled": True}
     if environment.security.kms_key:
         arguments["encryption"] = {"default_kms_key_name": environment.security.kms_key}
-    return Resource(kind="google_storage_bucket", id=purpose, arguments=arguments, after=api(environment, "storage"))
+    return Resource(
+        kind="google_storage_bucket",
+        id=purpose,
+        arguments=arguments,
+        after=(*api(environment, "storage"), *key_grant(environment, "storage")),
+    )
 
 
 def _lifecycle(environment: Environment, purpose: str) -> list[dict[str, object]]:
@@ -106,7 +112,7 @@ def _registry(environment: Environment) -> list[Resource]:
             kind="google_artifact_registry_repository",
             id="images",
             arguments=arguments,
-            after=api(environment, "artifactregistry"),
+            after=(*api(environment, "artifactregistry"), *key_grant(environment, "artifactregistry")),
         ),
         reader,
     ]

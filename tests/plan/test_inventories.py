@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from infra.environments import load
+from infra.rules import judge_plans
 from tests.plan import inventory
 
 pytestmark = pytest.mark.plan
@@ -66,3 +67,8 @@ def test_the_pinned_provider_made_the_plan(planned: Planned) -> None:
 
     providers = planned("example")["cluster-example"]["configuration"]["provider_config"]
     assert providers["google"]["version_constraint"] == GOOGLE_PROVIDER_VERSION
+
+
+@pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
+def test_the_real_plan_breaks_no_rule(planned: Planned, environment: str) -> None:
+    assert judge_plans(load(environment), planned(environment).values()) == []

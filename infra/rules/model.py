@@ -1,0 +1,139 @@
+"""What a rule is, and what it sees.
+
+A rule reads resources, not where they come from: the specs of an environment before Terraform starts, and the
+planned values of the real provider after it. Both spell arguments alike; a plan only wraps every block in a list.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.environments.schema import Environment
+from infra.specs import resources
+
+POOL = "google_container_node_pool"
+CLUSTER = "google_container_cluster"
+BUCKET = "google_storage_bucket"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broken:
+    where: str
+    got: str
+    allowed: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    rule: str
+    broken: Broken
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """One resource. Paths are dotted; a block that stands once needs no index."""
+
+    kind: str
+    address: str
+    values: Mapping[str, Any]
+
+    def get(self, path: str, default: Any = None) -> Any:
+        value: Any = self.values
+        for part in path.split("."):
+            if not isinstance(value, Mapping) or value.get(part) is None:
+                return default
+            value = _unwrapped(value[part])
+        return value
+
+    def blocks(self, path: str) -> list[Mapping[str, Any]]:
+        """A repeatable block as a list, whatever stands there."""
+        *parents, last = path.split(".")
+        holder = self.get(".".join(parents)) if parents else self.values
+        value = holder.get(last) if isinstance(holder, Mapping) else None
+        if isinstance(value, Mapping):
+            return [value]
+        return [item for item in value if isinstance(item, Mapping)] if isinstance(value, Sequence) else []
+
+    def broken(self, path: str, allowed: str, fix: str, got: Any = None) -> Broken:
+        """`got` is the value at `path` unless said otherwise."""
+        shown = self.get(path) if got is None else got
+        return Broken(where=f"{self.address}: {path}", got=str(shown), allowed=allowed, fix=fix)
+
+
+def _unwrapped(value: Any) -> Any:
+    """A plan shows a block that stands once as a list of one."""
+    one_block = isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping)
+    return value[0] if one_block else value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    environment: Environment
+    found: tuple[Found, ...]
+
+    def of(self, *kinds: str) -> list[Found]:
+        return [f for f in self.found if f.kind in kinds]
+
+    def cluster(self) -> list[Found]:
+        """One, or none where only another stack was planned."""
+        return self.of(CLUSTER)
+
+    def pools(self, capacity: str = "") -> list[Found]:
+        """`capacity`: spot, flex (flex-start or queued), gpu; all when empty."""
+        wanted: dict[str, Callable[[Found], bool]] = {
+            "": lambda _: True,
+            "spot": lambda p: p.get("node_config.spot") is True,
+            "flex": lambda p: bool(p.get("node_config.flex_start") or p.get("queued_provisioning.enabled")),
+            "gpu": lambda p: bool(p.blocks("node_config.guest_accelerator")),
+        }
+        return [p for p in self.of(POOL) if wanted[capacity](p)]
+
+
+def facts_of_specs(environment: Environment) -> Facts:
+    found = tuple(Found(kind=r.kind, address=r.address, values=r.arguments) for r in resources(environment))
+    return Facts(environment=environment, found=found)
+
+
+def facts_of_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> Facts:
+    """`plans`: as `terraform show -json` prints them."""
+    found = tuple(
+        Found(kind=r["type"], address=r["address"], values=r["values"])
+        for plan in plans
+        for r in plan["planned_values"]["root_module"].get("resources", [])
+    )
+    return Facts(environment=environment, found=found)
+
+
+Check = Callable[[Facts], Iterator[Broken]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    id: str
+    title: str
+    reason: str
+    source: str
+    check: Check = field(repr=False)
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*, reason: str, source: str) -> Callable[[Check], Check]:
+    """Register a check; its name is the rule's id, its docstring the title."""
+
+    def register(check: Check) -> Check:
+        id = check.__name__.replace("_", "-")
+        assert id not in RULES and check.__doc__, id
+        RULES[id] = Rule(id=id, title=check.__doc__.strip(), reason=reason, source=source, check=check)
+        return check
+
+    return register
+
+
+def each(found: Iterable[Found], path: str, wanted: object, fix: str) -> Iterator[Broken]:
+    """Every resource has exactly this value there."""
+    for one in found:
+        if one.get(path) != wanted:
+            yield one.broken(path, str(wanted), fix)

@@ -1,0 +1,267 @@
+"""How to break each rule, and nothing else: rule id -> an edit of a sound set of facts."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from infra.rules.model import Facts, Found, facts_of_specs
+from tests.infra.samples import hardened
+
+Edit = Callable[[Facts], Facts]
+
+CLUSTER = "google_container_cluster.cluster"
+SPOT = "google_container_node_pool.pool-spot-a100"
+FLEX = "google_container_node_pool.pool-flex-a100"
+GANG = "google_container_node_pool.pool-gang"
+SERVING = "google_container_node_pool.pool-serving"
+SYSTEM = "google_container_node_pool.pool-system"
+SUBNET = "google_compute_subnetwork.nodes"
+CHECKPOINTS = "google_storage_bucket.checkpoints"
+DATA = "google_storage_bucket.data"
+WORK = "google_pubsub_subscription.work"
+DATABASE = "google_sql_database_instance.results"
+ALERT = "google_monitoring_alert_policy.sample"
+LIMITS = "cluster_autoscaling.resource_limits"
+DEFAULTS = "cluster_autoscaling.auto_provisioning_defaults"
+ACCESS = "master_authorized_networks_config"
+
+
+def sound() -> Facts:
+    """Facts without a finding, an alert included."""
+    facts = facts_of_specs(hardened())
+    query = {
+        "query": 'sum(rate(x{a="}"}[5m])) > 1',
+        "duration": "300s",
+        "evaluation_interval": "60s",
+        "disable_metric_validation": True,
+    }
+    alert = Found(
+        kind=ALERT.split(".")[0],
+        address=ALERT,
+        values={
+            "enabled": True,
+            "notification_channels": ["projects/p/notificationChannels/1"],
+            "conditions": [{"display_name": "x", "condition_prometheus_query_language": query}],
+        },
+    )
+    return replace(facts, found=(*facts.found, alert))
+
+
+def put(address: str, path: str, value: Any) -> Edit:
+    """Set one argument. A number in the path is an index."""
+
+    def edit(facts: Facts) -> Facts:
+        def changed(found: Found) -> Found:
+            if found.address != address:
+                return found
+            values = deepcopy(dict(found.values))
+            *parents, last = path.split(".")
+            holder: Any = values
+            for part in parents:
+                holder = holder[int(part)] if part.isdigit() else holder.setdefault(part, {})
+            holder[int(last) if last.isdigit() else last] = value
+            return replace(found, values=values)
+
+        edited = replace(facts, found=tuple(changed(f) for f in facts.found))
+        assert edited != facts, f"{address} {path} does not change"
+        return edited
+
+    return edit
+
+
+def add(address: str, **values: Any) -> Edit:
+    kind = address.split(".")[0]
+    return lambda facts: replace(facts, found=(*facts.found, Found(kind=kind, address=address, values=values)))
+
+
+def drop(*kinds: str) -> Edit:
+    return lambda facts: replace(facts, found=tuple(f for f in facts.found if f.kind not in kinds))
+
+
+def state(**fields: Any) -> Edit:
+    """Another environment with the same resources."""
+    return lambda facts: replace(facts, environment=replace(facts.environment, **fields))
+
+
+def both(first: Edit, second: Edit) -> Edit:
+    return lambda facts: second(first(facts))
+
+
+def taints(address: str, *keep: str) -> Edit:
+    """Only the taints with these keys."""
+
+    def edit(facts: Facts) -> Facts:
+        pool = next(f for f in facts.found if f.address == address)
+        kept = [t for t in pool.values["node_config"]["taint"] if t["key"] in keep]
+        return put(address, "node_config.taint", kept)(facts)
+
+    return edit
+
+
+def member(kind: str, role: str, who: str = "serviceAccount:x@p.iam.gserviceaccount.com", **extra: Any) -> Edit:
+    return add(f"{kind}.extra", role=role, member=who, **extra)
+
+
+def network(**fields: Any) -> Edit:
+    """The address space is too small when a node takes more of it."""
+    return lambda facts: state(network=replace(facts.environment.network, **fields))(facts)
+
+
+GPU = {"type": "nvidia-tesla-a100", "count": 1, "gpu_driver_installation_config": {"gpu_driver_version": "DEFAULT"}}
+NO_REPAIR = put(FLEX, "management.auto_repair", True)
+SHIELD = "shielded_instance_config.enable_secure_boot"
+PORT = "insecure_kubelet_readonly_port_enabled"
+DELETE_OLD = {"action": {"type": "Delete"}, "condition": {"age": 30}}
+ABORT = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}
+
+BREAKING: dict[str, Edit] = {
+    # pools
+    "spot-xor-flex": both(
+        put(FLEX, "node_config.spot", True),
+        put(
+            FLEX,
+            "node_config.taint",
+            [
+                {"key": "provisioning-tier", "value": "preemptible", "effect": "NO_SCHEDULE"},
+                {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"},
+            ],
+        ),
+    ),
+    "queued-xor-spot": both(
+        put(GANG, "node_config.spot", True),
+        put(
+            GANG,
+            "node_config.taint",
+            [
+                {"key": "provisioning-tier", "value": "preemptible", "effect": "NO_SCHEDULE"},
+                {"key": "cloud.google.com/gke-queued", "value": "true", "effect": "NO_SCHEDULE"},
+                {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"},
+            ],
+        ),
+    ),
+    "no-preemptible": put(SPOT, "node_config.preemptible", True),
+    "flex-without-repair": NO_REPAIR,
+    "no-reservation": put(SPOT, "node_config.reservation_affinity.consume_reservation_type", "ANY_RESERVATION"),
+    "flex-starts-empty": put(FLEX, "autoscaling.total_min_node_count", 1),
+    "flex-without-upgrade-settings": put(FLEX, "upgrade_settings", {"strategy": "SURGE"}),
+    "flex-run-in-seconds": put(FLEX, "node_config.max_run_duration", "7d"),
+    "gpu-taint": taints(SPOT, "provisioning-tier"),
+    "spot-taint": taints(SPOT, "nvidia.com/gpu"),
+    "queued-taint": taints(GANG, "nvidia.com/gpu"),
+    "machine-has-its-gpus": put(SPOT, "node_config.guest_accelerator", [GPU | {"count": 2}]),
+    "zone-sells-the-gpu": put(SPOT, "node_locations", ["us-central1-z"]),
+    "grace-is-known": put(SPOT, "node_config.kubelet_config.shutdown_grace_period_seconds", 45),
+    "grace-has-its-version": lambda facts: state(cluster=replace(facts.environment.cluster, min_version="1.34"))(facts),
+    "autoscaler-owns-the-count": put(SPOT, "node_count", 2),
+    "one-kind-of-limit": put(SPOT, "autoscaling.max_node_count", 4),
+    "minimum-below-maximum": put(SERVING, "autoscaling.total_min_node_count", 9),
+    "interruptible-takes-any-zone": put(SPOT, "autoscaling.location_policy", "BALANCED"),
+    "pool-disk-type": put(SPOT, "node_config.disk_type", "pd-standard"),
+    "pool-image-type": put(SPOT, "node_config.image_type", "COS"),
+    "system-pool-stays": taints(SYSTEM),
+    "serving-base-stays": put(SPOT, "node_config.labels", {"holdfast.dev/role": "serving"}),
+    "gpu-driver-installed": put(
+        SPOT,
+        "node_config.guest_accelerator.0.gpu_driver_installation_config",
+        {
+            "gpu_driver_version": "INSTALLATION_DISABLED",
+        },
+    ),
+    # auto-provisioning
+    "nap-limit-names": put(CLUSTER, f"{LIMITS}.2.resource_type", "nvidia.com/gpu"),
+    "nap-caps-present": put(CLUSTER, LIMITS, [{"resource_type": "cpu", "maximum": 9_999}]),
+    "nap-caps-finite": put(CLUSTER, f"{LIMITS}.0.maximum", 9_223_372_036_854_775_807),
+    "nap-caps-cover-pools": put(CLUSTER, f"{LIMITS}.0.maximum", 8),
+    "nap-disk-type": put(CLUSTER, f"{DEFAULTS}.disk_type", "pd-standard"),
+    "nap-service-account": put(CLUSTER, f"{DEFAULTS}.service_account", "default"),
+    "nap-shielded": put(CLUSTER, f"{DEFAULTS}.{SHIELD}", False),
+    "nap-managed": put(CLUSTER, f"{DEFAULTS}.management.auto_upgrade", False),
+    "nap-read-only-port": put(CLUSTER, f"node_pool_auto_config.node_kubelet_config.{PORT}", "TRUE"),
+    "nap-zones": put(CLUSTER, "cluster_autoscaling.auto_provisioning_locations", ["us-central1-a"]),
+    # cluster
+    "regional": put(CLUSTER, "location", "us-central1-a"),
+    "workload-pool": put(CLUSTER, "workload_identity_config.workload_pool", "nonsense"),
+    "metrics-that-alerts-need": put(CLUSTER, "monitoring_config.enable_components", ["POD"]),
+    "logs-that-diagnosis-needs": put(CLUSTER, "logging_config.enable_components", ["WORKLOADS"]),
+    "managed-prometheus": put(CLUSTER, "monitoring_config.managed_prometheus.enabled", False),
+    "cost-allocation": put(CLUSTER, "cost_management_config.enabled", False),
+    "gcs-fuse": put(CLUSTER, "addons_config.gcs_fuse_csi_driver_config.enabled", False),
+    "image-streaming": put(SPOT, "node_config.gcfs_config.enabled", False),
+    "vpc-native": put(CLUSTER, "ip_allocation_policy", {"cluster_secondary_range_name": "pods"}),
+    "default-pool-removed": put(CLUSTER, "remove_default_node_pool", False),
+    # protections
+    "private-nodes": put(SPOT, "network_config.enable_private_nodes", False),
+    "private-endpoint": put(CLUSTER, "private_cluster_config.enable_private_endpoint", False),
+    "dns-endpoint-inside": put(
+        CLUSTER, "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic", True
+    ),
+    "authorized-networks": put(CLUSTER, f"{ACCESS}.cidr_blocks", [{"cidr_block": "0.0.0.0/0"}]),
+    "dataplane-v2": put(CLUSTER, "datapath_provider", "LEGACY_DATAPATH"),
+    "intranode-visibility": put(CLUSTER, "enable_intranode_visibility", False),
+    "flow-logs": put(SUBNET, "log_config", None),
+    "release-channel": put(CLUSTER, "release_channel.channel", "RAPID"),
+    "nodes-are-patched": put(SPOT, "management.auto_upgrade", False),
+    "maintenance-window": put(CLUSTER, "maintenance_policy.maintenance_exclusion", []),
+    "metadata-server": put(SPOT, "node_config.workload_metadata_config.mode", "GCE_METADATA"),
+    "node-service-account": put(SPOT, "node_config.service_account", "default"),
+    "shielded-nodes": put(SPOT, f"node_config.{SHIELD}", False),
+    "read-only-port": put(SPOT, f"node_config.kubelet_config.{PORT}", "TRUE"),
+    "signed-kernel-modules": put(SPOT, "node_config.linux_node_config", None),
+    "secrets-encrypted": put(CLUSTER, "database_encryption", {"state": "DECRYPTED"}),
+    "binary-authorization": put(CLUSTER, "binary_authorization", {"evaluation_mode": "DISABLED"}),
+    "no-anonymous-bindings": put(CLUSTER, "rbac_binding_config.enable_insecure_binding_system_unauthenticated", True),
+    "people-by-group": put(CLUSTER, "authenticator_groups_config", None),
+    "security-posture": put(CLUSTER, "security_posture_config.vulnerability_mode", "VULNERABILITY_DISABLED"),
+    "deletion-protection": put(CLUSTER, "deletion_protection", False),
+    "no-client-certificate": put(CLUSTER, "master_auth.client_certificate_config.issue_client_certificate", True),
+    # network
+    "ip-space-nodes": put(SUBNET, "ip_cidr_range", "10.10.0.0/27"),
+    "ip-space-pods": put(SUBNET, "secondary_ip_range.0.ip_cidr_range", "10.20.0.0/22"),
+    "ip-space-services": put(SUBNET, "secondary_ip_range.1.ip_cidr_range", "10.30.0.0/26"),
+    "ranges-apart": put(SUBNET, "secondary_ip_range.1.ip_cidr_range", "10.20.0.0/22"),
+    "private-google-access": put(SUBNET, "private_ip_google_access", False),
+    "no-automatic-subnets": put("google_compute_network.vpc", "auto_create_subnetworks", True),
+    "way-out": drop("google_compute_router_nat"),
+    "no-open-firewall": add("google_compute_firewall.ssh", source_ranges=["0.0.0.0/0"], direction="INGRESS"),
+    # identity
+    "project-roles": member("google_project_iam_member", "roles/storage.admin"),
+    "no-basic-roles": member("google_pubsub_topic_iam_member", "roles/editor"),
+    "no-public-members": member("google_storage_bucket_iam_member", "roles/storage.objectViewer", "allUsers"),
+    "narrow-storage-roles": member("google_storage_bucket_iam_member", "roles/storage.objectAdmin"),
+    "no-account-keys": add("google_service_account_key.k", service_account_id="x"),
+    "one-account-one-workload": put(
+        "google_service_account_iam_member.workload-batch", "member", "serviceAccount:other.svc.id.goog[batch/batch]"
+    ),
+    # storage
+    "bucket-region": put(DATA, "location", "US"),
+    "bucket-private": put(DATA, "public_access_prevention", "inherited"),
+    "bucket-uniform-access": put(DATA, "uniform_bucket_level_access", False),
+    "bucket-name": put(DATA, "name", "Not_A_Bucket"),
+    "bucket-storage-class": put(DATA, "storage_class", "STANDART"),
+    "bucket-lifecycle-actions": put(DATA, "lifecycle_rule", [ABORT, {"action": {"type": "Delte"}}]),
+    "aborted-uploads-end": put(DATA, "lifecycle_rule", []),
+    "checkpoints-do-not-age": put(CHECKPOINTS, "lifecycle_rule", [ABORT, DELETE_OLD]),
+    "checkpoints-without-soft-delete": put(CHECKPOINTS, "soft_delete_policy.retention_duration_seconds", 604_800),
+    "data-is-recoverable": put(DATA, "soft_delete_policy.retention_duration_seconds", 0),
+    "folders-without-versions": both(
+        put(DATA, "hierarchical_namespace", {"enabled": True}), put(DATA, "versioning", {"enabled": True})
+    ),
+    "image-tags-stay": put("google_artifact_registry_repository.images", "docker_config.immutable_tags", False),
+    # services
+    "ack-deadline": put(WORK, "ack_deadline_seconds", 601),
+    "evictions-do-not-bury": put(WORK, "dead_letter_policy.max_delivery_attempts", 3),
+    "backlog-is-kept": put(WORK, "message_retention_duration", "1200s"),
+    "drain-is-not-punished": put(WORK, "retry_policy.minimum_backoff", "30s"),
+    "dead-letters-arrive": put("google_pubsub_topic_iam_member.dead-agent", "role", "roles/pubsub.viewer"),
+    "database-private": put(DATABASE, "settings.ip_configuration.ipv4_enabled", True),
+    "database-backed-up": put(DATABASE, "settings.backup_configuration.point_in_time_recovery_enabled", False),
+    "database-by-identity": put("google_sql_user.batch", "type", "BUILT_IN"),
+    # alerts
+    "alert-durations": put(ALERT, "conditions.0.condition_prometheus_query_language.duration", "7s"),
+    "alert-queries-balance": put(ALERT, "conditions.0.condition_prometheus_query_language.query", "sum(rate(x[5m])"),
+    "alert-on-future-metrics": put(
+        ALERT, "conditions.0.condition_prometheus_query_language.disable_metric_validation", False
+    ),
+    "alerts-are-on-and-heard": put(ALERT, "enabled", False),
+}

@@ -1,0 +1,80 @@
+"""Each rule is broken by one edit, alone, in the shape of the specs and in the shape of a plan."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.contract.errors import InputError
+from infra.environments import load
+from infra.rules import RULES, judge, judge_environment, require_clean
+from infra.rules.model import Facts, Found
+from tests.infra.rules.breaking import BREAKING, sound
+from tests.infra.samples import EXAMPLE, hardened
+
+MAPS = {"labels", "resource_labels", "user_labels", "metadata"}
+
+
+def as_planned(value: Any, key: str = "") -> Any:
+    """The shape of `terraform show -json`: every block is a list."""
+    if isinstance(value, dict):
+        inner = {k: as_planned(v, k) for k, v in value.items()}
+        return inner if key in MAPS or key == "" else [inner]
+    if isinstance(value, list):
+        return [as_planned(v) if isinstance(v, dict) else v for v in value]
+    return value
+
+
+def in_plan_shape(facts: Facts) -> Facts:
+    found = tuple(Found(kind=f.kind, address=f.address, values=as_planned(dict(f.values))) for f in facts.found)
+    return replace(facts, found=found)
+
+
+def test_the_sound_facts_break_no_rule() -> None:
+    assert judge(sound()) == []
+    assert judge(in_plan_shape(sound())) == []
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("shape", [lambda facts: facts, in_plan_shape], ids=["specs", "plan"])
+def test_one_edit_breaks_exactly_its_rule(rule: str, shape: Any) -> None:
+    findings = judge(shape(BREAKING[rule](sound())))
+    assert {f.rule for f in findings} == {rule}
+    for finding in findings:
+        broken = finding.broken
+        assert all((broken.where, broken.got, broken.allowed, broken.fix)), broken
+
+
+def test_every_rule_says_why_and_who_says_so() -> None:
+    assert set(BREAKING) == set(RULES)
+    assert len(RULES) >= 40
+    for rule in RULES.values():
+        assert rule.title.endswith(".") and rule.reason and rule.source, rule
+
+
+@pytest.mark.parametrize("environment", ["example", "dev", "prod"])
+def test_no_shipped_environment_breaks_a_rule(environment: str) -> None:
+    assert judge_environment(load(environment)) == []
+
+
+def test_a_broken_environment_fails_before_terraform_with_the_rule_and_its_file() -> None:
+    groups = tuple(replace(g, zones=("us-central1-z",)) if g.name == "spot-a100" else g for g in EXAMPLE.groups)
+    with pytest.raises(InputError) as caught:
+        require_clean(replace(EXAMPLE, groups=groups))
+    lines = caught.value.lines()
+    assert "[zone-sells-the-gpu]" in lines and "infra/environments/example.py" in lines
+    assert "us-central1-a" in caught.value.allowed
+
+
+def test_production_asks_for_what_a_trial_may_leave_out() -> None:
+    broken = {f.rule for f in judge_environment(replace(EXAMPLE, production=True))}
+    assert {"dns-endpoint-inside", "secrets-encrypted", "deletion-protection", "flow-logs"} <= broken
+    assert judge_environment(hardened()) == []
+
+
+def test_judging_needs_no_cdk() -> None:
+    code = "import sys, infra.rules, infra.environments as e; infra.rules.judge_environment(e.load('example')); "
+    code += "sys.exit('cdktf' in sys.modules or 'jsii' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,50 @@
+"""An environment with everything on, from `example`: forks edit dev and prod, so tests leave those alone."""
+
+from dataclasses import replace
+
+from infra.contract.capacity import Capacity
+from infra.contract.pools import Role
+from infra.environments import Environment, load
+from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, Freeze, NodeGroup, Security
+
+EXAMPLE = load("example")
+
+
+def hardened() -> Environment:
+    """Production, extended grace, every kind of capacity."""
+    gang = NodeGroup(
+        name="gang",
+        role=Role.TRAINING,
+        capacity=Capacity.QUEUED,
+        machine_types=("a2-highgpu-1g",),
+        accelerator="nvidia-tesla-a100",
+        gpus_per_node=1,
+        max_nodes=4,
+    )
+    caps = tuple(AcceleratorCap(accelerator=c.accelerator, max_gpus=64) for c in EXAMPLE.auto_provisioning.accelerators)
+    return replace(
+        EXAMPLE,
+        production=True,
+        spot_grace_s=120,
+        groups=(*EXAMPLE.groups, gang),
+        auto_provisioning=replace(EXAMPLE.auto_provisioning, accelerators=caps),
+        network=replace(
+            EXAMPLE.network, flow_logs=True, authorized_ranges=(AuthorizedRange(name="bastion", cidr="10.50.0.0/28"),)
+        ),
+        cluster=replace(
+            EXAMPLE.cluster,
+            min_version="1.35",
+            dns_endpoint_public=False,
+            deletion_protection=True,
+            freezes=(Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z"),),
+        ),
+        security=Security(
+            kms_key="projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k",
+            binary_authorization=True,
+            rbac_security_group="gke-security-groups@example.org",
+            signed_kernel_modules=True,
+        ),
+        storage=replace(EXAMPLE.storage, allow_destroy=False),
+        database=replace(EXAMPLE.database, deletion_protection=True) if EXAMPLE.database else None,
+        budget=Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000),
+    )
