@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Self
 
 from infra.contract.lifecycle import EXIT_PREEMPTED, WINDOW_MARGIN_S
+from workloads.runtime import roll
 
 # Counted: the kubelet, torchrun and a terminal send these.
 NOTICES = (signal.SIGTERM, signal.SIGINT)
@@ -33,6 +34,8 @@ class Shutdown:
         self._clock, self._leave = clock, leave
         self._asked = threading.Event()
         self._signals = 0
+        self._notices: list[tuple[float, float | None]] = []
+        """When, and how long from then; None for the window that the asker has in mind."""
         self.received_at: float | None = None
         """Monotonic time of the first notice."""
         self.reason = ""
@@ -41,10 +44,13 @@ class Shutdown:
     def requested(self) -> bool:
         return self._asked.is_set()
 
-    def request(self, reason: str) -> None:
-        """Ask for the stop without a signal: a deadline, another rank, a drain."""
+    def request(self, reason: str, *, window_s: float | None = None) -> None:
+        """Ask for the stop without a signal: a deadline, another rank, a drain. A planned end brings its own
+        window; a later notice can only shorten it."""
+        now = self._clock()
+        self._notices.append((now, window_s))
         if not self._asked.is_set():
-            self.received_at, self.reason = self._clock(), reason
+            self.received_at, self.reason = now, reason
             self._asked.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -53,9 +59,8 @@ class Shutdown:
 
     def seconds_left(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> float:
         """What remains of the window, less what the way down costs; infinite before the notice."""
-        if self.received_at is None:
-            return math.inf
-        return self.received_at + window_s - margin_s - self._clock()
+        ends = [at + (window_s if own is None else own) for at, own in self._notices]
+        return min(ends, default=math.inf) - margin_s - self._clock()
 
     def notice(self, signum: int) -> None:
         """One delivered signal."""
@@ -74,7 +79,8 @@ class Shutdown:
 
         def enforce() -> None:
             self.wait()
-            time.sleep(max(0.0, self.seconds_left(window_s, margin_s)))
+            while (left := self.seconds_left(window_s, margin_s)) > 0:
+                time.sleep(min(left, 0.2))  # a later notice may shorten it
             self._leave(EXIT_PREEMPTED)
 
         threading.Thread(target=enforce, name="window-end", daemon=True).start()
@@ -88,6 +94,7 @@ class Shutdown:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_give_back_signals)
         threading.Thread(target=self._read, args=(reader,), name="shutdown", daemon=True).start()
+        roll.register()
         return self
 
     def _read(self, reader: int) -> None:

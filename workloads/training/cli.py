@@ -1,5 +1,7 @@
 """The door `python -m workloads train run`. Options here, torch only when the command runs."""
 
+import os
+import time
 import traceback
 from importlib import import_module
 from pathlib import Path
@@ -48,6 +50,9 @@ def run(
 
     phases = Phases.of_process()
     phases.lap("interpreter")
+    from workloads.runtime.deadline import node_annotations, planned_end
+
+    deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
     from workloads.training.config import TrainConfig
 
     launch = import_module(launcher).launch
@@ -65,6 +70,7 @@ def run(
         batch=batch,
         seed=seed,
         device=device,
+        deadline=deadline,
         events=events,
         window_s=window,
         report_every=report_every,

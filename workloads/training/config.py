@@ -35,6 +35,8 @@ class TrainConfig:
     rendezvous: str = ""
     """HOST:PORT that all nodes reach; needed for more than one node."""
     window_s: float = DEFAULT_WINDOW.pod_s
+    deadline: float | None = None
+    """Unix time at which the node is known to end; the run stops before it."""
     events: Path | None = None
     report_every: int = 5
     """Steps between two `window` events."""

@@ -103,7 +103,8 @@ def _pass_on(shutdown: Shutdown, board: Board, window_s: float) -> None:
     """Thread of the agent: the notice goes to every rank; at the window's end none may be left."""
     shutdown.wait()
     _signal(board.notice(), signal.SIGTERM)
-    time.sleep(max(0.0, shutdown.seconds_left(window_s, AGENT_MARGIN_S)))
+    while (left := shutdown.seconds_left(window_s, AGENT_MARGIN_S)) > 0:
+        time.sleep(min(left, 0.2))
     _signal(board.pids(), signal.SIGKILL)
     notices.leave_now(lifecycle.EXIT_PREEMPTED)
 

@@ -12,6 +12,7 @@ from infra.contract import lifecycle
 from infra.contract.errors import InputError
 from infra.contract.telemetry import KIND_TRAINING
 from workloads.checkpoint import Preempted
+from workloads.runtime import deadline
 from workloads.runtime import shutdown as notices
 from workloads.runtime.events import EventLog
 from workloads.runtime.phases import Phases
@@ -63,6 +64,8 @@ def run_rank(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) 
     local_rank = int(os.environ["LOCAL_RANK"])
     shutdown = notices.of_process()
     shutdown.leave_after(config.window_s)
+    if config.deadline is not None:
+        deadline.keep(shutdown, config.deadline, lead_s=max(config.window_s, deadline.DEFAULT_LEAD_S))
     if board.register(local_rank):
         shutdown.request("notice before the start")
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)

@@ -14,6 +14,7 @@ from workloads.training.config import TrainConfig
 from workloads.training.data import Corpus, Samples, mixed_seed
 from workloads.training.meter import Meter, digest
 from workloads.training.model import ByteGPT, next_byte_loss
+from workloads.training.pace import Pace
 from workloads.training.progress import Progress
 
 
@@ -44,6 +45,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.begin(ckpt.step, lead=rank == 0)
         if rank == 0:
             progress.say_resized()
+        pace = Pace(config.window_s)
         for step in range(ckpt.step, config.steps):
             torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
             inputs, following = share(samples, progress.consumed, config, rank)
@@ -53,6 +55,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
             optimizer.step()
             progress.advance()
             meter.step(step + 1, loss.detach())
+            pace.step()
             ckpt.tick(step + 1)
         meter.flush()
     return digest(model, optimizer)

@@ -3,11 +3,16 @@
 import os
 import signal
 import subprocess
+import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from infra.contract.telemetry import ENV_DEADLINE, ENV_RUN_DIR
 from tests.workloads.training.runs import Run, children, notice, power_loss
+from workloads.runtime.deadline import DEFAULT_LEAD_S
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +38,7 @@ def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Ru
     assert run.losses() == undisturbed.losses()
     restored = [e["step"] for e in run.of("restore")]
     assert len(restored) == 4 and restored[0] == 0
-    assert all(10 <= step for step in restored[1:3]) and restored[3] >= 20, "at most one interval is lost"
+    assert all(step >= 10 for step in restored[1:3]) and restored[3] >= 20, "at most one interval is lost"
 
 
 def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_path: Path) -> None:
@@ -71,6 +76,30 @@ def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
             notice(process)
 
     assert run.interrupted(3, twice) == 143
+
+
+def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path) -> None:
+    soon = datetime.fromtimestamp(time.time() + DEFAULT_LEAD_S + 1, tz=UTC).isoformat()
+    run = Run(folder=tmp_path, steps=100_000, env={ENV_DEADLINE: soon})
+    assert run.complete() == 143, run.log()
+    assert run.of("stop")[0]["reason"] == "planned end of the node"
+
+
+def test_a_deadline_in_the_past_is_bad_input(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, env={ENV_DEADLINE: "2001-01-01T00:00:00Z"})
+    assert run.complete() == 2
+    assert "the deadline has passed" in run.log()
+
+
+def test_the_prestop_hook_stops_the_run_in_order(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=100_000, env={ENV_RUN_DIR: str(tmp_path / "roll")})
+
+    def hook(process: subprocess.Popen[str]) -> None:
+        command = [sys.executable, "-m", "workloads.runtime.drain"]
+        subprocess.run(command, env={**os.environ, **run.env}, check=True)
+
+    assert run.interrupted(12, hook) == 143
+    assert run.of("stop")[0]["step"] >= 12
 
 
 def test_a_changed_seed_is_bad_input_and_not_retried(tmp_path: Path) -> None:
