@@ -56,6 +56,8 @@ class Checkpointer:
         self.step = 0
         """Steps done, as of the last tick or restore."""
         self.restored: Restored | None = None
+        self.failure = ""
+        """Why the last save that failed did, on every rank; training goes on."""
 
     def __enter__(self) -> Self:
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
@@ -71,6 +73,7 @@ class Checkpointer:
             tuning=self._tuning,
             damaged=self.restored.damaged,
             tell=self._tell,
+            stop_asked=lambda: self.stop.requested,
         )
         self._cadence = cadence_of(self._every, self._auto_interval_s, self._ranks, self.step)
         return self
@@ -94,16 +97,22 @@ class Checkpointer:
 
     def save(self, step: int) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight."""
-        self._saver.save(step, self._state)
-        self._cadence.saved(step)
+        if self._saver.save(step, self._state):
+            self._cadence.saved(step)
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Until the last save is durable; false if the time ran out or it failed."""
         return self._saver.wait(timeout_s)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a save is in flight: until its commit on the coordinator, until its upload elsewhere."""
+        return self._saver.busy
+
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
         """Around the optimizer's step: waits only while the state is being copied off the GPU."""
+        self._saver.overlaps = True
         self._saver.staged()
         yield
 
@@ -120,8 +129,9 @@ class Checkpointer:
         try:
             if kind is None:
                 if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
-                    self.save(self.step)
+                    self._saver.save(self.step, self._state, in_any_case=True)
                 self.wait(self._tuning.commit_timeout_s)
+                self._together(self._tuning.commit_timeout_s)
             elif kind is not Preempted:
                 self.wait(self._window_s)
         finally:
@@ -147,9 +157,15 @@ class Checkpointer:
             if self.stop.agreed and self._last_save_fits():
                 self.save(self.step)
                 self._saver.wait(max(0.0, self._seconds_left()))
+            if self.stop.agreed:
+                self._together(self._seconds_left())
         except (RankLost, InputError) as error:
             self._say(f"no last checkpoint: {error}")
         raise Preempted(self.step)
+
+    def _together(self, timeout_s: float) -> None:
+        """No rank leaves before the coordinator has committed: a launcher ends the others with the first to go."""
+        self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, timeout_s))
 
     def _seconds_left(self) -> float:
         left = self.stop.shutdown.seconds_left(self._window_s)
@@ -171,6 +187,7 @@ class Checkpointer:
         elif report.done == "staged":
             self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
         elif report.done == "failed":
+            self.failure = report.reason
             self._say(f"checkpoint of step {step} failed: {report.reason}; training goes on")
             self._emit("save_failed", step=step, reason=report.reason)
 

@@ -8,12 +8,25 @@ import google_crc32c
 _STEP = 8 << 20
 
 
+class Crc32c:
+    """A checksum that grows with its data. Memory must be writable: google_crc32c takes no memoryview, but a
+    ctypes array over the same memory."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def extend(self, data: memoryview) -> None:
+        for start in range(0, len(data), _STEP):
+            length = min(_STEP, len(data) - start)
+            chunk = (ctypes.c_ubyte * length).from_buffer(data, start)
+            self._value = google_crc32c.extend(self._value, chunk)  # pyright: ignore[reportArgumentType]
+
+    def hex(self) -> str:
+        return f"{self._value:08x}"
+
+
 def crc32c(data: memoryview) -> str:
-    """8 hex digits. google_crc32c takes no memoryview; a ctypes array over the same memory it does take."""
-    if data.readonly:
-        return f"{int(google_crc32c.value(bytes(data))):08x}"
-    value = 0
-    for start in range(0, len(data), _STEP):
-        length = min(_STEP, len(data) - start)
-        value = google_crc32c.extend(value, (ctypes.c_ubyte * length).from_buffer(data, start))  # pyright: ignore[reportArgumentType]
-    return f"{value:08x}"
+    """8 hex digits."""
+    running = Crc32c()
+    running.extend(data)
+    return running.hex()

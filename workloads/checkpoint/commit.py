@@ -20,7 +20,7 @@ from workloads.checkpoint.format import (
     parse_manifest,
 )
 from workloads.checkpoint.points import reach
-from workloads.checkpoint.storage import AlreadyExists, NotFound, Storage, StorageError, read_object
+from workloads.checkpoint.storage import AlreadyExists, NotFound, Stat, Storage, StorageError, read_object
 
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 1.0
@@ -41,7 +41,8 @@ def commit(
     """`abandoned(seconds)` waits that long and says whether to give up."""
     written = _wait_for_manifests(storage, own, timeout_s, abandoned)
     payloads = [read_object(storage, names.manifest_object(*_id(own), rank), limit=MAX_JSON_BYTES) for rank in written]
-    manifests = [_verified(storage, own, payload, written) for payload in payloads]
+    stored = {found.name: found for found in storage.list(names.attempt_prefix(*_id(own)))}
+    manifests = [_verified(stored, own, payload, written) for payload in payloads]
     reach("commit.verified")
     record = Commit(
         run=own.run,
@@ -89,16 +90,16 @@ def _exists(storage: Storage, name: str) -> bool:
     return True
 
 
-def _verified(storage: Storage, own: Manifest, payload: bytes, ranks: list[int]) -> Manifest:
+def _verified(stored: dict[str, Stat], own: Manifest, payload: bytes, ranks: list[int]) -> Manifest:
     """The manifest, if every shard it lists is there with its size (and checksum, where the store keeps one)."""
     manifest = parse_manifest(payload)
     if (*_id(manifest), manifest.world_size) != (*_id(own), own.world_size) or manifest.rank not in ranks:
         raise Damaged(f"the manifest of rank {manifest.rank} belongs to another attempt")
     for index, shard in enumerate(manifest.shards):
         name = manifest.shard_name(index)
-        found = storage.stat(name)
-        if found.bytes != shard.bytes or (found.crc32c or shard.crc32c) != shard.crc32c:
-            raise Damaged(f"{name} is stored with {found.bytes} bytes, crc32c {found.crc32c or 'unknown'}")
+        found = stored.get(name)
+        if found is None or found.bytes != shard.bytes or (found.crc32c or shard.crc32c) != shard.crc32c:
+            raise Damaged(f"{name} is not stored as it was sent: {found}")
     return manifest
 
 

@@ -109,9 +109,20 @@ def decode_commit(data: bytes, *, run: str, step: int) -> Commit:
         raise Damaged("the commit does not match its own digest")
     _checked_schema(body)
     commit = _build("commit", lambda: _commit(body))
-    if (commit.run, commit.step) != (run, step):
-        raise Damaged(f"the commit belongs to run {commit.run}, step {commit.step}")
+    if commit.run != run:
+        raise _other_run(commit.run, run)
+    if commit.step != step:
+        raise Damaged(f"the commit belongs to step {commit.step}")
     return commit
+
+
+def _other_run(found: str, run: str) -> InputError:
+    return InputError(
+        "checkpoint belongs to another run",
+        got=f"run {found}",
+        allowed=f"run {run}",
+        fix="resume under the run's own name: objects carry it, so a copied folder is not a new run",
+    )
 
 
 def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:

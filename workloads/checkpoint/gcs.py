@@ -36,6 +36,8 @@ _FIELDS = "items(name,size,updated,crc32c),nextPageToken"
 
 
 class GcsStorage:
+    read_bytes = 1 << 30
+
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
         self._client = client
         self._bucket = client.bucket(bucket)

@@ -5,6 +5,8 @@ and before its directory entry are flushed: a kill or a power cut leaves it whol
 """
 
 import errno
+import fcntl
+import mmap
 import os
 import secrets
 import time
@@ -28,6 +30,7 @@ from workloads.checkpoint.storage import (
 # Objects being written; not listed. What a killed writer left there goes after a day.
 INCOMING = ".incoming"
 INCOMING_MAX_AGE_S = 86_400.0
+DIRECT_MIN_BYTES = 1 << 20
 
 _KINDS: dict[int, type[StorageError]] = {
     errno.EEXIST: AlreadyExists,
@@ -49,6 +52,8 @@ def _refused(error: OSError, name: str) -> StorageError:
 
 
 class LocalStorage:
+    read_bytes = 4 << 20
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -149,12 +154,34 @@ class LocalStorage:
 def _write_new(path: Path, data: memoryview) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        done = 0
+        done = _write_past_the_cache(descriptor, data)
         while done < len(data):
             done += os.write(descriptor, data[done:])
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_past_the_cache(descriptor: int, data: memoryview) -> int:
+    """What of `data` went straight to the disk, which costs a tenth of the CPU time that training wants.
+
+    Memory and length must be aligned, and not every file system can: the caller writes the rest.
+    """
+    whole = len(data) // mmap.PAGESIZE * mmap.PAGESIZE
+    if whole < DIRECT_MIN_BYTES or not hasattr(os, "O_DIRECT"):
+        return 0
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    done = 0
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        while done < whole:
+            done += os.write(descriptor, data[done:whole])
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return done
 
 
 def _make_parents(folder: Path, root: Path) -> list[Path]:

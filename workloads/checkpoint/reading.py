@@ -4,8 +4,10 @@ Nothing is handed out that was not compared with its checksum. Damage raises Dam
 mend (another shape, another format) raises InputError.
 """
 
+import itertools
 import mmap
-import sys
+import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ import torch
 
 from infra.contract import names
 from infra.contract.errors import InputError
-from workloads.checkpoint.checksum import crc32c
+from workloads.checkpoint.checksum import Crc32c
 from workloads.checkpoint.format import (
     MAX_JSON_BYTES,
     Commit,
@@ -25,7 +27,7 @@ from workloads.checkpoint.format import (
     decode_manifest,
 )
 from workloads.checkpoint.pieces import dtype_of
-from workloads.checkpoint.storage import NotFound, Storage, StorageError, read_object
+from workloads.checkpoint.storage import NotFound, Storage, read_object
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,20 +119,49 @@ def _overlap(source: Source, want: Wanted) -> Copy | None:
     return Copy(source=source, into=into, start=tuple(start), extent=tuple(extent))
 
 
-class Streams:
-    """The verified bytes of the shards that some copies need."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Landing:
+    """Where a stretch of a rank's stream goes."""
+
+    at: int
+    into: torch.Tensor
+    """Its bytes."""
+
+
+class Transfer:
+    """Reads every shard that some copies need once and whole, verifies it, and puts its bytes where they belong.
+
+    Bytes pass through small buffers that are used again and again: fresh memory costs more to touch than
+    to fill. So a target may have been written when damage is found; the caller then overwrites it with an
+    older checkpoint or gives up.
+    """
 
     def __init__(self, storage: Storage, opened: Opened, *, parallel: int) -> None:
         self._storage, self._opened, self._parallel = storage, opened, parallel
-        self._memory: dict[int, memoryview] = {}
+        self._landings: dict[int, list[Landing]] = {}
+        self._own = threading.local()
 
-    def fetch(self, copies: Sequence[Copy]) -> None:
-        """Reads every shard once, whole, and compares it with its checksum."""
+    def run(self, copies: Sequence[Copy]) -> None:
+        boxes: dict[tuple[int, int], torch.Tensor] = {}
+        for copy in copies:
+            part, place = copy.source.part, (copy.source.rank, copy.source.part.at)
+            if place not in boxes:
+                whole = copy.extent == part.extent and copy.into.is_contiguous()
+                boxes[place] = copy.into if whole else torch.empty(part.extent, dtype=saved_dtype(part))
+                self._land(copy.source, boxes[place])
+        for stretches in self._landings.values():
+            stretches.sort(key=lambda stretch: stretch.at)
         needed = sorted({shard for copy in copies for shard in self._shards_of(copy.source)})
-        for rank in {rank for rank, _ in needed}:
-            self._memory[rank] = _anonymous_memory(self._opened.manifests[rank].length)
         with ThreadPoolExecutor(self._parallel, thread_name_prefix="restore") as pool:
-            list(pool.map(self._fetch_one, needed))
+            list(pool.map(self._fetch, needed))
+        for copy in copies:
+            box = boxes[(copy.source.rank, copy.source.part.at)]
+            if box is not copy.into:
+                copy.into.copy_(_narrowed(box, copy))
+
+    def _land(self, source: Source, into: torch.Tensor) -> None:
+        stretch = Landing(at=source.part.at, into=into.detach().view(-1).view(torch.uint8))
+        self._landings.setdefault(source.rank, []).append(stretch)
 
     def _shards_of(self, source: Source) -> list[tuple[int, int]]:
         start, end = source.part.at, source.part.at + source.part.bytes
@@ -142,31 +173,46 @@ class Streams:
             at += shard.bytes
         return found
 
-    def _fetch_one(self, which: tuple[int, int]) -> None:
+    def _fetch(self, which: tuple[int, int]) -> None:
         rank, index = which
         manifest = self._opened.manifests[rank]
-        start = sum(shard.bytes for shard in manifest.shards[:index])
-        shard = manifest.shards[index]
-        name = manifest.shard_name(index)
-        into = self._memory[rank][start : start + shard.bytes]
+        at = sum(shard.bytes for shard in manifest.shards[:index])
+        shard, name = manifest.shards[index], manifest.shard_name(index)
+        running = Crc32c()
         try:
-            self._storage.read_into(name, 0, into)
+            for start in range(0, shard.bytes, self._storage.read_bytes):
+                chunk = self._buffer(min(self._storage.read_bytes, shard.bytes - start))
+                self._storage.read_into(name, start, chunk)
+                running.extend(chunk)
+                self._scatter(rank, at + start, chunk)
         except (NotFound, EOFError) as error:
             raise Damaged(str(error)) from error
-        if (found := crc32c(into)) != shard.crc32c:
-            raise Damaged(f"{name} has crc32c {found}, committed was {shard.crc32c}")
+        if running.hex() != shard.crc32c:
+            raise Damaged(f"{name} has crc32c {running.hex()}, committed was {shard.crc32c}")
 
-    def copy(self, copies: Iterable[Copy]) -> None:
-        for copy in copies:
-            box = self._box(copy.source)
-            for axis, (start, length) in enumerate(zip(copy.start, copy.extent, strict=True)):
-                box = box.narrow(axis, start, length)
-            copy.into.copy_(box)
+    def _buffer(self, length: int) -> memoryview:
+        """This thread's."""
+        if len(getattr(self._own, "buffer", b"")) < length:
+            self._own.buffer = memoryview(mmap.mmap(-1, length))
+        return self._own.buffer[:length]
 
-    def _box(self, source: Source) -> torch.Tensor:
-        part = source.part
-        memory = self._memory[source.rank][part.at : part.at + part.bytes]
-        return torch.frombuffer(memory, dtype=saved_dtype(part)).view(part.extent)
+    def _scatter(self, rank: int, at: int, chunk: memoryview) -> None:
+        data = torch.frombuffer(chunk, dtype=torch.uint8)
+        landings = self._landings[rank]
+        # Parts of a stream do not overlap, so only the one before the chunk's start can reach into it.
+        first = max(0, bisect_left(landings, at, key=lambda landing: landing.at) - 1)
+        for landing in itertools.islice(landings, first, None):
+            if landing.at >= at + len(chunk):
+                break
+            low, high = max(at, landing.at), min(at + len(chunk), landing.at + len(landing.into))
+            if low < high:
+                landing.into[low - landing.at : high - landing.at].copy_(data[low - at : high - at])
+
+
+def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:
+    for axis, (start, length) in enumerate(zip(copy.start, copy.extent, strict=True)):
+        box = box.narrow(axis, start, length)
+    return box
 
 
 def saved_dtype(part: TensorPart) -> torch.dtype:
@@ -179,14 +225,3 @@ def saved_dtype(part: TensorPart) -> torch.dtype:
             fix="restore with the PyTorch version that wrote the checkpoint, or a newer one",
         )
     return dtype
-
-
-def _anonymous_memory(length: int) -> memoryview:
-    """Huge pages where the kernel gives them: first touches of small pages cost more than reading them."""
-    memory = mmap.mmap(-1, max(length, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if sys.platform == "linux":
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)
-
-
-UNREADABLE = (Damaged, StorageError)

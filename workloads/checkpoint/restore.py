@@ -1,7 +1,8 @@
 """Restore: the newest checkpoint whose every byte verifies, on all ranks or on none.
 
-Called by Checkpointer at start, and by `load_tensors` for readers without a process group. The user's state
-is touched only after every rank has verified its part, so a damaged checkpoint leaves no trace in it.
+Called by Checkpointer at start, and by `load_tensors` for readers without a process group. Tensors are
+filled while their checksums are computed; what damage spoiled, the next candidate overwrites, and if no
+candidate verifies the job ends: it never begins again from step 0 in silence while commits exist.
 """
 
 import time
@@ -16,7 +17,7 @@ from workloads.checkpoint.catalogue import committed_steps, runs
 from workloads.checkpoint.format import Damaged
 from workloads.checkpoint.points import reach
 from workloads.checkpoint.ranks import Ranks
-from workloads.checkpoint.reading import Opened, Streams, Wanted, open_step, plan, saved_dtype
+from workloads.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
 from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.settings import Tuning
 from workloads.checkpoint.storage import Storage, StorageError, open_storage
@@ -28,7 +29,7 @@ Skipped = list[tuple[int, str]]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restored:
     step: int
-    """0: nothing to restore, or nothing that verifies."""
+    """0: nothing to restore."""
     skipped: Skipped
     """Newer checkpoints and why each was passed over."""
     damaged: dict[int, str]
@@ -52,7 +53,18 @@ def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tun
             return Restored(step=step, skipped=skipped, damaged=damaged, seconds=seconds, bytes=size)
         skipped.append((step, reason))
         damaged[step] = attempt.attempt
+    if skipped:
+        raise _none_verifies(run, skipped)
     return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
+
+
+def _none_verifies(run: str, skipped: Skipped) -> InputError:
+    return InputError(
+        f"run {run} has checkpoints, and none of them verifies",
+        got="; ".join(f"step {step}: {reason}" for step, reason in skipped)[:600],
+        allowed="at least one that verifies, or a run without commits",
+        fix="bring back deleted objects (soft delete, versions), or begin anew under another run name",
+    )
 
 
 def _candidates(storage: Storage, run: str, ranks: Ranks) -> list[int]:
@@ -109,7 +121,7 @@ def _worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _Attempt:
-    """Restoring one step on one rank, in two halves: verify everything, then apply."""
+    """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load the rest."""
 
     def __init__(self, storage: Storage, run: str, step: int, state: dict[str, Any], rank: int, tuning: Tuning) -> None:
         self._storage, self._run, self._step, self._rank, self._tuning = storage, run, step, rank, tuning
@@ -120,14 +132,13 @@ class _Attempt:
         opened = open_step(self._storage, self._run, self._step)
         self.attempt = opened.commit.attempt
         self._target = Target(self._state, opened, self._rank)
-        self._copies = plan(opened, self._target.wanted(), rank=self._rank)
-        self._streams = Streams(self._storage, opened, parallel=self._tuning.parallel)
-        self._streams.fetch(self._copies)
+        copies = plan(opened, self._target.wanted(), rank=self._rank)
+        with torch.no_grad():
+            Transfer(self._storage, opened, parallel=self._tuning.parallel).run(copies)
         self._bytes = opened.commit.total_bytes
 
     def apply(self) -> int:
         with torch.no_grad():
-            self._streams.copy(self._copies)
             self._target.load()
         return self._bytes
 
@@ -163,10 +174,7 @@ def read_whole(storage: Storage, opened: Opened, keys: Collection[str] | None) -
             part = sources[0].part
             found[key] = torch.empty(part.shape, dtype=saved_dtype(part))
     wanted = [Wanted(key=key, offset=(0,) * into.ndim, into=into) for key, into in found.items()]
-    copies = plan(opened, wanted, rank=0)
-    streams = Streams(storage, opened, parallel=4)
-    streams.fetch(copies)
-    streams.copy(copies)
+    Transfer(storage, opened, parallel=4).run(plan(opened, wanted, rank=0))
     return found
 
 

@@ -26,6 +26,7 @@ class Retrying:
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.read_bytes = storage.read_bytes
         self._storage, self._budget_s, self._sleep, self._clock = storage, budget_s, sleep, clock
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:

@@ -19,7 +19,7 @@ from workloads.checkpoint.ranks import Ranks
 from workloads.checkpoint.settings import Tuning
 from workloads.checkpoint.staging import Staging
 from workloads.checkpoint.tree import Captured, capture
-from workloads.checkpoint.upload import Job
+from workloads.checkpoint.upload import ANOTHER_RANK_FAILED, Job
 from workloads.checkpoint.uploader import Report, Uploader
 
 Tell = Callable[[Report, int, float], None]
@@ -36,6 +36,7 @@ class Saver:
         tuning: Tuning,
         damaged: dict[int, str],
         tell: Tell,
+        stop_asked: Callable[[], bool],
     ) -> None:
         self._run, self._ranks, self._tuning, self._tell = run, ranks, tuning, tell
         self._damaged = damaged
@@ -46,6 +47,9 @@ class Saver:
         self._save = 0
         self._began = 0.0
         self._failure = ""
+        self._stop_asked = stop_asked
+        self.overlaps = False
+        """Whether the caller holds Checkpointer.lock() around its optimizer step, so that copying may go on meanwhile."""
         self.last_step = -1
         """Step of the newest save that was handed over."""
         self._full_save_s = math.inf
@@ -63,14 +67,18 @@ class Saver:
         if not self._staging.bytes:
             self._staging.prepare(pieces_of(capture(state), self._ranks.rank, self._ranks.world_size))
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
-        self._hear(self._uploader.finish(math.inf, meanwhile=self._drop_what_cannot_complete))
-        self._save += 1
-        self._began = time.monotonic()
+    def save(self, step: int, state: dict[str, Any], *, in_any_case: bool = False) -> bool:
+        """False: not done, because the ranks are about to stop and the upload before is not through."""
+        self._wait_for_room(in_any_case)
+        began = time.monotonic()
         mine, captured, pieces, length = self._stage(state)
         attempt = self._agree(mine, captured)
-        self.last_step = step
-        self._staging.wait()
+        if not attempt:
+            return False
+        if not self.overlaps:
+            self._staging.wait()
+        self._save += 1
+        self.last_step, self._began = step, began
         manifest = Manifest(
             run=self._run,
             step=step,
@@ -90,12 +98,28 @@ class Saver:
                 shard_bytes=self._tuning.shard_bytes,
                 manifest=manifest,
                 replace=replace,
-            )
+            ),
+            after=self._staging.wait if self._staging.copying else None,
         )
         self._tell(Report(save=self._save, done="staged", bytes=length), step, blocking_s)
+        return True
+
+    def _wait_for_room(self, in_any_case: bool) -> None:
+        """There is one staging buffer: back-pressure instead of more memory."""
+        patience_s = self._tuning.commit_timeout_s + self._tuning.retry_s
+        self._hear(
+            self._uploader.finish(
+                patience_s, give_up=self._drop_what_cannot_complete if in_any_case else self._drop_or_hurry
+            )
+        )
+        if self._uploader.busy and (in_any_case or not self._stop_asked()):
+            self._uploader.replace()
+            self._hear(self._uploader.finish(1.0))
 
     def _stage(self, state: dict[str, Any]) -> tuple[dict[str, Any], Captured, list[Piece], int]:
         """What to tell the others, and what was staged. A bad value is told, so that every rank raises it."""
+        if self._uploader.busy:
+            return {"skip": True}, _NOTHING, [], 0
         try:
             captured = capture(state)
             pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
@@ -111,15 +135,17 @@ class Saver:
         if "input" in decision:
             what, got, allowed, fix = decision["input"]
             raise InputError(what, got=got, allowed=allowed, fix=fix)
+        if "skip" in decision:
+            return ""
         if "differ" in decision:
             keys = sorted(captured.tensors.keys() - captured.per_rank)
             raise _different_states(self._ranks.agree(keys, _first_difference))
         if decision["failed"] and self._ranks.rank not in decision["told"]:
-            self._tell(Report(save=self._save - 1, done="failed", reason=decision["failed"]), self.last_step, 0.0)
+            self._tell(Report(save=self._save, done="failed", reason=decision["failed"]), self.last_step, 0.0)
         return decision["attempt"]
 
     def wait(self, timeout_s: float) -> bool:
-        self._hear(self._uploader.finish(timeout_s, meanwhile=self._drop_what_cannot_complete))
+        self._hear(self._uploader.finish(timeout_s, give_up=self._drop_what_cannot_complete))
         return not self._uploader.busy and not self._failure
 
     def poll(self) -> None:
@@ -143,10 +169,14 @@ class Saver:
                 self._full_save_s = time.monotonic() - self._began
             self._tell(report, self.last_step, time.monotonic() - self._began)
 
-    def _drop_what_cannot_complete(self) -> None:
+    def _drop_or_hurry(self) -> bool:
+        return self._drop_what_cannot_complete() or self._stop_asked()
+
+    def _drop_what_cannot_complete(self) -> bool:
         """The coordinator's uploader waits for shards that will not come if another rank's upload failed."""
         if self._ranks.coordinator and self._ranks.world_size > 1 and self._ranks.store.check([f"failed/{self._save}"]):
             self._uploader.abandon()
+        return False
 
 
 _NOTHING = Captured(skeleton={}, tensors={}, per_rank=frozenset())
@@ -166,10 +196,13 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     for outcome in outcomes:
         if "input" in outcome:
             return outcome
+    if any("skip" in outcome for outcome in outcomes):
+        return {"skip": True}
     if len({outcome["layout"] for outcome in outcomes}) > 1:
         return {"differ": True}
     failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
-    reason = next((f"rank {rank}: {why}" for rank, why in failed.items()), "")
+    causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
+    reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
     return {"attempt": secrets.token_hex(6), "failed": reason, "told": list(failed)}
 
 

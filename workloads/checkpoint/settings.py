@@ -35,7 +35,7 @@ class Tuning:
     min_interval_s: float = 30.0
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
-    niceness: int = 10
+    niceness: int = 5
     """Of the uploader process."""
 
     def __post_init__(self) -> None:

@@ -54,11 +54,15 @@ class Staging:
         reach("stage.end")
         return stream_bytes(pieces)
 
+    @property
+    def copying(self) -> bool:
+        """Whether a GPU is still copying what the last `stage` asked for."""
+        return self._copied is not None and not self._copied.query()
+
     def wait(self) -> None:
         """Until the last `stage` is complete: at once for CPU tensors."""
         if self._copied is not None:
             self._copied.synchronize()
-            self._copied = None
 
     def close(self) -> None:
         self._join()

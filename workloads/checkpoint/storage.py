@@ -52,6 +52,9 @@ class Stat:
 class Storage(Protocol):
     """Names are relative to the URL that the storage was opened with."""
 
+    read_bytes: int
+    """How much one read should ask for: little where a read is cheap, a whole shard where it is a request."""
+
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         """Create `name`, durably and whole or not at all. Raises AlreadyExists."""
         ...

@@ -15,6 +15,9 @@ from workloads.checkpoint.format import Manifest, Shard, TensorPart
 from workloads.checkpoint.points import reach
 from workloads.checkpoint.storage import AlreadyExists, Storage, StorageError
 
+# Reason of a save that failed on the coordinator only because another rank's part did.
+ANOTHER_RANK_FAILED = "another rank failed"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:

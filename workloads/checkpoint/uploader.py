@@ -6,6 +6,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -73,16 +74,26 @@ class Uploader:
         """Whether a save is in flight: on the coordinator until its commit, elsewhere until its upload."""
         return self._in_flight > 0
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Job, *, after: Callable[[], object] | None = None) -> None:
+        """`after`: wait for it first, in a thread; the save counts as in flight from now on."""
         assert not self.busy
         if self._process.poll() is not None:  # killed since: a new one has the same memory
             self._socket.close()
             self._start()
         self._in_flight = job.save
-        try:
+        if after is None:
+            self._send(job)
+        else:
+            threading.Thread(target=lambda: (after(), self._send(job)), name="hand-over", daemon=True).start()
+
+    def _send(self, job: Job) -> None:
+        with suppress(OSError):  # a dead uploader is noticed by the next poll
             self._socket.sendall(job.encode() + b"\n")
-        except OSError:
-            self._died()
+
+    def replace(self) -> None:
+        """An uploader that is stuck beyond every timeout: end it; the next save starts another."""
+        self._process.kill()
+        self._process.wait()
 
     def abandon(self) -> None:
         """Another rank failed: do not wait for its shards."""
@@ -98,12 +109,11 @@ class Uploader:
         reports, self._reports = self._reports, []
         return reports
 
-    def finish(self, timeout_s: float, *, meanwhile: Callable[[], object] = lambda: None) -> list[Report]:
-        """Until nothing is in flight or the time is over; `meanwhile` is called about 20 times a second."""
+    def finish(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> list[Report]:
+        """Until nothing is in flight, the time is over or `give_up` says so (asked about 20 times a second)."""
         deadline = time.monotonic() + timeout_s
         reports = self.poll()
-        while self.busy and (left := deadline - time.monotonic()) > 0:
-            meanwhile()
+        while self.busy and (left := deadline - time.monotonic()) > 0 and not give_up():
             reports += self.poll(min(0.05, left))
         return reports
 

@@ -7,6 +7,7 @@ own, and SIGTERM ignored. When the trainer is gone it commits what it has and le
 
 import argparse
 import json
+import math
 import mmap
 import os
 import queue
@@ -24,7 +25,10 @@ from workloads.checkpoint.points import reach
 from workloads.checkpoint.retention import Policy, retain
 from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.storage import Storage, StorageError, open_storage
-from workloads.checkpoint.upload import Job, upload
+from workloads.checkpoint.upload import ANOTHER_RANK_FAILED, Job, upload
+
+# How long a committed checkpoint is still hoped for once the trainer is gone.
+ORPHAN_PATIENCE_S = 60.0
 
 
 class Mailbox:
@@ -34,6 +38,7 @@ class Mailbox:
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._abandoned = threading.Event()
+        self._orphaned_at = math.inf
         threading.Thread(target=self._read, name="mailbox", daemon=True).start()
 
     def _read(self) -> None:
@@ -45,6 +50,7 @@ class Mailbox:
                 else:
                     self._abandoned.clear()
                     self._jobs.put(Job.decode(order))
+        self._orphaned_at = time.monotonic()
         self._jobs.put(None)
 
     def next(self) -> Job | None:
@@ -52,7 +58,7 @@ class Mailbox:
         return self._jobs.get()
 
     def abandoned(self, wait_s: float) -> bool:
-        return self._abandoned.wait(wait_s)
+        return self._abandoned.wait(wait_s) or time.monotonic() > self._orphaned_at + ORPHAN_PATIENCE_S
 
     def report(self, **fields: object) -> None:
         with suppress(OSError):  # nobody listens any more: finish all the same
@@ -90,7 +96,7 @@ def serve(mailbox: Mailbox, memory: Memory, storage: Storage, options: argparse.
             )
             mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
         except Abandoned:
-            mailbox.report(save=job.save, done="failed", reason="another rank failed")
+            mailbox.report(save=job.save, done="failed", reason=ANOTHER_RANK_FAILED)
             continue
         except (StorageError, Damaged, InputError, OSError, EOFError) as error:
             mailbox.report(save=job.save, done="failed", reason=f"{type(error).__name__}: {error}"[:500])

@@ -1,0 +1,153 @@
+"""The ways of saving that the checkpoint benchmark compares, behind one face. Used by checkpoint_rank."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
+
+from workloads.checkpoint import Checkpointer, PerRank
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Method(Protocol):
+    name: str
+
+    def begin(self, number: int) -> None:
+        """Returns when training may go on."""
+
+    def busy(self) -> bool: ...
+
+    def finish(self) -> None:
+        """Returns when the save is durable."""
+
+    def close(self) -> None: ...
+
+
+class Holdfast:
+    name = "holdfast"
+
+    def __init__(self, folder: Path, tensors: Tensors) -> None:
+        self._ckpt = Checkpointer(str(folder / self.name), {"t": PerRank(tensors)}, run="bench", every=10**9, keep=1)
+        self._ckpt.__enter__()
+        self._ckpt.tick(1)
+
+    def begin(self, number: int) -> None:
+        self._ckpt.save(number)
+
+    def busy(self) -> bool:
+        self._ckpt.poll()
+        return self._ckpt.busy
+
+    def finish(self) -> None:
+        assert self._ckpt.wait()
+
+    def close(self) -> None:
+        self._ckpt.close()
+
+
+class _Plain:
+    """A synchronous save into a fresh folder; the one before is removed, so that disks do not fill."""
+
+    name = ""
+
+    def __init__(self, folder: Path, tensors: Tensors) -> None:
+        self._folder, self._tensors = folder / self.name, tensors
+        self._last: Path | None = None
+
+    def target(self, number: int) -> Path:
+        target = self._folder / str(number)
+        if dist.get_rank() == 0 and self._last is not None:
+            shutil.rmtree(self._last, ignore_errors=True)
+        self._last = target
+        return target
+
+    def busy(self) -> bool:
+        return False
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TorchSave(_Plain):
+    name = "torch.save"
+
+    def begin(self, number: int) -> None:
+        target = self.target(number)
+        target.mkdir(parents=True, exist_ok=True)
+        with (target / f"{dist.get_rank()}.pt").open("wb") as file:
+            torch.save(self._tensors, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class DcpSave(_Plain):
+    name = "dcp.save"
+
+    def begin(self, number: int) -> None:
+        dcp.save(self._tensors, checkpoint_id=self.target(number))
+
+
+class _DcpAsync(_Plain):
+    kind = AsyncCheckpointerType.THREAD
+    shared = False
+
+    def __init__(self, folder: Path, tensors: Tensors) -> None:
+        super().__init__(folder, tensors)
+        options = StagingOptions(
+            use_pinned_memory=False,
+            use_shared_memory=self.shared,
+            use_async_staging=False,
+            use_non_blocking_copy=False,
+        )
+        self._stager = DefaultStager(options) if self.shared else None
+        self._future: Any = None
+        # Collectives of a save in the background must not meet those of the training loop.
+        self._group = dist.new_group(backend="gloo")
+
+    def begin(self, number: int) -> None:
+        answer = dcp.async_save(
+            self._tensors,
+            checkpoint_id=self.target(number),
+            process_group=self._group,
+            async_checkpointer_type=self.kind,
+            async_stager=self._stager,
+        )
+        self._future = answer.upload_completion if isinstance(answer, AsyncSaveResponse) else answer
+
+    def busy(self) -> bool:
+        return self._future is not None and not self._future.done()
+
+    def finish(self) -> None:
+        self._future.result()
+
+    def close(self) -> None:
+        if self._stager is not None:
+            self._stager.close()
+
+
+class DcpThread(_DcpAsync):
+    name = "dcp.async THREAD"
+
+
+class DcpProcess(_DcpAsync):
+    name = "dcp.async PROCESS"
+    kind = AsyncCheckpointerType.PROCESS
+
+
+class DcpShared(_DcpAsync):
+    name = "dcp.async PROCESS shm"
+    kind = AsyncCheckpointerType.PROCESS
+    shared = True
+
+
+METHODS: dict[str, type[Any]] = {m.name: m for m in (Holdfast, TorchSave, DcpSave, DcpThread, DcpProcess, DcpShared)}
+ASYNC = [DcpThread.name, DcpProcess.name, DcpShared.name]
+DCP = [DcpSave.name, *ASYNC]
