@@ -1,0 +1,244 @@
+"""Every field refuses a wrong value and says which field, what it got, what is allowed."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import environments
+from infra.contract.capacity import Capacity
+from infra.contract.errors import InputError
+from infra.contract.pools import Role
+from infra.environments import load, placeholders
+from infra.environments.schema import (
+    AcceleratorCap,
+    AuthorizedRange,
+    Budget,
+    Environment,
+    Freeze,
+    NodeGroup,
+    Quota,
+)
+from tests.infra.samples import EXAMPLE, hardened
+
+# Where the sections of an environment lie; one sample of each repeatable one.
+FREEZE = Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z")
+BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=100)
+RANGE = AuthorizedRange(name="office", cidr="10.50.0.0/28")
+QUOTA = Quota(source="spot-l4", gpus=4)
+CAP = AcceleratorCap(accelerator="nvidia-l4", max_gpus=8)
+SPOT = next(g for g in EXAMPLE.groups if g.name == "spot-l4")
+FLEX = next(g for g in EXAMPLE.groups if g.capacity is Capacity.FLEX_START)
+SYSTEM = next(g for g in EXAMPLE.groups if g.role is Role.SYSTEM)
+
+Make = Callable[[], object]
+
+
+def on(section: Any, **wrong: Any) -> Make:
+    return lambda: replace(section, **wrong)
+
+
+ENV, NET, CLUSTER, NAP = EXAMPLE, EXAMPLE.network, EXAMPLE.cluster, EXAMPLE.auto_provisioning
+SECURITY, STORAGE, QUEUE, ALERTS, DATABASE = (
+    EXAMPLE.security,
+    EXAMPLE.storage,
+    EXAMPLE.queue,
+    EXAMPLE.alerts,
+    EXAMPLE.database,
+)
+
+WRONG: list[tuple[str, str, Make]] = [
+    # class.field, a word of the message, how to get there
+    ("Environment.name", "name", on(ENV, name="Dev!")),
+    ("Environment.project_id", "project_id", on(ENV, project_id="My Project")),
+    ("Environment.project_number", "project_number", on(ENV, project_number="my-project")),
+    ("Environment.region", "region", on(ENV, region="us-central1-a")),
+    ("Environment.zones", "zones", on(ENV, zones=("europe-west4-a",))),
+    ("Environment.name_prefix", "service account id", on(ENV, name_prefix="a-much-too-long-one")),
+    ("Environment.state_bucket", "state_bucket", on(ENV, state_bucket="gs://state")),
+    ("Environment.spot_grace_s", "spot_grace_s", on(ENV, spot_grace_s=45)),
+    ("Environment.network", "nodes_cidr", on(NET, nodes_cidr="10.10.0.0/33")),
+    ("Environment.cluster", "release_channel", on(CLUSTER, release_channel="EXTENDED")),
+    ("Environment.groups", "role system", on(ENV, groups=(SPOT,))),
+    ("Environment.auto_provisioning", "max_vcpus", on(NAP, max_vcpus=0)),
+    ("Environment.quotas", "quotas[spot-h100]", on(ENV, quotas=(Quota(source="spot-h100", gpus=1),))),
+    ("Environment.security", "kms_key", on(SECURITY, kms_key="my-key")),
+    ("Environment.storage", "uncommitted_days", on(STORAGE, uncommitted_days=0)),
+    ("Environment.queue", "ack_deadline_s", on(QUEUE, ack_deadline_s=601)),
+    ("Environment.database", "tier", on(DATABASE, tier="large")),
+    ("Environment.alerts", "emails", on(ALERTS, emails=("nobody",))),
+    ("Environment.budget", "billing_account", on(BUDGET, billing_account="")),
+    ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
+    ("Environment.enable_apis", "enable_apis", on(ENV, enable_apis="yes")),
+    ("Environment.production", "production", on(ENV, production="no")),
+    ("Environment.allow_drills", "allow_drills", on(ENV, allow_drills=1)),
+    ("Network.nodes_cidr", "network.nodes_cidr", on(NET, nodes_cidr="10.10.0.1/22")),
+    ("Network.pods_cidr", "network.pods_cidr", on(NET, pods_cidr="10.20.0.0/24")),
+    ("Network.services_cidr", "overlaps pods_cidr", on(NET, services_cidr="10.20.0.0/22")),
+    ("Network.database_cidr", "network.database_cidr", on(NET, database_cidr="10.40.0.0")),
+    ("Network.max_pods_per_node", "max_pods_per_node", on(NET, max_pods_per_node=100)),
+    ("Network.authorized_ranges", "network.authorized_ranges", on(NET, authorized_ranges=(RANGE, RANGE))),
+    ("Network.flow_logs", "network.flow_logs", on(NET, flow_logs="on")),
+    ("AuthorizedRange.name", "a name", on(RANGE, name="")),
+    ("AuthorizedRange.cidr", "authorized_ranges[office].cidr", on(RANGE, cidr="office")),
+    ("Cluster.release_channel", "cluster.release_channel", on(CLUSTER, release_channel="REGLAR")),
+    ("Cluster.min_version", "cluster.min_version", on(CLUSTER, min_version="v1.35")),
+    ("Cluster.maintenance_start", "maintenance_start", on(CLUSTER, maintenance_start="02:00")),
+    ("Cluster.maintenance_end", "hours", on(CLUSTER, maintenance_end="2026-01-01T03:00:00Z")),
+    ("Cluster.maintenance_days", "maintenance_days", on(CLUSTER, maintenance_days="weekends")),
+    ("Cluster.freezes", "cluster.freezes", on(CLUSTER, freezes=(FREEZE,) * 4)),
+    ("Cluster.autoscaling_profile", "autoscaling_profile", on(CLUSTER, autoscaling_profile="FAST")),
+    ("Cluster.dns_endpoint_public", "dns_endpoint_public", on(CLUSTER, dns_endpoint_public=None)),
+    ("Cluster.deletion_protection", "deletion_protection", on(CLUSTER, deletion_protection="yes")),
+    ("Freeze.name", "a name", on(FREEZE, name="")),
+    ("Freeze.start", "in days", on(FREEZE, start="2026-10-01T00:00:00Z")),
+    ("Freeze.end", "freezes[year-end].end", on(FREEZE, end="2027-01-04")),
+    ("NodeGroup.name", "groups[].name", on(SPOT, name="Spot_L4")),
+    ("NodeGroup.role", "groups[spot-l4].role", on(SPOT, role="trainig")),
+    ("NodeGroup.capacity", "spot", on(SPOT, capacity="spot+flex-start")),
+    ("NodeGroup.machine_types", "g2-standard-8 has 1 x nvidia-l4", on(SPOT, gpus_per_node=2)),
+    ("NodeGroup.accelerator", "nvidia-l4", on(SPOT, accelerator="nvidia-l40")),
+    ("NodeGroup.gpus_per_node", "g2-standard-24", on(SPOT, machine_types=("g2-standard-8",), gpus_per_node=2)),
+    ("NodeGroup.min_nodes", "min_nodes", on(SPOT, min_nodes=9)),
+    ("NodeGroup.max_nodes", "max_nodes", on(SPOT, max_nodes=float("inf"))),
+    ("NodeGroup.zones", "zones", on(SPOT, zones=("us-central1-a", "us-central1-a"))),
+    ("NodeGroup.disk_gib", "disk_gib", on(SPOT, disk_gib=10)),
+    ("NodeGroup.disk_type", "pd-balanced", on(SPOT, disk_type="pd-balance")),
+    ("NodeGroup.local_ssds", "local_ssds", on(SPOT, local_ssds=-1)),
+    ("NodeGroup.max_run_s", "600 to 604,800", on(FLEX, max_run_s=8 * 86_400)),
+    ("NodeGroup.evict_untolerating", "Spot groups only", on(SYSTEM, evict_untolerating=True)),
+    ("AutoProvisioning.max_vcpus", "max_vcpus", on(NAP, max_vcpus=-1)),
+    ("AutoProvisioning.max_memory_gib", "max_memory_gib", on(NAP, max_memory_gib=float("nan"))),
+    ("AutoProvisioning.accelerators", "accelerators", on(NAP, accelerators=(CAP, CAP))),
+    ("AutoProvisioning.disk_gib", "disk_gib", on(NAP, disk_gib=1)),
+    ("AutoProvisioning.disk_type", "disk_type", on(NAP, disk_type="pd-standard")),
+    ("AutoProvisioning.max_nodes", "max_nodes", on(NAP, max_nodes=0)),
+    ("AcceleratorCap.accelerator", "nvidia-tesla-a100", on(CAP, accelerator="nvidia.com/gpu")),
+    ("AcceleratorCap.max_gpus", "max_gpus", on(CAP, max_gpus=0)),
+    ("Quota.source", "quotas[].source", on(QUOTA, source="")),
+    ("Quota.gpus", "quotas[spot-l4].gpus", on(QUOTA, gpus=0)),
+    ("Security.kms_key", "security.kms_key", on(SECURITY, kms_key="projects/p")),
+    ("Security.binary_authorization", "binary_authorization", on(SECURITY, binary_authorization="on")),
+    ("Security.rbac_security_group", "gke-security-groups@", on(SECURITY, rbac_security_group="team@example.org")),
+    ("Security.signed_kernel_modules", "signed_kernel_modules", on(SECURITY, signed_kernel_modules=2)),
+    ("Security.vulnerability_scanning", "vulnerability_scanning", on(SECURITY, vulnerability_scanning="basic")),
+    ("Storage.hierarchical_namespace", "hierarchical_namespace", on(STORAGE, hierarchical_namespace="yes")),
+    ("Storage.data_soft_delete_days", "data_soft_delete_days", on(STORAGE, data_soft_delete_days=3)),
+    ("Storage.uncommitted_days", "uncommitted_days", on(STORAGE, uncommitted_days=31)),
+    ("Storage.allow_destroy", "allow_destroy", on(STORAGE, allow_destroy="never")),
+    ("Queue.ack_deadline_s", "queue.ack_deadline_s", on(QUEUE, ack_deadline_s=5)),
+    ("Queue.retention_days", "queue.retention_days", on(QUEUE, retention_days=8)),
+    ("Queue.max_delivery_attempts", "queue.max_delivery_attempts", on(QUEUE, max_delivery_attempts=3)),
+    ("Queue.min_backoff_s", "queue.min_backoff_s", on(QUEUE, min_backoff_s=0)),
+    ("Queue.max_backoff_s", "queue.max_backoff_s", on(QUEUE, min_backoff_s=50, max_backoff_s=40)),
+    ("Database.tier", "database.tier", on(DATABASE, tier="db-n1-standard-1")),
+    ("Database.disk_gib", "database.disk_gib", on(DATABASE, disk_gib=1)),
+    ("Database.highly_available", "highly_available", on(DATABASE, highly_available="yes")),
+    ("Database.backup_days", "backup_days", on(DATABASE, backup_days=0)),
+    ("Database.deletion_protection", "deletion_protection", on(DATABASE, deletion_protection=0)),
+    ("Alerts.emails", "alerts.emails", on(ALERTS, emails=("on call@example.org",))),
+    ("Alerts.channels", "alerts.channels", on(ALERTS, channels=("slack",))),
+    ("Alerts.runbook_base_url", "runbook_base_url", on(ALERTS, runbook_base_url="http://wiki")),
+    ("Alerts.on_demand_pending_s", "on_demand_pending_s", on(ALERTS, on_demand_pending_s=1)),
+    ("Alerts.spot_pending_s", "spot_pending_s", on(ALERTS, spot_pending_s=0)),
+    ("Alerts.flex_pending_s", "flex_pending_s", on(ALERTS, flex_pending_s=10**9)),
+    ("Alerts.checkpoint_age_s", "checkpoint_age_s", on(ALERTS, checkpoint_age_s=-3)),
+    ("Alerts.preemptions_per_hour", "preemptions_per_hour", on(ALERTS, preemptions_per_hour=0)),
+    ("Alerts.goodput_min", "goodput_min", on(ALERTS, goodput_min=80)),
+    ("Alerts.batch_oldest_s", "batch_oldest_s", on(ALERTS, batch_oldest_s=True)),
+    ("Alerts.heartbeat_s", "heartbeat_s", on(ALERTS, heartbeat_s=1)),
+    ("Budget.billing_account", "budget.billing_account", on(BUDGET, billing_account="my account")),
+    ("Budget.monthly_usd", "budget.monthly_usd", on(BUDGET, monthly_usd=0)),
+    ("Budget.thresholds", "budget.thresholds", on(BUDGET, thresholds=())),
+]
+
+
+@pytest.mark.parametrize(("field", "word", "make"), WRONG, ids=[w[0] for w in WRONG])
+def test_a_wrong_value_is_refused_with_its_field(field: str, word: str, make: Make) -> None:
+    with pytest.raises(InputError) as caught:
+        make()
+    error = caught.value
+    assert word in error.lines(), error.lines()
+    assert len(error.lines().splitlines()) == 4
+    assert all((error.what, error.allowed, error.fix))
+
+
+def schema_fields(kind: type) -> set[str]:
+    import typing
+
+    found: set[str] = set()
+    hints = typing.get_type_hints(kind)
+    for field in fields(kind):
+        found.add(f"{kind.__name__}.{field.name}")
+        for part in (hints[field.name], *typing.get_args(hints[field.name])):
+            if isinstance(part, type) and is_dataclass(part):
+                found |= schema_fields(part)
+    return found
+
+
+def test_every_field_of_the_schema_is_in_the_table() -> None:
+    missing = schema_fields(Environment) - {field for field, _, _ in WRONG}
+    assert not missing, f"a field without a test of a wrong value: {sorted(missing)}"
+
+
+def test_an_unknown_environment_names_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        load("exmaple")
+    assert "did you mean example?" in caught.value.fix
+
+
+def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Path(environments.__file__).with_name("example.py").read_text()
+    broken = text.replace('name="example"', 'name="broken"').replace("gpus_per_node=1", "gpus_per_node=2", 1)
+    (tmp_path / "broken.py").write_text(broken)
+    monkeypatch.setattr(environments, "_FOLDER", tmp_path)
+    monkeypatch.setattr(environments, "__path__", [str(tmp_path)])
+    importlib.invalidate_caches()
+    line = next(i for i, text in enumerate(broken.splitlines(), 1) if "gpus_per_node=2" in text)
+    with pytest.raises(InputError) as caught:
+        load("broken")
+    where, field = caught.value.what.split(": ", 1)
+    path, _, got = where.partition(":")
+    assert path == "infra/environments/broken.py"
+    assert abs(int(got) - line) <= 6, "the line of the group's literal"
+    assert field.startswith("groups[serving].machine_types")
+
+
+def test_placeholders_are_found_wherever_they_stand() -> None:
+    assert placeholders(EXAMPLE) == []
+    unsettled = replace(
+        EXAMPLE,
+        project_id="CHANGE-ME",
+        alerts=replace(EXAMPLE.alerts, emails=("CHANGE-ME@example.org",)),
+        budget=Budget(billing_account="CHANGE-ME", monthly_usd=1),
+    )
+    assert placeholders(unsettled) == ["project_id", "alerts.emails[0]", "budget.billing_account"]
+    assert unsettled.bucket("data").startswith("change-me-")
+
+
+def test_a_group_of_several_machine_types_is_several_pools_of_one_class() -> None:
+    pools = [p for p in EXAMPLE.pools() if p.pool_class == SPOT.name]
+    assert [p.machine_type for p in pools] == list(SPOT.machine_types)
+    assert len({p.name for p in pools}) == len(pools)
+    assert all({"provisioning-tier", "nvidia.com/gpu"} == {t.key for t in p.taints} for p in pools)
+
+
+def test_eviction_of_untolerating_pods_is_a_taint_effect() -> None:
+    group: NodeGroup = replace(SPOT, evict_untolerating=True)
+    assert "provisioning-tier=preemptible:NoExecute" in [str(t) for t in group.taints()]
+
+
+def test_the_extended_window_reaches_spot_pools_only() -> None:
+    for pool in hardened().pools():
+        assert pool.window.pod_s == (105 if pool.capacity is Capacity.SPOT else 15)
+
+
+def test_auto_provisioning_offers_what_the_groups_leave_of_the_cap() -> None:
+    group_gpus = sum(p.max_nodes for p in EXAMPLE.pools() if p.accelerator == "nvidia-l4")
+    assert EXAMPLE.quota_gpus("nvidia-l4") == EXAMPLE.auto_provisioning.cap("nvidia-l4") - group_gpus
+    assert replace(EXAMPLE, quotas=(QUOTA,)).quota_gpus("spot-l4") == 4
