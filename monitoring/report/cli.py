@@ -1,0 +1,92 @@
+"""Body of `python -m monitoring report`: reads, judges, writes. Imported only when the command runs."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
+from monitoring.events import read_folder
+from monitoring.ledger import ledgers
+from monitoring.report.model import Report, build
+from monitoring.report.objectives import Verdict
+
+
+def write_report(events: Path, summary: Path | None, out: Path, *, as_json: bool) -> int:
+    """Returns the exit code: 1 if an objective is broken."""
+    from monitoring.report.page import render
+
+    report = read_report(events, summary)
+    write_whole(out, render(report))
+    print(json.dumps(report.as_json()) if as_json else report.answer)
+    print(f"Next: open {out}", file=sys.stderr)
+    return exit_code(report)
+
+
+def read_report(events: Path, summary: Path | None) -> Report:
+    reading = read_folder(events)
+    if not reading.events:
+        raise Unjudged(f"no usable event line under {events}: {dict(reading.problems) or 'the files are empty'}")
+    return build(ledgers(reading.events), reading.problems, read_summary(summary))
+
+
+def exit_code(report: Report) -> int:
+    broken = any(goal.verdict is Verdict.BROKEN for goal in report.objectives)
+    return EXIT_FINDINGS if broken else EXIT_DONE
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def read_summary(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _bad_summary(path, error.strerror or "cannot be read") from error
+    except ValueError as error:
+        raise _bad_summary(path, f"no JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise _bad_summary(path, "no object")
+    for part in ("training", "batch"):
+        _check_part(path, part, found.get(part, {}))
+    return found
+
+
+COUNTS = (
+    "evictions",
+    "kills",
+    "steps",
+    "lost_steps",
+    "save_every",
+    "false_completions",
+    "documents",
+    "lost",
+    "duplicated",
+)
+
+
+def _check_part(path: Path, name: str, part: Any) -> None:
+    if not isinstance(part, dict):
+        raise _bad_summary(path, f"{name} is no object")
+    wrong = [key for key in COUNTS if key in part and not isinstance(part[key], int)]
+    if wrong:
+        raise _bad_summary(path, f"{name}.{wrong[0]} is no whole number: {part[wrong[0]]!r}")
+    if "naive" in part:
+        _check_part(path, f"{name}.naive", part["naive"])
+
+
+def _bad_summary(path: Path, got: str) -> InputError:
+    return InputError(
+        f"summary {path} is not usable",
+        got=got,
+        allowed="a JSON object with the objects training and batch, both optional",
+        fix="give the summary.json that the demo or the drill wrote, or leave --summary away",
+    )

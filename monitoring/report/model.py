@@ -1,0 +1,113 @@
+"""The content of a report, as plain data: what page.py draws and `--json` prints.
+
+Called by cli.py. Pure: ledgers, problems and the demo's summary in; a Report out.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
+from monitoring.ledger import Ledger
+from monitoring.report.objectives import Objective, objectives
+from monitoring.report.words import answer, next_steps
+
+SCHEMA = "holdfast.report/1"
+# Jobs of one experiment share a stem; the suffix says what a job is compared as.
+BASELINE, NAIVE = "-baseline", "-naive"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """One number worth a large font."""
+
+    label: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    answer: str
+    figures: tuple[Figure, ...]
+    objectives: tuple[Objective, ...]
+    ledgers: tuple[Ledger, ...]
+    next_steps: tuple[str, ...]
+    problems: Mapping[str, int] = field(default_factory=dict[str, int])
+    summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def of_kind(self, kind: str) -> list[Ledger]:
+        return [ledger for ledger in self.ledgers if ledger.kind == kind]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "answer": self.answer,
+            "objectives": [asdict(o) for o in self.objectives],
+            "jobs": [job_row(ledger) for ledger in self.ledgers],
+            "next_steps": list(self.next_steps),
+            "problems": dict(self.problems),
+            "summary": dict(self.summary),
+        }
+
+
+def build(ledgers: Sequence[Ledger], problems: Mapping[str, int], summary: Mapping[str, Any]) -> Report:
+    ordered = tuple(
+        sorted(ledgers, key=lambda ledger: (ledger.kind != KIND_TRAINING, role_order(ledger.job), ledger.job))
+    )
+    goals = objectives(ordered, summary)
+    return Report(
+        answer=answer(ordered, summary),
+        figures=figures(ordered, summary),
+        objectives=goals,
+        ledgers=ordered,
+        next_steps=next_steps(ordered, goals, problems),
+        problems=problems,
+        summary=summary,
+    )
+
+
+def role_order(job: str) -> int:
+    return 0 if job.endswith(BASELINE) else 2 if job.endswith(NAIVE) else 1
+
+
+def job_row(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "job": ledger.job,
+        "kind": ledger.kind,
+        "seconds": round(ledger.seconds, 3),
+        "lanes": ledger.lanes,
+        "goodput": round(ledger.goodput, 4),
+        "evictions": len(ledger.recoveries),
+        "lost": ledger.account.lost,
+        "states_seconds": {state.value: us / 1e6 for state, us in ledger.totals_us().items()},
+        "recoveries": [asdict(r) | {"seconds": r.seconds} for r in ledger.recoveries],
+    }
+
+
+def figures(ledgers: Sequence[Ledger], summary: Mapping[str, Any]) -> tuple[Figure, ...]:
+    """What survived, in four numbers; only those that the events or the summary can tell."""
+    ours = [ledger for ledger in ledgers if role_order(ledger.job) == 1]
+    shown: list[Figure] = []
+    training = [ledger for ledger in ours if ledger.kind == KIND_TRAINING]
+    batch = [ledger for ledger in ours if ledger.kind == KIND_BATCH]
+    evictions = sum(len(ledger.recoveries) for ledger in ours)
+    if ours:
+        kills = sum(r.signal.upper() in ("SIGKILL", "KILL") for ledger in ours for r in ledger.recoveries)
+        shown.append(Figure(label="evictions", value=str(evictions), note=f"{kills} of them without warning"))
+    if training:
+        wall, useful = sum(t.wall_us for t in training), sum(t.goodput * t.wall_us for t in training)
+        note = f"{sum(t.account.lost for t in training)} steps done again"
+        shown.append(Figure(label="useful training time", value=f"{useful / wall:.0%}" if wall else "none", note=note))
+    back = [r.seconds for ledger in ours for r in ledger.recoveries if r.seconds is not None]
+    if back:
+        note = f"longest {max(back):.1f} s, n = {len(back)}"
+        shown.append(Figure(label="back at work, median", value=f"{statistics.median(back):.1f} s", note=note))
+    documents = summary.get("batch", {}).get("documents")
+    if batch and documents:
+        lost, twice = summary["batch"].get("lost", "?"), summary["batch"].get("duplicated", "?")
+        shown.append(
+            Figure(label="documents stored once", value=f"{documents:,}", note=f"{lost} lost, {twice} duplicated")
+        )
+    return tuple(shown)

@@ -1,0 +1,86 @@
+"""Goals with what was measured and a verdict. Called by model.py; pure.
+
+A goal is judged only on what the events or the summary say; what they do not say is inconclusive.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
+from monitoring.ledger import Ledger
+
+
+class Verdict(StrEnum):
+    HELD = "held"
+    BROKEN = "broken"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Objective:
+    goal: str
+    measured: str
+    verdict: Verdict
+    n: int
+    """How many observations the verdict rests on."""
+
+
+def judged(goal: str, held: bool | None, measured: str, n: int) -> Objective:
+    verdict = Verdict.INCONCLUSIVE if held is None or n == 0 else Verdict.HELD if held else Verdict.BROKEN
+    return Objective(goal=goal, measured=measured, verdict=verdict, n=n)
+
+
+def objectives(ledgers: Sequence[Ledger], summary: Mapping[str, Any]) -> tuple[Objective, ...]:
+    training, batch = summary.get("training"), summary.get("batch")
+    rows: list[Objective] = []
+    if training:
+        rows += _training(training, ledgers)
+    if batch:
+        rows += _batch(batch)
+    rows += [_every_eviction_recovered(ledgers, kind) for kind in (KIND_TRAINING, KIND_BATCH) if _ours(ledgers, kind)]
+    return tuple(rows)
+
+
+def _ours(ledgers: Iterable[Ledger], kind: str) -> list[Ledger]:
+    """Neither a baseline nor the naive twin: the runs that must survive."""
+    return [x for x in ledgers if x.kind == kind and not x.job.endswith(("-baseline", "-naive"))]
+
+
+def _training(said: Mapping[str, Any], ledgers: Sequence[Ledger]) -> Iterable[Objective]:
+    evictions = int(said.get("evictions", 0))
+    exact = said.get("bit_exact")
+    found = "not compared" if exact is None else "identical to the last bit" if exact else "different"
+    yield judged("final parameters equal those of an undisturbed run", exact, found, evictions)
+    false = said.get("false_completions")
+    if false is not None:
+        yield judged("never called complete before the last step", false == 0, f"{false} times", evictions)
+    losses = [r.lost_steps for x in _ours(ledgers, KIND_TRAINING) for r in x.recoveries]
+    every = said.get("save_every")
+    if every and losses:
+        # A kill can hit while the newest interval is still being uploaded, so two is the bound, not one.
+        goal = f"an eviction costs less than two checkpoint intervals of {every} steps"
+        yield judged(goal, max(losses) < 2 * every, f"at most {max(losses)} steps", len(losses))
+
+
+def _batch(said: Mapping[str, Any]) -> Iterable[Objective]:
+    documents, kills = int(said.get("documents", 0)), int(said.get("kills", 0))
+    for goal, key in (("no document lost", "lost"), ("no document stored twice", "duplicated")):
+        number = said.get(key)
+        measured = "not counted" if number is None else f"{number} of {documents:,}"
+        yield judged(f"{goal} under {kills} kills", None if number is None else number == 0, measured, documents)
+    same = said.get("same_scores")
+    if same is not None:
+        yield judged("scores equal those of an undisturbed run", same, "equal" if same else "different", documents)
+
+
+def _every_eviction_recovered(ledgers: Sequence[Ledger], kind: str) -> Objective:
+    recoveries = [r for x in _ours(ledgers, kind) for r in x.recoveries]
+    back = [r.seconds for r in recoveries if r.seconds is not None]
+    # The last worker of a batch may die when the queue is already empty: nobody has to come back for it.
+    held = len(back) == len(recoveries) if kind == KIND_TRAINING else None if not back else True
+    slowest = f", slowest after {max(back):.1f} s" if back else ""
+    return judged(
+        f"{kind}: work goes on after each eviction", held, f"{len(back)} of {len(recoveries)}{slowest}", len(recoveries)
+    )

@@ -1,0 +1,112 @@
+"""Draws a Report as one HTML file: no address outside it, no script, light, dark and on paper.
+
+Called by cli.py.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
+from monitoring.ledger import Ledger
+from monitoring.report import charts
+from monitoring.report.model import Report
+from monitoring.report.words import duration, naive_sentence
+
+HERE = Path(__file__).parent
+MEANING = {
+    "productive": "work that was kept",
+    "straggling": "kept work, the part beyond 1.25 times the job's usual pace",
+    "checkpointing": "the part of a save for which work stood still",
+    "restoring": "loading a checkpoint",
+    "lost": "work that had to be done again, or was under way when the process died",
+    "restarting": "stopping, being dead, starting again until the first work",
+    "waiting": "no capacity: the pod exists, its node does not",
+    "idle": "alive, but no event explains it",
+}
+
+
+def render(report: Report) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["seconds"] = _seconds
+    environment.filters["percent"] = _percent
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        style=Markup((HERE / "style.css").read_text()),
+        sections=sections(report),
+        states=charts.ORDER,
+        meaning=MEANING,
+        naive=naive_sentence(report.summary),
+        span=window(report.ledgers),
+        duration=duration,
+        data=Markup(embedded(report.as_json())),
+    )
+
+
+def _seconds(us: int) -> str:
+    return f"{us / 1e6:,.1f}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def sections(report: Report) -> list[dict[str, Any]]:
+    """Heading, plots and table of each part that has something to show."""
+    training, batch = report.of_kind(KIND_TRAINING), report.of_kind(KIND_BATCH)
+    parts: list[dict[str, Any]] = []
+    if training:
+        plots = [
+            charts.progress(training, slug="training-progress", unit="steps done", title="Training: steps done"),
+            charts.timeline(training, slug="training-timeline", title="Training: what the time was spent on"),
+        ]
+        parts.append(_section("Training", training, plots))
+    if batch:
+        plots = [
+            charts.progress(batch, slug="batch-progress", unit="documents stored", title="Batch: documents stored"),
+            charts.timeline(batch, slug="batch-timeline", title="Batch: what each worker did"),
+        ]
+        parts.append(_section("Batch", batch, plots))
+    if report.ledgers:
+        both = [charts.where_time_went(report.ledgers), charts.recoveries(report.ledgers)]
+        parts.append({"title": "All jobs", "ledgers": (), "plots": [(plot, figure(plot)) for plot in both if plot]})
+    return parts
+
+
+def _section(title: str, ledgers: Sequence[Ledger], plots: Sequence[charts.Plot]) -> dict[str, Any]:
+    return {"title": title, "ledgers": ledgers, "plots": [(plot, figure(plot)) for plot in plots]}
+
+
+def figure(plot: charts.Plot) -> Markup:
+    """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths included."""
+    svg = re.sub(r'(id="|url\(#)(clip|gradient_)', rf"\1{plot.slug}-\2", plot.svg())
+    label = f'role="img" aria-labelledby="{plot.slug}-title {plot.slug}-desc"'
+    title = f'<title id="{plot.slug}-title">{escape(plot.title)}</title>'
+    desc = f'<desc id="{plot.slug}-desc">{escape(plot.description)}</desc>'
+    return Markup(re.sub(r"<svg ([^>]*)>", rf"<svg {label} \1>{title}{desc}", svg, count=1))
+
+
+def window(ledgers: Sequence[Ledger]) -> str:
+    if not ledgers:
+        return "no events"
+    begin, end = min(x.begin_us for x in ledgers) / 1e6, max(x.end_us for x in ledgers) / 1e6
+    when = datetime.fromtimestamp(begin, UTC)
+    return f"{when:%Y-%m-%d %H:%M} UTC, {duration(end - begin)}"
+
+
+def embedded(data: dict[str, Any]) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(data, sort_keys=True).replace("<", "\\u003c")

@@ -1,0 +1,183 @@
+"""A small generator of event lines, so that tests need no trainer: simulated time, seeded, exact.
+
+Every function returns event dicts as the trainer, the batch worker and the drill would write them.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+EPOCH = 1_790_000_000.0
+
+
+def line(t: float, event: str, job: str = "job", kind: str = "training", process: str = "p0", **fields: Any) -> Line:
+    return {"v": 1, "t": t, "event": event, "job": job, "kind": kind, "process": process, **fields}
+
+
+def write(path: Path, lines: Iterable[Line]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines))
+
+
+def training(
+    job: str,
+    *,
+    seed: int = 1,
+    total: int = 300,
+    every: int = 20,
+    kills: Sequence[tuple[float, str]] = (),
+    step_s: float = 0.2,
+    restart_s: float = 4.0,
+    saves: bool = True,
+) -> list[Line]:
+    """A trainer that is killed `kills` = (seconds after its attempt began, signal) and comes back each time."""
+    rng = random.Random(seed)
+    lines: list[Line] = []
+    t, committed = EPOCH, 0
+    for attempt, (life_s, signal) in enumerate([*kills, (float("inf"), "")]):
+        t, committed, done = _attempt(
+            lines, rng, job, attempt, t, committed, total, every, life_s, signal, step_s, saves
+        )
+        if done:
+            break
+        t += restart_s / 2
+    return lines
+
+
+def _attempt(
+    lines: list[Line],
+    rng: random.Random,
+    job: str,
+    attempt: int,
+    t: float,
+    committed: int,
+    total: int,
+    every: int,
+    life_s: float,
+    signal: str,
+    step_s: float,
+    saves: bool,
+) -> tuple[float, int, bool]:
+    process, begin = f"host-{1000 + attempt}-ab{attempt}", t
+
+    def say(event: str, **fields: Any) -> None:
+        lines.append(line(round(t, 6), event, job, "training", process, **fields))
+
+    say("start", rank=0, world_size=2, attempt=attempt)
+    t += 2.0
+    say("restore", step=committed, seconds=0.3, skipped=[])
+    step, window_first = committed, committed + 1
+    window_began = t
+    while step < total:
+        t += step_s * rng.uniform(0.9, 1.15)
+        step += 1
+        stopping = signal == "SIGTERM" and t - begin >= life_s
+        killed = signal == "SIGKILL" and t - begin >= life_s
+        if killed:
+            lines.append(line(round(t, 6), "evict", job, "training", "driver", signal=signal, target="pod-77"))
+            return t, committed, False
+        if step % 5 == 0 or step == total or stopping:
+            fields = {"first_step": window_first, "last_step": step, "seconds": round(t - window_began, 6)}
+            say("window", **fields, loss=round(5 / (1 + step / 60), 4))
+            window_first, window_began = step + 1, t
+        if (step % every == 0 or step == total or stopping) and saves:
+            t += 0.05
+            say("save", step=step, blocking_seconds=0.05, bytes=2_400_000)
+            say("commit", step=step, seconds=0.4, bytes=2_400_000)
+            committed, window_began = step, t
+        if stopping:
+            evicted = line(round(t - 0.6, 6), "evict", job, "training", "driver", signal=signal, target="pod-77")
+            lines.append(evicted)
+            say("stop", step=step, reason="SIGTERM")
+            t += 0.4
+            say("exit", code=143, step=step)
+            return t, committed, False
+    t += 0.3
+    say("exit", code=0, step=step, digest="8f2c")
+    return t, committed, True
+
+
+def batch(job: str, *, workers: int = 4, items: int = 240, kills: int = 0, seed: int = 3) -> list[Line]:
+    """Workers that take chunks of 6; a killed one is replaced two seconds later and its chunk comes back."""
+    rng = random.Random(seed)
+    lines: list[Line] = []
+    ready = [(EPOCH + rng.random(), n) for n in range(workers)]
+    number, left, last = workers, items, EPOCH
+    doomed = set(range(2, 2 * kills + 1, 2))
+    turn = 0
+    for t, n in list(ready):
+        lines.append(line(t, "start", job, "batch", f"host-{n}-w", rank=n, world_size=1, attempt=0))
+    ready = [(t + 1.5, n) for t, n in ready]
+    while left > 0:
+        ready.sort()
+        t, n = ready.pop(0)
+        process, chunk = f"host-{n}-w", min(6, left)
+        lines.append(line(t, "claimed", job, "batch", process, items=chunk))
+        spent = rng.uniform(0.8, 1.4)
+        turn += 1
+        if turn in doomed:
+            signal = "SIGKILL" if turn % 4 else "SIGTERM"
+            died = t + spent / 2
+            lines.append(line(died, "evict", job, "batch", "driver", signal=signal, target=f"pod-{n}"))
+            if signal == "SIGTERM":
+                lines.append(line(died + 0.1, "released", job, "batch", process, items=chunk))
+                lines.append(line(died + 0.2, "exit", job, "batch", process, code=143))
+            lines.append(line(died + 2, "start", job, "batch", f"host-{number}-w", rank=n, world_size=1, attempt=1))
+            ready.append((died + 3.5, number))
+            number += 1
+            continue
+        left -= chunk
+        lines.append(line(t + spent, "stored", job, "batch", process, items=chunk, seconds=0.02))
+        lines.append(line(t + spent + 0.01, "acked", job, "batch", process, items=chunk))
+        last = max(last, t + spent + 0.01)
+        ready.append((t + spent + 0.02, n))
+    lines += [line(last + 0.2, "exit", job, "batch", f"host-{n}-w", code=0) for _, n in ready]
+    return sorted(lines, key=lambda row: row["t"])
+
+
+KILLS = ((13.0, "SIGTERM"), (9.0, "SIGKILL"), (15.0, "SIGTERM"), (12.0, "SIGKILL"), (8.0, "SIGTERM"), (14.0, "SIGKILL"))
+
+
+def demo(folder: Path) -> Path:
+    """What `make demo` leaves: events of five jobs and the summary. Returns the summary's path."""
+    jobs = {
+        "train-baseline": training("train-baseline"),
+        "train-evicted": training("train-evicted", kills=KILLS),
+        "train-naive": naive("train-naive"),
+        "batch-baseline": batch("batch-baseline", items=480),
+        "batch-evicted": batch("batch-evicted", items=480, kills=8),
+    }
+    for job, lines in jobs.items():
+        write(folder / "events" / f"{job}.jsonl", lines)
+    summary = folder / "summary.json"
+    summary.write_text(json.dumps(SUMMARY, indent=2))
+    return summary
+
+
+def naive(job: str) -> list[Line]:
+    """Saves rarely, starts again from nothing after SIGKILL, and leaves with 0 on SIGTERM."""
+    lines = training(job, kills=KILLS, every=70)
+    return [row | {"code": 0} if row["event"] == "exit" else row for row in lines]
+
+
+SUMMARY: dict[str, Any] = {
+    "schema": "holdfast.demo/1",
+    "training": {
+        "evictions": 6,
+        "save_every": 20,
+        "bit_exact": True,
+        "steps": 300,
+        "lost_steps": 20,
+        "digest": "8f2c",
+        "false_completions": 0,
+        "naive": {"lost_steps": 118, "bit_exact": False, "false_completions": 3},
+    },
+    "batch": {"documents": 480, "kills": 8, "lost": 0, "duplicated": 0, "recomputed": 24, "same_scores": True},
+}
+
+
+def encoded(lines: Iterable[Line]) -> list[bytes]:
+    return [json.dumps(row).encode() for row in lines]

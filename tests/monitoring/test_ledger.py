@@ -1,0 +1,180 @@
+"""The ledger adds up, whatever the events say."""
+
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monitoring.events import parse
+from monitoring.ledger import Ledger, ledger, ledgers
+from monitoring.spans import Interval, State, paint
+from tests.monitoring import sample
+from tests.monitoring.sample import EPOCH, Line, line
+
+MINUTE = 60
+
+
+def read(*lines: Line) -> list[Ledger]:
+    return ledgers(parse(sample.encoded(lines)).events)
+
+
+def minutes(found: Ledger) -> dict[str, float]:
+    return {state.value: us / 60e6 for state, us in found.totals_us().items() if us}
+
+
+def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
+    """Compute 100, load 10, save 10, lost progress 40, restart 15, slowdown 25 minutes."""
+    at: Callable[[float], float] = lambda m: EPOCH + m * MINUTE  # noqa: E731
+    lines = [
+        line(at(0), "start", rank=0, attempt=0),
+        line(at(5), "restore", step=0, seconds=5 * MINUTE),
+        line(at(55), "window", first_step=1, last_step=50, seconds=50 * MINUTE),
+        line(at(60), "save", step=50, blocking_seconds=5 * MINUTE),
+        line(at(60), "commit", step=50, seconds=5 * MINUTE),
+        line(at(100), "window", first_step=51, last_step=90, seconds=40 * MINUTE),
+        line(at(100), "evict", process="driver", signal="SIGKILL", target="p0"),
+        line(at(110), "start", process="p1", rank=0, attempt=1),
+        line(at(120), "restore", process="p1", step=50, seconds=5 * MINUTE),
+        line(at(145), "window", process="p1", first_step=51, last_step=75, seconds=25 * MINUTE),
+        line(at(150), "save", process="p1", step=75, blocking_seconds=5 * MINUTE),
+        line(at(200), "window", process="p1", first_step=76, last_step=100, seconds=50 * MINUTE),
+    ]
+    found = ledger(parse(sample.encoded(lines)).events, usual_step_s=MINUTE)
+    assert minutes(found) == {
+        "productive": 100,
+        "straggling": 25,
+        "checkpointing": 10,
+        "restoring": 10,
+        "lost": 40,
+        "restarting": 15,
+    }
+    assert found.goodput == 0.5
+    assert [(r.seconds, r.lost_steps) for r in found.recoveries] == [(20 * MINUTE, 40)]
+
+
+def test_work_saved_before_a_notice_is_not_lost() -> None:
+    [found] = read(*sample.training("job", kills=((13.0, "SIGTERM"),)))
+    assert found.account.lost == 0
+    assert found.totals_us()[State.LOST] == 0
+
+
+def test_work_after_the_last_commit_is_lost_with_the_machine() -> None:
+    [found] = read(*sample.training("job", kills=((13.0, "SIGKILL"),), every=20))
+    before = max(row["step"] for row in sample.training("job", kills=((13.0, "SIGKILL"),)) if row["event"] == "restore")
+    assert before == 40
+    assert found.account.lost == 10  # windows are told every 5 steps: 50 of them were
+    assert found.totals_us()[State.LOST] > 0
+
+
+def test_going_back_behind_a_later_attempt_loses_the_earlier_ones_too() -> None:
+    lines = [
+        line(EPOCH, "start", rank=0),
+        line(EPOCH + 1, "restore", step=0, seconds=0),
+        line(EPOCH + 11, "window", first_step=1, last_step=10, seconds=10),
+        line(EPOCH + 20, "start", process="p1", rank=0),
+        line(EPOCH + 21, "restore", process="p1", step=10, seconds=0),
+        line(EPOCH + 31, "window", process="p1", first_step=11, last_step=20, seconds=10),
+        line(EPOCH + 40, "start", process="p2", rank=0),
+        line(EPOCH + 41, "restore", process="p2", step=5, seconds=0, skipped=[[10, "digest"]]),
+        line(EPOCH + 51, "window", process="p2", first_step=6, last_step=15, seconds=10),
+    ]
+    [found] = read(*lines)
+    assert found.totals_us()[State.LOST] == 15_000_000
+    assert found.account.lost == 15
+
+
+def test_waiting_for_capacity_is_taken_from_the_time_between_attempts_only() -> None:
+    lines = sample.training("job", kills=((13.0, "SIGKILL"),), restart_s=20)
+    began = [row["t"] for row in lines if row["event"] == "start"][1]
+    node = line(began - 1, "scheduled", "job", "training", "watcher", seconds=6, node="n", pool="l4-spot")
+    [found] = read(*lines, node)
+    assert found.totals_us()[State.WAITING] == 6_000_000
+
+
+def test_a_batch_counts_every_place_and_what_a_killed_worker_held() -> None:
+    [found] = read(*sample.batch("job", items=240, kills=4))
+    assert found.lanes == 4
+    assert found.account.lost == 12  # two of the four had notice and gave their six back
+    assert [r.lost_steps for r in found.recoveries] == [6, 0, 6, 0]
+    assert all(r.seconds == 3.5 for r in found.recoveries)
+    assert found.wall_us == sum(found.totals_us().values())
+
+
+def test_an_eviction_that_names_no_process_is_given_to_the_one_that_fell_silent() -> None:
+    lines = [row | {"target": "worker-2"} if row["event"] == "evict" else row for row in sample.batch("job", kills=1)]
+    [found] = read(*lines)
+    assert [(r.target, r.lost_steps) for r in found.recoveries] == [("worker-2", 6)]
+
+
+def test_an_empty_history_has_no_goodput_and_no_error() -> None:
+    assert ledgers([]) == []
+    [found] = read(line(EPOCH, "start", rank=0))
+    assert (found.wall_us, found.goodput, found.spans) == (0, 0.0, ())
+
+
+@given(
+    begin=st.integers(0, 10**15),
+    length=st.integers(0, 10**9),
+    pieces=st.lists(
+        st.tuples(st.integers(-(10**8), 10**9), st.integers(-(10**8), 10**9), st.sampled_from(list(State))), max_size=25
+    ),
+)
+def test_painted_spans_touch_and_cover_their_lane(
+    begin: int, length: int, pieces: list[tuple[int, int, State]]
+) -> None:
+    intervals = [Interval(begin + low, begin + low + size, state) for low, size, state in pieces]
+    spans = paint(begin, begin + length, intervals, base=State.RESTARTING)
+    edges = [begin, *(span.end_us for span in spans)]
+    assert [span.begin_us for span in spans] == edges[:-1]
+    assert edges[-1] == (begin + length if length else begin)
+    for span in spans:
+        middle = (span.begin_us + span.end_us) / 2
+        over = [i.state for i in intervals if i.begin_us <= middle < i.end_us]
+        assert span.state is max([*over, State.RESTARTING], key=list(State).index)
+
+
+EVENTS = st.fixed_dictionaries(
+    {
+        "t": st.floats(EPOCH, EPOCH + 5000, allow_nan=False),
+        "event": st.sampled_from(
+            [
+                "start",
+                "restore",
+                "window",
+                "save",
+                "commit",
+                "evict",
+                "stop",
+                "exit",
+                "claimed",
+                "stored",
+                "acked",
+                "released",
+                "scheduled",
+            ]
+        ),
+        "process": st.sampled_from(["p0", "p1", "p2", "host-9-x"]),
+        "kind": st.sampled_from(["training", "batch"]),
+    },
+    optional={
+        "step": st.integers(0, 500),
+        "first_step": st.integers(0, 500),
+        "last_step": st.integers(0, 500),
+        "seconds": st.floats(0, 10_000, allow_nan=False),
+        "blocking_seconds": st.floats(0, 100, allow_nan=False),
+        "code": st.sampled_from([0, 143, 137, None]),
+        "rank": st.integers(0, 2),
+        "items": st.integers(0, 50),
+        "signal": st.sampled_from(["SIGTERM", "SIGKILL"]),
+        "target": st.sampled_from(["p0", "worker-1", "9"]),
+    },
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(EVENTS, min_size=1, max_size=60))
+def test_states_sum_to_wall_time_for_any_history(rows: list[Line]) -> None:
+    for found in read(*({"v": 1, "job": "job"} | row for row in rows)):
+        assert sum(found.totals_us().values()) == found.wall_us
+        assert 0.0 <= found.goodput <= 1.0
+        assert found.account.lost >= 0

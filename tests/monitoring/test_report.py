@@ -1,0 +1,168 @@
+"""What a report says, and that the file stands alone."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
+from monitoring.report import charts
+from monitoring.report.cli import read_report, write_report
+from monitoring.report.model import Report, build
+from monitoring.report.objectives import Verdict
+from monitoring.report.page import render
+from tests.monitoring import sample
+from tests.monitoring.sample import EPOCH, line
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("demo")
+    return read_report(folder / "events", sample.demo(folder))
+
+
+@pytest.fixture(scope="module")
+def html(report: Report) -> str:
+    return render(report)
+
+
+class Elements(HTMLParser):
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: Counter[str] = Counter()
+        self.tags: Counter[str] = Counter()
+        self.links: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        found = dict(attrs)
+        self.ids[found.get("id") or ""] += "id" in found
+        self.links += [found[name] or "" for name in ("src", "href", "action", "data") if name in found]
+
+
+def test_the_first_sentence_answers_the_question(report: Report) -> None:
+    assert report.answer == (
+        "Six evictions cost 20 steps and 31 s of training, and the trained model is identical to the last bit; "
+        "the batch, killed eight times, stored each of its 480 documents exactly once."
+    )
+
+
+def test_every_objective_of_the_demo_is_judged_with_its_n(report: Report) -> None:
+    assert [(goal.verdict, goal.n > 0) for goal in report.objectives] == [(Verdict.HELD, True)] * 8
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "goal"),
+    [
+        ("training", {"bit_exact": False}, "final parameters equal those of an undisturbed run"),
+        ("training", {"false_completions": 1}, "never called complete before the last step"),
+        ("training", {"save_every": 5}, "an eviction costs less than two checkpoint intervals of 5 steps"),
+        ("batch", {"lost": 2}, "no document lost under 8 kills"),
+        ("batch", {"duplicated": 1}, "no document stored twice under 8 kills"),
+        ("batch", {"same_scores": False}, "scores equal those of an undisturbed run"),
+    ],
+)
+def test_a_broken_objective_is_named_and_comes_first_in_what_to_do(
+    report: Report, part: str, change: dict[str, object], goal: str
+) -> None:
+    summary = sample.SUMMARY | {part: sample.SUMMARY[part] | change}
+    judged = build(report.ledgers, {}, summary)
+    assert [o.goal for o in judged.objectives if o.verdict is Verdict.BROKEN] == [goal]
+    assert goal in judged.next_steps[0]
+
+
+def test_a_goal_nobody_measured_is_inconclusive_not_held(report: Report) -> None:
+    judged = build(report.ledgers, {}, {"training": {"evictions": 6, "lost_steps": 0}, "batch": {"documents": 3}})
+    verdicts = {o.goal: o.verdict for o in judged.objectives}
+    assert verdicts["final parameters equal those of an undisturbed run"] is Verdict.INCONCLUSIVE
+    assert verdicts["no document lost under 0 kills"] is Verdict.INCONCLUSIVE
+
+
+def test_the_file_stands_alone(html: str) -> None:
+    found = Elements(html)
+    assert found.links == ["data:,"]
+    assert not re.search(r"@import|url\((?!#)", html)
+    assert [n for n in re.findall(r"https?://[^\s\"'<]+", html) if not n.startswith("http://www.w3.org/")] == []
+    assert found.tags["script"] == 1  # the data, which no browser runs
+    assert [name for name, times in found.ids.items() if name and times > 1] == []
+    assert len(html.encode()) < 1_500_000
+
+
+def test_a_table_stands_behind_every_plot(html: str) -> None:
+    found = Elements(html)
+    assert found.tags["svg"] == 6
+    assert found.tags["details"] == 4  # states and evictions, for training and for batch
+    assert html.count("<desc ") == 6
+
+
+def test_the_embedded_data_is_the_json_of_the_report(report: Report, html: str) -> None:
+    [text] = re.findall(r'<script type="application/json" id="report-data">(.*?)</script>', html)
+    assert json.loads(text) == json.loads(json.dumps(report.as_json()))
+
+
+def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
+    job = "</script><img src=x onerror=alert(1)>"
+    sample.write(tmp_path / "a.jsonl", sample.training(job, total=20, kills=((2.5, "SIGKILL"),)))
+    html = render(read_report(tmp_path, None))
+    assert "<img" not in html
+    assert Elements(html).tags["script"] == 1
+
+
+def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
+    style = (Path(charts.__file__).parent / "style.css").read_text()
+    dark = style[style.index("prefers-color-scheme: dark") :]
+    for ink in {*charts.INK.values(), charts.OURS, charts.BASELINE, charts.NAIVE, charts.AXIS_INK, charts.MARK_INK}:
+        assert f'[fill="{ink}"]' in dark, ink
+
+
+def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:
+    sample.write(tmp_path / "a.jsonl", sample.training("job", total=20))
+    with (tmp_path / "a.jsonl").open("a") as handle:
+        handle.write('{"v": 1, "t": 17900')
+    report = read_report(tmp_path, None)
+    assert report.problems == {"lines cut short or not JSON": 1}
+    assert "1 lines cut short or not JSON" in render(report)
+    assert "1 event line could not be used" in report.next_steps[-1]
+
+
+def test_one_job_without_summary_or_eviction_still_makes_a_page(tmp_path: Path) -> None:
+    sample.write(tmp_path / "a.jsonl", [line(EPOCH, "start", rank=0)])
+    report = read_report(tmp_path, None)
+    assert "nothing can be said" not in report.answer
+    assert "<h1>" in render(report)
+
+
+def test_exit_code_tells_a_broken_objective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = sample.demo(tmp_path)
+    assert write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=True) == EXIT_DONE
+    assert json.loads(capsys.readouterr().out)["schema"] == "holdfast.report/1"
+    said = sample.SUMMARY | {"batch": sample.SUMMARY["batch"] | {"lost": 1}}
+    summary.write_text(json.dumps(said))
+    assert write_report(tmp_path / "events", summary, tmp_path / "b.html", as_json=False) == EXIT_FINDINGS
+    assert sorted(path.name for path in tmp_path.glob("*.html")) == ["a.html", "b.html"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"training": 3}', '{"batch": []}', '{"training": {"lost_steps": "many"}}'])
+def test_a_summary_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
+    summary = sample.demo(tmp_path)
+    summary.write_text(text)
+    with pytest.raises(InputError, match="summary"):
+        write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=False)
+
+
+def test_files_without_a_usable_line_cannot_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"v": 99}\n')
+    with pytest.raises(Unjudged, match="version"):
+        write_report(tmp_path, None, tmp_path / "a.html", as_json=False)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, monitoring.__main__; print([m for m in ('altair', 'jinja2', 'google.cloud', 'kubernetes', 'cdktf') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,123 @@
+"""The report in a real browser: no complaint, no request, nothing cut off, readable in the dark and on paper."""
+
+import struct
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from monitoring.report.cli import write_report
+from tests.monitoring import sample
+from tests.monitoring.chromium import Page, binary, chromium
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def page(require: Callable[[object, str], None], tmp_path_factory: pytest.TempPathFactory) -> Generator[Page]:
+    require(binary(), "chromium is not installed (make system-packages)")
+    folder = tmp_path_factory.mktemp("browser")
+    summary = sample.demo(folder)
+    assert write_report(folder / "events", summary, folder / "report.html", as_json=False) == 0
+    with chromium(folder / "profile") as opened:
+        opened.open(folder / "report.html")
+        yield opened
+
+
+def test_the_console_stays_empty_and_nothing_but_the_file_is_asked_for(page: Page) -> None:
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith(("file://", "data:"))] == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_can_be_photographed_whole(page: Page, tmp_path: Path, dark: bool) -> None:
+    page.look(dark=dark)
+    picture = page.screenshot()
+    (tmp_path / "report.png").write_bytes(picture)
+    width, height = struct.unpack(">II", picture[16:24])
+    assert width == 1100
+    assert height == page.evaluate("document.documentElement.scrollHeight") > 2000
+
+
+def test_every_plot_is_drawn_and_named(page: Page) -> None:
+    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 6
+    boxes = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
+    assert all(width > 500 for width in boxes)
+    assert page.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_stands_out_from_its_background(page: Page, dark: bool) -> None:
+    page.look(dark=dark)
+    ratios = page.evaluate(CONTRAST)
+    assert len(ratios) > 100
+    assert [row for row in ratios if row[1] < 4.5] == []
+
+
+@pytest.mark.parametrize("width", [1100, 480])
+def test_the_page_never_scrolls_sideways(page: Page, width: int) -> None:
+    page.look(width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_no_label_of_a_plot_is_cut_off_or_hides_another(page: Page) -> None:
+    page.look()
+    assert page.evaluate(OUTSIDE) == []
+    assert page.evaluate(OVERLAPPING) == []
+
+
+def test_keyboard_reaches_the_tables_and_opens_them(page: Page) -> None:
+    page.look()
+    summaries = page.evaluate("document.querySelectorAll('details > summary').length")
+    assert summaries == 4
+    opened = "[...document.querySelectorAll('details')].filter(d => d.open).length"
+    for index in range(summaries):
+        page.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")
+        for kind in ("keyDown", "keyUp"):
+            page.call(
+                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
+            )
+    assert page.evaluate(opened) == summaries
+
+
+def test_on_paper_the_plots_keep_to_the_width(page: Page) -> None:
+    page.look(media="print", width=700)
+    assert (
+        page.evaluate("Math.max(...[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right))")
+        <= 700
+    )
+
+
+# Ratio of WCAG 2: every text of the page and of the plots against the page, or against the bar it stands on.
+CONTRAST = """
+(() => {
+  const rgb = c => c.match(/[\\d.]+/g).map(Number);
+  const light = c => { const [r, g, b] = rgb(c).map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
+                       return .2126 * r + .7152 * g + .0722 * b; };
+  const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + .05) / (y + .05); };
+  const paper = getComputedStyle(document.body).backgroundColor, found = [];
+  const bar = () => getComputedStyle(document.querySelector('svg [fill="#0f766e"]')).fill;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const text = walk.currentNode.textContent.trim(), owner = walk.currentNode.parentElement;
+    if (!text || owner.closest('script,title,desc')) continue;
+    const style = getComputedStyle(owner), ink = owner.closest('svg') ? style.fill : style.color;
+    found.push([text, ratio(ink, text.endsWith('% useful') ? bar() : paper)]);
+  }
+  return found;
+})()
+"""
+OUTSIDE = """
+[...document.querySelectorAll('svg text')].filter(t => {
+  const box = t.getBoundingClientRect();
+  return t.textContent && (box.left < 0 || box.right > innerWidth);
+}).map(t => t.textContent)
+"""
+OVERLAPPING = """
+[...document.querySelectorAll('svg')].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll('text')].filter(t => t.textContent && getComputedStyle(t).opacity !== '0')
+    .map(t => [t.textContent, t.getBoundingClientRect()]);
+  return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([b, q]) =>
+    p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 1 && q.top < p.bottom - 1).map(([b]) => a + ' / ' + b));
+})
+"""
