@@ -137,12 +137,13 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
         "digest": baseline.digest,
         "lost_steps": sum(evicted.losses),
         "recovery_seconds": evicted.recoveries_s,
-        "false_completions": evicted.false_completions,
+        "false_completions": len(evicted.false_completions),
         "naive": {
             "bit_exact": baseline.digest == naive.digest,
             "lost_steps": sum(naive.losses),
             "recovery_seconds": naive.recoveries_s,
-            "false_completions": naive.false_completions,
+            "false_completions": len(naive.false_completions),
+            "false_completion_steps": naive.false_completions,
         },
     }
 
@@ -263,7 +264,7 @@ def verdict(demo: Demo, summary: dict[str, Any]) -> int:
 
 def told(naive: dict[str, Any], steps: int) -> str:
     """What became of the twin, in a few words."""
-    early = naive["false_completions"]
+    early = naive["false_completion_steps"]
     words = [f"called complete at step {early[0]} of {steps}"] if early else []
     words += [f"{naive['lost_steps']} steps done again", "same result" if naive["bit_exact"] else "another result"]
     return ", ".join(words)
