@@ -1,6 +1,7 @@
 """The kinds of capacity that Google sells and this platform places work on."""
 
 from enum import StrEnum
+from typing import TypedDict
 
 
 class Capacity(StrEnum):
@@ -39,3 +40,11 @@ class PlacementRule(StrEnum):
 
 # On every workload's object; written by manifests, read by the linter and by whoever asks why it runs there.
 ANNOTATION_RULE = "holdfast.dev/placement-rule"
+
+
+class ChurnRow(TypedDict):
+    """Measured evictions of one machine class: {"churn": [row, ...]}. Written by the ledger, read by placement."""
+
+    accelerator: str
+    events: float  # preemptions; several nodes of one gang taken together are one event
+    hours: float  # running machine hours, those that ended otherwise or go on included

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from infra.contract.capacity import ChurnRow
 from infra.contract.errors import InputError
 from infra.placement.runs import Floats, Paths
 
@@ -46,6 +47,7 @@ class Churn:
     exposure_h: float
     measured_events: float = 0.0
     measured_h: float = 0.0
+    source: str = "prior, nothing measured here"
 
     @property
     def per_hour(self) -> float:
@@ -54,7 +56,7 @@ class Churn:
     @property
     def basis(self) -> str:
         if not self.measured_h:
-            return "prior, nothing measured here"
+            return self.source
         return f"{self.measured_events:g} evictions in {self.measured_h:,.0f} h measured here"
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
@@ -68,7 +70,13 @@ def prior(accelerator: str) -> Churn:
 
 def fixed(per_hour: float) -> Churn:
     """A churn that the caller knows; no uncertainty left."""
-    return Churn(events=1e6, exposure_h=1e6 / per_hour)
+    return Churn(events=1e6, exposure_h=1e6 / per_hour, source="as given")
+
+
+def recorded(per_hour: float) -> Churn:
+    return Churn(
+        events=1e6, exposure_h=1e6 / per_hour, source="outages an available hour of the traces, an upper bound"
+    )
 
 
 def measure(belief: Churn, *, events: float, exposure_h: float) -> Churn:
@@ -89,16 +97,16 @@ def measure(belief: Churn, *, events: float, exposure_h: float) -> Churn:
 
 
 def read_measured(path: Path, accelerator: str) -> Churn:
-    """Prior plus every row of this accelerator in the ledger's {"churn": [{accelerator, events, hours}, ...]}."""
+    """Prior plus every row of this accelerator that the ledger measured."""
     try:
-        rows = json.loads(path.read_text())["churn"]
+        rows: list[ChurnRow] = json.loads(path.read_text())["churn"]
         ours = [(float(r["events"]), float(r["hours"])) for r in rows if r["accelerator"] == accelerator]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"measured churn {path}",
             got=f"{type(error).__name__}: {error}",
             allowed='{"churn": [{"accelerator": ..., "events": ..., "hours": ...}, ...]}',
-            fix="write it with `python -m monitoring churn --json`",
+            fix="write one row a machine class, as infra.contract.capacity.ChurnRow says",
         ) from error
     belief = prior(accelerator)
     for events, hours in ours:

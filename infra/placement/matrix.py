@@ -5,6 +5,7 @@ answers; every workload matches one. The matrix is the answer without numbers: `
 computes the same question from prices and churn, and says when a row is wrong for a given job.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,6 +27,12 @@ class Deadline(StrEnum):
     NONE = "none"
     LOOSE = "loose"
     TIGHT = "tight"
+
+    @classmethod
+    def of(cls, hours: float, deadline_h: float) -> "Deadline":
+        if math.isinf(deadline_h):
+            return cls.NONE
+        return cls.LOOSE if deadline_h >= TIGHT_SLACK * hours else cls.TIGHT
 
 
 # Below this ratio of time left to run time, one cold start per few hours already breaks the deadline.

@@ -1,28 +1,84 @@
-"""Prints what the placement room answers: Rich tables on a terminal, plain rows elsewhere, JSON on request."""
+"""Prints what the placement room answers: tables on standard output, JSON on request, the rest on standard error."""
 
+import datetime
+import io
 import json
 import sys
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
+from infra.contract.capacity import Capacity
+from infra.contract.machines import ACCELERATORS, MachineType
 from infra.placement import matrix as decision
+from infra.placement import prices as price_table
 
-PLAIN_WIDTH = 10_000  # off a terminal nothing is cut
-
-
-def console() -> Console:
-    """Standard output; Rich would cut tables at 80 columns off a terminal."""
-    return Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, no_color=True)
+PLAIN_WIDTH = 10_000
 
 
 def matrix(*, as_json: bool, markdown: bool) -> None:
     if as_json:
-        print(json.dumps(decision.as_json(), indent=2))
+        print_json(decision.as_json())
     elif markdown:
         print(decision.markdown())
     else:
-        table = Table("rule", "workload", "runs on", "discount", "because", box=None, pad_edge=False)
-        for row in decision.rows():
-            table.add_row(row.rule, row.scenario, row.placement, row.discount, row.reason)
-        console().print(table)
+        print_table(
+            ("rule", "workload", "runs on", "discount", "because"),
+            [(r.rule, r.scenario, r.placement, r.discount, r.reason) for r in decision.rows()],
+        )
+
+
+def prices(*, as_json: bool) -> None:
+    table = price_table.load()
+    rows = [
+        (accelerator, region, machine.name, *(_price(table, machine, region, c) for c in price_table.CAPACITIES))
+        for accelerator in ACCELERATORS
+        for machine in [price_table.reference_machine(accelerator)]
+        for region in table.regions(accelerator)
+    ]
+    head = ("gpu", "region", "machine", *(c.value for c in price_table.CAPACITIES))
+    if as_json:
+        body = [dict(zip(head, row, strict=True)) for row in rows]
+        print_json(
+            {"schema": "holdfast.price-list/1", "fetched_at": table.fetched_at.isoformat(), "usd_per_hour": body}
+        )
+    else:
+        print_table(head, rows)
+        print(basis(table), file=sys.stderr)
+        print("* inferred: from the same GPU elsewhere, or its ratio there", file=sys.stderr)
+        for note in table.notes:
+            print(f"note: {note.accelerator} in {note.region}: {note.text}", file=sys.stderr)
+
+
+def refreshed(table: price_table.Table) -> None:
+    listed = sum(sku.basis == price_table.LISTED for sku in table.skus)
+    print(f"{price_table.TABLE}: {listed} SKUs listed, {len(table.skus) - listed} inferred, {table.fetched_at}")
+
+
+def basis(table: price_table.Table) -> str:
+    age = table.age_days(datetime.datetime.now(tz=datetime.UTC).date())
+    stale = f"; {age} days old, `python -m infra prices refresh`" if age > price_table.STALE_DAYS else ""
+    return f"prices of {table.fetched_at}, list, USD{stale}; * inferred"
+
+
+def _price(table: price_table.Table, machine: MachineType, region: str, capacity: Capacity) -> str:
+    quote = table.quote(machine, region, capacity)
+    return "-" if quote is None else f"{quote.usd:.4f}{'*' if quote.inferred else ''}"
+
+
+def print_json(body: dict[str, Any]) -> None:
+    print(json.dumps(body, indent=2))
+
+
+def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Off a terminal nothing is coloured, cut or padded to the right."""
+    table = RichTable(*head, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    if sys.stdout.isatty():
+        Console().print(table)
+        return
+    plain = io.StringIO()
+    Console(file=plain, width=PLAIN_WIDTH, no_color=True).print(table)
+    print("\n".join(line.rstrip() for line in plain.getvalue().splitlines()))

@@ -135,17 +135,18 @@ class _Fleet:
     def _until_next(self, speed: Floats, left: Floats) -> Floats:
         s, lines = self.state, self.lines
         slack = self.runs.deadline_h - s.now - left
+        # Without a deadline slack is infinite; what is not a number then is no event, and fmin passes over it.
         with np.errstate(divide="ignore", invalid="ignore"):
             finish = s.warm + left / speed
             # While warming slack falls hour by hour; afterwards by the share that checkpoints take.
             room = slack - lines.leave
             fled = np.where(room <= s.warm, room, s.warm + (room - s.warm) / (1.0 - speed))
             ahead = s.warm + left - (slack - s.warm - lines.back_base) / lines.back_slope
+            waited = slack - np.maximum(lines.enter, lines.wait_base + lines.wait_slope * left)
+        ripe = s.up_since + lines.patience_h - s.now
         step = np.minimum(finish, s.toggle - s.now)
         step = np.where(s.on_spot, np.fmin(step, fled), step)
-        waited = slack - np.maximum(lines.enter, lines.wait_base + lines.wait_slope * left)
         step = np.where(s.on_spot | s.on_demand, step, np.fmin(step, waited))
-        ripe = s.up_since + lines.patience_h - s.now
         for moment in (ahead, ripe):
             step = np.where(s.on_demand & s.up & (moment > EPS_H), np.fmin(step, moment), step)
         return np.maximum(step, 0.0)

@@ -90,6 +90,31 @@ def load_folder(folder: Path, *, machines: int = 1, encoding: str = "") -> list[
     return traces
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Several recordings side by side, for runs that each take one of them."""
+
+    paths: Paths
+    hours: Floats
+    churn: float
+    """Outages an available hour, over all; bounds from above what a running machine suffers."""
+
+    @classmethod
+    def of(cls, traces: list[Trace]) -> "Recorded":
+        each = [trace.paths() for trace in traces]
+        edges = np.full((len(each), max(p.edges_h.shape[1] for p in each)), np.inf)
+        for row, path in enumerate(each):
+            edges[row, : path.edges_h.shape[1]] = path.edges_h[0]
+        ups = np.concatenate([path.starts_up for path in each])
+        up_h = sum(trace.up_share * trace.hours for trace in traces)
+        outages = sum(np.count_nonzero(trace.up[:-1] & ~trace.up[1:]) for trace in traces)
+        return cls(
+            paths=Paths(edges_h=edges, starts_up=ups),
+            hours=np.array([trace.hours for trace in traces]),
+            churn=max(float(outages), 1.0) / max(up_h, 1e-9),
+        )
+
+
 def synthetic(
     name: str, *, up_h: tuple[float, float], down_h: tuple[float, float], hours: float, seed: int, gap_s: float = 195.0
 ) -> Trace:

@@ -2,7 +2,8 @@ from itertools import product
 
 import pytest
 
-from infra.contract.capacity import Placement, PlacementRule
+from infra.contract.capacity import Capacity, Placement, PlacementRule
+from infra.environments import load
 from infra.placement import matrix
 from infra.placement.matrix import Deadline, Kind, Workload, decide
 
@@ -25,14 +26,32 @@ def test_every_placement_is_answered_for_something() -> None:
     assert {rule.placement for rule in matrix.RULES} == set(Placement)
 
 
-@pytest.mark.parametrize("workload", [w for w in ALL_WORKLOADS if not w.resumable], ids=str)
-def test_what_cannot_resume_is_never_put_on_spot_alone(workload: Workload) -> None:
-    assert decide(workload).placement is not Placement.SPOT
+def test_what_cannot_resume_is_never_put_on_spot_alone() -> None:
+    wrong = [w for w in ALL_WORKLOADS if not w.resumable and decide(w).placement is Placement.SPOT]
+    assert not wrong
 
 
-@pytest.mark.parametrize("workload", [w for w in ALL_WORKLOADS if w.deadline is not Deadline.NONE], ids=str)
-def test_a_deadline_never_depends_on_interruptible_capacity_alone(workload: Workload) -> None:
-    assert decide(workload).placement in (Placement.ON_DEMAND, Placement.HYBRID)
+def test_a_deadline_never_depends_on_interruptible_capacity_alone() -> None:
+    dated = [w for w in ALL_WORKLOADS if w.deadline is not Deadline.NONE]
+    assert {decide(w).placement for w in dated} == {Placement.ON_DEMAND, Placement.HYBRID}
+
+
+def test_every_capacity_that_a_rule_answers_has_a_pool_in_the_example_environment() -> None:
+    needed = {
+        Placement.SPOT: {Capacity.SPOT},
+        Placement.FLEX_START: {Capacity.FLEX_START},
+        Placement.ON_DEMAND: {Capacity.ON_DEMAND},
+        Placement.HYBRID: {Capacity.ON_DEMAND, Capacity.SPOT},
+    }
+    there = {pool.capacity for pool in load("example").pools()}
+    missing = {rule.id: needed[rule.placement] - there for rule in matrix.RULES if needed[rule.placement] - there}
+    assert not missing
+
+
+def test_a_deadline_is_tight_when_its_slack_is_below_the_limit() -> None:
+    assert Deadline.of(10, 10.9) is Deadline.TIGHT
+    assert Deadline.of(10, 11.0) is Deadline.LOOSE
+    assert Deadline.of(10, float("inf")) is Deadline.NONE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,193 @@
+"""What a GPU machine costs an hour on each capacity: a dated table of SKUs, and the machine's price from it.
+
+Called by the advice and `python -m infra prices`. The table is in the repository, so advice works offline;
+`prices refresh` rewrites it. Google sells a machine in parts (cores, memory, GPUs); bundled local SSD is not
+counted, 1 to 2 % of a2-ultragpu and a3-highgpu.
+"""
+
+import datetime
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.contract.capacity import Capacity
+from infra.contract.errors import InputError
+from infra.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType
+
+SCHEMA = "holdfast.prices/1"
+TABLE = Path(__file__).with_name("prices.json")
+STALE_DAYS = 60
+CAPACITIES = (Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND)
+CORE, RAM, GPU = "core", "ram", "gpu"
+
+LISTED = "listed"  # read from the catalogue
+SOLVED = "solved"  # computed from listed prices of whole machines
+INFERRED = "inferred"  # a listed price of the same GPU elsewhere, or the ratio there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sku:
+    part: str
+    """CORE and RAM of a machine family (g2, a2, a3), GPU of an accelerator."""
+    of: str
+    capacity: Capacity
+    regions: tuple[str, ...]
+    usd: float
+    """Per hour and core, GiB or GPU."""
+    basis: str = LISTED
+    sku: str = ""
+    """Empty where the source gave no id."""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Why the usual order Spot < flex-start <= on-demand does not hold here; without one the table is refused."""
+
+    accelerator: str
+    region: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    machine: str
+    region: str
+    capacity: Capacity
+    usd: float
+    inferred: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    fetched_at: datetime.date
+    sources: tuple[str, ...]
+    notes: tuple[Note, ...]
+    skus: tuple[Sku, ...]
+
+    def age_days(self, today: datetime.date) -> int:
+        return (today - self.fetched_at).days
+
+    def quote(self, machine: MachineType, region: str, capacity: Capacity) -> Quote | None:
+        """None when a part has no price; a machine is never priced from the parts that are known."""
+        wanted = {(CORE, family(machine.name)): machine.vcpus, (RAM, family(machine.name)): machine.memory_gib}
+        wanted[GPU, machine.accelerator] = machine.gpus
+        found = [
+            (sku, amount) for key, amount in wanted.items() if (sku := self._find(*key, region, capacity)) is not None
+        ]
+        if len(found) < len(wanted):
+            return None
+        return Quote(
+            machine=machine.name,
+            region=region,
+            capacity=capacity,
+            usd=sum(sku.usd * amount for sku, amount in found),
+            inferred=any(sku.basis == INFERRED for sku, _ in found),
+        )
+
+    def regions(self, accelerator: str) -> tuple[str, ...]:
+        """Where at least one capacity of this GPU has a price."""
+        rows = (sku for sku in self.skus if sku.part == GPU and sku.of == accelerator)
+        return tuple(sorted({region for sku in rows for region in sku.regions}))
+
+    def note(self, accelerator: str, region: str) -> str:
+        return next((n.text for n in self.notes if (n.accelerator, n.region) == (accelerator, region)), "")
+
+    def _find(self, part: str, of: str, region: str, capacity: Capacity) -> Sku | None:
+        return next(
+            (s for s in self.skus if (s.part, s.of, s.capacity) == (part, of, capacity) and region in s.regions), None
+        )
+
+
+def family(machine: str) -> str:
+    return machine.split("-")[0]
+
+
+def reference_machine(accelerator: str) -> MachineType:
+    """The machine with one GPU by which prices are compared; the common one where several have one."""
+    ones = [m for m in MACHINE_TYPES.values() if m.accelerator == accelerator and m.gpus == 1]
+    return next((m for m in ones if m.name == "g2-standard-8"), ones[0])
+
+
+def load(path: Path = TABLE) -> Table:
+    """The table, checked; InputError names what is wrong with it."""
+    try:
+        body = json.loads(path.read_text())
+        if body["schema"] != SCHEMA:
+            raise ValueError(f"schema {body['schema']}")
+        table = Table(
+            fetched_at=datetime.date.fromisoformat(body["fetched_at"]),
+            sources=tuple(body["sources"]),
+            notes=tuple(Note(**note) for note in body["notes"]),
+            skus=tuple(_sku(row) for row in body["skus"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"price table {path.name}",
+            got=f"{type(error).__name__}: {error}",
+            allowed=f"an object of schema {SCHEMA}",
+            fix="restore it from git, or write it anew with `python -m infra prices refresh`",
+        ) from error
+    check(table)
+    return table
+
+
+def dump(table: Table) -> str:
+    """One SKU a line, so that a refresh shows as a readable diff."""
+    lines = [json.dumps(asdict(sku) | {"regions": list(sku.regions)}) for sku in table.skus]
+    head = {
+        "schema": SCHEMA,
+        "fetched_at": table.fetched_at.isoformat(),
+        "sources": list(table.sources),
+        "notes": [asdict(note) for note in table.notes],
+    }
+    return json.dumps(head, indent=1)[:-2] + ',\n "skus": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
+
+
+def check(table: Table) -> None:
+    """Refuse a table whose order of prices is not explained: SKUs were mixed up before, DWS for on-demand."""
+    for accelerator, region, text in disorders(table):
+        if not table.note(accelerator, region):
+            raise InputError(
+                f"prices of {accelerator} in {region}",
+                got=text,
+                allowed="spot < flex-start <= on-demand, each above 0",
+                fix="if the catalogue really says so, add a note for this accelerator and region to prices.json",
+            )
+
+
+def disorders(table: Table) -> Iterator[tuple[str, str, str]]:
+    """Accelerator, region and what was found there, wherever the usual order does not hold."""
+    for accelerator in ACCELERATORS:
+        machine = reference_machine(accelerator)
+        for region in table.regions(accelerator):
+            usd = {c: quote.usd for c in CAPACITIES if (quote := table.quote(machine, region, c)) is not None}
+            if not _in_order(usd):
+                yield accelerator, region, ", ".join(f"{c.value} {price:.4f}" for c, price in usd.items())
+
+
+def _in_order(usd: dict[Capacity, float]) -> bool:
+    spot, flex, demand = (usd.get(capacity) for capacity in CAPACITIES)
+    known = [price for price in (spot, flex, demand) if price is not None]
+    if known and min(known) <= 0.0:
+        return False
+    cheaper = [other for other in (flex, demand) if other is not None and spot is not None and other <= spot]
+    return not cheaper and (flex is None or demand is None or flex <= demand * (1 + 1e-9))
+
+
+def _sku(row: dict[str, Any]) -> Sku:
+    sku = Sku(
+        part=row["part"],
+        of=row["of"],
+        capacity=Capacity(row["capacity"]),
+        regions=tuple(row["regions"]),
+        usd=float(row["usd"]),
+        basis=row["basis"],
+        sku=row["sku"],
+        description=row["description"],
+    )
+    if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
+        raise ValueError(f"part {sku.part}, basis {sku.basis}")
+    return sku

@@ -1,0 +1,118 @@
+"""Prints the answer of the place command: the options, the choice and its reason; basis and limits on standard error."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from infra.placement import emit
+from infra.placement.advice import Option
+from infra.placement.ask import Answer
+from infra.placement.job import Job
+from infra.placement.show import basis, print_json, print_table
+
+
+def place(job: Job, answer: Answer, *, google: list[str] | None, written: list[Path], as_json: bool) -> None:
+    if as_json:
+        print_json(_place_json(job, answer, google, written))
+        return
+    head = ("capacity", "how", "USD/h", "cost p50", "p95", "done p50 h", "p95 h", "late", "evicted", "")
+    print_table(head, [_row(option, option is answer.chosen) for option in answer.options])
+    print(f"\n{answer.chosen.placement.value} in {answer.region}: {answer.reason}")
+    interval = emit.checkpoint(job, answer.world)["intervalSeconds"]
+    if interval:
+        print(f"checkpoint every {interval} s of work on Spot")
+    for line in _footnotes(job, answer, google, written):
+        print(line, file=sys.stderr)
+
+
+def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> list[str]:
+    world, limits = answer.world, answer.limits
+    said = [
+        basis(world.prices),
+        f"churn: {world.churn.per_hour:.3g} a node-hour ({world.churn.basis}); flex-start wait: median"
+        f" {world.flex_wait_h[1] * 60:.0f} min (Google gives no estimate)",
+    ]
+    if world.recorded is not None:
+        said.append(f"Spot follows {len(world.recorded.hours)} recorded traces, which tell when a request is granted")
+    if limits is not None:
+        said.append(
+            f"Spot stops paying against {limits.against.value}: churn {_limit(limits.churn_per_hour, '/h')}, or restart"
+            f" {_limit(limits.restart_h * 60, ' min')}, or checkpoint {_limit(limits.checkpoint_h * 3600, ' s')}"
+        )
+    if answer.elsewhere:
+        said.append("elsewhere: " + ", ".join(f"{r} {p} ${usd:,.0f}" for r, p, usd in answer.elsewhere))
+    if note := world.prices.note(job.accelerator, answer.region):
+        said.append(f"note: {note}")
+    said += [f"Google, {answer.region}: {line}" for line in google or ()]
+    said += [f"wrote {path}" for path in written]
+    return said
+
+
+def _place_json(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> dict[str, Any]:
+    limits = answer.limits
+    return {
+        "schema": "holdfast.place/1",
+        "region": answer.region,
+        "machine": job.machine.name,
+        "nodes": job.nodes,
+        "chosen": answer.chosen.placement.value,
+        "reason": answer.reason,
+        "options": [_option_json(option) for option in answer.options],
+        "flip": None
+        if limits is None
+        else {
+            "against": limits.against.value,
+            "churn_per_hour": _finite(limits.churn_per_hour),
+            "restart_seconds": _finite(limits.restart_h * 3600),
+            "checkpoint_seconds": _finite(limits.checkpoint_h * 3600),
+        },
+        "churn": {"per_hour": answer.world.churn.per_hour, "basis": answer.world.churn.basis},
+        "checkpoint": emit.checkpoint(job, answer.world),
+        "prices": {
+            "fetched_at": answer.world.prices.fetched_at.isoformat(),
+            "note": answer.world.prices.note(job.accelerator, answer.region),
+        },
+        "elsewhere": [{"region": r, "placement": p, "mean_usd": usd} for r, p, usd in answer.elsewhere],
+        "google": google,
+        "written": [str(path) for path in written],
+    }
+
+
+def _option_json(option: Option) -> dict[str, Any]:
+    head = {"placement": option.placement.value, "how": option.policy, "refused": option.refused or None}
+    if option.refused:
+        return head
+    return head | {
+        "usd_per_hour": option.usd_per_hour,
+        "usd": {f"p{p}": option.usd_at(p) for p in (5, 50, 95)} | {"mean": option.mean_usd},
+        "finish_hours": {f"p{p}": option.finish_at(p) for p in (5, 50, 95)},
+        "late": option.late,
+        "evictions": option.evictions,
+        "price_inferred": option.inferred,
+    }
+
+
+def _row(option: Option, chosen: bool) -> tuple[str, ...]:
+    if option.refused:
+        return (option.placement.value, option.policy, "-", "-", "-", "-", "-", "-", "-", option.refused)
+    return (
+        option.placement.value,
+        option.policy,
+        f"{option.usd_per_hour:.2f}{'*' if option.inferred else ''}",
+        f"{option.usd_at(50):,.2f}",
+        f"{option.usd_at(95):,.2f}",
+        f"{option.finish_at(50):.1f}",
+        f"{option.finish_at(95):.1f}",
+        f"{option.late:.1%}",
+        f"{option.evictions:.1f}",
+        "<- chosen" if chosen else "",
+    )
+
+
+def _limit(value: float, unit: str) -> str:
+    return "any" if value == 0.0 else "none" if math.isinf(value) else f"above {value:.3g}{unit}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

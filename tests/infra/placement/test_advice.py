@@ -1,0 +1,298 @@
+import json
+import math
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from infra.contract.capacity import Capacity, Placement
+from infra.contract.errors import InputError, Unjudged
+from infra.placement import advice, choose, emit, hazard, job, plot, prices
+from infra.placement.advice import World
+from infra.placement.cli import app
+from infra.placement.job import Job
+
+A100, L4, H100, A100_80 = "nvidia-tesla-a100", "nvidia-l4", "nvidia-h100-80gb", "nvidia-a100-80gb"
+REGION = "us-central1"
+
+
+def world(churn: float = 0.1, **changes: object) -> World:
+    return replace(World(prices=prices.load(), churn=hazard.fixed(churn)), **changes)  # type: ignore[arg-type]
+
+
+def picked(asked: Job, there: World, region: str = REGION) -> advice.Option:
+    return choose.choose(asked, advice.options(asked, there, region))
+
+
+def by(options: list[advice.Option]) -> dict[Placement, advice.Option]:
+    return {option.placement: option for option in options}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "machine", "nodes"),
+    [
+        ("l4", 1, "g2-standard-8", 1), ("l4", 8, "g2-standard-96", 1), ("a100", 8, "a2-highgpu-8g", 1),
+        ("a100", 16, "a2-highgpu-8g", 2), ("a100", 3, "a2-highgpu-1g", 3), ("h100", 64, "a3-highgpu-8g", 8),
+        ("a100-80", 4, "a2-ultragpu-4g", 1),
+    ],
+)  # fmt: skip
+def test_gpus_become_the_largest_machines_that_fit(name: str, gpus: int, machine: str, nodes: int) -> None:
+    asked = Job(accelerator=job.accelerator(name), gpus=gpus, hours=1)
+    assert (asked.machine.name, asked.nodes) == (machine, nodes)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [("30s", 30 / 3600), ("5m", 1 / 12), ("72h", 72), ("3d", 72), ("1.5", 1.5), ("none", math.inf)],
+)
+def test_durations_are_read(text: str, hours: float) -> None:
+    assert job.duration(text, "deadline") == pytest.approx(hours)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-3h", "3w", "1h30m"])
+def test_other_durations_are_told(text: str) -> None:
+    with pytest.raises(InputError, match="deadline"):
+        job.duration(text, "deadline")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"hours": 0}, "hours"), ({"hours": -1}, "hours"), ({"hours": math.inf}, "hours"), ({"gpus": 0}, "GPUs"),
+        ({"hours": math.nan}, "hours"), ({"checkpoint_h": 0}, "checkpoint"), ({"restart_h": -1}, "restart"),
+        ({"deadline_h": 10.05}, "impossible deadline"),
+    ],
+)  # fmt: skip
+def test_impossible_jobs_are_told(wrong: dict[str, float], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        Job(**{"accelerator": L4, "gpus": 1, "hours": 10.0} | wrong)  # type: ignore[arg-type]
+
+
+def test_an_unknown_gpu_gets_the_nearest_name() -> None:
+    with pytest.raises(InputError, match="did you mean h100"):
+        job.accelerator("h10")
+
+
+def test_an_unknown_region_gets_those_that_have_prices() -> None:
+    with pytest.raises(InputError, match="europe-west4, us-central1"):
+        advice.options(Job(accelerator=A100, gpus=1, hours=1), world(), "mars-north1")
+
+
+def test_no_option_is_dropped_when_its_price_is_missing() -> None:
+    there = world()
+    table = replace(there.prices, skus=tuple(s for s in there.prices.skus if s.capacity is not Capacity.ON_DEMAND))
+    options = by(advice.options(Job(accelerator=A100, gpus=1, hours=5), replace(there, prices=table), REGION))
+    assert set(options) == set(Placement)
+    for placement in (Placement.ON_DEMAND, Placement.HYBRID):
+        assert "no on-demand price of a2-highgpu-1g in us-central1" in options[placement].refused
+    assert not options[Placement.SPOT].refused
+
+
+def test_no_option_with_a_price_is_not_judged() -> None:
+    empty = replace(world().prices, skus=tuple(s for s in world().prices.skus if s.part == prices.GPU))
+    asked = Job(accelerator=A100, gpus=1, hours=5)
+    with pytest.raises(Unjudged, match="no spot price"):
+        picked(asked, replace(world(), prices=empty))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "churn", "placement"),
+    [
+        (L4, 0.05, Placement.SPOT),  # flex-start has no discount there
+        (A100, 0.02, Placement.SPOT),
+        (A100, 0.5, Placement.FLEX_START),  # 5 % dearer than Spot, undisturbed
+        (H100, 0.2, Placement.SPOT),
+        (A100_80, 0.01, Placement.FLEX_START),  # Spot is dearer there
+    ],
+)
+def test_the_cheapest_capacity_depends_on_gpu_and_churn(accelerator: str, churn: float, placement: Placement) -> None:
+    asked = Job(accelerator=accelerator, gpus=1, hours=100)
+    # A queue as short as an outage leaves the choice to money.
+    there = world(churn, flex_wait_h=(0.3, 0.1), outage_h=(0.02, 0.01))
+    assert picked(asked, there).placement is placement
+
+
+def test_the_answer_turns_at_the_churn_that_is_told() -> None:
+    asked = Job(accelerator=A100, gpus=1, hours=400)
+    flip = choose.limits(asked, world(), REGION)
+    assert flip is not None
+    assert flip.against is Capacity.FLEX_START
+    for factor, cheaper in ((0.5, Placement.SPOT), (2.0, Placement.FLEX_START)):
+        options = by(advice.options(asked, world(flip.churn_per_hour * factor), REGION))
+        pair = (options[Placement.SPOT], options[Placement.FLEX_START])
+        assert min(pair, key=lambda o: o.mean_usd).placement is cheaper
+
+
+def test_each_limit_makes_spot_cost_as_much_as_its_rival() -> None:
+    asked = Job(accelerator=A100, gpus=8, hours=200)
+    flip = choose.limits(asked, world(0.05), REGION)
+    assert flip is not None
+    assert 0.09 < flip.churn_per_hour < 0.1
+    at_limit = (
+        (asked, world(flip.churn_per_hour)),
+        (replace(asked, restart_h=flip.restart_h), world(0.05)),
+        (replace(asked, checkpoint_h=flip.checkpoint_h), world(0.05)),
+    )
+    for edge, there in at_limit:
+        again = choose.limits(edge, there, REGION)
+        assert again is not None
+        assert again.churn_per_hour == pytest.approx(there.churn.per_hour, rel=0.05)
+
+
+def test_a_tight_deadline_takes_what_is_never_late() -> None:
+    asked = Job(accelerator=L4, gpus=1, hours=40, deadline_h=42)
+    options = by(advice.options(asked, world(0.3), REGION))
+    assert options[Placement.SPOT].late > 0.3
+    assert options[Placement.HYBRID].late == 0.0
+    assert picked(asked, world(0.3)).placement is Placement.HYBRID
+
+
+def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
+    asked = Job(accelerator=A100, gpus=1, hours=60, checkpoint_h=math.inf)
+    assert picked(asked, world(0.1)).placement is Placement.FLEX_START
+    longer = replace(asked, hours=300)
+    options = by(advice.options(longer, world(0.1), REGION))
+    assert "longer than the 168 h" in options[Placement.FLEX_START].refused
+    assert picked(longer, world(0.1)).placement is Placement.ON_DEMAND
+
+
+def test_a_job_that_churn_never_lets_finish_is_refused_not_priced() -> None:
+    asked = Job(accelerator=L4, gpus=1, hours=50, restart_h=2.0)
+    spot = by(advice.options(asked, world(5.0), REGION))[Placement.SPOT]
+    assert "not finished after" in spot.refused
+
+
+def test_batch_hardly_notices_churn_where_training_without_checkpoints_would_not_end() -> None:
+    asked = Job(accelerator=L4, gpus=4, hours=50, batch=True)
+    calm, rough = (by(advice.options(asked, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3))
+    assert rough < 1.06 * calm
+
+
+def test_a_gang_is_stopped_by_each_of_its_nodes_and_survivors_are_billed() -> None:
+    one, eight = (Job(accelerator=H100, gpus=8 * n, hours=20) for n in (1, 8))
+    there = world(0.05, outage_h=(1.0, 0.3))
+    alone, gang = (by(advice.options(j, there, REGION))[Placement.SPOT] for j in (one, eight))
+    assert gang.evictions > 5 * alone.evictions
+    assert gang.mean_usd / 8 > 1.2 * alone.mean_usd
+    clumped = by(advice.options(eight, replace(there, together=8.0), REGION))[Placement.SPOT]
+    assert clumped.evictions == pytest.approx(alone.evictions, rel=0.15)
+
+
+def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
+    asked = Job(accelerator=A100, gpus=1, hours=100)
+    sure, unsure = world(0.1), replace(world(), churn=hazard.prior(A100))
+    spread = [
+        np.ptp(np.percentile(by(advice.options(asked, w, REGION))[Placement.SPOT].usd, [5, 95])) for w in (sure, unsure)
+    ]
+    assert spread[1] > 1.3 * spread[0]
+
+
+def test_emitted_priorities_begin_with_the_answer_and_never_mix_capacities() -> None:
+    asked = Job(accelerator=A100, gpus=16, hours=40)
+    options = advice.options(asked, world(0.5), REGION)
+    chosen = choose.choose(asked, options)
+    spec = emit.compute_class(asked, options, chosen)["spec"]
+    assert chosen.placement is Placement.FLEX_START
+    assert spec["priorities"][0]["flexStart"] == {"enabled": True}
+    assert spec["priorities"][0]["maxRunDurationSeconds"] == 604_800
+    assert all(("flexStart" in rule) + bool(rule.get("spot")) <= 1 for rule in spec["priorities"])
+    assert all(rule["gpu"] == {"type": A100, "count": 8, "driverVersion": "latest"} for rule in spec["priorities"])
+
+
+def test_emitted_pods_cite_their_rule_and_checkpoint_more_often_while_young() -> None:
+    asked = Job(accelerator=A100, gpus=16, hours=40)
+    chosen = by(advice.options(asked, world(), REGION))[Placement.SPOT]
+    body = emit.pod(asked, world(), chosen)
+    assert body["metadata"]["annotations"] == {"holdfast.dev/placement-rule": "gang"}
+    assert body["holdfast"]["nodes"] == 2
+    assert body["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    ages = [step["intervalSeconds"] for step in body["holdfast"]["checkpoint"]["byNodeAge"]]
+    assert ages == sorted(ages)
+    assert ages[0] < body["holdfast"]["checkpoint"]["intervalSeconds"] < ages[-1]
+
+
+def test_the_plot_is_an_svg_with_every_option_told_in_words() -> None:
+    asked = Job(accelerator=A100, gpus=8, hours=40, deadline_h=72)
+    options = advice.options(asked, world(), REGION)
+    root = ET.fromstring(plot.svg(options, options[1], "A & B", 72))
+    space = {"s": "http://www.w3.org/2000/svg"}
+    described = root.find("s:desc", space)
+    assert described is not None
+    assert all(f"{o.placement.value} (" in str(described.text) for o in options)
+    assert any(text.text == "deadline" for text in root.iterfind("s:text", space))
+    assert len(root.findall("s:rect", space)) == 2  # the chosen one: mark and legend
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=True)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+def test_place_prints_one_json_object_with_every_option_and_writes_its_files(tmp_path: Path) -> None:
+    code, out = run(
+        "place", "--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h", "--checkpoint", "30s",
+        "--restart", "5m", "--region", REGION, "--json", "--emit", str(tmp_path / "e"), "--plot", str(tmp_path / "p.svg"),
+    )  # fmt: skip
+    body = json.loads(out)
+    assert code == 0
+    assert body["schema"] == "holdfast.place/1"
+    assert {o["placement"] for o in body["options"]} == {p.value for p in Placement}
+    assert all({"p5", "p50", "p95", "mean"} <= set(o["usd"]) for o in body["options"])
+    assert body["flip"]["against"] == "flex-start"
+    assert body["flip"]["churn_per_hour"] == pytest.approx(0.092, abs=0.001)
+    assert sorted(Path(p).name for p in body["written"]) == ["computeclass.yaml", "p.svg", "placement.yaml"]
+
+
+def test_place_prints_a_row_an_option_and_the_reason_with_the_flip() -> None:
+    code, out = run("place", "--gpu", "l4", "--hours", "10", "--region", REGION)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:5]] == ["on-demand", "flex-start", "spot", "hybrid"]
+    assert "Spot stops paying against on-demand above 6." in out
+
+
+def test_place_takes_the_cheapest_region_and_names_the_others() -> None:
+    _, out = run("place", "--gpu", "a100-80", "--hours", "10", "--json")
+    body = json.loads(out)
+    assert body["region"] == "us-east5"
+    assert {row["region"] for row in body["elsewhere"]} == set(prices.load().regions(A100_80)) - {"us-east5"}
+
+
+def test_place_replays_recorded_traces(tmp_path: Path) -> None:
+    gap = {"metadata": {"gap_seconds": 3600}}
+    (tmp_path / "half.json").write_text(json.dumps(gap | {"data": [1, 1, 0, 0] * 50}))
+    arguments = ["--gpu", "l4", "--hours", "20", "--batch", "--region", REGION, "--traces", str(tmp_path), "--json"]
+    body = json.loads(run("place", *arguments)[1])
+    spot = next(o for o in body["options"] if o["placement"] == "spot")
+    # Two hours up, two down; each time up gives two hours less a restart of five minutes.
+    assert spot["finish_hours"]["p50"] == pytest.approx(20 / (2 - 1 / 12) * 4, rel=0.05)
+    assert body["churn"]["per_hour"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--gpu", "tpu", "--hours", "1"], "unknown GPU"),
+        (["--gpu", "l4", "--hours", "1", "--churn", "0"], "churn"),
+        (["--gpu", "l4", "--hours", "1", "--churn", "1", "--measured", "x.json"], "one of them"),
+        (["--gpu", "l4", "--hours", "1", "--measured", "missing.json"], "measured churn"),
+        (["--gpu", "l4", "--hours", "1", "--traces", "missing"], "no traces"),
+        (["--gpu", "l4", "--hours", "1", "--encoding", "up"], "encoding"),
+        (["--gpu", "l4", "--hours", "1", "--flex-wait", "0s"], "flex wait"),
+        (["--gpu", "l4", "--hours", "10", "--deadline", "9h"], "impossible deadline"),
+    ],
+)
+def test_place_tells_bad_input(arguments: list[str], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        run("place", *arguments)
+
+
+def test_prices_are_listed_with_marks_and_as_json() -> None:
+    assert "2.0614*" in run("prices", "show")[1]
+    body = json.loads(run("prices", "show", "--json")[1])
+    assert body["fetched_at"] == prices.load().fetched_at.isoformat()
+    assert len(body["usd_per_hour"]) == sum(len(prices.load().regions(a)) for a in prices.ACCELERATORS)
