@@ -202,6 +202,9 @@ class _Fleet:
 
 def _first_edge(runs: Runs, paths: Paths) -> Ints:
     """How many toggles each run's path has behind it when the run begins."""
-    if len(paths.edges_h) == 1:
-        return np.searchsorted(paths.edges_h[0], runs.offset_h, side="right")
-    return np.count_nonzero(paths.edges_h[runs.path] <= runs.offset_h[:, None], axis=1)
+    edge = np.zeros(len(runs), np.int64)
+    begun = np.flatnonzero(runs.offset_h > 0.0)
+    for path in np.unique(runs.path[begun]):
+        at = begun[runs.path[begun] == path]
+        edge[at] = np.searchsorted(paths.edges_h[path], runs.offset_h[at], side="right")
+    return edge
