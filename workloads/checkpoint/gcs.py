@@ -12,6 +12,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import requests
+import urllib3
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
@@ -92,8 +93,12 @@ class GcsStorage:
                 stream=True,
             ) as answer,
         ):
+            if answer.status_code == requests.codes.requested_range_not_satisfiable:
+                raise EOFError(f"{name} ends before byte {start}")
             if answer.status_code not in (requests.codes.ok, requests.codes.partial_content):
                 raise _refused(answer.status_code, name, answer.text)
+            if answer.status_code == requests.codes.ok and start:  # a server that knows no ranges
+                _fill(answer, memoryview(bytearray(start)), name)
             _fill(answer, into, name)
 
     def list(self, prefix: str) -> Iterator[Stat]:
@@ -125,6 +130,9 @@ class GcsStorage:
         )
 
 
+_BROKEN = (auth.TransportError, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+
+
 class _told_apart:
     """Turns the client's exceptions into ours: what may be tried again, and what may not."""
 
@@ -136,7 +144,7 @@ class _told_apart:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, api.GoogleAPICallError):
             raise _refused(int(error.code or 0), self._name, str(error.message)) from error
-        if isinstance(error, auth.TransportError | requests.RequestException | ConnectionError | TimeoutError):
+        if isinstance(error, _BROKEN):
             raise Transient(f"{self._name}: {error}") from error
         if isinstance(error, auth.GoogleAuthError):
             raise Denied(f"{self._name}: {error}") from error

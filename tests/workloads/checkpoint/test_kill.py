@@ -1,0 +1,128 @@
+"""Killed at any moment, the newest commit restores bit-exact and the job ends with the bits of a quiet run."""
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from infra.contract.errors import InputError
+from infra.contract.lifecycle import EXIT_PREEMPTED
+from tests.workloads.checkpoint.jobs import STEPS, Jobs, expected, finish, newest
+from workloads.checkpoint.points import POINTS
+
+pytestmark = pytest.mark.process
+
+UPLOADER_POINTS = [p for p in POINTS if p.split(".")[0] in ("upload", "commit", "retention")]
+TRAINER_POINTS = [p for p in POINTS if p not in UPLOADER_POINTS]
+REACHED_WHEN_DURABLE = ("upload.end", "retention.begin", "retention.uncommitted", "retention.end")
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def committed(url: Path) -> int:
+    """0 where nothing is committed yet, which is right before the first commit only."""
+    if not list(url.rglob("COMMIT.json")):
+        return 0
+    return newest(url)
+
+
+def completes(jobs: Jobs, url: Path, folder: Path, *, world: int = 1) -> None:
+    before = committed(url)
+    assert jobs.run(url, folder, world=world) == [0] * world
+    assert newest(url) == STEPS >= before
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("point", TRAINER_POINTS)
+def test_a_trainer_killed_at_a_named_point_loses_nothing_committed(
+    jobs: Jobs, tmp_path: Path, point: str, nth: int
+) -> None:
+    url = tmp_path / "url"
+    if point.startswith("restore"):
+        jobs.run(url, tmp_path, steps=7)
+        nth = 1
+    codes = jobs.run(url, tmp_path, kill_at=f"{point}:{nth}", wait=True)
+    assert codes == [-signal.SIGKILL], f"{point} was not reached"
+    completes(jobs, url, tmp_path)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("point", UPLOADER_POINTS)
+def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
+    jobs: Jobs, tmp_path: Path, point: str, nth: int
+) -> None:
+    url, log = tmp_path / "url", tmp_path / "log"
+    codes = jobs.run(url, tmp_path, kill_at=f"{point}:{nth}", wait=True, log=str(log))
+    assert codes == [0], log.read_text()
+    if nth == 1 and point not in REACHED_WHEN_DURABLE:
+        assert "the uploader process is gone" in log.read_text(), f"{point} was not reached"
+    # A new uploader has the same orders in its environment, so it dies at the same point again.
+    committed(url)
+    completes(jobs, url, tmp_path)
+
+
+def test_all_processes_killed_at_seeded_random_moments_never_lose_a_commit(jobs: Jobs, tmp_path: Path) -> None:
+    rng = random.Random(20261121)
+    url = tmp_path / "url"
+    kills, rounds = 0, 0
+    while kills < 100:
+        rounds += 1
+        ranks = jobs.start(url / str(rounds // 8), tmp_path, every=1, steps=STEPS)
+        ranks[0].join(rng.uniform(0.0, 0.5))
+        kills += ranks[0].is_alive()
+        victims = rng.choice(("trainer", "uploader", "all"))
+        for uploader in children(ranks[0].pid or 0) if victims != "trainer" else []:
+            with suppress(ProcessLookupError):
+                os.kill(uploader, signal.SIGKILL)
+        if victims == "uploader":
+            ranks[0].join(rng.uniform(0.0, 0.3))
+        ranks[0].kill()
+        finish(ranks)
+        committed(url / str(rounds // 8))
+    completes(jobs, url / "0", tmp_path)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(jobs: Jobs, tmp_path: Path, victim: int) -> None:
+    url = tmp_path / "url"
+    ranks = jobs.start(url, tmp_path, world=2, kill_at="stage.end:3", kill_rank=victim, wait=True)
+    ranks[victim].join(120)
+    assert ranks[victim].exitcode == -signal.SIGKILL
+    ranks[1 - victim].kill()
+    finish(ranks)
+    assert committed(url) in (3, 6)
+    completes(jobs, url, tmp_path, world=2)
+
+
+def test_sigterm_to_one_rank_stops_both_at_one_step_and_the_upload_in_flight_commits(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    url = tmp_path / "url"
+    ranks = jobs.start(url, tmp_path, world=2, steps=10**6, every=10)
+    deadline = time.monotonic() + 120
+    while not list(url.rglob("COMMIT.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ranks[1].pid is not None
+    os.kill(ranks[1].pid, signal.SIGTERM)
+    assert finish(ranks) == [EXIT_PREEMPTED, EXIT_PREEMPTED]
+    steps = sorted(int(p.parent.name.removeprefix("step-")) for p in url.rglob("COMMIT.json"))
+    assert steps and len(list(url.rglob("rank-0000?.json"))) == 2 * len(steps), "an attempt without a commit is left"
+
+
+def test_a_commit_removed_by_hand_is_no_checkpoint(jobs: Jobs, tmp_path: Path) -> None:
+    url = tmp_path / "url"
+    assert jobs.run(url, tmp_path) == [0]
+    for commit in url.rglob("COMMIT.json"):
+        commit.unlink()
+    with pytest.raises(InputError, match="no checkpoint"):
+        newest(url)
+    assert expected()[STEPS]
