@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workloads.training": {"infra.contract", "workloads.runtime", "workloads.checkpoint"},
     "workloads.inference": {"infra.contract", "workloads.runtime", "workloads.checkpoint", "workloads.training.model"},
     "workloads.manifests": {"infra.contract", "infra.environments"},
-    "workloads.jobs": {"infra.contract", "infra.environments", "workloads.manifests"},
+    "workloads.jobs": {"infra.contract", "infra.environments", "infra.placement", "workloads.manifests"},
     "workloads.drill": {"infra.contract", "workloads.runtime"},
     "workloads.__main__": {
         "infra.contract",
@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "workloads.checkpoint",
         "workloads.training",
         "workloads.inference",
+        "workloads.jobs",
         "workloads.manifests",
         "workloads.drill",
     },

@@ -4,6 +4,7 @@ import typer
 
 from infra.contract.errors import EXIT_CODES_HELP, run_door
 from workloads.drill.cli import demo
+from workloads.jobs.cli import explain, list_jobs, submit
 from workloads.training.cli import app as train
 
 app = typer.Typer(
@@ -14,6 +15,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo)
+app.command("submit")(submit)
+app.command("list")(list_jobs)
+app.command("explain")(explain)
 app.add_typer(train, name="train")
 
 if __name__ == "__main__":

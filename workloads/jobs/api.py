@@ -85,6 +85,17 @@ class Api:
             if token is None:
                 return
 
+    def path_of(self, body: Object) -> str:
+        """Where an object of a manifest lives, as the cluster's own discovery says."""
+        version, meta = body["apiVersion"], body["metadata"]
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        known = self.find(group) or {"resources": []}
+        found = next((r for r in known["resources"] if r["kind"] == body["kind"] and "/" not in r["name"]), None)
+        if found is None:
+            raise ApiError(404, f"the cluster does not know {version} {body['kind']}")
+        scope = f"/namespaces/{meta.get('namespace', 'default')}" if found["namespaced"] else ""
+        return f"{group}{scope}/{found['name']}/{meta['name']}"
+
     def create(self, path: str, body: Object, **query: object) -> Object:
         return self.call("POST", path, query, body)
 

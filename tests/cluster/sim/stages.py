@@ -13,6 +13,7 @@ MANAGED = "kwok.x-k8s.io/node"
 GOING = "sim.holdfast.dev/going"  # node label: its VM is being taken away
 RUN_S = "sim.holdfast.dev/run-seconds"  # pod annotation: ends by itself so long after its start
 EXIT_CODE = "sim.holdfast.dev/exit-code"  # pod annotation: how it ends by itself, and when deleted; default 0 and 143
+WAITING = "sim.holdfast.dev/waiting"  # pod annotation: never starts, with this reason, as ImagePullBackOff
 PREEMPT = "sim.holdfast.dev/preempt"  # pod annotation, the exit code: its node shuts down now
 
 # The kubelet's words when a node is shut down under a pod.
@@ -80,6 +81,13 @@ def _condition(kind: str, status: str, reason: str = "", message: str = "") -> s
 
 
 _NOW = "{{ $now := Now }}\n"
+_STUCK_CONTAINER = f"""
+    waiting:
+      reason: {{{{ index $.metadata.annotations "{WAITING}" }}}}"""
+_STUCK = f"""{_NOW}
+phase: Pending
+startTime: {{{{ $now | Quote }}}}
+{_CONTAINERS % {"ready": "false", "state": _STUCK_CONTAINER}}"""
 _START = f"""{_NOW}
 phase: Running
 startTime: {{{{ $now | Quote }}}}
@@ -130,8 +138,11 @@ def _status(template: str) -> dict[str, Any]:
 
 def pod_stages() -> list[Stage]:
     run_until = f"((.status.startTime | fromdate) + ({_annotation(RUN_S)} | tonumber)) | todate"
+    fresh = [_KEPT, _NOT_PREEMPTED, _rule(".status.phase", "In", "Pending")]
+    unseen = _rule(".status.startTime", "DoesNotExist")
     return [
-        _stage("pod-start", "Pod", [_KEPT, _NOT_PREEMPTED, _rule(".status.phase", "In", "Pending")], _status(_START)),
+        _stage("pod-start", "Pod", [*fresh, _rule(_annotation(WAITING), "DoesNotExist")], _status(_START)),
+        _stage("pod-stuck", "Pod", [*fresh, _rule(_annotation(WAITING), "Exists"), unseen], _status(_STUCK)),
         _stage(
             "pod-exit",
             "Pod",

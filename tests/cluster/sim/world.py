@@ -74,7 +74,7 @@ class World:
 
     def job_spec(self, pool: Pool, size: int, *, run_s: float = 3600, code: int = 0, **spec: Any) -> Object:
         """An indexed Job of ours: `run_s` on each index, then `code`."""
-        annotations = {RUN_S: str(run_s), EXIT_CODE: str(code)} if code else {RUN_S: str(run_s)}
+        annotations = {RUN_S: str(run_s)} | ({EXIT_CODE: str(code)} if code else {})
         return {
             "completionMode": "Indexed",
             "completions": size,

@@ -1,0 +1,114 @@
+"""What a manifest buys, and what is refused before anything is sent."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infra import environments
+from infra.contract.capacity import Capacity
+from infra.contract.errors import InputError
+from infra.contract.pools import Pool
+from infra.environments import Environment
+from infra.placement import prices
+from workloads.jobs import submit
+from workloads.jobs.api import Object
+from workloads.jobs.submit import Caps
+
+
+@pytest.fixture(scope="module")
+def env() -> Environment:
+    return environments.load("example")
+
+
+@pytest.fixture(scope="module")
+def table() -> prices.Table:
+    return prices.load()
+
+
+def job(pool: Pool, pods: int, selector: dict[str, str] | None = None) -> Object:
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {
+        "nodeSelector": pool.selector() if selector is None else selector,
+        "tolerations": pool.tolerations(),
+        "containers": [container],
+    }
+    body = {"parallelism": pods, "template": {"spec": spec}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": body}
+
+
+def jobset(pool: Pool, replicas: int, pods: int) -> Object:
+    group = {"name": "workers", "replicas": replicas, "template": {"spec": job(pool, pods)["spec"]}}
+    head = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"}}
+    return head | {"spec": {"replicatedJobs": [group]}}
+
+
+def test_an_a100_job_costs_its_pods_times_the_machine(env: Environment, table: prices.Table) -> None:
+    pool = env.pool("spot-a100")
+    quote = table.quote(prices.MACHINE_TYPES[pool.machine_type], env.region, Capacity.SPOT)
+    assert quote is not None
+    made = submit.plan([job(pool, 4)], env, table, Caps(), None)
+    assert made.purchases[0].pools == ("spot-a100",)
+    assert made.usd_per_hour == pytest.approx(4 * quote.usd)
+
+
+def test_a_class_of_several_machines_is_priced_by_its_dearest(env: Environment, table: prices.Table) -> None:
+    pool = next(p for p in env.pools() if p.pool_class == "spot-l4")
+    (bought,) = submit.plan([jobset(pool, 2, 3)], env, table, Caps(), None).purchases
+    assert len(bought.pools) == 3
+    assert (bought.pods, bought.gpus) == (6, 6)
+    assert bought.usd_per_hour is not None
+    quotes = [
+        table.quote(prices.MACHINE_TYPES[env.pool(p).machine_type], env.region, Capacity.SPOT) for p in bought.pools
+    ]
+    assert bought.usd_per_hour == pytest.approx(6 * max(q.usd for q in quotes if q))
+
+
+def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price(env: Environment, table: prices.Table) -> None:
+    document = job(env.pool("spot-a100"), 2)
+    price = submit.plan([document], env, table, Caps(), None).usd_per_hour
+    assert price is not None
+    assert not submit.plan([document], env, table, Caps(usd_per_hour=price), None).refusals
+    (refusal,) = submit.plan([document], env, table, Caps(usd_per_hour=price - 0.01), None).refusals
+    assert "over the cap" in refusal
+
+
+def test_an_unknown_price_is_refused_under_a_cap(env: Environment, table: prices.Table) -> None:
+    document = job(env.pool("spot-a100"), 2, selector={"nobody": "here"})
+    assert not submit.plan([document], env, table, Caps(), None).refusals
+    (refusal,) = submit.plan([document], env, table, Caps(usd_per_hour=1e9), None).refusals
+    assert "fits no pool" in refusal
+
+
+def test_a_total_cap_is_judged_by_the_bad_case_of_the_forecast(env: Environment, table: prices.Table) -> None:
+    document = job(env.pool("spot-a100"), 2)
+    (needs,) = submit.plan([document], env, table, Caps(usd=100), None).refusals
+    assert "--hours" in needs
+    made = submit.plan([document], env, table, Caps(usd=1), hours=24)
+    (refusal,) = made.refusals
+    assert "(p95)" in refusal
+    assert {f.placement.value for f in made.forecasts} == {"on-demand", "flex-start", "spot", "hybrid"}
+    assert not submit.plan([document], env, table, Caps(usd=1e6), hours=24).refusals
+
+
+@pytest.mark.parametrize("cap", [0, -1, float("nan")])
+def test_a_cap_must_be_above_zero(cap: float) -> None:
+    with pytest.raises(InputError, match="more than 0"):
+        Caps(usd_per_hour=cap)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "nothing"), ("kind: ConfigMap\n", "ConfigMap"), ("a: [", "cannot be read"), ("\0", "cannot be read")],
+)
+def test_a_manifest_without_a_job_is_bad_input(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        submit.read(path)
+    assert said in refused.value.lines()
+
+
+def test_the_plan_is_one_json_object_with_a_schema(env: Environment, table: prices.Table) -> None:
+    body = submit.plan([job(env.pool("spot-a100"), 2)], env, table, Caps(), hours=10).as_json()
+    assert json.loads(json.dumps(body))["schema"] == "holdfast.purchase/1"

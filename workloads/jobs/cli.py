@@ -1,0 +1,98 @@
+"""The doors `python -m workloads submit|list|explain`; mounted by workloads.__main__. Bodies import."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infra.contract.errors import EXIT_STOPPED, InputError
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]
+Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
+Env = Annotated[str, typer.Option(help="Environment whose pools and region give the prices.")]
+
+
+def submit(
+    manifest: Annotated[Path, typer.Argument(help="A rendered manifest with a Job or JobSet.")],
+    env: Env = "example",
+    hours: Annotated[float | None, typer.Option(help="Undisturbed work, for finish time and total.")] = None,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
+    max_usd: Annotated[float | None, typer.Option(help="Refuse above this total (p95); needs --hours.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and judge, send nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a manifest buys, refuse it over a cap (exit 4), else start it."""
+    from infra import environments
+    from infra.placement import prices
+    from workloads.jobs import show
+    from workloads.jobs import submit as room
+    from workloads.jobs.api import Api
+
+    caps = room.Caps(usd_per_hour=max_usd_per_hour, usd=max_usd)
+    made = room.plan(room.read(manifest), environments.load(env), prices.load(), caps, hours)
+    if as_json:
+        show.as_json(made.as_json())
+    else:
+        show.plan(made, str(manifest))
+    if made.refusals:
+        for refusal in made.refusals:
+            show.note(f"refused: {refusal}")
+        raise typer.Exit(EXIT_STOPPED)
+    if dry_run:
+        return
+    _agree(yes)
+    for name in room.apply(Api(kubeconfig), made.documents):
+        show.note(f"applied {name}")
+    show.note(f"Next: python -m workloads explain {made.purchases[0].job}")
+
+
+def list_jobs(
+    env: Env = "example",
+    events: Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")] = None,
+    namespace: Namespace = "",
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """Jobs with EVICTED and CRASHED apart, age of the last save, dollars so far."""
+    from infra import environments
+    from infra.placement import prices
+    from workloads.jobs import listing, show
+    from workloads.jobs.api import Api
+
+    found = listing.rows(Api(kubeconfig), environments.load(env), prices.load(), events, namespace)
+    if as_json:
+        show.as_json(listing.as_json(found))
+    elif found:
+        show.listing(found)
+    else:
+        show.note("no jobs")
+
+
+def explain(
+    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
+    namespace: Namespace = "",
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """Why a job waits, restarts or is slow: six lines with the number that blocks."""
+    from workloads.jobs import explain as room
+    from workloads.jobs import show
+    from workloads.jobs.api import Api
+
+    found = room.explain(Api(kubeconfig), job, namespace)
+    if as_json:
+        show.as_json(found.as_json())
+    else:
+        show.explanation(found)
+
+
+def _agree(yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
+    typer.confirm("Start it?", abort=True, err=True)

@@ -1,0 +1,69 @@
+"""`explain JOB`: six lines that say where a job stands, what blocks it, and the command that shows it."""
+
+from dataclasses import asdict, dataclass
+from statistics import quantiles
+from typing import Any
+
+from infra.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
+from workloads.jobs import view as views
+from workloads.jobs.api import Api
+from workloads.jobs.causes import Cause, cause_of, state_of
+from workloads.jobs.view import Surroundings, View, waited_s
+
+SCHEMA = "holdfast.explanation/1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    job: str
+    namespace: str
+    state: str
+    cause: Cause
+    similar: str
+
+    def lines(self) -> list[tuple[str, str]]:
+        rows = [
+            ("state", self.state),
+            ("blocker", self.cause.blocker),
+            ("position", self.cause.position),
+            ("similar", self.similar),
+            ("do", self.cause.action),
+            ("evidence", self.cause.evidence),
+        ]
+        return [(name, text) for name, text in rows if text]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA} | asdict(self)
+
+
+def explain(api: Api, name: str, namespace: str = "") -> Explanation:
+    view = views.find(api, name, namespace)
+    around = views.surroundings(api, view)
+    return Explanation(
+        job=view.name,
+        namespace=view.namespace,
+        state=state_of(view),
+        cause=cause_of(view, around),
+        similar=similar(view, around),
+    )
+
+
+def similar(view: View, around: Surroundings) -> str:
+    """What other jobs' pods of the same class of pools waited for a node, as far as the cluster still knows."""
+    selector: dict[str, str] = view.pod_spec.get("nodeSelector", {})
+    own = {pod["metadata"]["uid"] for pod in view.pods}
+    waits = sorted(
+        wait
+        for pod in around.others
+        if pod["metadata"]["uid"] not in own and _same_class(pod["spec"].get("nodeSelector", {}), selector)
+        if (wait := waited_s(pod)) is not None
+    )
+    no_eta = "; Google gives no ETA for flex-start" if LABEL_FLEX_START in selector else ""
+    if not waits:
+        return f"no other pod of this class has started here yet{no_eta}"
+    percentiles = quantiles(waits, n=20, method="inclusive") if len(waits) > 1 else waits * 19
+    return f"{len(waits)} pods of this class waited p50 {percentiles[9]:.0f} s, p95 {percentiles[18]:.0f} s{no_eta}"
+
+
+def _same_class(other: dict[str, str], own: dict[str, str]) -> bool:
+    return all(other.get(key) == own.get(key) for key in (LABEL_POOL_CLASS, LABEL_FLEX_START))

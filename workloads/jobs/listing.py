@@ -1,0 +1,155 @@
+"""`list`: one row a job, evictions and crashes apart, with what its event lines and the price table add."""
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.contract.pools import LABEL_NODEPOOL, Pool
+from infra.environments import Environment
+from infra.placement.prices import Table
+from workloads.jobs import buying
+from workloads.jobs import view as views
+from workloads.jobs.api import Api, Object
+from workloads.jobs.causes import cause_of, state_of
+from workloads.jobs.view import Surroundings, View, crashed, evicted, waited_s, when
+
+SCHEMA = "holdfast.jobs/1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """From event lines; None where the job has written none."""
+
+    step: int | None = None
+    saved_age_s: float | None = None
+    useful_ratio: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    name: str
+    namespace: str
+    kind: str
+    capacity: str
+    status: str
+    why: str
+    step: int | None
+    saved_age_s: float | None
+    evicted: int
+    crashed: int
+    waited_s: float
+    """Of the pod that waited longest for its node; a pod without a node counts until now."""
+    ran_s: float
+    """Over all pods that the cluster still knows."""
+    useful_ratio: float | None
+    usd: float | None
+    """Of those pods; None where a machine has no price."""
+
+
+def rows(api: Api, env: Environment, prices: Table, events: Path | None = None, namespace: str = "") -> list[Row]:
+    progress = read_progress(events, time.time()) if events else {}
+    nodes = list(api.items("/api/v1/nodes"))
+    found = list(views.all_views(api, namespace))
+    return [_row(api, view, env, prices, nodes, progress.get(view.name, Progress())) for view in found]
+
+
+def read_progress(folder: Path, now: float) -> dict[str, Progress]:
+    """By job, from every *.jsonl of the folder; a line that is no event is passed over."""
+    lines: dict[str, list[Object]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for text in path.read_text(errors="replace").splitlines():
+            event = _event(text)
+            if event is not None:
+                lines.setdefault(str(event["job"]), []).append(event)
+    return {job: _progress(events, now) for job, events in lines.items()}
+
+
+def _event(text: str) -> Object | None:
+    try:
+        event = json.loads(text)
+        return event if isinstance(event, dict) and {"t", "event", "job"} <= event.keys() else None
+    except ValueError:
+        return None
+
+
+def _progress(events: list[Object], now: float) -> Progress:
+    """Rank 0 speaks for a gang; a batch job has neither steps nor saves."""
+    windows = [e for e in events if e["event"] == "window" and e.get("rank", 0) == 0]
+    commits = [float(e["t"]) for e in events if e["event"] == "commit"]
+    last = max((float(e["t"]) for e in events), default=now)
+    first = min((float(e["t"]) for e in events), default=now)
+    best: dict[int, float] = {}
+    for window in windows:  # steps done twice count once
+        best[int(window["last_step"])] = float(window["seconds"])
+    return Progress(
+        step=max(best, default=None),
+        saved_age_s=now - max(commits) if commits else None,
+        useful_ratio=min(1.0, sum(best.values()) / (last - first)) if best and last > first else None,
+    )
+
+
+def _row(api: Api, view: View, env: Environment, prices: Table, nodes: Iterable[Object], progress: Progress) -> Row:
+    cause = cause_of(view, views.surroundings(api, view)) if not view.finished else cause_of(view, Surroundings())
+    pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in nodes}
+    pools = {pool.name: pool for pool in env.pools()}
+    now = time.time()
+    waits = [waited_s(pod) for pod in view.pods]
+    created = when(view.body["metadata"]["creationTimestamp"])
+    return Row(
+        name=view.name,
+        namespace=view.namespace,
+        kind=view.kind,
+        capacity=_capacity(view, env),
+        status=state_of(view).partition(":")[0],
+        why=cause.word,
+        step=progress.step,
+        saved_age_s=progress.saved_age_s,
+        evicted=evicted(view),
+        crashed=len(crashed(view)),
+        waited_s=max((now - created if wait is None else wait for wait in waits), default=now - created),
+        ran_s=sum(_ran_s(pod, now) for pod in view.pods),
+        useful_ratio=progress.useful_ratio,
+        usd=_usd(view.pods, pool_of, pools, env, prices, now),
+    )
+
+
+def _capacity(view: View, env: Environment) -> str:
+    """Of the first pool that the job selects; flex-start pools of auto-provisioning are in no environment."""
+    fitting = buying.pools_of(view.pod_spec, env)
+    return fitting[0].capacity.value if fitting else buying.capacity_of(view.pod_spec).value
+
+
+def _ran_s(pod: Object, now: float) -> float:
+    start = pod["status"].get("startTime")
+    if not start:
+        return 0.0
+    ends = [
+        when(status["state"]["terminated"]["finishedAt"])
+        for status in pod["status"].get("containerStatuses") or ()
+        if status.get("state", {}).get("terminated", {}).get("finishedAt")
+    ]
+    return max(0.0, (max(ends) if ends else now) - when(start))
+
+
+def _usd(
+    pods: list[Object], pool_of: dict[str, str], pools: dict[str, Pool], env: Environment, prices: Table, now: float
+) -> float | None:
+    total = 0.0
+    for pod in pods:
+        hours = _ran_s(pod, now) / 3600
+        if hours == 0.0:
+            continue
+        pool = pools.get(pool_of.get(pod["spec"].get("nodeName", ""), ""))
+        fitting = [pool] if pool else buying.pools_of(pod["spec"], env)
+        rate = buying.usd_per_hour(pod["spec"], fitting[0], env, prices) if fitting else None
+        if rate is None:
+            return None
+        total += hours * rate
+    return total
+
+
+def as_json(found: list[Row]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "jobs": [asdict(row) for row in found]}
