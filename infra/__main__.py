@@ -18,6 +18,7 @@ app = typer.Typer(
 app.add_typer(placement.app)
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
@@ -79,6 +80,99 @@ def check(env: Env, as_json: Json = False) -> None:
 
     if not judgement.check(load(env), as_json):
         raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def doctor(env: Env, as_json: Json = False) -> None:
+    """What a deployment needs: versions, credentials, APIs, quota, zones. Read-only; says what to mend."""
+    from infra.environments import load
+    from infra.ops import doctor as examination
+    from infra.ops import show
+
+    raise typer.Exit(show.doctor(list(examination.examine(load(env))), as_json))
+
+
+@app.command()
+def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Make an environment of your own, a copy of example that says CHANGE-ME."""
+    from infra.ops import new as literal
+    from infra.ops.synth import ROOT
+
+    print(literal.create(name, ROOT / "infra" / "environments").relative_to(ROOT))
+    for step in literal.next_steps(name):
+        typer.echo(f"Next: {step}", err=True)
+
+
+@app.command("upgrade-check")
+def upgrade_check(
+    ref: Annotated[str, typer.Argument(metavar="REF", help="A commit, branch or tag, as upstream/main.")],
+    env: Annotated[str, typer.Option("--env", help="The environment that is deployed.")] = "example",
+    as_json: Json = False,
+) -> None:
+    """What a merge of REF would destroy, add and ask for; exit 1 if anything would be destroyed."""
+    from dataclasses import asdict
+
+    from infra.environments import load
+    from infra.ops import show, upgrade
+
+    load(env)
+    found = upgrade.compare(ref, env)
+    if as_json:
+        show.print_json("upgrade-check", ref=ref, environment=env, **asdict(found))
+    else:
+        for line in upgrade.report(found) or [f"{ref} changes nothing for {env}"]:
+            print(line)
+    if found.harmful:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def leftovers(env: Env, as_json: Json = False) -> None:
+    """What GKE itself left in the project after a destroy; exit 1 if anything of it bills."""
+    from infra.environments import load
+    from infra.ops import leftovers as rest
+    from infra.ops import show
+
+    raise typer.Exit(show.leftovers(rest.find(load(env)), as_json))
+
+
+@app.command()
+def deploy(env: Env, yes: Yes = False) -> None:
+    """Deploy the stacks of ENV in order. Refuses a CHANGE-ME and a broken rule."""
+    from infra.environments import load
+    from infra.ops import deploy as path
+
+    raise typer.Exit(path.deploy(load(env), yes=yes))
+
+
+@app.command()
+def diff(env: Env) -> None:
+    """What a deployment would change, stack by stack, against the real state."""
+    from infra.environments import load
+    from infra.ops import deploy as path
+
+    raise typer.Exit(path.diff(load(env)))
+
+
+@app.command()
+def destroy(env: Env, yes: Yes = False) -> None:
+    """Destroy the stacks of ENV. Stops while anything is protected."""
+    from infra.environments import load
+    from infra.ops import deploy as path
+
+    raise typer.Exit(path.destroy(load(env), yes=yes))
+
+
+@app.command()
+def bootstrap(
+    env: Env, dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands only.")] = False
+) -> None:
+    """Make the bucket that keeps Terraform's state."""
+    from infra.environments import load
+    from infra.ops import deploy as path
+
+    for command in path.bootstrap(load(env), dry_run=dry_run):
+        print(command)
 
 
 if __name__ == "__main__":

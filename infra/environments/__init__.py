@@ -33,10 +33,19 @@ def load(name: str) -> Environment:
         environment = import_module(f"{__name__}.{name}").ENVIRONMENT
     except InputError as error:
         raise _placed(error, name) from error
+    except TypeError as error:
+        # A field that the schema lost or gained.
+        raise _placed(_unknown_field(error), name) from error
     if environment.name != name:
         what = f"{source_of(name)}: name"
         raise InputError(what, got=environment.name, allowed=name, fix="let name equal the module's name")
     return environment
+
+
+def _unknown_field(error: TypeError) -> InputError:
+    fields = "the fields of infra/environments/schema.py"
+    fixed = InputError("fields", got=error, allowed=fields, fix="add what is missing, remove what is unknown")
+    return fixed.with_traceback(error.__traceback__)
 
 
 def _placed(error: InputError, name: str) -> InputError:

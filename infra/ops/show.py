@@ -3,11 +3,15 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
+from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
 from infra.environments import Environment
+from infra.ops.doctor import Check, Verdict
+from infra.ops.leftovers import Leftover
 from infra.ops.plan import Change, counts
 
 
@@ -69,3 +73,26 @@ def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, ful
     if full:
         print_table(["ACTION", "ADDRESS"], [("/".join(c.actions), c.address) for c in everything])
     print(f"{len(everything)} changes, {len(losses)} destroy or replace, {len(findings)} rules broken")
+
+
+def doctor(checks: list[Check], as_json: bool) -> int:
+    """Exit code: broken before unknown, since it can be mended."""
+    if as_json:
+        print_json("doctor", checks=[asdict(check) for check in checks])
+    else:
+        print_table(["CHECK", "", "FOUND", "FIX"], [(c.name, c.verdict, c.found, c.fix) for c in checks])
+    verdicts = {c.verdict for c in checks}
+    if Verdict.BROKEN in verdicts:
+        return EXIT_FINDINGS
+    return EXIT_NOT_JUDGED if Verdict.UNKNOWN in verdicts else EXIT_DONE
+
+
+def leftovers(found: list[Leftover], as_json: bool) -> int:
+    bills = [item for item in found if item.bills]
+    if as_json:
+        print_json("leftovers", found=[asdict(item) for item in found], bills=len(bills))
+    else:
+        columns = ["KIND", "NAME", "WHERE", "BILLS", "REMOVE WITH"]
+        print_table(columns, [(i.kind, i.name, i.where, "yes" if i.bills else "no", i.remove) for i in found])
+        print(f"{len(found)} left, {len(bills)} of them bill")
+    return EXIT_FINDINGS if bills else EXIT_DONE

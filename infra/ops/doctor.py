@@ -1,0 +1,110 @@
+"""Is everything there that a deployment needs? Read-only. Called by `infra doctor`."""
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from infra.contract.errors import Unjudged
+from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM, NODE_MAJOR
+from infra.environments import Environment, placeholders, source_of
+from infra.ops import engine, node
+from infra.ops.account import account_checks
+from infra.ops.synth import ROOT
+from infra.rules import judge_environment
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    BROKEN = "broken"
+    UNKNOWN = "not judged"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    name: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+
+
+Probe = Callable[[Environment], tuple[bool, str, str]]
+"""Whether it is well, what was found, how to mend it. Raises Unjudged where it cannot tell."""
+
+
+def examine(environment: Environment) -> Iterator[Check]:
+    """One check after the other, as they come."""
+    for name, probe in (*LOCAL, *account_checks()):
+        try:
+            ok, found, fix = probe(environment)
+        except Unjudged as error:
+            yield Check(name=name, verdict=Verdict.UNKNOWN, found=str(error).splitlines()[0])
+        else:
+            yield Check(name=name, verdict=Verdict.OK if ok else Verdict.BROKEN, found=found, fix="" if ok else fix)
+
+
+def _python(_: Environment) -> tuple[bool, str, str]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return (3, 11) <= sys.version_info[:2] < (3, 14), version, "make setup with Python 3.11, 3.12 or 3.13"
+
+
+def _bindings(_: Environment) -> tuple[bool, str, str]:
+    try:
+        found = importlib.metadata.version("cdktf")
+    except importlib.metadata.PackageNotFoundError:
+        return False, "cdktf is not installed", "make setup"
+    return True, f"cdktf {found}", ""
+
+
+def _node(_: Environment) -> tuple[bool, str, str]:
+    program = (node.folder() or Path()) / "node"
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        said = "no node"
+    return said.startswith(f"v{NODE_MAJOR}."), said, f"make setup installs Node {NODE_MAJOR}"
+
+
+def _command_line(_: Environment) -> tuple[bool, str, str]:
+    program = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
+    return program.exists(), "cdktf in .node" if program.exists() else "no cdktf command", "make cdktf-cli"
+
+
+def _engine(_: Environment) -> tuple[bool, str, str]:
+    name, version = engine.connected().version()
+    least = MIN_OPENTOFU if name == "tofu" else MIN_TERRAFORM
+    wanted = ".".join(map(str, least))
+    return version >= least, f"{name} {'.'.join(map(str, version))}", f"install {name} {wanted} or newer"
+
+
+def _provider(_: Environment) -> tuple[bool, str, str]:
+    folder = engine.mirror()
+    if folder is None:
+        return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
+    held = any(folder.glob(f"*/hashicorp/google/{GOOGLE_PROVIDER_VERSION}/*"))
+    return held, f"mirror {folder}", f"the mirror lacks google {GOOGLE_PROVIDER_VERSION}: make provider"
+
+
+def _settled(environment: Environment) -> tuple[bool, str, str]:
+    left = placeholders(environment)
+    return not left, ", ".join(left) or "no placeholder", f"replace CHANGE-ME in {source_of(environment.name)}"
+
+
+def _rules(environment: Environment) -> tuple[bool, str, str]:
+    broken = sorted({f.rule for f in judge_environment(environment)})
+    return not broken, ", ".join(broken) or "no rule broken", f"python -m infra check {environment.name}"
+
+
+LOCAL: tuple[tuple[str, Probe], ...] = (
+    ("python", _python),
+    ("cdktf library", _bindings),
+    ("node", _node),
+    ("cdktf command", _command_line),
+    ("engine", _engine),
+    ("provider", _provider),
+    ("placeholders", _settled),
+    ("rules", _rules),
+)

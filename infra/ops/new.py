@@ -1,0 +1,50 @@
+"""Make an environment of a fork: a copy of `example` in which everything personal says CHANGE-ME."""
+
+import re
+from pathlib import Path
+
+from infra.contract.errors import InputError
+from infra.environments import names, source_of
+from infra.environments.checks import PLACEHOLDER, dns_name
+
+TRIAL_SETTINGS = {
+    # What suits a trial and no one else goes back to the safe default.
+    ", deletion_protection=False": "",
+    "deletion_protection=False": "",
+    "allow_destroy=True": "",
+    "    allow_drills=True,\n": "",
+}
+
+
+def create(name: str, folder: Path) -> Path:
+    """The new module's path. Refuses a name that is taken."""
+    dns_name("environment name", name, 12)
+    if not name.isidentifier() or name in names():
+        taken = ", ".join(names())
+        raise InputError(
+            "environment name", got=name, allowed=f"a Python name that is not {taken}", fix="choose another"
+        )
+    path = folder / f"{name}.py"
+    path.write_text(_literal((folder / "example.py").read_text(), name))
+    return path
+
+
+def _literal(example: str, name: str) -> str:
+    text = re.sub(
+        r'^""".*?"""', f'"""{name}. Replace each {PLACEHOLDER} before the first deployment."""', example, flags=re.S
+    )
+    text = text.replace('name="example"', f'name="{name}"', 1)
+    text = re.sub(r'project_(id|number)="[^"]*"', rf'project_\1="{PLACEHOLDER}"', text)
+    text = re.sub(r"(\n    zones=\(.*?\),\n)", rf'\1    state_bucket="{PLACEHOLDER}",\n', text, count=1)
+    text = re.sub(r'emails=\("[^"]*",\)', f'emails=("{PLACEHOLDER}@example.org",)', text)
+    for trial, safe in TRIAL_SETTINGS.items():
+        text = text.replace(trial, safe)
+    return text
+
+
+def next_steps(name: str) -> list[str]:
+    return [
+        f"edit {source_of(name)}: every {PLACEHOLDER}, zones and caps",
+        f"make plan ENV={name}",
+        f"make bootstrap ENV={name} && make deploy ENV={name}",
+    ]

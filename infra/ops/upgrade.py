@@ -1,0 +1,149 @@
+"""What would a merge of upstream do to a deployed environment? Called by `infra upgrade-check REF`.
+
+Both sides are synthesised with the caller's environment file, REF in a worktree of its own, which is removed again.
+"""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.contract.errors import InputError, Unjudged
+from infra.ops.synth import ROOT, synthesise
+
+SCHEMA = ("schema.py", "capacity.py", "services.py")
+VERSIONS = Path("infra/contract/versions.py")
+ENVIRONMENTS = Path("infra/environments")
+RENDERED = "workloads/rendered"
+
+
+@dataclass(kw_only=True, slots=True)
+class Upgrade:
+    """Differences from this checkout to REF."""
+
+    destroyed: list[str] = field(default_factory=list[str])
+    created: list[str] = field(default_factory=list[str])
+    fields_added: list[str] = field(default_factory=list[str])
+    fields_removed: list[str] = field(default_factory=list[str])
+    provider: str = ""
+    manifests: list[str] = field(default_factory=list[str])
+    rules: list[str] = field(default_factory=list[str])
+    unloadable: str = ""
+    """Why REF cannot read the environment; then nothing else could be compared."""
+
+    @property
+    def harmful(self) -> bool:
+        return bool(self.destroyed or self.unloadable)
+
+
+def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
+    with _worktree(ref, root) as other:
+        # Upstream has no file of a fork's environment, and never edits one.
+        shutil.copy(root / ENVIRONMENTS / f"{environment}.py", other / ENVIRONMENTS)
+        upgrade = Upgrade()
+        ours, theirs = _fields(root), _fields(other)
+        upgrade.fields_added = sorted(theirs - ours)
+        upgrade.fields_removed = sorted(ours - theirs)
+        upgrade.provider = _pins(root, other)
+        upgrade.manifests = _git(root, "diff", "--name-only", "HEAD", ref, "--", RENDERED).splitlines()
+        _compare_stacks(upgrade, environment, root, other)
+        return upgrade
+
+
+def _compare_stacks(upgrade: Upgrade, environment: str, root: Path, other: Path) -> None:
+    judged = subprocess.run(
+        [sys.executable, "-m", "infra", "check", environment, "--json"],
+        cwd=other, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if judged.returncode not in (0, 1):
+        upgrade.unloadable = judged.stderr.strip()
+        return
+    upgrade.rules = sorted({f["rule"] for f in json.loads(judged.stdout)["findings"]})
+    if upgrade.rules:
+        upgrade.unloadable = f"rules that newly fail: {', '.join(upgrade.rules)}"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        now = _addresses(synthesise(environment, Path(folder) / "now", local_state=True, root=root))
+        then = _addresses(synthesise(environment, Path(folder) / "then", local_state=True, root=other))
+    upgrade.destroyed, upgrade.created = sorted(now - then), sorted(then - now)
+
+
+def _addresses(stacks: dict[str, Path]) -> set[str]:
+    found: set[str] = set()
+    for stack, folder in stacks.items():
+        resources = json.loads((folder / "cdk.tf.json").read_text()).get("resource", {})
+        found |= {f"{stack} {kind}.{id}" for kind, ids in resources.items() for id in ids}
+    return found
+
+
+def _fields(root: Path) -> set[str]:
+    """`Network.pods_cidr`, with its default where it has one; read without running the other side's code."""
+    found: set[str] = set()
+    for name in SCHEMA:
+        path = root / ENVIRONMENTS / name
+        for node in ast.parse(path.read_text()).body if path.exists() else []:
+            if isinstance(node, ast.ClassDef):
+                found |= {_described(node.name, part) for part in node.body if isinstance(part, ast.AnnAssign)}
+    return found
+
+
+def _described(owner: str, part: ast.AnnAssign) -> str:
+    default = f" = {ast.unparse(part.value)}" if part.value else "  (required: add it)"
+    return f"{owner}.{ast.unparse(part.target)}: {ast.unparse(part.annotation)}{default}"
+
+
+def _pins(root: Path, other: Path) -> str:
+    """`7.39.0 -> 7.45.0`, or nothing."""
+    sides = [_pin(folder / VERSIONS) for folder in (root, other)]
+    return "" if sides[0] == sides[1] else f"{sides[0]} -> {sides[1]}"
+
+
+def _pin(path: Path) -> str:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GOOGLE_PROVIDER_VERSION":
+            return str(ast.literal_eval(node.value))
+    raise Unjudged(f"{path} names no provider version")
+
+
+@contextmanager
+def _worktree(ref: str, root: Path) -> Generator[Path]:
+    if subprocess.run(
+        ["git", "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"], cwd=root, capture_output=True
+    ).returncode:
+        raise InputError(
+            "revision", got=ref, allowed="a commit, branch or tag of this repository", fix="git fetch first"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "upstream"
+        _git(root, "worktree", "add", "--detach", "--quiet", str(path), ref)
+        try:
+            yield path
+        finally:
+            _git(root, "worktree", "remove", "--force", str(path))
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Unjudged(f"git {words[0]}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def report(upgrade: Upgrade) -> Sequence[str]:
+    """What harms first."""
+    blocks = [
+        ("cannot be read by the other side", [upgrade.unloadable] if upgrade.unloadable else []),
+        ("DESTROYED by an apply after the merge", upgrade.destroyed),
+        ("created", upgrade.created),
+        ("environment fields removed", upgrade.fields_removed),
+        ("environment fields added", upgrade.fields_added),
+        ("provider", [upgrade.provider] if upgrade.provider else []),
+        ("rendered manifests changed", upgrade.manifests),
+    ]
+    return [line for title, items in blocks if items for line in (title, *(f"  {item}" for item in items))]

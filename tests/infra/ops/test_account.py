@@ -1,0 +1,128 @@
+"""Doctor, leftovers and bootstrap, against a gcloud that answers from a table."""
+
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from infra.contract.errors import EXIT_FINDINGS, EXIT_STOPPED, InputError
+from infra.ops import deploy, leftovers
+from infra.ops.account import account_checks
+from infra.ops.doctor import Verdict, examine
+from infra.ops.show import doctor as show_doctor
+from infra.ops.show import leftovers as show_leftovers
+from infra.specs.network import APIS
+from tests.infra.ops.google import Gcloud
+from tests.infra.samples import EXAMPLE, hardened
+
+READ_ONLY = {"list", "describe"}
+ENVIRONMENT = replace(EXAMPLE, state_bucket="acme-state")
+
+
+@pytest.fixture
+def healthy(gcloud: Gcloud) -> Gcloud:
+    """A project in which everything is there."""
+    gcloud.answer("auth list", "someone@example.org")
+    gcloud.answer("projects describe", {"projectNumber": EXAMPLE.project_number})
+    gcloud.answer("services list", [{"config": {"name": f"{api}.googleapis.com"}} for api in APIS])
+    metrics = ("NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_A100_GPUS")
+    gcloud.answer("compute regions describe", {"quotas": [{"metric": m, "limit": 64.0} for m in metrics]})
+    sold = [{"name": p.accelerator, "zone": f"z/{zone}"} for p in EXAMPLE.pools() for zone in EXAMPLE.zones]
+    gcloud.answer("compute accelerator-types list", sold)
+    gcloud.answer("storage buckets describe", {"name": "acme-state"})
+    return gcloud
+
+
+def verdicts() -> dict[str, tuple[Verdict, str, str]]:
+    names = {name for name, _ in account_checks()}
+    return {c.name: (c.verdict, c.found, c.fix) for c in examine(ENVIRONMENT) if c.name in names}
+
+
+def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy: Gcloud) -> None:
+    assert {verdict for verdict, _, _ in verdicts().values()} == {Verdict.OK}
+    for call in healthy.calls():
+        assert READ_ONLY & set(call[:4]), call
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "check", "word"),
+    [
+        ("auth list", "", "credentials", "gcloud auth login"),
+        ("projects describe", {"projectNumber": "42"}, "project", 'project_number="42"'),
+        ("services list", [], "APIs", "cloudresourcemanager"),
+        ("compute regions describe", {"quotas": []}, "GPU quota", "more quota"),
+        ("compute accelerator-types list", [], "GPU zones", "change zones"),
+    ],
+)
+def test_doctor_says_how_to_mend_what_is_broken(
+    healthy: Gcloud, words: str, answer: Any, check: str, word: str
+) -> None:
+    healthy.answer(words, answer)
+    verdict, _, fix = verdicts()[check]
+    assert verdict is Verdict.BROKEN
+    assert word in fix
+
+
+def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
+    found = verdicts()
+    assert found["project"][0] is Verdict.UNKNOWN and "permission denied" in found["project"][1]
+    checks = [c for c in examine(ENVIRONMENT) if c.name == "project"]
+    assert show_doctor(checks, as_json=True) == 3
+    assert '"not judged"' in capsys.readouterr().out
+
+
+def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
+    for source in leftovers.SOURCES:
+        gcloud.answer(" ".join(source.words), [])
+    gcloud.answer("compute disks", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
+    gcloud.answer("compute firewall-rules", [{"name": "gke-x-all"}])
+    found = leftovers.find(EXAMPLE)
+    assert [(f.kind, f.bills) for f in found] == [("disk", True), ("firewall rule", False)]
+    project = EXAMPLE.project
+    assert found[0].remove == f"gcloud compute disks delete pvc-1 --zone=us-central1-a --project={project}"
+    assert show_leftovers(found, as_json=False) == EXIT_FINDINGS
+    assert "1 of them bill" in capsys.readouterr().out
+    assert all("list" in call for call in gcloud.calls())
+
+
+def test_nothing_left_is_clean(gcloud: Gcloud) -> None:
+    for source in leftovers.SOURCES:
+        gcloud.answer(" ".join(source.words), [])
+    assert show_leftovers(leftovers.find(EXAMPLE), as_json=True) == 0
+
+
+def test_bootstrap_makes_a_private_versioned_bucket(gcloud: Gcloud) -> None:
+    gcloud.answer("storage buckets", {})
+    said = deploy.bootstrap(ENVIRONMENT, dry_run=False)
+    assert ["gcloud", *gcloud.calls()[0]] == said[0].split()
+    assert "--public-access-prevention" in said[0] and "--versioning" in said[1]
+
+
+def test_bootstrap_only_says_what_it_would_do_when_asked(gcloud: Gcloud) -> None:
+    assert len(deploy.bootstrap(ENVIRONMENT, dry_run=True)) == 2
+    assert gcloud.calls() == []
+
+
+def test_bootstrap_needs_a_bucket_name() -> None:
+    with pytest.raises(InputError, match="state_bucket"):
+        deploy.bootstrap(EXAMPLE, dry_run=True)
+
+
+def test_destroy_stops_while_anything_is_protected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy.destroy(hardened(), yes=True) == EXIT_STOPPED
+    said = capsys.readouterr().err
+    assert all(word in said for word in ("cluster", "database", "bucket"))
+
+
+def test_a_placeholder_is_refused_before_anything_runs() -> None:
+    with pytest.raises(InputError) as caught:
+        deploy.deploy(replace(EXAMPLE, project_id="CHANGE-ME"), yes=True)
+    assert "infra/environments/example.py: project_id" in caught.value.what
+
+
+def test_deploy_needs_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
+    with pytest.raises(InputError) as caught:
+        deploy.deploy(EXAMPLE, yes=False)
+    assert "--yes" in caught.value.fix

@@ -1,0 +1,101 @@
+"""A played merge: upstream moves an address, adds a field, drops one, pins another provider."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.process
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "core.hooksPath=/dev/null"]
+    done = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Path:
+    """A clone of this checkout as it lies here, committed."""
+    clone = tmp_path / "fork"
+    git(ROOT, "clone", "--quiet", "--shared", str(ROOT), str(clone))
+    changed = git(ROOT, "ls-files", "--modified", "--others", "--exclude-standard", "infra").splitlines()
+    for name in changed:
+        if (ROOT / name).exists():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            (clone / name).write_bytes((ROOT / name).read_bytes())
+    git(clone, "add", "-A")
+    git(clone, "commit", "--quiet", "--allow-empty", "-m", "As it lies here")
+    return clone
+
+
+def upstream(fork: Path, *edits: tuple[str, str, str]) -> None:
+    git(fork, "checkout", "--quiet", "-b", "upstream")
+    for name, old, new in edits:
+        text = (fork / name).read_text()
+        assert old in text, (name, old)
+        (fork / name).write_text(text.replace(old, new, 1))
+    git(fork, "commit", "--quiet", "-a", "-m", "Upstream moves on")
+    git(fork, "checkout", "--quiet", "-")
+
+
+def check(fork: Path, ref: str) -> tuple[int, dict[str, object]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "infra", "upgrade-check", ref, "--env", "example", "--json"],
+        cwd=fork,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
+
+
+def test_what_a_merge_would_destroy_is_told_before_it(fork: Path) -> None:
+    upstream(
+        fork,
+        ("infra/specs/storage.py", "id=purpose,", 'id=f"bucket-{purpose}",'),
+        (
+            "infra/specs/storage.py",
+            'return f"google_storage_bucket.{purpose}"',
+            'return f"google_storage_bucket.bucket-{purpose}"',
+        ),
+        (
+            "infra/environments/services.py",
+            "    flow_logs: bool = False",
+            "    flow_logs: bool = False\n    mtu: int = 1460",
+        ),
+        ("infra/contract/versions.py", '"7.39.0"', '"7.45.0"'),
+    )
+    code, found = check(fork, "upstream")
+    assert code == 1, found
+    assert found["destroyed"] == [
+        f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data", "exports")
+    ]
+    assert "foundation-example google_storage_bucket.bucket-data" in found["created"]  # type: ignore[operator]
+    assert found["fields_added"] == ["Network.mtu: int = 1460"]
+    assert found["provider"] == "7.39.0 -> 7.45.0"
+    assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
+
+
+def test_a_field_that_the_environment_must_gain_is_told_with_the_line_to_add(fork: Path) -> None:
+    upstream(
+        fork,
+        ("infra/environments/services.py", "    nodes_cidr: str\n", "    nodes_cidr: str\n    site: str\n"),
+    )
+    code, found = check(fork, "upstream")
+    assert code == 1
+    assert found["fields_added"] == ["Network.site: str  (required: add it)"]
+    assert "site" in str(found["unloadable"])
+
+
+def test_a_merge_that_changes_nothing_is_clean_and_an_unknown_one_is_bad_input(fork: Path) -> None:
+    code, found = check(fork, "HEAD")
+    assert (code, found["destroyed"], found["created"]) == (0, [], [])
+    code, found = check(fork, "no-such-ref")
+    assert code == 2 and "no-such-ref" in str(found["stderr"])
