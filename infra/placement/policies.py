@@ -97,7 +97,7 @@ def _hybrid(runs: Runs) -> Lines:
 
 
 PACE = 0.6
-RESERVE_RESTARTS = 3
+RESERVE_RESTARTS = 4
 
 
 def _patient(runs: Runs) -> Lines:

@@ -13,7 +13,7 @@ import numpy as np
 from infra.placement.policies import Lines, Policy
 from infra.placement.runs import Bools, Floats, Ints, Outcome, Paths, Runs, stack, take
 
-CHUNK = 8_192  # runs whose arrays fit the second-level cache together
+CHUNK = 32_768  # fewer, and the interpreter costs more than the arithmetic; more, and one thread ends up alone
 COMPACT_BELOW = 0.75
 EPS_H = 1e-9
 
@@ -141,15 +141,21 @@ class _Fleet:
             # While warming slack falls hour by hour; afterwards by the share that checkpoints take.
             room = slack - lines.leave
             fled = np.where(room <= s.warm, room, s.warm + (room - s.warm) / (1.0 - speed))
-            ahead = s.warm + left - (slack - s.warm - lines.back_base) / lines.back_slope
             waited = slack - np.maximum(lines.enter, lines.wait_base + lines.wait_slope * left)
-        ripe = s.up_since + lines.patience_h - s.now
         step = np.minimum(finish, s.toggle - s.now)
         step = np.where(s.on_spot, np.fmin(step, fled), step)
         step = np.where(s.on_spot | s.on_demand, step, np.fmin(step, waited))
-        for moment in (ahead, ripe):
-            step = np.where(s.on_demand & s.up & (moment > EPS_H), np.fmin(step, moment), step)
+        at = np.flatnonzero(s.on_demand & s.up)
+        step[at] = np.fmin(step[at], self._may_return(at, slack[at], left[at]))
         return np.maximum(step, 0.0)
+
+    def _may_return(self, at: Ints, slack: Floats, left: Floats) -> Floats:
+        """Hours until these rows, on on-demand while Spot is there, are ahead enough or have been patient enough."""
+        s, lines = self.state, take(self.lines, at)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ahead = s.warm[at] + left - (slack - s.warm[at] - lines.back_base) / lines.back_slope
+        ripe = s.up_since[at] + lines.patience_h - s.now[at]
+        return np.fmin(np.where(ahead > EPS_H, ahead, np.inf), np.where(ripe > EPS_H, ripe, np.inf))
 
     def _bill(self, step: Floats) -> None:
         s = self.state
