@@ -13,7 +13,7 @@ from monitoring.lives import Life, evictions, lives, pairs, seconds_before
 from monitoring.spans import Interval, Span, State, paint
 
 # A window this much slower than the job's usual step counts as straggling, with the part beyond the usual.
-SLOW_FACTOR = 1.25
+SLOW_FACTOR = 1.5
 NOTHING_LOST = 1 << 62
 
 

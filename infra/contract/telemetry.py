@@ -44,7 +44,15 @@ METRICS: dict[str, tuple[str, str]] = {
     "batch_backlog_items": ("1", "items not yet done, by job"),
     "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
     "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),
-    "node_age_seconds": ("s", "age of a node, by pool"),
+    "node_age_seconds": ("s", "age of the oldest node, by pool"),
+    "node_end_seconds": ("s", "seconds until the planned end of a job's nodes, by job"),
+    "commit_interval_seconds": ("s", "usual time between commits, by job"),
+    "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
+    "fruitless_restarts": ("1", "crashes in a row without a new commit; evictions do not count, by job"),
+    "dead_letters_total": ("1", "items given up, by job"),
+    "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
+    "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
+    "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
     "exporter_heartbeat_seconds": ("s", "Unix time of the exporter's last full pass"),
 }
 

@@ -237,7 +237,9 @@ def _evict_lanes(ledgers: Sequence[Ledger]) -> Iterable[tuple[dict[str, Any], st
 
 def _state_color(present: set[str]) -> alt.Color:
     shown = [s for s in ORDER if s.value in present]
-    return alt.Color("state:N", scale=alt.Scale(domain=[s.value for s in shown], range=[INK[s] for s in shown]))
+    scale = alt.Scale(domain=[s.value for s in shown], range=[INK[s] for s in shown])
+    # Two rows at most: one row of all states is wider than the plot.
+    return alt.Color("state:N", scale=scale, legend=alt.Legend(columns=4 if len(shown) > 5 else 0))
 
 
 def where_time_went(ledgers: Sequence[Ledger]) -> Plot:

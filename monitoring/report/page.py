@@ -23,7 +23,7 @@ from monitoring.report.words import duration, naive_sentence
 HERE = Path(__file__).parent
 MEANING = {
     "productive": "work that was kept",
-    "straggling": "kept work, the part beyond 1.25 times the job's usual pace",
+    "straggling": "kept work, the part beyond 1.5 times the job's usual pace",
     "checkpointing": "the part of a save for which work stood still",
     "restoring": "loading a checkpoint",
     "lost": "work that had to be done again, or was under way when the process died",

@@ -1,0 +1,144 @@
+"""Every alert under the real Prometheus engine: fires in time, stays silent on good days, and no part of its query is idle."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+
+import pytest
+
+from infra.contract.errors import InputError, Unjudged
+from infra.environments.services import Alerts
+from monitoring import fire
+from monitoring.alerts import Alert, Limits, Severity, Source, alerts, scale_failures
+from monitoring.trials import LIMITS, TRIALS
+from tests.monitoring import logfilter
+
+ALERTS = alerts(LIMITS)
+PROMQL = [alert for alert in ALERTS if alert.source is Source.PROMQL]
+
+
+@pytest.fixture(scope="module")
+def engine(require: Callable[[object, str], None]) -> None:
+    try:
+        found = fire.promtool()
+    except Unjudged as missing:
+        found = ""
+        require(found, str(missing))
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("engine")
+def test_every_alert_fires_in_time_and_is_silent_otherwise() -> None:
+    outcomes = fire.run([(alert, history) for alert in PROMQL for history in TRIALS[alert.name]])
+    assert len(outcomes) > 50
+    assert [f"{o.alert}: {o.told}" for o in outcomes if not o.held] == []
+
+
+@pytest.mark.parametrize("alert", PROMQL, ids=lambda a: a.name)
+def test_every_alert_has_a_bad_and_a_good_history(alert: Alert) -> None:
+    histories = TRIALS[alert.name]
+    assert any(history.fires for history in histories)
+    assert any(not history.fires for history in histories)
+    assert any(history.quiet_until_min >= 0 for history in histories), "when does it begin to fire?"
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("engine")
+def test_changing_any_threshold_label_or_metric_breaks_a_trial() -> None:
+    """A query part that no trial notices could be edited away unseen."""
+    mutants = [mutant for alert in PROMQL for mutant in mutate(alert)]
+    assert len(mutants) > 100
+    outcomes = fire.run([(mutant, history) for mutant in mutants for history in TRIALS[mutant.name]])
+    held = iter(outcomes)
+    survived = []
+    for mutant in mutants:
+        if all([next(held).held for _ in TRIALS[mutant.name]]):
+            survived.append((mutant.name, mutant.query, mutant.hold_s))
+    assert not survived, "\n".join(map(str, survived))
+
+
+def mutate(alert: Alert) -> Iterator[Alert]:
+    """The query with one number halved or doubled, one label value or metric name changed; the hold dropped."""
+    for match in re.finditer(
+        r"(?<![\w:.\"-])\d+(?:\.\d+)?(?![\w.:\"])|(?<=\[)\d+(?=[smh]\])|(?<=offset )\d+", alert.query
+    ):
+        value = float(match[0])
+        for changed in (value / 2, value * 2 + (value == 0)):
+            if match[0] == "120" or changed == value:
+                continue  # the floor of two minutes has a trial of its own below
+            text = f"{changed:g}" if "." in match[0] or changed % 1 == 0 else f"{changed:.0f}"
+            if alert.query[match.end() : match.end() + 1] in ("s", "m", "h") and changed < 1:
+                text = "1"
+                if match[0] == "1":
+                    continue
+            yield replace(alert, query=alert.query[: match.start()] + text + alert.query[match.end() :])
+    for match in re.finditer(r'="([^"]+)"', alert.query):
+        yield replace(alert, query=alert.query[: match.start(1)] + "renamed" + alert.query[match.end(1) :])
+    for match in re.finditer(r"\w+:\w+", alert.query):
+        yield replace(alert, query=alert.query[: match.start()] + "renamed" + alert.query[match.end() :])
+    if alert.hold_s > 60:
+        yield replace(alert, hold_s=0)
+
+
+def test_no_alert_is_named_twice_and_every_one_says_why() -> None:
+    assert len({alert.slug for alert in ALERTS}) == len(ALERTS) >= 17
+    assert all(alert.why and alert.name.startswith("Holdfast") for alert in ALERTS)
+    assert {alert.severity for alert in ALERTS} >= {Severity.PAGE, Severity.TICKET}
+    assert all(alert.hold_s % 30 == 0 for alert in ALERTS)
+
+
+def test_an_environment_can_move_every_limit_under_the_same_name() -> None:
+    known = {field.name: field.default for field in fields(Alerts)}
+    ours = {f.name: f.default for f in fields(Limits)}
+    shared = set(ours) - {"cluster", "dead_letter_subscription"}
+    assert {name: known[name] for name in shared} == {name: ours[name] for name in shared}
+
+
+def test_a_limit_that_is_moved_reaches_its_query() -> None:
+    moved = Limits(cluster="c", dead_letter_subscription="d", spot_pending_s=777, goodput_min=0.55, heartbeat_s=300)
+    text = " ".join(alert.query for alert in alerts(moved))
+    for value in ("> 777", "< 0.55", "> 300"):
+        assert value in text
+
+
+ENTRY = {
+    "resource": {"type": "k8s_cluster", "labels": {"cluster_name": "c"}},
+    "logName": "projects/p/logs/container.googleapis.com%2Fcluster-autoscaler-visibility",
+}
+
+
+@pytest.mark.parametrize(
+    ("payload", "fires"),
+    [
+        ({"resultInfo": {"results": [{"errorMsg": {"messageId": "scale.up.error.quota.exceeded"}}]}}, True),
+        ({"resultInfo": {"results": [{"errorMsg": {"messageId": "scale.up.error.out.of.resources"}}]}}, True),
+        (
+            {
+                "noDecisionStatus": {
+                    "noScaleUp": {
+                        "unhandledPodGroups": [
+                            {"napFailureReasons": [{"messageId": "no.scale.up.nap.pod.gpu.no.limit.defined"}]}
+                        ]
+                    }
+                }
+            },
+            True,
+        ),
+        ({"resultInfo": {"results": [{"eventId": "fine"}]}}, False),
+        ({"noDecisionStatus": {"noScaleUp": {"reason": {"messageId": "no.scale.up.in.backoff"}}}}, False),
+    ],
+)
+def test_the_log_filter_takes_the_failures_that_waiting_does_not_mend(payload: object, fires: bool) -> None:
+    assert logfilter.matches(scale_failures("c"), ENTRY | {"jsonPayload": payload}) is fires
+    assert not logfilter.matches(scale_failures("other"), ENTRY | {"jsonPayload": payload})
+
+
+def test_an_unknown_alert_is_bad_input() -> None:
+    assert fire.find("spot-preemption-burst") == fire.find("HoldfastSpotPreemptionBurst")
+    with pytest.raises(InputError, match="HoldfastDeadLetters"):
+        fire.find("HoldfastDeadLetter")
+
+
+def test_what_prometheus_cannot_judge_is_said() -> None:
+    with pytest.raises(Unjudged, match="log entries"):
+        fire.play(fire.find("autoscaler-cannot-scale"))
