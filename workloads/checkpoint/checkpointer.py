@@ -8,14 +8,17 @@ training; on return from `with`, the last state is durable or the reason was tol
 import contextlib
 import math
 import sys
+import time
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
 from infra.contract.errors import InputError
-from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED
+from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
 from infra.contract.names import checked_run
 from workloads.checkpoint.cadence import cadence_of
+from workloads.checkpoint.history import History, node_age_s
+from workloads.checkpoint.interval import Pace
 from workloads.checkpoint.ranks import RankLost, Ranks
 from workloads.checkpoint.restore import Restored, restore
 from workloads.checkpoint.retrying import Retrying
@@ -65,6 +68,10 @@ class Checkpointer:
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
         self.restored = self._restore()
         self.step = self.restored.step
+        self._history = History.resumed(self.restored.notes)
+        self._pace = Pace(
+            self._history.hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
+        )
         self._saver = Saver(
             self._url,
             self._run,
@@ -74,13 +81,16 @@ class Checkpointer:
             damaged=self.restored.damaged,
             tell=self._tell,
             stop_asked=lambda: self.stop.requested,
+            pace=self._pace,
         )
         self._cadence = cadence_of(self._every, self._auto_interval_s, self._ranks, self.step)
+        self._ticked_at, self._announced = 0.0, False
         return self
 
     def tick(self, step: int) -> None:
         """After each step: `step` steps are done. Saves when due; raises Preempted at the agreed step."""
         self.step = step
+        self._measure()
         self._saver.poll()
         if self.stop.should_stop(step):
             self._leave()
@@ -88,6 +98,7 @@ class Checkpointer:
             self.save(step)
         else:
             self._saver.prepare(self._state)
+        self._ticked_at = time.monotonic()
 
     def poll(self) -> None:
         """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
@@ -97,7 +108,7 @@ class Checkpointer:
 
     def save(self, step: int) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight."""
-        if self._saver.save(step, self._state):
+        if self._saver.save(step, self._state, self._history.notes()):
             self._cadence.saved(step)
 
     def wait(self, timeout_s: float = math.inf) -> bool:
@@ -129,7 +140,7 @@ class Checkpointer:
         try:
             if kind is None:
                 if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
-                    self._saver.save(self.step, self._state, in_any_case=True)
+                    self._saver.save(self.step, self._state, self._history.notes(), in_any_case=True)
                 self.wait(self._tuning.commit_timeout_s)
                 self._together(self._tuning.commit_timeout_s)
             elif kind is not Preempted:
@@ -179,7 +190,27 @@ class Checkpointer:
         return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left)))
 
     def _auto_interval_s(self) -> float:
-        return self._tuning.min_interval_s
+        return self._pace.interval_s(node_age_s())
+
+    def _measure(self) -> None:
+        if not self._ticked_at:
+            return
+        self._pace.step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
+        if not self._announced and self._saver.upload_rate and self._saver.state_bytes:
+            self._announced = True
+            self._say(self._window_line())
+
+    def _window_line(self) -> str:
+        """What the window allows, before it is needed."""
+        save_s, window_s = self._saver.full_save_s(), self._window_s - WINDOW_MARGIN_S
+        verdict = "a last save fits" if save_s < window_s else "no save in the window"
+        kind, value = self._every
+        step_s = self._pace.step_s
+        interval_s = {"steps": value * step_s, "seconds": value, "auto": self._auto_interval_s()}[kind]
+        return (
+            f"window {self._window_s:.0f} s, upload {self._saver.upload_rate / 1e6:.0f} MB/s, "
+            f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
+        )
 
     def _tell(self, report: Report, step: int, seconds: float) -> None:
         if report.done == "committed":

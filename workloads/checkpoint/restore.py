@@ -7,7 +7,7 @@ candidate verifies the job ends: it never begins again from step 0 in silence wh
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.settings import Tuning
 from workloads.checkpoint.storage import Storage, StorageError, open_storage
 from workloads.checkpoint.target import Target
+from workloads.checkpoint.tree import NOTES_KEY
 
 Skipped = list[tuple[int, str]]
 
@@ -36,6 +37,8 @@ class Restored:
     """Step -> attempt whose shards are damaged; a later save of that step replaces its commit."""
     seconds: float = 0.0
     bytes: int = 0
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the checkpointer had learnt of this run."""
 
 
 def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tuning: Tuning) -> Restored:
@@ -50,7 +53,9 @@ def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tun
             size = attempt.apply()
             reach("restore.applied")
             seconds = time.monotonic() - began
-            return Restored(step=step, skipped=skipped, damaged=damaged, seconds=seconds, bytes=size)
+            return Restored(
+                step=step, skipped=skipped, damaged=damaged, seconds=seconds, bytes=size, notes=attempt.notes
+            )
         skipped.append((step, reason))
         damaged[step] = attempt.attempt
     if skipped:
@@ -127,6 +132,7 @@ class _Attempt:
         self._storage, self._run, self._step, self._rank, self._tuning = storage, run, step, rank, tuning
         self._state = state
         self.attempt = ""
+        self.notes: dict[str, Any] = {}
 
     def verify(self) -> None:
         opened = open_step(self._storage, self._run, self._step)
@@ -136,6 +142,7 @@ class _Attempt:
         with torch.no_grad():
             Transfer(self._storage, opened, parallel=self._tuning.parallel).run(copies)
         self._bytes = opened.commit.total_bytes
+        self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
 
     def apply(self) -> int:
         with torch.no_grad():

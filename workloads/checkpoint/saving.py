@@ -14,11 +14,12 @@ from typing import Any
 
 from infra.contract.errors import InputError
 from workloads.checkpoint.format import Manifest
+from workloads.checkpoint.interval import Pace
 from workloads.checkpoint.pieces import Piece, pieces_of
 from workloads.checkpoint.ranks import Ranks
 from workloads.checkpoint.settings import Tuning
 from workloads.checkpoint.staging import Staging
-from workloads.checkpoint.tree import Captured, capture
+from workloads.checkpoint.tree import NOTES_KEY, Captured, capture
 from workloads.checkpoint.upload import ANOTHER_RANK_FAILED, Job
 from workloads.checkpoint.uploader import Report, Uploader
 
@@ -37,12 +38,13 @@ class Saver:
         damaged: dict[int, str],
         tell: Tell,
         stop_asked: Callable[[], bool],
+        pace: Pace,
     ) -> None:
         self._run, self._ranks, self._tuning, self._tell = run, ranks, tuning, tell
         self._damaged = damaged
         self._staging = Staging()
         self._uploader = Uploader(
-            url, self._staging.descriptor, keep=keep, tuning=tuning, coordinator=ranks.coordinator
+            url, run, self._staging.descriptor, keep=keep, tuning=tuning, coordinator=ranks.coordinator
         )
         self._save = 0
         self._began = 0.0
@@ -52,22 +54,32 @@ class Saver:
         """Whether the caller holds Checkpointer.lock() around its optimizer step, so that copying may go on meanwhile."""
         self.last_step = -1
         """Step of the newest save that was handed over."""
-        self._full_save_s = math.inf
+        self._full_save_s = 0.0
+        self.upload_rate = 0.0
+        """Bytes per second to durability that this rank has seen; 0 before the start-up probe is back."""
+        self.pace = pace
+
+    @property
+    def state_bytes(self) -> int:
+        """This rank's part, once its staging memory is there."""
+        return self._staging.bytes
 
     @property
     def busy(self) -> bool:
         return self._uploader.busy
 
     def full_save_s(self) -> float:
-        """How long a save takes from now until it is durable, by the last one; infinite before there is one."""
-        return self._full_save_s
+        """How long a save takes until it is durable: as the last one did, or by the probe before there is one."""
+        return self._full_save_s or (self._staging.bytes / self.upload_rate if self.upload_rate else math.inf)
 
     def prepare(self, state: dict[str, Any]) -> None:
         """Touch the staging memory before the first save needs it, once the optimizer has its tensors."""
         if not self._staging.bytes:
             self._staging.prepare(pieces_of(capture(state), self._ranks.rank, self._ranks.world_size))
 
-    def save(self, step: int, state: dict[str, Any], *, in_any_case: bool = False) -> bool:
+    def save(
+        self, step: int, state: dict[str, Any], notes: dict[str, Any] | None = None, *, in_any_case: bool = False
+    ) -> bool:
         """False: not done, because the ranks are about to stop and the upload before is not through."""
         self._wait_for_room(in_any_case)
         began = time.monotonic()
@@ -87,7 +99,7 @@ class Saver:
             world_size=self._ranks.world_size,
             shards=(),
             tensors=tuple(piece.part for piece in pieces),
-            values=captured.skeleton,
+            values=captured.skeleton | {NOTES_KEY: notes or {}},
         )
         blocking_s = time.monotonic() - self._began
         replace = (self._damaged[step],) if step in self._damaged else ()
@@ -101,6 +113,7 @@ class Saver:
             ),
             after=self._staging.wait if self._staging.copying else None,
         )
+        self.pace.saved(blocking_s)
         self._tell(Report(save=self._save, done="staged", bytes=length), step, blocking_s)
         return True
 
@@ -149,7 +162,7 @@ class Saver:
         return not self._uploader.busy and not self._failure
 
     def poll(self) -> None:
-        if self._uploader.busy:
+        if self._uploader.busy or not self.upload_rate:
             self._hear(self._uploader.poll())
 
     def staged(self) -> None:
@@ -165,8 +178,12 @@ class Saver:
                 self._failure = report.reason or "failed"
                 if not self._ranks.coordinator:
                     self._ranks.store.set(f"failed/{report.save}", report.reason)
+            if report.done == "probed":
+                self.upload_rate = report.bytes / max(report.seconds, 1e-6)
+                continue
             if report.done in ("uploaded", "committed"):
                 self._full_save_s = time.monotonic() - self._began
+                self.pace.durable(self._full_save_s)
             self._tell(report, self.last_step, time.monotonic() - self._began)
 
     def _drop_or_hurry(self) -> bool:

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from infra.contract.errors import InputError
 from workloads.checkpoint.pieces import box_of, dtype_name
 from workloads.checkpoint.reading import Opened, Wanted, saved_dtype
-from workloads.checkpoint.tree import RNG_KEY, Stateful, capture, decode, set_rng_state, targets, tensor_keys
+from workloads.checkpoint.tree import NOTES_KEY, RNG_KEY, Stateful, capture, decode, set_rng_state, targets, tensor_keys
 
 
 class Target:
@@ -60,7 +60,7 @@ class Target:
             self._state[name] = saved
 
     def _check_entries(self) -> None:
-        mine, theirs = {name for name, _ in self._entries}, set(self._saved) - {RNG_KEY}
+        mine, theirs = {name for name, _ in self._entries}, set(self._saved) - {RNG_KEY, NOTES_KEY}
         if mine != theirs:
             raise _other_model(
                 f"entries {sorted(mine)}; the checkpoint has {sorted(theirs)}",

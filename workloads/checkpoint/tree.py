@@ -18,6 +18,8 @@ Skeleton = Any
 
 # Written by capture beside the user's own entries.
 RNG_KEY = "__rng__"
+# Written by the checkpointer: what it has learnt of this run (plain JSON, no skeleton).
+NOTES_KEY = "__notes__"
 
 
 @runtime_checkable

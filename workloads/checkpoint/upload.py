@@ -4,6 +4,8 @@ Runs in the uploader process, which must start fast and stay small: no torch her
 """
 
 import json
+import secrets
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +16,8 @@ from workloads.checkpoint.checksum import crc32c
 from workloads.checkpoint.format import Manifest, Shard, TensorPart
 from workloads.checkpoint.points import reach
 from workloads.checkpoint.storage import AlreadyExists, Storage, StorageError
+
+PROBE_BYTES = 8 << 20
 
 # Reason of a save that failed on the coordinator only because another rank's part did.
 ANOTHER_RANK_FAILED = "another rank failed"
@@ -51,6 +55,17 @@ def _manifest_of(body: dict[str, Any]) -> Manifest:
     )
     rest: dict[str, Any] = {"tensors": tensors, "shards": ()}
     return Manifest(**(body | rest))
+
+
+def probe(storage: Storage, run: str) -> float:
+    """Seconds that a small object takes to become durable. A kill leaves an attempt that retention removes."""
+    name = names.shard_object(run, 0, secrets.token_hex(6), 0, 0)
+    data = memoryview(bytearray(PROBE_BYTES))
+    began = time.monotonic()
+    storage.put(name, data, crc32c(data))
+    seconds = time.monotonic() - began
+    storage.delete(name)
+    return seconds
 
 
 def upload(storage: Storage, memory: memoryview, job: Job, *, parallel: int) -> Manifest:

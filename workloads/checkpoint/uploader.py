@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """`done`: uploaded, committed or failed."""
+    """`done`: probed, staged, uploaded, committed or failed."""
 
     save: int
     done: str
@@ -32,13 +32,14 @@ class Report:
 
 
 class Uploader:
-    def __init__(self, url: str, memory: int, *, keep: int, tuning: Tuning, coordinator: bool) -> None:
+    def __init__(self, url: str, run: str, memory: int, *, keep: int, tuning: Tuning, coordinator: bool) -> None:
         self._coordinator = coordinator
         self._memory = memory
         self._in_flight = 0
         self._reports: list[Report] = []
         self._options = {
             "url": url,
+            "run": run,
             "memory": memory,
             "keep": keep,
             "keep-every": tuning.keep_every,
@@ -142,7 +143,7 @@ class Uploader:
             return
         report = Report(**fields)
         self._reports.append(report)
-        if report.done != "uploaded" or not self._coordinator:
+        if report.done == "failed" or report.done == ("committed" if self._coordinator else "uploaded"):
             self._in_flight = 0
 
     def _died(self) -> None:

@@ -25,7 +25,7 @@ from workloads.checkpoint.points import reach
 from workloads.checkpoint.retention import Policy, retain
 from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.storage import Storage, StorageError, open_storage
-from workloads.checkpoint.upload import ANOTHER_RANK_FAILED, Job, upload
+from workloads.checkpoint.upload import ANOTHER_RANK_FAILED, PROBE_BYTES, Job, probe, upload
 
 # How long a committed checkpoint is still hoped for once the trainer is gone.
 ORPHAN_PATIENCE_S = 60.0
@@ -113,7 +113,8 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("orphan-age-s", "commit-timeout-s", "retry-s"):
         parser.add_argument(f"--{name}", type=float, required=True)
-    parser.add_argument("--url", required=True)
+    for name in ("url", "run"):
+        parser.add_argument(f"--{name}", required=True)
     return parser.parse_args()
 
 
@@ -125,6 +126,9 @@ def main() -> None:
     mailbox = Mailbox(socket.socket(fileno=options.socket))
     storage = Retrying(open_storage(options.url), budget_s=options.retry_s)
     mailbox.report(save=0, done="ready")
+    with suppress(StorageError, InputError, OSError):  # what is wrong with the store, the first save tells
+        seconds = probe(storage, options.run)
+        mailbox.report(save=0, done="probed", seconds=seconds, bytes=PROBE_BYTES)
     serve(mailbox, Memory(options.memory), storage, options)
 
 
