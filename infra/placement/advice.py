@@ -82,7 +82,7 @@ def interval_h(job: Job, churn: float) -> float:
 
 
 def options(job: Job, world: World, region: str) -> list[Option]:
-    """One row a capacity, and the hybrid; in the order of the capacities' predictability."""
+    """One row a capacity, then the mixes; with a deadline also the queue with a way out."""
     if region not in world.prices.regions(job.accelerator):
         raise InputError(
             f"no prices for {job.accelerator}",
@@ -90,12 +90,11 @@ def options(job: Job, world: World, region: str) -> list[Option]:
             allowed=", ".join(world.prices.regions(job.accelerator)),
             fix="take one of these, or fetch more with `python -m infra prices refresh`",
         )
-    return [
-        _demand(job, world, region),
-        _flex(job, world, region),
-        _spot(job, world, region),
-        _hybrid(job, world, region),
-    ]
+    single = [_demand(job, world, region), _flex(job, world, region), _spot(job, world, region)]
+    mixed = [_hybrid(job, world, region)]
+    if math.isfinite(job.deadline_h):
+        mixed.append(_flex(job, world, region, in_time=True))
+    return single + mixed
 
 
 def _demand(job: Job, world: World, region: str) -> Option:
@@ -105,15 +104,18 @@ def _demand(job: Job, world: World, region: str) -> Option:
     return _answer(job, world, blank, Capacity.ON_DEMAND, runs, never, policies.ON_DEMAND_ONLY)
 
 
-def _flex(job: Job, world: World, region: str) -> Option:
-    blank = Option(placement=Placement.FLEX_START, policy="wait in the queue", region=region)
+def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Option:
+    name = "queue, on-demand in time" if in_time else "wait in the queue"
+    blank = Option(placement=Placement.FLEX_START, policy=name, region=region)
+    # A granted machine stays, so nothing is gained by giving up the queue before the last safe moment.
+    policy = policies.GREEDY if in_time else policies.WAIT
     runs = _runs(job, world, RUNS, spot=Capacity.FLEX_START, region=region)
     if not job.resumable and not job.batch and job.hours + job.restart_h > FLEX_MAX_RUN_H:
         return _refuse(blank, f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
     rounds = math.ceil(job.hours / (FLEX_MAX_RUN_H - job.restart_h)) + 2
     rng = np.random.default_rng(world.seed)
     paths = hazard.flex_paths(rng, RUNS, max_run_h=FLEX_MAX_RUN_H, rounds=rounds, wait_h=world.flex_wait_h)
-    return _answer(job, world, blank, Capacity.FLEX_START, runs, paths, policies.WAIT)
+    return _answer(job, world, blank, Capacity.FLEX_START, runs, paths, policy)
 
 
 def _spot(job: Job, world: World, region: str) -> Option:
@@ -126,8 +128,6 @@ def _hybrid(job: Job, world: World, region: str) -> Option:
     policy = policies.PATIENT if math.isfinite(job.deadline_h) else policies.HYBRID
     name = "Spot, on-demand in time" if policy is policies.PATIENT else "Spot, else on-demand at once"
     blank = Option(placement=Placement.HYBRID, policy=name, region=region)
-    if world.prices.quote(job.machine, region, Capacity.ON_DEMAND) is None:
-        return _refuse(blank, f"no on-demand price of {job.machine.name} in {region}")
     runs = _runs(job, world, RUNS, spot=Capacity.SPOT, region=region)
     return _answer(job, world, blank, Capacity.SPOT, runs, _spot_paths(job, world), policy)
 
@@ -136,8 +136,10 @@ def _answer(
     job: Job, world: World, blank: Option, capacity: Capacity, runs: Runs, paths: Paths, policy: policies.Policy
 ) -> Option:
     quote = world.prices.quote(job.machine, blank.region, capacity)
-    if quote is None:
-        return _refuse(blank, f"no {capacity.value} price of {job.machine.name} in {blank.region}")
+    for needed in (capacity,) if policy is policies.WAIT else (capacity, Capacity.ON_DEMAND):
+        if world.prices.quote(job.machine, blank.region, needed) is None:
+            return _refuse(blank, f"no {needed.value} price of {job.machine.name} in {blank.region}")
+    assert quote is not None
     outcome = simulate(runs, paths, policy)
     if stuck := _stuck(outcome, paths):
         return _refuse(blank, stuck)

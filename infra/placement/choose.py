@@ -78,14 +78,15 @@ def reason(job: Job, world: World, options: list[Option], chosen: Option) -> str
     """One sentence with the numbers that decided."""
     flip = limits(job, world, chosen.region)
     turn = _turn(world, flip)
-    by = {o.placement: o for o in options if not o.refused}
+    by = {o.placement: o for o in reversed(options) if not o.refused}  # of two, the plain one
     demand = by.get(Placement.ON_DEMAND)
     saved = f"{1 - chosen.mean_usd / demand.mean_usd:.0%} below on-demand" if demand else "the cheapest with a price"
     match chosen.placement:
         case Placement.SPOT:
             return f"Spot is {saved} with {chosen.evictions:.1f} evictions on average; {turn}."
         case Placement.FLEX_START:
-            return f"flex-start runs undisturbed at {saved}{_against_spot(by, chosen)}; {turn}."
+            late = f", {chosen.late:.1%} late" if math.isfinite(job.deadline_h) else ""
+            return f"flex-start ({chosen.policy}) runs undisturbed at {saved}{late}{_against_spot(by, chosen)}; {turn}."
         case Placement.HYBRID:
             kept = f"{chosen.late:.1%} late" if math.isfinite(job.deadline_h) else "it never waits"
             return f"Spot while it lasts and on-demand in time: {saved}, {kept}; {turn}."

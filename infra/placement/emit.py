@@ -3,6 +3,7 @@
 Called by `place --emit`. Labels, taints and limits come from the contract.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from infra.placement.job import Job
 from infra.placement.matrix import Deadline, Kind, Workload, decide
 
 API_VERSION = "cloud.google.com/v1"
+MAX_CAPACITY_WAIT_S = 86_400  # the field's limit
 _ORDER = {
     Placement.SPOT: Capacity.SPOT,
     Placement.FLEX_START: Capacity.FLEX_START,
@@ -46,7 +48,12 @@ def pod(job: Job, world: World, chosen: Option) -> dict[str, Any]:
             "tolerations": [pools.GPU_TAINT.toleration()],
             "containers": [{"name": "main", "resources": {"limits": {pools.GPU_RESOURCE: job.machine.gpus}}}],
         },
-        "holdfast": {"nodes": job.nodes, "checkpoint": checkpoint(job, world)},
+        "holdfast": {
+            "nodes": job.nodes,
+            # A ComputeClass brings flex-start nodes one by one; a gang needs a queued ProvisioningRequest.
+            "allAtOnce": job.nodes > 1 and not job.batch,
+            "checkpoint": checkpoint(job, world),
+        },
     }
 
 
@@ -80,9 +87,9 @@ def workload(job: Job) -> Workload:
 def capacities(options: list[Option], chosen: Option) -> list[Capacity]:
     if chosen.placement is Placement.HYBRID:
         return [Capacity.SPOT, Capacity.ON_DEMAND]
-    single = [o for o in options if o.placement in _ORDER and not o.refused and o is not chosen]
+    single = [o for o in options if o.placement in _ORDER and not o.refused]
     kept = [o for o in sorted(single, key=lambda o: o.mean_usd) if not o.late > chosen.late]
-    return [_ORDER[o.placement] for o in (chosen, *kept)]
+    return list(dict.fromkeys(_ORDER[o.placement] for o in (chosen, *kept)))
 
 
 def class_name(job: Job, chosen: Option) -> str:
@@ -109,5 +116,12 @@ def _priority(job: Job, capacity: Capacity) -> dict[str, Any]:
     if capacity is Capacity.SPOT:
         return rule | {"spot": True}
     if capacity is Capacity.FLEX_START:
-        return rule | {"flexStart": {"enabled": True}, "maxRunDurationSeconds": FLEX_MAX_RUN_S}
+        rule |= {"flexStart": {"enabled": True}, "maxRunDurationSeconds": FLEX_MAX_RUN_S}
+        return rule | ({"capacityCheckWaitTimeSeconds": _patience_s(job)} if math.isfinite(job.deadline_h) else {})
     return rule | {"spot": False}
+
+
+def _patience_s(job: Job) -> int:
+    """How long the queue may be waited for, until only the next capacity still arrives in time."""
+    slack_s = (job.deadline_h - job.hours - 2 * job.restart_h) * 3600
+    return int(min(max(slack_s, 1), MAX_CAPACITY_WAIT_S))

@@ -18,6 +18,7 @@ ALIASES = {
 }
 _UNIT_H = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0}
 MAX_GPUS = 1024
+MAX_HOURS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class Job:
     def __post_init__(self) -> None:
         _above_zero("hours", self.hours)
         _above_zero("checkpoint", self.checkpoint_h)
+        if self.hours > MAX_HOURS:
+            raise InputError("hours", got=f"{self.hours:g} h", allowed=f"up to {MAX_HOURS}", fix="split the job")
         if not 0 < self.gpus <= MAX_GPUS:
             raise InputError("GPUs", got=self.gpus, allowed=f"1 to {MAX_GPUS}", fix="give how many GPUs run at once")
         if not (self.restart_h >= 0 and math.isfinite(self.restart_h)):
@@ -97,5 +100,5 @@ def duration(text: str, what: str) -> float:
 
 
 def _above_zero(what: str, value: float) -> None:
-    if not value > 0 or (what == "hours" and math.isinf(value)):
+    if not value > 0:
         raise InputError(what, got=f"{value:g} h", allowed="more than 0", fix=f"give the {what} of the job")

@@ -24,6 +24,8 @@ def place(job: Job, answer: Answer, *, google: list[str] | None, written: list[P
         print(f"checkpoint every {interval} s of work on Spot")
     for line in _footnotes(job, answer, google, written):
         print(line, file=sys.stderr)
+    if not written:
+        print("Next: the same with --emit DIR writes the manifests, with --plot FILE.svg the picture", file=sys.stderr)
 
 
 def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> list[str]:

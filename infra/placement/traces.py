@@ -18,6 +18,7 @@ from infra.placement.runs import Bools, Floats, Paths
 AVAILABLE, PREEMPTED = "available", "preempted"
 TILES = 4
 """A run that outlasts the recording goes on at its beginning; a job this many recordings long never ends."""
+MAX_CHURN = 60.0  # a machine a minute; capacity that was never there has no other churn
 # Written by a converter of multi-region traces that turns machines into 1 = preempted.
 _INVERSE_MARKS = ("source_file", "source_dir")
 _COMPLEMENT = 0.99
@@ -45,7 +46,7 @@ class Trace:
     def paths(self) -> Paths:
         up = np.tile(self.up, TILES)
         edges = np.flatnonzero(up[1:] != up[:-1]) + 1
-        return Paths(edges_h=np.asarray(edges * self.gap_h, dtype=np.float64)[None, :], starts_up=up[:1])
+        return Paths(edges_h=np.append(edges * self.gap_h, np.inf)[None, :], starts_up=up[:1])
 
 
 def load(path: Path, *, machines: int = 1, encoding: str = "") -> Trace:
@@ -111,7 +112,7 @@ class Recorded:
         return cls(
             paths=Paths(edges_h=edges, starts_up=ups),
             hours=np.array([trace.hours for trace in traces]),
-            churn=max(float(outages), 1.0) / max(up_h, 1e-9),
+            churn=min(max(float(outages), 1.0) / max(up_h, 1e-9), MAX_CHURN),
         )
 
 

@@ -28,7 +28,8 @@ def picked(asked: Job, there: World, region: str = REGION) -> advice.Option:
 
 
 def by(options: list[advice.Option]) -> dict[Placement, advice.Option]:
-    return {option.placement: option for option in options}
+    """Of two mixes of one placement, the plain one."""
+    return {option.placement: option for option in reversed(options)}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_other_durations_are_told(text: str) -> None:
     ("wrong", "what"),
     [
         ({"hours": 0}, "hours"), ({"hours": -1}, "hours"), ({"hours": math.inf}, "hours"), ({"gpus": 0}, "GPUs"),
-        ({"hours": math.nan}, "hours"), ({"checkpoint_h": 0}, "checkpoint"), ({"restart_h": -1}, "restart"),
+        ({"hours": math.nan}, "hours"), ({"hours": 10_001}, "hours"), ({"checkpoint_h": 0}, "checkpoint"), ({"restart_h": -1}, "restart"),
         ({"deadline_h": 10.05}, "impossible deadline"),
     ],
 )  # fmt: skip
@@ -200,6 +201,19 @@ def test_emitted_priorities_begin_with_the_answer_and_never_mix_capacities() -> 
     assert spec["priorities"][0]["maxRunDurationSeconds"] == 604_800
     assert all(("flexStart" in rule) + bool(rule.get("spot")) <= 1 for rule in spec["priorities"])
     assert all(rule["gpu"] == {"type": A100, "count": 8, "driverVersion": "latest"} for rule in spec["priorities"])
+
+
+def test_a_queue_with_a_way_out_is_never_late_and_says_how_long_it_waits() -> None:
+    asked = Job(accelerator=H100, gpus=8, hours=100, deadline_h=104)
+    options = advice.options(asked, world(0.5), REGION)
+    plain, safe = (o for o in options if o.placement is Placement.FLEX_START)
+    assert plain.late > 0.02
+    assert safe.late == 0.0
+    assert plain.mean_usd < safe.mean_usd < by(options)[Placement.ON_DEMAND].mean_usd
+    assert choose.choose(asked, options) is safe
+    rules = emit.compute_class(asked, options, safe)["spec"]["priorities"]
+    assert ["flexStart" in rule for rule in rules] == [True, False]
+    assert rules[0]["capacityCheckWaitTimeSeconds"] == round((4 - 2 * asked.restart_h) * 3600)
 
 
 def test_emitted_pods_cite_their_rule_and_checkpoint_more_often_while_young() -> None:

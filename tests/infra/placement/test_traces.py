@@ -35,6 +35,14 @@ def test_a_trace_is_read_with_its_spells(tmp_path: Path) -> None:
     assert trace.spells(up=False) == pytest.approx([1 / 3])
 
 
+@pytest.mark.parametrize(("state", "finish_h"), [(1, 2.0), (0, np.inf)])
+def test_capacity_that_never_changes_is_a_trace_too(tmp_path: Path, state: int, finish_h: float) -> None:
+    trace = traces.load(write(tmp_path, "t", [state] * 5))
+    runs = runs_of(1, work_h=2.0, restart_h=0.0, path=np.zeros(1, int))
+    assert simulate(runs, trace.paths(), policies.WAIT).finish_h[0] == finish_h
+    assert traces.Recorded.of([trace, trace]).paths.edges_h.shape[1] >= 1
+
+
 def test_a_gang_needs_as_many_machines_as_it_has_nodes(tmp_path: Path) -> None:
     trace = traces.load(write(tmp_path, "t", [16, 15, 16, 0]), machines=16)
     assert trace.up.tolist() == [True, False, True, False]
