@@ -109,7 +109,7 @@ def fresh(out: Path) -> None:
 def show_platform(demo: Demo) -> None:
     """(a) What would be deployed, and what belongs where."""
     with stage(demo.console, "platform", "synthesise the example environment"):
-        completed(demo.door("infra", "synth", "example", "--out", str(demo.out / "synth")))
+        completed(demo.door("infra", "synth", "example"))
     for verb in (("pools", "example"), ("matrix",)):
         print(completed(demo.door("infra", *verb)), flush=True)
 

@@ -1,7 +1,6 @@
 """The demo itself, smaller: it must end well, tell the truth, and start again after being killed anywhere."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -48,7 +47,7 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(tmp
             time.sleep(0.05)
         time.sleep(random.uniform(0, 5))  # the moment is what varies
     finally:
-        os.kill(first.pid, signal.SIGKILL)
+        first.send_signal(signal.SIGKILL)
         first.communicate()
     second = start(out)
     stdout, stderr = second.communicate(timeout=500)
