@@ -5,6 +5,7 @@ Started by tests.bench.checkpoint with RANK and the like set; writes its figures
 
 import argparse
 import json
+import os
 import time
 import warnings
 from collections import defaultdict
@@ -65,7 +66,7 @@ def slowest(seconds: float) -> float:
 
 def one_save(method: Method, number: int, step: Step, loaded: bool) -> dict[str, float]:
     dist.barrier()
-    alone = [step.run() for _ in range(12)] if loaded else []
+    alone = [step.run() for _ in range(20)] if loaded else []
     dist.barrier()
     began = time.perf_counter()
     method.begin(number)
@@ -78,9 +79,14 @@ def one_save(method: Method, number: int, step: Step, loaded: bool) -> dict[str,
     figures = {"blocking": slowest(blocking), "total": slowest(total)}
     if beside:
         normal = sorted(alone)[len(alone) // 2]
+        figures["p95"] = quantile(beside, 0.95) / quantile(alone, 0.95)
         figures["factor"] = sum(beside) / len(beside) / normal
         figures["extra"] = sum(beside) - normal * len(beside)
     return figures
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def memcpy_seconds(tensors: Tensors, copies: list[torch.Tensor]) -> float:
@@ -94,14 +100,15 @@ def memcpy_seconds(tensors: Tensors, copies: list[torch.Tensor]) -> float:
 def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figures:
     figures: Figures = defaultdict(lambda: defaultdict(list))
     step = Step()
-    copies = [torch.ones_like(tensor) for tensor in tensors.values()]
+    copies = [torch.ones_like(tensor) for tensor in tensors.values()] if len(names) > 1 else []
     methods: list[Any] = [METHODS[name](folder, tensors) for name in names]
     for _ in range(60):  # a job's first save comes after its first steps
         step.run()
     for number in range(2, 2 + 2 * rounds):
         loaded = number % 2 == 1
         for method in methods:
-            figures["memcpy"]["blocking"].append(memcpy_seconds(tensors, copies))
+            if copies and not loaded:
+                figures["memcpy"]["blocking"].append(memcpy_seconds(tensors, copies))
             for kind, value in one_save(method, number, step, loaded).items():
                 figures[method.name][f"{kind}_loaded" if loaded else kind].append(value)
     for method in methods:
@@ -110,8 +117,9 @@ def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figu
 
 
 def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[float]]:
-    """Both read what the last save left, from the same page cache, into tensors that exist."""
-    figures: dict[str, list[float]] = {"holdfast": [], "dcp.load": []}
+    """Both read what the last save left into tensors that exist: from the disk, as on a new node, and from the cache."""
+    names = [f"{name} {cache}" for cache in ("cold", "warm") for name in ("holdfast", "dcp.load")]
+    figures: dict[str, list[float]] = {name: [] for name in names}
     ranks = Ranks.of_job(timeout_s=600)
     newest = max((folder / DcpSave.name).iterdir(), key=lambda p: int(p.name))
     expected = {key: tensor.clone() for key, tensor in tensors.items()}
@@ -119,9 +127,11 @@ def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[floa
         for name in figures:
             for tensor in tensors.values():
                 tensor.zero_()
+            if name.endswith("cold"):
+                forget(folder)
             dist.barrier()
             began = time.perf_counter()
-            if name == "holdfast":
+            if name.startswith("holdfast"):
                 storage = open_storage(str(folder / Holdfast.name))
                 found = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
                 assert found.step and not found.skipped, found
@@ -132,6 +142,15 @@ def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[floa
     return figures
 
 
+def forget(folder: Path) -> None:
+    """Drop the files below from the page cache; they are durable."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
@@ -140,11 +159,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--restore", action="store_true")
+    parser.add_argument("--announce", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     tensors = make_state(options.mib)
+    if options.announce:
+        dist.barrier()
+        (options.folder / "state-is-there").touch()
+        time.sleep(1)
     result: dict[str, Any] = {"saves": saves(options.folder, tensors, options.methods, options.rounds)}
     if options.restore:
         result["restores"] = restores(options.folder, tensors, options.rounds)

@@ -20,7 +20,7 @@ from workloads.checkpoint.ranks import Ranks
 from workloads.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
 from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.settings import Tuning
-from workloads.checkpoint.storage import Storage, StorageError, open_storage
+from workloads.checkpoint.storage import Storage, StorageError, existing_storage
 from workloads.checkpoint.target import Target
 from workloads.checkpoint.tree import NOTES_KEY
 
@@ -157,7 +157,7 @@ def load_tensors(
 
     `run` None means the only run there is. `keys` picks tensors; one that ends in '/' picks all below it.
     """
-    storage = Retrying(open_storage(url), budget_s=60.0)
+    storage = Retrying(existing_storage(url), budget_s=60.0)
     run = run or _only_run(storage)
     reasons: list[str] = []
     for step in committed_steps(storage, run):

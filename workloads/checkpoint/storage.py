@@ -7,6 +7,7 @@ changed: every `put` is create-only, so no writer can spoil what another has fin
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -94,6 +95,14 @@ def read_object(storage: Storage, name: str, *, limit: int) -> bytes:
     data = bytearray(size)
     storage.read_into(name, 0, memoryview(data))
     return bytes(data)
+
+
+def existing_storage(url: str) -> Storage:
+    """For readers: a folder that is not there is an error, not created."""
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file") and not Path(unquote(parts.path)).is_dir():
+        raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
+    return open_storage(url)
 
 
 def open_storage(url: str) -> Storage:

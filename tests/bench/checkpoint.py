@@ -1,0 +1,196 @@
+"""`python -m tests.bench.checkpoint`: our saves beside torch.save and every mode of DCP, in one run.
+
+Two ranks, 512 MiB each unless told otherwise. Every method saves once in each round, so that a noisy minute
+hits all of them. Prints a table, and as the last line one JSON object whose `goals` are true or false.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.checkpoint_damage import count_undetected
+from tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
+
+ROOT = Path(__file__).parents[2]
+OURS = Holdfast.name
+MIB = 1 << 20
+Ranks = list["subprocess.Popen[bytes]"]
+
+
+def start(module: str, world: int, *arguments: str, env: dict[str, str] | None = None) -> Ranks:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = os.environ | (env or {}) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", module, *arguments],
+            cwd=ROOT,
+            env=common | {"WORLD_SIZE": str(world), "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL if not os.environ.get("BENCH_VERBOSE") else None,
+        )
+        for rank in range(world)
+    ]
+
+
+def finish(ranks: Ranks, out: Path) -> dict[str, Any]:
+    codes = [process.wait() for process in ranks]
+    if any(codes):
+        raise SystemExit(f"ranks ended with {codes}; BENCH_VERBOSE=1 shows why")
+    return json.loads(out.read_text())
+
+
+def measure(folder: Path, mib: int, rounds: int, *, world: int, methods: list[str], restore: bool) -> dict[str, Any]:
+    out = folder / "figures.json"
+    flags = ["--folder", str(folder), "--out", str(out), "--mib", str(mib), "--rounds", str(rounds)]
+    flags += ["--restore"] if restore else []
+    return finish(start("tests.bench.checkpoint_rank", world, *flags, "--methods", *methods), out)
+
+
+def measure_memory(folder: Path, mib: int, method: str) -> float:
+    """Peak of what both ranks and all their children hold beyond the state, as a multiple of the state."""
+    out = folder / "memory.json"
+    flags = ["--folder", str(folder), "--out", str(out), "--mib", str(mib), "--rounds", "2", "--methods", method]
+    ranks = start("tests.bench.checkpoint_rank", 2, *flags, "--announce")
+    peak = base = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak, base
+        while not done.wait(0.05):
+            now = sum(pss(pid) for process in ranks for pid in family(process.pid))
+            if (folder / "state-is-there").exists():
+                base = base or now
+                peak = max(peak, now)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    finish(ranks, out)
+    done.set()
+    watcher.join()
+    return (peak - base) / (2 * mib * MIB)
+
+
+def family(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:
+        with suppress(OSError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def pss(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def measure_emulator(folder: Path, mib: int) -> dict[str, list[float]]:
+    from tests.tools.build import TOOLS, build
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    emulator = subprocess.Popen(
+        [build(TOOLS["gcsemulator"]), "-host", "127.0.0.1", "-port", str(port), "-dir", str(folder / "emulator")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        time.sleep(1)
+        out = folder / "emulator.json"
+        env = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
+        return finish(start("tests.bench.checkpoint_gcs", 2, "--out", str(out), "--mib", str(mib), env=env), out)
+    finally:
+        emulator.kill()
+        emulator.wait()
+
+
+def judged(result: dict[str, Any]) -> dict[str, bool]:
+    saves, spare, restores = result["saves"], result["spare_core"], result["restores"]
+    ours = saves[OURS]
+    mid = {name: {kind: median(values) for kind, values in figures.items()} for name, figures in saves.items()}
+    # The copy that was timed just before each of our saves.
+    memcpy = median(saves["memcpy"]["blocking"][:: len(METHODS)])
+    return {
+        "blocking_at_most_1.25_memcpy": mid[OURS]["blocking"] <= 1.25 * memcpy,
+        "blocking_at_most_half_of_best_dcp_async": mid[OURS]["blocking"] <= min(mid[n]["blocking"] for n in ASYNC) / 2,
+        "first_save_at_most_1.5_median": ours["blocking"][0] <= 1.5 * mid[OURS]["blocking"],
+        "slowdown_below_every_dcp_async": mid[OURS]["factor_loaded"] < min(mid[n]["factor_loaded"] for n in ASYNC),
+        "time_lost_below_every_dcp_async": mid[OURS]["extra_loaded"] < min(mid[n]["extra_loaded"] for n in ASYNC),
+        "slowdown_at_most_3_percent_with_spare_core": spare["p95"] <= 1.03,
+        "durable_no_later_than_fastest_dcp": mid[OURS]["total"] <= min(mid[n]["total"] for n in DCP),
+        "extra_memory_at_most_1.1_state": result["memory"][OURS] <= 1.1,
+        "restore_no_slower_than_dcp_load": median(restores["holdfast cold"]) <= median(restores["dcp.load cold"]),
+        "emulator_upload_at_least_4x_fsspec": median(result["emulator"]["fsspec"])
+        >= 4 * median(result["emulator"]["holdfast"]),
+        "no_undetected_corruption": result["corruption"]["holdfast"]["undetected"] == 0
+        and result["corruption"]["holdfast"]["injected"] >= 300,
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    table = Table("method", "blocking s", "first s", "durable s", "step factor", "steps lost s")
+    for name, figures in result["saves"].items():
+        cells = [median(figures["blocking"]), figures["blocking"][0]]
+        cells += [median(figures[kind]) for kind in ("total", "factor_loaded", "extra_loaded") if kind in figures]
+        table.add_row(name, *(f"{value:.3f}" for value in cells))
+    console.print(table)
+    for name, seconds in result["restores"].items():
+        console.print(f"{name}: {median(seconds):.2f} s")
+    console.print(f"memory beyond the state, in states: {result['memory']}")
+    console.print(f"steps with a spare core, beside an upload against alone: {result['spare_core']}")
+    console.print(f"through the storage emulator, s: {result['emulator']}")
+    console.print(f"damages: {result['corruption']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; default: the temporary folder")
+    options = parser.parse_args()
+    console = Console(stderr=True)
+    result: dict[str, Any] = {"schema": "holdfast.bench.checkpoint/1", "mib": options.mib, "cores": os.cpu_count()}
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+
+        def folder(name: str) -> Path:
+            path = Path(scratch) / name
+            path.mkdir()
+            return path
+
+        console.print("damages ...")
+        result["corruption"] = count_undetected(folder("damage"))
+        console.print("emulator ...")
+        result["emulator"] = measure_emulator(folder("emulator"), min(options.mib, 128))
+        console.print("memory ...")
+        result["memory"] = {OURS: measure_memory(folder("memory"), options.mib, OURS)}
+        console.print("spare core ...")
+        alone = measure(folder("spare"), options.mib, options.rounds, world=1, methods=[OURS], restore=False)
+        result["spare_core"] = {"p95": median(alone["saves"][OURS]["p95_loaded"]), "ranks": 1}
+        console.print("saves and restores ...")
+        result |= measure(folder("main"), options.mib, options.rounds, world=2, methods=list(METHODS), restore=True)
+    result["goals"] = judged(result)
+    show(result, console)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
