@@ -35,16 +35,23 @@ class Run:
     def events_path(self) -> Path:
         return self.folder / "events.jsonl"
 
+    def command(self) -> list[str]:
+        command = [sys.executable, *self.door, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
+        command += ["--events", str(self.events_path), "--steps", str(self.steps), "--every", str(self.every)]
+        return [*command, "--ranks", str(self.ranks), "--report-every", "1", *self.options]
+
     @contextlib.contextmanager
     def started(self) -> Iterator[subprocess.Popen[str]]:
         """A fresh process of the run; nothing of it is left behind."""
-        command = [sys.executable, *self.door, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
-        command += ["--events", str(self.events_path), "--steps", str(self.steps), "--every", str(self.every)]
-        command += ["--ranks", str(self.ranks), "--report-every", "1", *self.options]
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("a") as log:
             process = subprocess.Popen(
-                command, env={**os.environ, **self.env}, stdout=log, stderr=log, text=True, start_new_session=True
+                self.command(),
+                env={**os.environ, **self.env},
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
             )
         try:
             yield process

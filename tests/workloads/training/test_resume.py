@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.telemetry import ENV_DEADLINE, ENV_RUN_DIR
 from tests.workloads.training.runs import Run, children, notice, power_loss
 from workloads.runtime.deadline import DEFAULT_LEAD_S
@@ -48,6 +49,39 @@ def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_
     assert stop["step"] >= 12
     assert run.of("exit")[-1]["step"] == stop["step"]
     assert run.of("commit")[-1]["step"] == stop["step"], "seven megabytes fit into fifteen seconds"
+
+
+def test_a_notice_to_one_rank_that_is_not_the_first_stops_all_in_order(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, every=7)
+    assert run.interrupted(12, lambda agent: os.kill(children(agent.pid)[-1], signal.SIGTERM)) == 143
+    (stop,) = run.of("stop")
+    assert stop["reason"] == "SIGTERM on rank 1"
+    assert run.of("commit")[-1]["step"] == stop["step"]
+
+
+def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_window(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=100_000, every=3)
+
+    def freeze_and_notice(agent: subprocess.Popen[str]) -> None:
+        for rank in children(agent.pid):
+            for uploader in children(rank):
+                os.kill(uploader, signal.SIGSTOP)
+                frozen.append(uploader)
+        notice(agent)
+        told.append(time.monotonic())
+
+    frozen, told = list[int](), list[float]()
+    try:
+        assert run.interrupted(12, freeze_and_notice) == 143
+        assert time.monotonic() - told[0] < DEFAULT_WINDOW.pod_s
+    finally:
+        for uploader in frozen:
+            os.kill(uploader, signal.SIGKILL)
+    assert len(frozen) == 2
+    before = {e["step"] for e in run.of("commit")}
+    run.steps = max(before) + 1
+    assert run.complete() == 0, run.log()
+    assert run.of("restore")[-1]["step"] in before, "no half commit is ever restored"
 
 
 def test_a_finished_run_stays_finished(undisturbed: Run) -> None:
