@@ -1,0 +1,48 @@
+"""What computes: bodies in, one JSON value for each out, in order.
+
+A predictor must answer the same for an item whatever else is in its micro-batch, on whichever worker:
+that is what makes a run with evictions equal to one without.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from workloads.inference.results import Value
+
+
+class PredictorBroken(RuntimeError):
+    """The device or the model, not an item, is at fault: leave, and let another node try."""
+
+
+class Predictor(Protocol):
+    @property
+    def configuration(self) -> Mapping[str, object]:
+        """Everything that decides a result: model commit, settings. Its hash is part of every result's key."""
+        ...
+
+    def load(self) -> None:
+        """Called once, before the first batch; may take minutes."""
+        ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        """One value for each body. An exception fails the batch, which is then halved to find the bad item."""
+        ...
+
+
+class ByteEntropy:
+    """Bits per byte of a body's histogram: a stand-in that needs no model and no torch."""
+
+    configuration: Mapping[str, object] = {"predictor": "entropy", "version": 1}
+
+    def load(self) -> None:
+        """Nothing to load."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        return [{"score": _entropy(body), "bytes": len(body)} for body in bodies]
+
+
+def _entropy(body: bytes) -> float:
+    counts = Counter(body).values()
+    return -math.fsum(n / len(body) * math.log2(n / len(body)) for n in counts) if body else 0.0

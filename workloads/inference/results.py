@@ -1,0 +1,85 @@
+"""What the worker asks of the results store: who may write an item, and that it is written once.
+
+The key is (job, item, fingerprint); job and fingerprint are bound when the store is made. A claim
+hands out a fence; only the newest fence of an item can write, so a worker thought dead cannot.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+MAX_VALUE_CHARS = 1024 * 1024
+
+Value = Mapping[str, object]
+"""What a predictor says of one item: plain JSON."""
+
+
+def encode_value(value: Value) -> str:
+    """The text that is stored; ValueError for what JSON or PostgreSQL cannot hold (NaN, NUL)."""
+    text = json.dumps(value, allow_nan=False)
+    if "\\u0000" in text or len(text) > MAX_VALUE_CHARS:
+        raise ValueError(f"a value may hold no NUL and at most {MAX_VALUE_CHARS} characters")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """The right to write one item, until somebody claims it again."""
+
+    item: str
+    fence: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    done: frozenset[str]
+    """Committed, by this call or by an earlier one: may be acked."""
+    void: frozenset[str]
+    """Another worker claimed these meanwhile and will write them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    claim: Claim
+    error_class: str
+    message: str
+    """Redacted: holds nothing of the item."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counted:
+    """After a failure: items that may be tried again, and items that are dead, with their failures so far."""
+
+    retry: Mapping[str, int] = field(default_factory=dict[str, int])
+    dead: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+class Results(Protocol):
+    def claim(self, items: Sequence[str]) -> dict[str, Claim]:
+        """A claim for each item that is neither done nor dead; the others are missing from the answer."""
+        ...
+
+    def store(self, values: Mapping[Claim, str]) -> Stored:
+        """Values as `encode_value` made them. One transaction. Repeating it after a lost answer changes nothing and answers the same."""
+        ...
+
+    def fail(self, failures: Sequence[Failure]) -> Counted:
+        """Count a processing failure of each; the last one allowed makes the item dead."""
+        ...
+
+    def give_back(self, claims: Sequence[Claim]) -> None:
+        """Not computed; counts nothing."""
+        ...
+
+    def beat(self) -> None:
+        """This worker lives."""
+        ...
+
+    def drained(self) -> bool:
+        """Every item of the job is done or dead under this fingerprint."""
+        ...
+
+    def end(self, how: str) -> None:
+        """This worker ends: complete, preempted or failed."""
+        ...

@@ -1,0 +1,25 @@
+"""What the worker tells of itself: event lines, and the points at which the kill matrix kills it."""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from workloads.runtime.events import EventLog
+
+
+class Step(StrEnum):
+    PULLED = "pulled"  # delivered by the queue
+    LEASED = "leased"  # held and claimed
+    PREDICTING = "predicting"
+    PREDICTED = "predicted"
+    COMMITTED = "committed"  # results are durable
+    ACKED = "acked"
+
+
+def _pass(step: Step) -> None:
+    """Nobody watches."""
+
+
+class Report:
+    def __init__(self, events: EventLog, at: Callable[[Step], None] = _pass) -> None:
+        self.at = at
+        self.emit = events.emit

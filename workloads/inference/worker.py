@@ -1,0 +1,153 @@
+"""The batch worker: lease, claim, predict, commit, ack. Called by `batch run` and by the tests.
+
+Guarantees: an item is acked only after its result is committed; a result is written once; what is
+held at a stop is given back at once; what is held at a kill comes back when its lease ends.
+
+The feeder's thread pulls and claims, the caller's own predicts (devices want the main thread), the
+writer's commits and acks, and the lease keeper's keeps alive what is in hand.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RENDEZVOUS_LOST
+from workloads.inference.connect import TRANSIENT
+from workloads.inference.feeder import Feeder, Work
+from workloads.inference.leases import LeaseKeeper
+from workloads.inference.predictors import Predictor, PredictorBroken
+from workloads.inference.queue import Queue
+from workloads.inference.redact import redacted
+from workloads.inference.results import Claim, Failure, Results, encode_value
+from workloads.inference.settings import WorkerSettings
+from workloads.inference.steps import Report, Step
+from workloads.inference.writer import Outcome, Writer
+from workloads.runtime.shutdown import Shutdown, leave_now
+
+EXIT_DEVICE_LOST = EXIT_RENDEZVOUS_LOST  # same meaning to Kubernetes: retry me, elsewhere if you can
+
+
+class Worker:
+    def __init__(
+        self,
+        *,
+        queue: Queue,
+        results: Results,
+        predictor: Predictor,
+        settings: WorkerSettings,
+        shutdown: Shutdown,
+        report: Report,
+    ) -> None:
+        self._queue, self._results, self._predictor = queue, results, predictor
+        self._settings, self._shutdown, self._report = settings, shutdown, report
+        self._keeper = LeaseKeeper(queue, lease_s=settings.lease_s, beat=results.beat)
+        self._feeder = Feeder(
+            queue=queue,
+            results=results,
+            keeper=self._keeper,
+            settings=settings,
+            shutdown=shutdown,
+            report=report,
+        )
+        self._writer = Writer(
+            queue=queue,
+            results=results,
+            keeper=self._keeper,
+            shutdown=shutdown,
+            window_s=settings.window_s,
+            report=report,
+        )
+        self._left = threading.Event()
+
+    def run(self) -> int:
+        """Until the job is drained or a stop is asked for; the exit code says which."""
+        self._results.beat()
+        threading.Thread(target=self._abandon_when_late, name="abandon", daemon=True).start()
+        for part in (self._keeper, self._feeder, self._writer):
+            part.start()
+        try:
+            while batch := self._feeder.take():
+                self._writer.put(self._predict(batch))
+        except PredictorBroken as broken:
+            self._report.emit("stop", step=0, reason=str(broken))
+            self._shutdown.request("predictor broken")
+            self._drain("failed")
+            return EXIT_DEVICE_LOST
+        except BaseException:
+            self._give_back_late()
+            raise
+        preempted = self._shutdown.requested
+        self._drain("preempted" if preempted else "complete")
+        return EXIT_PREEMPTED if preempted else EXIT_COMPLETE
+
+    def _drain(self, how: str) -> None:
+        """The order matters; each line relies on the ones above it."""
+        # 1. No more pulls: the feeder saw the stop too. A pull under way ends within pull_wait_s.
+        # 2. The micro-batch under way is finished: take() was asked only after put() returned.
+        #    If it outlasts the window, _abandon_when_late has ended the process instead.
+        # 3. Commit what was predicted, then ack it. The leases are still being kept meanwhile.
+        self._writer.finish()
+        # 4. The feeder may have pulled once more; after this nothing is added to what is held.
+        self._feeder.join(self._settings.pull_wait_s + 5.0)
+        # 5. Give back the rest, so that another worker has it now and not when the leases end.
+        self._release_rest()
+        # 6. Only now stop keeping leases: there are none left.
+        self._keeper.stop()
+        # 7. Say how it ended. From here on a hard end costs nothing.
+        self._results.end(how)
+        self._left.set()
+
+    def _release_rest(self) -> None:
+        leases = self._keeper.let_go_all()
+        if not leases:
+            return
+        self._results.give_back(self._feeder.untouched())
+        self._queue.release(leases)
+        self._report.emit("released", items=len(leases))
+
+    def _abandon_when_late(self) -> None:
+        """The window ends while the predictor or the database hangs: give everything back, then go."""
+        self._shutdown.wait()
+        if self._left.wait(max(0.0, self._shutdown.seconds_left(self._settings.window_s))):
+            return
+        # A micro-batch that is being committed right now may be released too: its commit stands, and
+        # whoever gets it next finds it done.
+        giving_back = threading.Thread(target=self._give_back_late, daemon=True)
+        giving_back.start()
+        giving_back.join(timeout=1.0)
+        leave_now(EXIT_PREEMPTED)
+
+    def _give_back_late(self) -> None:
+        try:
+            self._queue.release(self._keeper.let_go_all())
+        except TRANSIENT:
+            return  # the leases end by themselves
+
+    def _predict(self, batch: Sequence[Work]) -> Outcome:
+        self._report.at(Step.PREDICTING)
+        values: dict[Claim, str] = {}
+        failures: list[Failure] = []
+        self._halve_until_known(batch, values, failures)
+        self._report.at(Step.PREDICTED)
+        return Outcome(values=values, failures=failures)
+
+    def _halve_until_known(self, batch: Sequence[Work], values: dict[Claim, str], failures: list[Failure]) -> None:
+        """One bad item costs its neighbours a second prediction, not their result."""
+        try:
+            answers = self._predictor.predict([work.item.body for work in batch])
+            encoded = [(work.claim, encode_value(value)) for work, value in zip(batch, answers, strict=True)]
+            values.update(encoded)
+        except PredictorBroken:
+            raise
+        except Exception as error:  # noqa: BLE001  a predictor is a user's code and may raise anything
+            if len(batch) == 1:
+                failures.append(_failure(batch[0], error))
+                return
+            middle = len(batch) // 2
+            self._halve_until_known(batch[:middle], values, failures)
+            self._halve_until_known(batch[middle:], values, failures)
+
+
+def _failure(work: Work, error: Exception) -> Failure:
+    return Failure(
+        claim=work.claim, error_class=type(error).__name__, message=redacted(str(error), content=work.item.body)
+    )

@@ -1,0 +1,115 @@
+"""The thread that makes predictions durable: one transaction for a micro-batch, then its acks.
+
+It works while the next micro-batch is predicted. One is in its hands and none waits, so a kill costs
+at most the micro-batch being committed and the one being predicted.
+"""
+
+import queue as handoff
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from workloads.inference.connect import retried
+from workloads.inference.leases import LeaseKeeper
+from workloads.inference.queue import Queue
+from workloads.inference.results import Claim, Failure, Results
+from workloads.inference.steps import Report, Step
+from workloads.runtime.shutdown import Shutdown
+
+RETRY_DELAY_S = 1.0
+"""A failed item waits this long for each failure so far: what failed for a moment gets a chance."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """Of one micro-batch."""
+
+    values: Mapping[Claim, str]
+    failures: Sequence[Failure] = ()
+
+
+class Writer:
+    def __init__(
+        self,
+        *,
+        queue: Queue,
+        results: Results,
+        keeper: LeaseKeeper,
+        shutdown: Shutdown,
+        window_s: float,
+        report: Report,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queue, self._results, self._keeper = queue, results, keeper
+        self._shutdown, self._window_s, self._report, self._clock = shutdown, window_s, report, clock
+        self._handoff: handoff.Queue[Outcome | None] = handoff.Queue(maxsize=1)
+        self._free = threading.Semaphore(1)
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, outcome: Outcome) -> None:
+        """Hand over; waits until the one before is committed and acked."""
+        self._free.acquire()
+        self._raise_fault()
+        self._handoff.put(outcome)
+
+    def finish(self) -> None:
+        """Wait for the last commit and ack."""
+        self._handoff.put(None)
+        self._thread.join()
+        self._raise_fault()
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+
+    def _run(self) -> None:
+        try:
+            while (outcome := self._handoff.get()) is not None:
+                self._write(outcome)
+                self._free.release()
+        except BaseException as fault:  # noqa: BLE001  the thread's top level: put() and finish() raise it in the worker
+            self._fault = fault
+            self._free.release()
+
+    def _write(self, outcome: Outcome) -> None:
+        if outcome.failures:
+            self._count(outcome.failures)
+        if not outcome.values:
+            return
+        began = self._clock()
+        stored = self._patiently(lambda: self._results.store(outcome.values))
+        self._report.emit("stored", items=len(stored.done), seconds=self._clock() - began)
+        self._report.at(Step.COMMITTED)
+        # Void ones are let go without ack or release: their new holder acks. A release now would
+        # deliver them a third time and void that holder's claim in turn.
+        self._keeper.let_go(stored.void)
+        self._ack(stored.done)
+        self._report.at(Step.ACKED)
+
+    def _count(self, failures: Sequence[Failure]) -> None:
+        counted = self._patiently(lambda: self._results.fail(failures))
+        classes = {failure.claim.item: failure.error_class for failure in failures}
+        for item, times in {**counted.retry, **counted.dead}.items():
+            self._report.emit("item_failed", item=item, error_class=classes[item], failures=times)
+        for item, times in counted.retry.items():
+            leases = self._keeper.let_go([item])
+            self._patiently(lambda leases=leases, times=times: self._queue.release(leases, RETRY_DELAY_S * times))
+        for item in counted.dead:
+            self._report.emit("dead_lettered", item=item, reason=classes[item])
+        self._ack(counted.dead)
+
+    def _ack(self, items: Sequence[str] | frozenset[str] | Mapping[str, int]) -> None:
+        if leases := self._keeper.let_go(items):
+            self._patiently(lambda: self._queue.ack(leases))
+            self._report.emit("acked", items=len(leases))
+
+    def _patiently(self, operation: Callable[[], _T]) -> _T:
+        return retried(operation, give_up=lambda: self._shutdown.seconds_left(self._window_s) <= 0)
