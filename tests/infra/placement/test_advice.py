@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from infra.contract.capacity import Capacity, Placement
 from infra.contract.errors import InputError, Unjudged
-from infra.placement import advice, choose, emit, hazard, job, plot, prices
+from infra.placement import advice, choose, emit, hazard, job, plot, prices, traces
 from infra.placement.advice import World
 from infra.placement.cli import app
 from infra.placement.job import Job
@@ -143,6 +143,29 @@ def test_each_limit_makes_spot_cost_as_much_as_its_rival() -> None:
         assert again.churn_per_hour == pytest.approx(there.churn.per_hour, rel=0.05)
 
 
+def option(placement: Placement, usd: float, p95_h: float, late: float = 0.0) -> advice.Option:
+    return advice.Option(
+        placement=placement, policy="made up", region=REGION, usd=np.array([usd]), finish_h=np.array([p95_h]), late=late
+    )
+
+
+def test_of_equal_costs_the_one_that_is_late_less_often_is_taken() -> None:
+    spot, hybrid = option(Placement.SPOT, 100.0, 70, late=0.005), option(Placement.HYBRID, 100.9, 70)
+    dated = Job(accelerator=L4, gpus=1, hours=40, deadline_h=72)
+    assert choose.choose(dated, [spot, hybrid]) is hybrid
+    assert choose.choose(dated, [spot, replace(hybrid, usd=np.array([101.1]))]) is spot
+    assert choose.choose(replace(dated, deadline_h=math.inf), [spot, hybrid]) is spot
+    assert choose.choose(dated, [replace(spot, late=0.02), option(Placement.ON_DEMAND, 900.0, 41)]).usd[0] == 900.0
+
+
+def test_a_little_money_is_paid_for_a_much_earlier_bad_case() -> None:
+    spot, flex = option(Placement.SPOT, 100.0, 100), option(Placement.FLEX_START, 104.0, 89)
+    asked = Job(accelerator=A100, gpus=1, hours=80)
+    assert choose.choose(asked, [spot, flex]) is flex
+    assert choose.choose(asked, [spot, replace(flex, finish_h=np.array([91.0]))]) is spot
+    assert choose.choose(asked, [spot, replace(flex, usd=np.array([106.0]))]) is spot
+
+
 def test_a_tight_deadline_takes_what_is_never_late() -> None:
     asked = Job(accelerator=L4, gpus=1, hours=40, deadline_h=42)
     options = by(advice.options(asked, world(0.3), REGION))
@@ -182,6 +205,17 @@ def test_a_gang_is_stopped_by_each_of_its_nodes_and_survivors_are_billed() -> No
     assert clumped.evictions == pytest.approx(alone.evictions, rel=0.15)
 
 
+def test_the_survivor_of_two_nodes_is_billed_for_the_outage(tmp_path: Path) -> None:
+    # Both nodes for 2 h, then one or none for 2 h, and so on; 1.9 h of work with a restart of 1 h need two spells.
+    (tmp_path / "t.json").write_text(json.dumps({"metadata": {"gap_seconds": 3600}, "data": [2, 2, 1, 0] * 50}))
+    asked = Job(accelerator=A100, gpus=16, hours=1.9, checkpoint_h=1e-9, restart_h=1.0)
+    trace = traces.load(tmp_path / "t.json", machines=2)
+    recorded = replace(traces.Recorded.of([trace]), hours=np.array([1e-9]))
+    spot = by(advice.options(asked, world(recorded=recorded), REGION))[Placement.SPOT]
+    assert spot.finish_at(50) == pytest.approx(5.9, abs=0.01)
+    assert spot.usd_at(50) == pytest.approx(spot.usd_per_hour * (3.9 + 2.0 / 2), rel=0.01)
+
+
 def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=100)
     sure, unsure = world(0.1), replace(world(), churn=hazard.prior(A100))
@@ -201,6 +235,13 @@ def test_emitted_priorities_begin_with_the_answer_and_never_mix_capacities() -> 
     assert spec["priorities"][0]["maxRunDurationSeconds"] == 604_800
     assert all(("flexStart" in rule) + bool(rule.get("spot")) <= 1 for rule in spec["priorities"])
     assert all(rule["gpu"] == {"type": A100, "count": 8, "driverVersion": "latest"} for rule in spec["priorities"])
+
+
+def test_a_hybrid_is_emitted_as_spot_before_on_demand() -> None:
+    asked = Job(accelerator=L4, gpus=1, hours=40, deadline_h=60)
+    options = advice.options(asked, world(), REGION)
+    rules = emit.compute_class(asked, options, by(options)[Placement.HYBRID])["spec"]["priorities"]
+    assert [rule.get("spot") for rule in rules] == [True, False]
 
 
 def test_a_queue_with_a_way_out_is_never_late_and_says_how_long_it_waits() -> None:
@@ -285,6 +326,13 @@ def test_place_replays_recorded_traces(tmp_path: Path) -> None:
     # Two hours up, two down; each time up gives two hours less a restart of five minutes.
     assert spot["finish_hours"]["p50"] == pytest.approx(20 / (2 - 1 / 12) * 4, rel=0.05)
     assert body["churn"]["per_hour"] == pytest.approx(0.5)
+
+
+def test_place_takes_the_wait_in_the_queue_that_is_known_here() -> None:
+    out = run("place", "--gpu", "h100", "--hours", "10", "--flex-wait", "2h", "--region", REGION, "--json")[1]
+    flex = next(o for o in json.loads(out)["options"] if o["placement"] == "flex-start")
+    waits = [flex["finish_hours"][p] - 10 - 5 / 60 for p in ("p50", "p95")]
+    assert waits == pytest.approx([2.0, 23.0], rel=0.15)
 
 
 @pytest.mark.parametrize(

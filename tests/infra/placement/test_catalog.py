@@ -144,6 +144,16 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
     assert table.notes == old.notes
 
 
+def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
+    loaded = prices.load()
+    old = replace(loaded, skus=tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus))
+    fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
+    with server(lambda *_: (200, {"skus": fell})) as endpoint:
+        flex = catalog.refresh(old, TODAY, endpoint).quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", FLEX)
+    assert flex is not None
+    assert flex.usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
+
+
 def test_refresh_refuses_prices_out_of_order() -> None:
     dear = [raw("G9", s["description"], 9.0) if s["skuId"] == "G2" else s for s in SKUS]
     with server(lambda *_: (200, {"skus": dear})) as endpoint, pytest.raises(InputError, match="nvidia-tesla-a100"):
