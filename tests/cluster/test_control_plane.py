@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.manager import HostManager
-from tests.cluster.sim.processes import Processes, free_ports
+from tests.cluster.sim.processes import Processes, alive, free_ports
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 
@@ -32,14 +32,6 @@ def test_processes_die_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
         assert alive(child)
         owner.send_signal(signal.SIGKILL)
         until("the child is gone", lambda: not alive(child))
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def test_a_component_that_cannot_start_is_named_with_its_last_words(tmp_path: Path) -> None:

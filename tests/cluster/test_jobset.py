@@ -6,37 +6,18 @@ import pytest
 
 from infra.contract.lifecycle import EXIT_BUG
 from infra.contract.pools import Pool
+from tests.cluster.sim.jobsets import GROUP, jobset
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.jobs.api import ApiError, Object
 
-GROUP = "/apis/jobset.x-k8s.io/v1alpha2"
 GANG = 4
-PREEMPTED_CHILD = {
-    "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
-}
 
 pytestmark = pytest.mark.usefixtures("jobset")
 
 
 def gang(world: World, pool: Pool, **how: Any) -> Object:
-    """A JobSet whose child fails as a whole when one pod is preempted, and is then made anew."""
-    child = world.job_spec(pool, GANG, podFailurePolicy=PREEMPTED_CHILD, backoffLimit=0, **how)
-    del child["backoffLimitPerIndex"]
-    rule = {
-        "name": "preempted",
-        "action": "RestartJobSetAndIgnoreMaxRestarts",
-        "onJobFailureReasons": ["PodFailurePolicy"],
-    }
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": "gang"},
-        "spec": {
-            "failurePolicy": {"maxRestarts": 0, "rules": [rule]},
-            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": child}}],
-        },
-    }
+    return jobset("gang", world.job_spec(pool, GANG, **how))
 
 
 def status(world: World) -> Object:

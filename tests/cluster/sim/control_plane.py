@@ -41,8 +41,9 @@ class Scale:
 
 
 class ControlPlane:
-    def __init__(self, folder: Path, scale: Scale | None = None) -> None:
+    def __init__(self, folder: Path, scale: Scale | None = None, *, simulate_nodes: bool = True) -> None:
         self.folder = folder
+        self.simulate_nodes = simulate_nodes
         self.scale = scale or Scale()
         self.authority = Authority(folder / "pki")
         self.processes = Processes(folder / "log")
@@ -57,7 +58,8 @@ class ControlPlane:
         self.processes.wait_until("the API server is alive", lambda: self.answers("/livez"))
         self._start_controller_manager()
         self._start_scheduler()
-        self._start_kwok()
+        if self.simulate_nodes:
+            self._start_kwok()
         self.processes.wait_until("the API server is ready", lambda: self.answers("/readyz"))
         return self.kubeconfig("admin")
 

@@ -1,0 +1,27 @@
+"""A JobSet as the platform renders it: a preempted child fails as a whole and is made anew, free of charge."""
+
+from workloads.jobs.api import Object
+
+GROUP = "/apis/jobset.x-k8s.io/v1alpha2"
+# The child must fail at once: the JobSet restarts on a failed Job, not on a failed pod.
+PREEMPTED_CHILD = {
+    "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+}
+
+
+def jobset(name: str, job_spec: Object) -> Object:
+    """Around one indexed Job; no restart is granted for anything but a preemption."""
+    child = {key: value for key, value in job_spec.items() if key != "backoffLimitPerIndex"}
+    rule = {
+        "name": "preempted",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
+    group = {"name": "workers", "replicas": 1, "template": {"spec": child}}
+    group["template"]["spec"] |= {"podFailurePolicy": PREEMPTED_CHILD, "backoffLimit": 0}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {"failurePolicy": {"maxRestarts": 0, "rules": [rule]}, "replicatedJobs": [group]},
+    }

@@ -1,0 +1,67 @@
+"""Fixtures of the node tier. Everything here needs root, and leaves the host as it was."""
+
+import importlib.util
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra import environments
+from infra.contract.pools import Pool
+from tests import support
+from tests.cluster.sim.control_plane import NEEDED
+from tests.cluster.sim.world import World
+from tests.node.lab.image import BUSYBOX
+from tests.tools.build import TOOLS
+
+HERE = Path(__file__).parent
+COMMANDS = ("containerd", "ctr", "runc", "dbus-daemon", "unshare", "mount")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.node)
+
+
+def _missing() -> str:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "real nodes need root on Linux"
+    absent = [name for name in COMMANDS if not shutil.which(name)]
+    absent += [] if BUSYBOX.exists() else ["busybox"]
+    absent += [] if importlib.util.find_spec("dbus_fast") else ["dbus-fast"]
+    if absent:
+        return f"`make test-node` installs {', '.join(absent)}"
+    unbuilt = [name for name in (*NEEDED, "kubelet", "jobset") if not TOOLS[name].binary.exists()]
+    return f"`make test-node` builds {', '.join(unbuilt)}" if unbuilt else ""
+
+
+@pytest.fixture(scope="session")
+def lab() -> "Iterator[Lab]":  # noqa: F821
+    missing = _missing()
+    support.require(not missing, missing)
+    from tests.node.lab.lab import Lab
+
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(lab: "Lab") -> Iterator[World]:  # noqa: F821
+    made = World(lab.api, f"n-{uuid.uuid4().hex[:6]}")
+    made.create()
+    yield made
+    made.delete()
+    for machine in list(lab.machines.values()):
+        lab.forget(machine)
+
+
+@pytest.fixture(scope="session")
+def spot() -> Pool:
+    return environments.load("example").pool("spot-a100")

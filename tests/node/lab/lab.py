@@ -1,0 +1,175 @@
+"""A control plane and machines that can be preempted, powered off and put back; nothing is left afterwards.
+
+The outside of `machine.py`: runs in the test process, as root.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.contract.lifecycle import ShutdownWindow
+from infra.contract.pools import Pool
+from tests.cluster.sim import nodes
+from tests.cluster.sim.control_plane import ControlPlane
+from tests.cluster.sim.processes import Processes, alive, free_ports
+from tests.cluster.sim.waiting import until
+from tests.node.lab import image
+from tests.node.lab.config import MachineConfig
+from tests.tools.build import TOOLS
+from workloads.jobs.api import Api
+
+ROOT = Path(__file__).parents[3]
+CGROUPS = Path("/sys/fs/cgroup")
+CGROUP_PREFIX = "holdfast-node-"
+# The kubelet sets these for the whole host.
+SYSCTLS = ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "net/ipv4/ip_forward")
+
+
+@dataclass
+class Machine:
+    config: MachineConfig
+    processes: Processes
+    pid: int
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def first_pid(self) -> int:
+        """The first process inside, seen from outside: `unshare` waits for it. 0: it has gone."""
+        try:
+            return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
+        except (FileNotFoundError, IndexError):
+            return 0
+
+    def notice(self) -> None:
+        """What Compute Engine does to a Spot VM; returns at once."""
+        os.kill(self.first_pid, signal.SIGUSR1)
+
+    def off(self) -> bool:
+        return not alive(self.pid)
+
+    def power_off(self) -> None:
+        """No notice at all. The kernel ends the first process of a namespace after all others."""
+        first = self.first_pid
+        self.processes.stop()
+        until(f"{self.name} is off", lambda: not first or not alive(first))
+        remove_cgroups(self.config.cgroup)
+
+    def log(self, component: str) -> str:
+        return (self.config.path / f"{component}.log").read_text(errors="replace")
+
+
+class Lab:
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="hfn-"))  # short: paths of sockets are limited to 108 bytes
+        self.machines: dict[str, Machine] = {}
+        self._sysctls = {name: Path("/proc/sys", name).read_text() for name in SYSCTLS}
+        self._boots = 0
+        remove_cgroups(CGROUP_PREFIX)  # of a run that was killed
+        self.plane = ControlPlane(self.folder / "cp", simulate_nodes=False)
+        self.api = Api(self.plane.start())
+        self.image = image.write(self.folder / "image.tar")
+
+    def close(self) -> None:
+        for machine in self.machines.values():
+            machine.power_off()
+        self.plane.stop()
+        remove_cgroups(CGROUP_PREFIX)
+        for name, value in self._sysctls.items():
+            Path("/proc/sys", name).write_text(value)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def boot(self, name: str, pool: Pool, window: ShutdownWindow | None = None) -> Machine:
+        """A ready node of this pool under a kubelet with the pool's shutdown window."""
+        self._boots += 1
+        folder = self.folder / f"m{self._boots}"
+        folder.mkdir()
+        (port,) = free_ports(1)
+        granted = window or pool.window
+        config = MachineConfig(
+            name=name,
+            folder=str(folder),
+            cgroup=f"{CGROUP_PREFIX}{os.getpid()}-{self._boots}",
+            kubelet=str(TOOLS["kubelet"].binary),
+            image=str(self.image),
+            kubeconfig=str(self._identity(name)),
+            ca=str(self.plane.authority.ca),
+            port=port,
+            labels=pool.node_labels(),
+            taints=nodes.taints(pool),
+            total_s=granted.total_s,
+            critical_s=granted.critical_s,
+        )
+        make_cgroups(config.cgroup)
+        processes = Processes(folder)
+        entry = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        command = [*entry, sys.executable, "-m", "tests.node.lab.machine", config.save()]
+        pid = processes.start("machine", command, {"PYTHONPATH": str(ROOT)})
+        machine = self.machines[name] = Machine(config, processes, pid)
+        processes.wait_until(f"{name} takes its shutdown lock", (folder / "inhibited").exists)
+        until(f"{name} is ready", lambda: nodes.ready(self.api, [name]))
+        return machine
+
+    def preempt(self, machine: Machine) -> bool:
+        """Notice, the kubelet's own graceful shutdown, machine gone. Whether the kubelet was done in time."""
+        machine.notice()
+        until(f"{machine.name} is off", lambda: (machine.config.path / "shutdown.json").exists(), 180)
+        until(f"{machine.name} is off", machine.off)
+        graceful = json.loads((machine.config.path / "shutdown.json").read_text())["graceful"]
+        self.forget(machine)
+        return bool(graceful)
+
+    def forget(self, machine: Machine) -> None:
+        """The VM is gone for good: its Node too, as the cloud's controller does."""
+        machine.power_off()
+        nodes.remove(self.api, [machine.name])
+        del self.machines[machine.name]
+
+    def _identity(self, name: str) -> Path:
+        authority = self.plane.authority
+        authority.issue(name, common_name=f"system:node:{name}", organization="system:nodes")
+        user = {"client-certificate": str(authority.certificate(name)), "client-key": str(authority.key(name))}
+        return self.plane.write_kubeconfig(f"node-{name}", user)
+
+
+def _hierarchies() -> list[Path]:
+    """The one tree of v2; else every controller of v1, and v2's own tree beside them."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [each for each in CGROUPS.iterdir() if each.is_dir() and not each.is_symlink()]
+
+
+def make_cgroups(name: str) -> None:
+    for hierarchy in _hierarchies():
+        (hierarchy / name).mkdir(exist_ok=True)
+        for setting in ("cpuset.cpus", "cpuset.mems"):
+            if (hierarchy / setting).exists():  # a new v1 cpuset is empty and takes no process
+                (hierarchy / name / setting).write_text((hierarchy / setting).read_text())
+
+
+def remove_cgroups(prefix: str) -> None:
+    """Leaves first; a group whose last process is still dying is busy for a moment."""
+    for hierarchy in _hierarchies():
+        for top in hierarchy.glob(f"{prefix}*"):
+            inner = sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True)
+            for group in [*inner, top]:
+                _remove_group(group)
+
+
+def _remove_group(group: Path) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        if not group.exists() or time.monotonic() > deadline:
+            return
+        time.sleep(0.05)

@@ -1,0 +1,62 @@
+"""Our trainer as a real pod on a real kubelet: preempted, replaced on the other machine, resumed."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED
+from infra.contract.pools import Pool
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World, disruption
+from tests.node.lab import pods
+from tests.node.lab.lab import Lab
+from workloads.jobs.api import Object
+from workloads.jobs.view import exit_code, when
+
+EVERY, STEPS = 20, 400
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def events(path: Path, word: str) -> list[Object]:
+    if not path.exists():
+        return []
+    lines = (json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n"))
+    return [line for line in lines if line["event"] == word]
+
+
+def test_the_trainer_commits_in_its_window_and_resumes_on_the_other_machine(
+    lab: Lab, world: World, spot: Pool, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
+    log = tmp_path / "events.jsonl"
+    arguments = [
+        *("-m", "workloads", "train", "run", "--data", data, "--checkpoints", tmp_path / "ckpt", "--run", "node"),
+        *("--ranks", 1, "--steps", STEPS, "--every", EVERY, "--device", "cpu", "--events", log),
+        *("--window", DEFAULT_WINDOW.pod_s),
+    ]
+    first = lab.boot("spot-a", spot)
+    world.create_job("train", pods.job(pods.python(spot, [str(part) for part in arguments], tmp_path)))
+    (pod,) = world.wait_running(1)
+    until("a first checkpoint is committed", lambda: events(log, "commit"), 180)
+    noticed = time.time()
+    assert lab.preempt(first), "the kubelet gave its lock back within the window"
+
+    found = world.pod(pod["metadata"]["name"])
+    assert (disruption(found), exit_code(found)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    terminated = found["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert when(terminated["finishedAt"]) - noticed <= DEFAULT_WINDOW.pod_s
+    committed = max(event["step"] for event in events(log, "commit"))
+    stopped = events(log, "exit")[-1]
+    assert stopped["code"] == EXIT_PREEMPTED
+    assert 0 <= stopped["step"] - committed <= EVERY, "at most one interval is lost"
+
+    lab.boot("spot-b", spot)
+    assert world.wait_condition("train", 300) == "Complete"
+    assert events(log, "restore")[-1]["step"] == committed
+    assert events(log, "exit")[-1]["step"] == STEPS
+    assert not world.job("train")["status"].get("failedIndexes")
