@@ -4,7 +4,7 @@ Pure: every rank computes the same split from the same state, so nothing is exch
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Shard
@@ -78,24 +78,28 @@ def pieces_of(captured: Captured, rank: int, world_size: int) -> list[Piece]:
         load[writer] += box.bytes
         if writer == rank:
             mine.append(box)
-    return _laid_out(mine)
+    return laid_out([(_part_of(box), box.local) for box in mine])
 
 
-def _laid_out(boxes: list[Box]) -> list[Piece]:
+def _part_of(box: Box) -> TensorPart:
+    return TensorPart(
+        key=box.key,
+        dtype=dtype_name(box.local.dtype),
+        shape=box.shape,
+        offset=box.offset,
+        extent=tuple(box.local.shape),
+        at=0,
+        bytes=box.bytes,
+    )
+
+
+def laid_out(parts: list[tuple[TensorPart, torch.Tensor]]) -> list[Piece]:
+    """The parts one after the other in a stream."""
     at = 0
     pieces: list[Piece] = []
-    for box in boxes:
-        part = TensorPart(
-            key=box.key,
-            dtype=dtype_name(box.local.dtype),
-            shape=box.shape,
-            offset=box.offset,
-            extent=tuple(box.local.shape),
-            at=at,
-            bytes=box.bytes,
-        )
-        pieces.append(Piece(part=part, local=box.local))
-        at += math.ceil(box.bytes / ALIGN) * ALIGN
+    for part, local in parts:
+        pieces.append(Piece(part=replace(part, at=at), local=local))
+        at += math.ceil(part.bytes / ALIGN) * ALIGN
     return pieces
 
 

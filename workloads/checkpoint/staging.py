@@ -40,15 +40,8 @@ class Staging:
         reach("stage.begin")
         self.prepare(pieces)
         self._join()
-        cuda = False
-        for piece in pieces:
-            part = piece.part
-            if not part.bytes:
-                continue
-            room = self._buffer[part.at : part.at + part.bytes]
-            room.view(_dtype(part.dtype)).view(part.extent).copy_(piece.local, non_blocking=True)
-            cuda |= piece.local.is_cuda
-        if cuda:
+        copy_into(self._buffer, pieces)
+        if any(piece.local.is_cuda for piece in pieces):
             self._copied = torch.cuda.Event()
             self._copied.record()
         reach("stage.end")
@@ -93,6 +86,15 @@ class Staging:
         if self._toucher is not None:
             self._toucher.join()
             self._toucher = None
+
+
+def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
+    """Each piece to its place; from a GPU to pinned memory this only asks for the copies."""
+    for piece in pieces:
+        part = piece.part
+        if part.bytes:
+            room = stream[part.at : part.at + part.bytes]
+            room.view(_dtype(part.dtype)).view(part.extent).copy_(piece.local, non_blocking=True)
 
 
 def _cudart() -> Any:

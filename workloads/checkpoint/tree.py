@@ -61,6 +61,14 @@ def capture(state: Mapping[str, Any]) -> Captured:
     return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset(per_rank))
 
 
+def encode(value: Any, key: str) -> Skeleton:
+    """A value without tensors."""
+    tensors: dict[str, torch.Tensor] = {}
+    skeleton = _encode(value, key, tensors)
+    assert not tensors, f"{key} holds tensors"
+    return skeleton
+
+
 def _encode(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Skeleton:
     if isinstance(value, torch.Tensor):
         assert key not in tensors, f"two tensors are called {key}"

@@ -95,15 +95,15 @@ def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]
 
 class Jobs:
     def __init__(self) -> None:
-        self._context = mp.get_context("forkserver")
-        self._context.set_forkserver_preload(["torch", "workloads.checkpoint.checkpointer", __name__])
+        self.context = mp.get_context("forkserver")
+        self.context.set_forkserver_preload(["torch", "workloads.checkpoint.checkpointer", __name__])
         self._meetings = 0
 
     def start(self, url: str | Path, meeting_folder: Path, *, world: int = 1, **options: Any) -> list[BaseProcess]:
         self._meetings += 1
         meeting = str(meeting_folder / f"meeting-{self._meetings}")
         ranks = [
-            self._context.Process(target=train, args=(str(url), rank, world, meeting, options)) for rank in range(world)
+            self.context.Process(target=train, args=(str(url), rank, world, meeting, options)) for rank in range(world)
         ]
         for process in ranks:
             process.start()
