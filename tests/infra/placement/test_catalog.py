@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -181,11 +182,21 @@ def test_an_answer_that_is_none_is_not_judged_and_shows_no_key(status: int, body
     assert "not-a-secret" not in str(caught.value)
 
 
-def test_without_credentials_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (google.ENV_API_KEY, google.ENV_TOKEN, "PATH"):
+def test_without_credentials_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (google.ENV_API_KEY, google.ENV_TOKEN):
         monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no gcloud
     with pytest.raises(Unjudged, match="no Google credentials"):
         catalog.refresh(prices.load(), TODAY, "http://127.0.0.1:1")
+
+
+def test_the_login_of_gcloud_is_taken_where_no_token_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text('#!/bin/sh\n[ "$*" = "auth application-default print-access-token" ] && echo from-gcloud\n')
+    gcloud.chmod(0o755)
+    monkeypatch.delenv(google.ENV_TOKEN)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert google.credentials(key_is_enough=False) == {"Authorization": "Bearer from-gcloud"}
 
 
 ADVICE = {"recommendations": [{"scores": {"obtainability": 0.7, "estimatedUptime": "3600s"}, "shards": []}]}

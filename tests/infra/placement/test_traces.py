@@ -95,7 +95,7 @@ def test_a_folder_without_traces_is_told(tmp_path: Path) -> None:
 
 
 def test_a_made_up_trace_has_the_spells_that_were_asked_for() -> None:
-    trace = traces.synthetic("t", up_h=(5.51, 0.87), down_h=(1.81, 0.38), hours=50_000, seed=3, gap_s=30)
+    trace = traces.synthetic("t", up_h=(5.51, 0.87), down_h=(1.81, 0.38), hours=20_000, seed=3, gap_s=60)
     assert trace.spells(up=True).mean() == pytest.approx(5.51, rel=0.1)
     assert np.median(trace.spells(up=True)) == pytest.approx(0.87, rel=0.1)
     assert trace.spells(up=False).mean() == pytest.approx(1.81, rel=0.1)
