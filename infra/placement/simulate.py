@@ -2,7 +2,8 @@
 
 Called by the advice, the bench and the tests. No clock ticks: each round every run goes to its own next
 event (capacity toggles, a line of its policy is crossed, the work is done), so results depend on no step
-width and a deadline net acts at the exact moment. Same runs, paths and policy: same answer, to the bit.
+width and a deadline net acts at the exact moment. A move of the policy's own keeps all work, an eviction what was
+committed. Same runs, paths and policy: same answer, to the bit.
 """
 
 from concurrent.futures import ThreadPoolExecutor
