@@ -45,7 +45,8 @@ class Engine:
 
 class EngineFailed(Unjudged):
     def __init__(self, what: str, said: str) -> None:
-        super().__init__(f"the engine failed: {what}\n{said.strip()}")
+        lines = [line[:300] for line in said.strip().splitlines()]
+        super().__init__("\n".join([f"the engine failed: {what}", *lines[-60:]]))
         self.said = said
 
 

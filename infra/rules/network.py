@@ -102,5 +102,6 @@ def way_out(facts: Facts) -> Iterator[Broken]:
 def no_open_firewall(facts: Facts) -> Iterator[Broken]:
     """No firewall rule admits the whole internet."""
     for firewall in facts.of("google_compute_firewall"):
-        if "0.0.0.0/0" in firewall.get("source_ranges", []) and firewall.get("direction", "INGRESS") == "INGRESS":
+        admits = firewall.blocks("allow") and firewall.get("direction", "INGRESS") == "INGRESS"
+        if admits and "0.0.0.0/0" in firewall.get("source_ranges", []):
             yield firewall.broken("source_ranges", "ranges of yours", "name the sources")

@@ -8,6 +8,7 @@ from infra.rules.model import Broken, Facts, Found, each, rule
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 SUBSCRIPTION = "google_pubsub_subscription"
 INSTANCE = "google_sql_database_instance"
+CLIENT_CERTIFICATE = "TRUSTED_CLIENT_CERTIFICATE_REQUIRED"
 MIN_RETENTION_S = 86_400
 MAX_DRAIN_BACKOFF_S = 10
 
@@ -92,7 +93,7 @@ def _agent_has(facts: Facts, kind: str, target: str, name: str, role: str) -> bo
 def database_private(facts: Facts) -> Iterator[Broken]:
     """The database has a private address only, and speaks TLS."""
     yield from each(facts.of(INSTANCE), "settings.ip_configuration.ipv4_enabled", False, "keep it private")
-    yield from each(facts.of(INSTANCE), "settings.ip_configuration.ssl_mode", "ENCRYPTED_ONLY", "state it")
+    yield from each(facts.of(INSTANCE), "settings.ip_configuration.ssl_mode", CLIENT_CERTIFICATE, "state it")
 
 
 @rule(reason="a dropped table comes back only from a backup", source="CIS Google Cloud 6.7")

@@ -78,6 +78,8 @@ def _network(environment: Environment) -> dict[str, object]:
         "subnetwork": f"projects/{environment.project}/regions/{environment.region}/subnetworks/{environment.subnet_name}",
         "networking_mode": "VPC_NATIVE",
         "datapath_provider": "ADVANCED_DATAPATH",
+        # Dataplane V2 enforces network policies itself; the older engine is off.
+        "network_policy": {"enabled": False},
         "enable_intranode_visibility": True,
         "enable_l4_ilb_subsetting": True,
         "default_max_pods_per_node": environment.network.max_pods_per_node,

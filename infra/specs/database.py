@@ -14,7 +14,7 @@ FLAGS = {
     "log_checkpoints": "on",
     "log_connections": "on",
     "log_disconnections": "on",
-    "log_duration": "off",
+    "log_duration": "on",
     "log_hostname": "on",
     "log_lock_waits": "on",
     "log_min_duration_statement": "-1",
@@ -51,7 +51,7 @@ def _instance(environment: Environment, database: Database) -> Resource:
     arguments: dict[str, object] = {
         "name": environment.database_name,
         "region": environment.region,
-        "database_version": "POSTGRES_17",
+        "database_version": "POSTGRES_18",
         "deletion_protection": database.deletion_protection,
         "settings": _settings(environment, database),
     }
@@ -80,7 +80,8 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
         "ip_configuration": {
             "ipv4_enabled": False,
             "private_network": f"projects/{environment.project}/global/networks/{environment.network_name}",
-            "ssl_mode": "ENCRYPTED_ONLY",
+            # Only the Auth Proxy or a connector gets in; both bring the certificate and renew the login.
+            "ssl_mode": "TRUSTED_CLIENT_CERTIFICATE_REQUIRED",
         },
         "backup_configuration": {
             "enabled": True,

@@ -36,6 +36,7 @@ def resources(environment: Environment) -> list[Resource]:
         *(_apis() if environment.enable_apis else []),
         _vpc(environment),
         _subnet(environment),
+        _firewall(environment),
         *_nat(environment),
         *(_managed_services(environment) if environment.database else []),
     ]
@@ -86,6 +87,25 @@ def _subnet(environment: Environment) -> Resource:
             "metadata": "INCLUDE_ALL_METADATA",
         }
     return Resource(kind="google_compute_subnetwork", id="nodes", arguments=arguments, after=(VPC,))
+
+
+def _firewall(environment: Environment) -> Resource:
+    """What no other rule admits is refused, and logged; the network's own refusal leaves no trace."""
+    return Resource(
+        kind="google_compute_firewall",
+        id="refuse",
+        arguments={
+            "name": f"{environment.network_name}-refuse",
+            # By reference, so that a reader of the plan sees which network this guards.
+            "network": "${google_compute_network.vpc.name}",
+            "direction": "INGRESS",
+            "priority": 65_534,
+            "source_ranges": ["0.0.0.0/0"],
+            "deny": [{"protocol": "all"}],
+            "log_config": {"metadata": "EXCLUDE_ALL_METADATA"},
+        },
+        after=(VPC,),
+    )
 
 
 def _nat(environment: Environment) -> list[Resource]:

@@ -47,6 +47,9 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         arguments=arguments,
         after=(CLUSTER,),
         ignore_changes=("initial_node_count",),
+        skips={"CKV_GCP_9": "GKE refuses auto-repair on flex-start: it would queue for another machine"}
+        if flex
+        else {},
     )
 
 

@@ -19,8 +19,10 @@ class Resource:
     arguments: Mapping[str, object]
     after: tuple[str, ...] = ()
     """Addresses in the same stack that must exist before."""
-    ignore_changes: tuple[str, ...] = field(default=())
+    ignore_changes: tuple[str, ...] = ()
     """Arguments that the cloud changes by itself."""
+    skips: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Checks of Checkov that this resource fails on purpose, and why."""
 
     @property
     def address(self) -> str:

@@ -8,6 +8,11 @@ from infra.specs.resource import Resource
 
 PURPOSES = ("checkpoints", "data", "exports")
 DAY_S = 86_400
+OLD_VERSIONS_DAYS = 7
+NO_ACCESS_LOGS = dict.fromkeys(
+    ("CKV_GCP_62", "CKV_GCP_63"), "Cloud Audit Logs tell who read what; usage logs would need a bucket that logs itself"
+)
+NO_OLD_CHECKPOINTS = {"CKV_GCP_78": "a checkpoint lives for hours, and its old versions would be billed for days"}
 
 
 def resources(environment: Environment) -> list[Resource]:
@@ -38,13 +43,16 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
         "lifecycle_rule": _lifecycle(environment, purpose),
         "labels": environment.all_labels(),
     }
-    if purpose == "checkpoints" and storage.hierarchical_namespace:
+    if purpose != "checkpoints":
+        arguments["versioning"] = {"enabled": True}
+    elif storage.hierarchical_namespace:
         arguments["hierarchical_namespace"] = {"enabled": True}
     if environment.security.kms_key:
         arguments["encryption"] = {"default_kms_key_name": environment.security.kms_key}
     return Resource(
         kind="google_storage_bucket",
         id=purpose,
+        skips=NO_ACCESS_LOGS | (NO_OLD_CHECKPOINTS if purpose == "checkpoints" else {}),
         arguments=arguments,
         after=(*api(environment, "storage"), *key_grant(environment, "storage")),
     )
@@ -55,6 +63,9 @@ def _lifecycle(environment: Environment, purpose: str) -> list[dict[str, object]
     if purpose == "checkpoints":
         # A custom time marks an attempt as abandoned. Committed objects bear none, so this never reaches them.
         condition = {"days_since_custom_time": environment.storage.uncommitted_days}
+        rules.append({"action": {"type": "Delete"}, "condition": condition})
+    else:
+        condition = {"days_since_noncurrent_time": OLD_VERSIONS_DAYS, "with_state": "ARCHIVED"}
         rules.append({"action": {"type": "Delete"}, "condition": condition})
     return rules
 

@@ -223,7 +223,7 @@ BREAKING: dict[str, Edit] = {
     "private-google-access": put(SUBNET, "private_ip_google_access", False),
     "no-automatic-subnets": put("google_compute_network.vpc", "auto_create_subnetworks", True),
     "way-out": drop("google_compute_router_nat"),
-    "no-open-firewall": add("google_compute_firewall.ssh", source_ranges=["0.0.0.0/0"], direction="INGRESS"),
+    "no-open-firewall": add("google_compute_firewall.ssh", source_ranges=["0.0.0.0/0"], allow=[{"protocol": "tcp"}]),
     # identity
     "project-roles": member("google_project_iam_member", "roles/storage.admin"),
     "no-basic-roles": member("google_pubsub_topic_iam_member", "roles/editor"),
@@ -243,10 +243,10 @@ BREAKING: dict[str, Edit] = {
     "aborted-uploads-end": put(DATA, "lifecycle_rule", []),
     "checkpoints-do-not-age": put(CHECKPOINTS, "lifecycle_rule", [ABORT, DELETE_OLD]),
     "checkpoints-without-soft-delete": put(CHECKPOINTS, "soft_delete_policy.retention_duration_seconds", 604_800),
-    "data-is-recoverable": put(DATA, "soft_delete_policy.retention_duration_seconds", 0),
-    "folders-without-versions": both(
-        put(DATA, "hierarchical_namespace", {"enabled": True}), put(DATA, "versioning", {"enabled": True})
+    "data-is-recoverable": both(
+        put(DATA, "soft_delete_policy.retention_duration_seconds", 0), put(DATA, "versioning", {"enabled": False})
     ),
+    "folders-without-versions": put(DATA, "hierarchical_namespace", {"enabled": True}),
     "image-tags-stay": put("google_artifact_registry_repository.images", "docker_config.immutable_tags", False),
     # services
     "ack-deadline": put(WORK, "ack_deadline_seconds", 601),

@@ -1,0 +1,63 @@
+"""Tools whose pins conflict with ours: an environment each, in the user's cache, keyed by the hash of its lock."""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from tests import support
+
+ROOT = Path(__file__).parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "isolated"
+
+
+def environment(name: str) -> Path:
+    """The folder of a virtual environment with exactly requirements/<name>.txt; made once."""
+    lock = ROOT / "requirements" / f"{name}.txt"
+    key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    home = CACHE / f"{name}-{key}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not (home / ".ready").exists():
+            _make(home, lock)
+            (home / ".ready").touch()
+    return home
+
+
+def _make(home: Path, lock: Path) -> None:
+    uv = _bootstrap().find_uv()
+    words = [
+        "pip",
+        "sync",
+        "--quiet",
+        "--compile-bytecode",
+        "--require-hashes",
+        "--python",
+        str(home / "bin" / "python"),
+    ]
+    try:
+        for command in (
+            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(home)],
+            [uv, *words, str(lock)],
+        ):
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    except (OSError, subprocess.SubprocessError) as error:
+        support.unavailable(f"{lock.name} cannot be installed: {getattr(error, 'stderr', '') or error}")
+
+
+def _bootstrap() -> ModuleType:
+    """The set-up's own way to find uv."""
+    spec = importlib.util.spec_from_file_location("bootstrap", ROOT / ".ci" / "bootstrap.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def site_packages(home: Path) -> Path:
+    return next(home.glob("lib/python3*/site-packages"))

@@ -1,0 +1,59 @@
+"""The exit from CDKTF: with the seam's two names changed, CDK Terrain writes the same Terraform."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.ops.synth import synthesise
+from tests.plan.isolated import ROOT, environment, site_packages
+
+pytestmark = [pytest.mark.plan, pytest.mark.process]
+SWAP = {
+    "\nimport cdktf\n": "\nimport cdktn as cdktf\n",
+    'BINDINGS = "cdktf_cdktf_provider_google"': 'BINDINGS = "cdktn_provider_google"',
+}
+
+
+def copied_checkout(folder: Path) -> Path:
+    for room in ("infra", "monitoring"):
+        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def move_seam(checkout: Path) -> None:
+    seam = checkout / "infra" / "cdk.py"
+    text = seam.read_text()
+    for old, new in SWAP.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    seam.write_text(text)
+
+
+def leaves(value: Any, at: str = "") -> dict[str, Any]:
+    """Dotted path -> value, for every value that is no container or an empty one."""
+    if isinstance(value, dict) and value:
+        return {k: v for key, inner in value.items() for k, v in leaves(inner, f"{at}.{key}").items()}
+    if isinstance(value, list) and value:
+        return {k: v for i, inner in enumerate(value) for k, v in leaves(inner, f"{at}[{i}]").items()}
+    return {at: value}
+
+
+def test_only_the_librarys_own_version_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = site_packages(environment("cdktn"))
+    checkout = copied_checkout(tmp_path / "checkout")
+    ours = synthesise("example", tmp_path / "cdktf", local_state=True, root=checkout)
+    move_seam(checkout)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), str(checkout)]))
+    theirs = synthesise("example", tmp_path / "cdktn", local_state=True, root=checkout)
+    assert list(ours) == list(theirs)
+    for stack in ours:
+        old, new = (leaves(json.loads((side[stack] / "cdk.tf.json").read_text())) for side in (ours, theirs))
+        differ = {
+            path: (old.get(path), new.get(path)) for path in old.keys() | new.keys() if old.get(path) != new.get(path)
+        }
+        assert list(differ) == [".//.metadata.version"], stack
+        assert len(old) > 50, "an empty stack proves nothing"

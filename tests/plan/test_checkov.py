@@ -1,0 +1,60 @@
+"""Checkov over the real plan of prod: what it finds is what a resource says that it does on purpose."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.environments import load
+from infra.specs import resources
+from tests.plan.isolated import environment
+
+pytestmark = [pytest.mark.plan, pytest.mark.process]
+MOST_SKIPS = 4
+
+
+def failed_checks(plan_file: Path) -> set[tuple[str, str]]:
+    """(check, address) of everything that Checkov fails."""
+    home = environment("checkov")
+    done = subprocess.run(
+        [
+            *(str(home / "bin" / "python"), str(home / "bin" / "checkov"), "-f", str(plan_file)),
+            *("--framework", "terraform_plan", "--skip-download", "-o", "json", "--soft-fail"),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        timeout=300,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert answer["summary"]["passed"] > 20, "Checkov judged next to nothing"
+    return {(found["check_id"], found["resource"]) for found in answer["results"]["failed_checks"]}
+
+
+@pytest.fixture(scope="module")
+def failed(
+    planned: Callable[[str], dict[str, dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
+) -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    for stack in ("foundation-prod", "cluster-prod"):
+        file = tmp_path_factory.mktemp("checkov") / f"{stack}.json"
+        file.write_text(json.dumps(planned("prod")[stack]))
+        found |= failed_checks(file)
+    return found
+
+
+def test_what_checkov_fails_is_what_resources_say_they_do_on_purpose(failed: set[tuple[str, str]]) -> None:
+    skips = {(check, r.address) for r in resources(load("prod")) for check in r.skips}
+    assert failed - skips == set(), "beyond what is skipped with a reason"
+    assert skips - failed == set(), "skips that nothing needs"
+
+
+def test_few_checks_are_skipped_and_each_says_why() -> None:
+    skips = {check: reason for r in resources(load("prod")) for check, reason in r.skips.items()}
+    assert len(skips) <= MOST_SKIPS
+    assert all(len(reason.split()) >= 5 for reason in skips.values())
