@@ -1,4 +1,4 @@
-"""The door of monitoring: `python -m monitoring report ...`. Bodies import; this module stays light."""
+"""The door of monitoring: `python -m monitoring report|alerts|fire ...`. Bodies import; this module stays light."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +13,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-@app.callback()
-def door() -> None:
-    """Keeps `report` a word of its own while it is the only command."""
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
@@ -25,12 +21,74 @@ def report(
     events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
     summary: Annotated[Path | None, typer.Option(help="What a demo or drill found out, as JSON.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("out/report.html"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
+    since: Annotated[str, typer.Option(help="Only this long before the newest event, as 7d, 12h or 30m.")] = "",
+    as_json: Json = False,
 ) -> None:
     """Write where the time went, what evictions cost, and whether the objectives held."""
     from monitoring.report.cli import write_report
 
-    raise typer.Exit(write_report(events, summary, out, as_json=as_json))
+    raise typer.Exit(write_report(events, summary, out, since=since, as_json=as_json))
+
+
+@app.command()
+def receipt(
+    events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
+    job: Annotated[str, typer.Argument(help="The job that ended.")],
+    usd_per_hour: Annotated[float, typer.Option(help="What one machine of the job costs.")],
+    on_demand_usd_per_hour: Annotated[float, typer.Option(help="What it costs on demand.")],
+    as_json: Json = False,
+) -> None:
+    """Print what a job cost, what evictions wasted of it, and what on-demand would have cost."""
+    from monitoring.receipt import show
+
+    show(events, job, usd_per_hour, on_demand_usd_per_hour, as_json=as_json)
+
+
+@app.command()
+def alerts(
+    write: Annotated[bool, typer.Option("--write", help="Renew the table in monitoring/runbook.md.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List every alert with severity, source and reason."""
+    from monitoring.cli import show_alerts
+
+    show_alerts(write=write, as_json=as_json)
+
+
+@app.command()
+def fire(alert: Annotated[str, typer.Argument(help="Name or slug.")], as_json: Json = False) -> None:
+    """Play an alert's bad and good histories in Prometheus's engine and show what fired."""
+    from monitoring.cli import show_fire
+
+    raise typer.Exit(show_fire(alert, as_json=as_json))
+
+
+@app.command()
+def churn(
+    events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")],
+    half_life_days: Annotated[float, typer.Option(help="After so long an observation counts half.")] = 14.0,
+    as_json: Json = False,
+) -> None:
+    """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
+    from monitoring.churn_cli import show_churn
+
+    show_churn(events, half_life_days, as_json=as_json)
+
+
+@app.command()
+def export(
+    project: Annotated[str, typer.Option(help="Cloud project that gets the metrics; empty: Prometheus only.")] = "",
+    location: Annotated[str, typer.Option(help="Region of the cluster.")] = "",
+    cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
+    events: Annotated[Path | None, typer.Option(help="Folder with event files to follow.")] = None,
+    port: Annotated[int, typer.Option(help="Port of /metrics.")] = 9400,
+    every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
+    kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
+) -> None:
+    """Watch pods, nodes and event files; serve Prometheus metrics and write them to Cloud Monitoring."""
+    from monitoring.exporter.main import serve
+
+    serve(project, location, cluster, events, port, every_s, kubeconfig)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from infra.contract.telemetry import KIND_BATCH
+from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from monitoring import gang, lanes
 from monitoring.events import Event
 from monitoring.gang import Account, Recovery
 from monitoring.spans import STATES, Span, State
 
+KINDS = (KIND_TRAINING, KIND_BATCH)
 USEFUL = frozenset({State.PRODUCTIVE})
 
 
@@ -62,10 +63,11 @@ class Ledger:
 
 
 def ledgers(events: Iterable[Event]) -> list[Ledger]:
-    """One ledger a job, in the order in which they began."""
+    """One ledger a job, in the order in which they began. Lines about nodes belong to no job."""
     by_job: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in events:
-        by_job[event.job, event.kind].append(event)
+        if event.kind in KINDS:
+            by_job[event.job, event.kind].append(event)
     return [ledger(rows) for rows in by_job.values()]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,33 @@ from monitoring.report.model import Report, build
 from monitoring.report.objectives import Verdict
 
 
-def write_report(events: Path, summary: Path | None, out: Path, *, as_json: bool) -> int:
+def write_report(events: Path, summary: Path | None, out: Path, *, as_json: bool, since: str = "") -> int:
     """Returns the exit code: 1 if an objective is broken."""
     from monitoring.report.page import render
 
-    report = read_report(events, summary)
+    report = read_report(events, summary, since)
     write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)
     return exit_code(report)
 
 
-def read_report(events: Path, summary: Path | None) -> Report:
+def read_report(events: Path, summary: Path | None, since: str = "") -> Report:
+    span_s = span_seconds(since) if since else 0.0
     reading = read_folder(events)
     if not reading.events:
         raise Unjudged(f"no usable event line under {events}: {dict(reading.problems) or 'the files are empty'}")
-    return build(ledgers(reading.events), reading.problems, read_summary(summary))
+    newest_us = reading.events[-1].t_us
+    kept = [e for e in reading.events if not span_s or e.t_us >= newest_us - span_s * 1e6]
+    return build(ledgers(kept), reading.problems, read_summary(summary))
+
+
+def span_seconds(text: str) -> float:
+    match = re.fullmatch(r"([1-9]\d{0,5})([dhm])", text)
+    if not match:
+        allowed = "a number and d, h or m, as 7d, 12h or 30m"
+        raise InputError("--since is no span of time", got=text, allowed=allowed, fix="write --since 7d")
+    return int(match[1]) * {"d": 86_400, "h": 3_600, "m": 60}[match[2]]
 
 
 def exit_code(report: Report) -> int:

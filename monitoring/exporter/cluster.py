@@ -1,0 +1,203 @@
+"""What the cluster is like, from watch events of pods, nodes and disruption budgets.
+
+Called by main.py. Pure: objects as dicts in, samples out. Guarantee: memory follows the objects that exist, not
+those that have been; of each object only the few fields below are kept.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from infra.contract import pools
+from monitoring.exporter.sample import Sample, sample
+
+LABEL_JOB = "jobset.sigs.k8s.io/jobset-name"
+LABEL_PLAIN_JOB = "job-name"
+SYSTEM_NAMESPACES = ("kube-system", "gmp-system", "gke-managed-system")
+# Taints and reasons by which a node says that it is being taken away, not scaled down.
+TERMINATION_TAINTS = frozenset({"cloud.google.com/impending-node-termination"})
+SHUTDOWN_REASONS = ("node is shutting down",)
+SPOT = "spot"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    pool: str
+    zone: str
+    machine_type: str
+    capacity: str
+    born_s: float
+    ends_s: float
+    """Planned end; 0 without one."""
+    taken: bool
+    """It was told to shut down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    namespace: str
+    job: str
+    node: str
+    waits_since_s: float
+    """Unschedulable since; 0 if it is not."""
+    capacity: str
+    accelerator: str
+    system: bool
+
+
+@dataclass(slots=True)
+class Cluster:
+    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
+    budgets: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    preempted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """(pool, zone) -> Spot nodes taken away since the exporter began."""
+
+    def node(self, change: str, found: Mapping[str, Any]) -> None:
+        name = found["metadata"]["name"]
+        before = self.nodes.get(name)
+        if change == "DELETED":
+            self.nodes.pop(name, None)
+            if before and not before.taken and before.capacity == SPOT and _is_taken(found):
+                self._count(before)
+            return
+        now = _node(found)
+        self.nodes[name] = now
+        self.preempted.setdefault((now.pool, now.zone), 0)
+        if now.taken and now.capacity == SPOT and not (before and before.taken):
+            self._count(now)
+
+    def pod(self, change: str, found: Mapping[str, Any]) -> None:
+        uid = found["metadata"]["uid"]
+        done = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if change == "DELETED" or done:
+            self.pods.pop(uid, None)
+        else:
+            self.pods[uid] = _pod(found)
+
+    def budget(self, change: str, found: Mapping[str, Any]) -> None:
+        meta, status = found["metadata"], found.get("status", {})
+        key = (meta["namespace"], meta["name"])
+        if change == "DELETED":
+            self.budgets.pop(key, None)
+        else:
+            self.budgets[key] = max(0, int(status.get("desiredHealthy", 0)) - int(status.get("currentHealthy", 0)))
+
+    def forget_all_but(self, kind: str, keys: set[Any]) -> None:
+        """After a fresh list: whatever vanished while nobody watched is gone."""
+        held: dict[Any, Any] = getattr(self, kind)
+        for key in held.keys() - keys:
+            del held[key]
+
+    def samples(self, now_s: float) -> Iterable[Sample]:
+        for (pool, zone), count in self.preempted.items():
+            yield sample("preemptions_total", count, pool=pool, zone=zone)
+        yield from self._nodes(now_s)
+        yield from self._pending(now_s)
+        yield from self._misplaced()
+        for (namespace, budget), missing in self.budgets.items():
+            yield sample("disruption_budget_shortfall", missing, namespace=namespace, budget=budget)
+
+    def _count(self, node: Node) -> None:
+        key = node.pool, node.zone
+        self.preempted[key] = self.preempted.get(key, 0) + 1
+
+    def _nodes(self, now_s: float) -> Iterable[Sample]:
+        oldest: dict[str, float] = defaultdict(float)
+        for node in self.nodes.values():
+            oldest[node.pool] = max(oldest[node.pool], now_s - node.born_s)
+        for pool, age in oldest.items():
+            yield sample("node_age_seconds", age, pool=pool)
+        ends: dict[str, float] = {}
+        for pod in self.pods.values():
+            node = self.nodes.get(pod.node)
+            if pod.job and node and node.ends_s:
+                ends[pod.job] = min(ends.get(pod.job, node.ends_s), node.ends_s)
+        for job, end in ends.items():
+            yield sample("node_end_seconds", max(0.0, end - now_s), job=job)
+
+    def _pending(self, now_s: float) -> Iterable[Sample]:
+        longest: dict[tuple[str, str], float] = defaultdict(float)
+        for pod in self.pods.values():
+            waited = now_s - pod.waits_since_s if pod.waits_since_s else 0.0
+            key = pod.capacity, pod.accelerator
+            longest[key] = max(longest[key], waited)
+        for (capacity, accelerator), seconds in longest.items():
+            yield sample("pending_seconds", seconds, capacity=capacity, accelerator=accelerator)
+
+    def _misplaced(self) -> Iterable[Sample]:
+        counts: dict[str, int] = {namespace: 0 for namespace in SYSTEM_NAMESPACES}
+        for pod in self.pods.values():
+            node = self.nodes.get(pod.node)
+            if pod.system and node and node.capacity != "on-demand":
+                counts[pod.namespace] += 1
+        for namespace, count in counts.items():
+            yield sample("system_pods_on_interruptible", count, namespace=namespace)
+
+
+def seconds(text: str | None) -> float:
+    """RFC 3339 -> Unix seconds; 0 for nothing or nonsense, which counts as no time."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _node(found: Mapping[str, Any]) -> Node:
+    meta = found["metadata"]
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    return Node(
+        pool=labels.get(pools.LABEL_NODEPOOL, ""),
+        zone=labels.get(pools.LABEL_ZONE, ""),
+        machine_type=labels.get("node.kubernetes.io/instance-type", ""),
+        capacity=_capacity(labels),
+        born_s=seconds(meta.get("creationTimestamp")),
+        ends_s=seconds(annotations.get(pools.ANNOTATION_TERMINATION)),
+        taken=_is_taken(found),
+    )
+
+
+def _is_taken(found: Mapping[str, Any]) -> bool:
+    taints = (found.get("spec") or {}).get("taints") or []
+    if any(taint.get("key") in TERMINATION_TAINTS for taint in taints):
+        return True
+    conditions = (found.get("status") or {}).get("conditions") or []
+    return any(
+        c.get("type") == "Ready"
+        and c.get("status") != "True"
+        and any(r in (c.get("message") or "") for r in SHUTDOWN_REASONS)
+        for c in conditions
+    )
+
+
+def _capacity(labels: Mapping[str, str]) -> str:
+    """Of a node's labels, or of a pod's selector."""
+    if labels.get(pools.LABEL_SPOT) == "true" or labels.get(pools.LABEL_PROVISIONING) == SPOT:
+        return SPOT
+    flex = labels.get(pools.LABEL_FLEX_START) == "true" or labels.get(pools.LABEL_PROVISIONING) == "flex-start"
+    return "flex-start" if flex else "on-demand"
+
+
+def _pod(found: Mapping[str, Any]) -> Pod:
+    meta, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    labels, selector = meta.get("labels") or {}, spec.get("nodeSelector") or {}
+    owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
+    return Pod(
+        namespace=meta["namespace"],
+        job=labels.get(LABEL_JOB) or labels.get(LABEL_PLAIN_JOB, ""),
+        node=spec.get("nodeName") or "",
+        waits_since_s=_unschedulable_since(status),
+        capacity=_capacity(selector),
+        accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
+        # DaemonSets belong on every node, and static pods are the node's own.
+        system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
+    )
+
+
+def _unschedulable_since(status: Mapping[str, Any]) -> float:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return seconds(condition.get("lastTransitionTime"))
+    return 0.0

@@ -1,0 +1,108 @@
+"""What the jobs are like, from their event lines.
+
+Called by main.py. Pure but for reading files onward from where the last pass stopped. Guarantee: a job keeps its
+newest events only (KEEP_EVENTS), and a job silent for FORGET_S is dropped, so memory stays flat.
+"""
+
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from infra.contract.telemetry import KIND_TRAINING
+from monitoring.events import Event, parse
+from monitoring.exporter.sample import Sample, sample
+from monitoring.ledger import KINDS, ledger
+
+KEEP_EVENTS = 20_000
+KEEP_COMMITS = 20
+FORGET_S = 7 * 86_400
+# Exits that are no crash: done, stopped with notice, taken without.
+NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
+
+
+@dataclass(slots=True)
+class Job:
+    kind: str
+    events: deque[Event] = field(default_factory=lambda: deque[Event](maxlen=KEEP_EVENTS))
+    commits: deque[float] = field(default_factory=lambda: deque[float](maxlen=KEEP_COMMITS))
+    crashes: int = 0
+    skipped: int = 0
+    dead: int = 0
+    failures: Counter[str] = field(default_factory=Counter[str])
+    began_s: float = 0.0
+    newest_s: float = 0.0
+    complete: bool = False
+
+    def take(self, event: Event) -> None:
+        t = event.t_us / 1e6
+        self.began_s, self.newest_s = self.began_s or t, max(self.newest_s, t)
+        self.events.append(event)
+        said = event.fields
+        match event.word:
+            case "start":
+                self.complete = False
+            case "commit":
+                self.commits.append(t)
+                self.crashes = 0
+            case "restore":
+                self.skipped += len(said.get("skipped") or ())
+            case "exit":
+                self.complete = said.get("code") == EXIT_COMPLETE
+                self.crashes += said.get("code") not in NO_CRASH
+            case "dead_lettered":
+                self.dead += 1
+            case "item_failed":
+                self.failures[str(said.get("error_class", "unknown"))] += 1
+            case _:
+                pass
+
+    def samples(self, name: str, now_s: float) -> Iterable[Sample]:
+        yield sample("fruitless_restarts", self.crashes, job=name)
+        yield sample("restores_skipped_total", self.skipped, job=name)
+        yield sample("goodput_ratio", ledger(list(self.events)).goodput, job=name)
+        if self.kind != KIND_TRAINING:
+            yield sample("dead_letters_total", self.dead, job=name)
+            for error_class, count in self.failures.items():
+                yield sample("batch_failures_total", count, job=name, error_class=error_class)
+        elif not self.complete:
+            yield sample(
+                "last_commit_age_seconds",
+                max(0.0, now_s - (self.commits[-1] if self.commits else self.began_s)),
+                job=name,
+            )
+            gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
+            if gaps:
+                yield sample("commit_interval_seconds", statistics.median(gaps), job=name)
+
+
+@dataclass(slots=True)
+class Jobs:
+    folder: Path
+    jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    offsets: dict[Path, int] = field(default_factory=dict[Path, int])
+    problems: Counter[str] = field(default_factory=Counter[str])
+
+    def read(self) -> None:
+        """Whatever was appended since the last call; half a line waits for its other half."""
+        for path in sorted(self.folder.rglob("*.jsonl")):
+            with path.open("rb") as handle:
+                if self.offsets.get(path, 0) > path.stat().st_size:
+                    self.offsets[path] = 0  # replaced by a shorter file
+                handle.seek(self.offsets.get(path, 0))
+                text = handle.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self.offsets[path] = self.offsets.get(path, 0) + len(whole)
+            reading = parse(whole.splitlines())
+            self.problems += reading.problems
+            for event in reading.events:
+                if event.kind in KINDS:
+                    self.jobs.setdefault(event.job, Job(event.kind)).take(event)
+
+    def samples(self, now_s: float) -> Iterable[Sample]:
+        for name in [name for name, job in self.jobs.items() if now_s - job.newest_s > FORGET_S]:
+            del self.jobs[name]
+        for name, job in self.jobs.items():
+            yield from job.samples(name, now_s)

@@ -1,0 +1,68 @@
+"""One exporter writes at a time: a Lease of the cluster says who.
+
+Called by main.py. The API server's resourceVersion decides races, so clocks need to agree only roughly.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+NAME = "holdfast-exporter"
+CONFLICT, MISSING = 409, 404
+
+
+@dataclass(slots=True)
+class Lease:
+    api: client.CoordinationV1Api
+    namespace: str
+    me: str = f"{socket.gethostname()}-{os.getpid()}"
+    holds_s: int = 30
+    clock: Callable[[], float] = time.time
+
+    def held(self) -> bool:
+        """Take, renew or respect the lease; whether it is mine now."""
+        try:
+            found: Any = self.api.read_namespaced_lease(NAME, self.namespace)
+        except ApiException as error:
+            if error.status != MISSING:
+                raise
+            return self._write(None)
+        holder = found.spec.holder_identity
+        if holder not in (None, "", self.me) and not self._expired(found.spec):
+            return False
+        return self._write(found)
+
+    def release(self) -> None:
+        """So that the next one need not wait for the end of the term."""
+        found: Any = self.api.read_namespaced_lease(NAME, self.namespace)
+        if found.spec.holder_identity == self.me:
+            found.spec.holder_identity = ""
+            self.api.replace_namespaced_lease(NAME, self.namespace, found)
+
+    def _expired(self, spec: Any) -> bool:
+        if spec.renew_time is None:
+            return True
+        return self.clock() - spec.renew_time.timestamp() > (spec.lease_duration_seconds or self.holds_s)
+
+    def _write(self, found: Any) -> bool:
+        now = datetime.fromtimestamp(self.clock(), UTC)
+        spec = client.V1LeaseSpec(holder_identity=self.me, lease_duration_seconds=self.holds_s, renew_time=now)
+        try:
+            if found is None:
+                body = client.V1Lease(metadata=client.V1ObjectMeta(name=NAME), spec=spec)
+                self.api.create_namespaced_lease(self.namespace, body)
+            else:
+                found.spec = spec
+                self.api.replace_namespaced_lease(NAME, self.namespace, found)
+        except ApiException as error:
+            if error.status == CONFLICT:
+                return False  # somebody was faster
+            raise
+        return True

@@ -1,0 +1,144 @@
+"""The stack `monitoring-<env>`: who is told what, and what the screens show. Deployable alone.
+
+Called by infra.main. Every policy is one alert of alerts.py; nothing here decides a threshold.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from infra import cdk
+from infra.environments.schema import Environment
+from monitoring import dashboard, runbook
+from monitoring.alerts import Alert, Limits, Source, alerts, scale_failures
+
+CLOSE_AFTER = "604800s"
+EVALUATE_EVERY = "60s"
+# A log alert would otherwise notify for every line.
+AT_MOST_EVERY = "3600s"
+MAX_CONDITION_NAME = 200
+
+
+def limits_of(environment: Environment) -> Limits:
+    told = environment.alerts
+    return Limits(
+        cluster=environment.cluster_name,
+        dead_letter_subscription=environment.topic("dead"),
+        on_demand_pending_s=told.on_demand_pending_s,
+        spot_pending_s=told.spot_pending_s,
+        flex_pending_s=told.flex_pending_s,
+        checkpoint_age_s=told.checkpoint_age_s,
+        preemptions_per_hour=told.preemptions_per_hour,
+        goodput_min=told.goodput_min,
+        batch_oldest_s=told.batch_oldest_s,
+        heartbeat_s=told.heartbeat_s,
+    )
+
+
+class MonitoringStack(cdk.Stack):
+    def __init__(self, scope: cdk.App, id: str, environment: Environment) -> None:
+        super().__init__(scope, id, **environment.stack_arguments())
+        channels = [*self._channels(environment), *environment.alerts.channels]
+        base_url = environment.alerts.runbook_base_url or runbook.remote_url()
+        limits = limits_of(environment)
+        for alert in alerts(limits):
+            if alert.source is not Source.BUDGET:
+                self.add("google_monitoring_alert_policy", alert.slug, policy(alert, environment, channels, base_url))
+        self.add("google_logging_metric", "scale-failures", scale_failure_metric(environment))
+        self._dashboards(environment, limits)
+        if environment.budget:
+            self.add("google_billing_budget", "month", budget(environment, channels))
+
+    def _channels(self, environment: Environment) -> list[str]:
+        """One for each address. Chat and pager need a secret or a consent: make them by hand, name them in `channels`."""
+        names: list[str] = []
+        for number, email in enumerate(environment.alerts.emails):
+            arguments = {
+                "display_name": f"{environment.cluster_name}: {email}",
+                "type": "email",
+                "labels": {"email_address": email},
+                "user_labels": environment.all_labels(),
+            }
+            channel: Any = self.add("google_monitoring_notification_channel", f"email-{number}", arguments)
+            names.append(channel.name)
+        return names
+
+    def _dashboards(self, environment: Environment, limits: Limits) -> None:
+        cluster, labels = limits.cluster, {"environment": environment.name}
+        on_call = dashboard.on_call(cluster, limits.dead_letter_subscription, limits.goodput_min)
+        screens = {
+            "on-call": dashboard.render(f"{cluster}: on call", on_call, labels),
+            "job": dashboard.render(f"{cluster}: job", dashboard.one_job(cluster), labels, choose="job"),
+        }
+        for slug, text in screens.items():
+            # The dashboard's own variables look like Terraform's.
+            self.add("google_monitoring_dashboard", slug, {"dashboard_json": text.replace("${", "$${")})
+
+
+def policy(alert: Alert, environment: Environment, channels: Sequence[str], base_url: str) -> dict[str, object]:
+    text = runbook.documentation(alert, base_url)
+    links = [{"display_name": "Runbook", "url": text.url}] if text.url else []
+    strategy: dict[str, object] = {"auto_close": CLOSE_AFTER}
+    if alert.source is Source.LOG:
+        strategy["notification_rate_limit"] = {"period": AT_MOST_EVERY}
+    return {
+        "display_name": alert.name,
+        "combiner": "OR",
+        "enabled": True,
+        "severity": alert.severity.level,
+        "conditions": [{"display_name": alert.why[:MAX_CONDITION_NAME], **condition(alert)}],
+        "documentation": {
+            "content": text.content,
+            "mime_type": "text/markdown",
+            "subject": text.subject,
+            **({"links": links} if links else {}),
+        },
+        "alert_strategy": strategy,
+        "notification_channels": list(channels),
+        "user_labels": environment.all_labels() | {"severity": alert.severity.value},
+    }
+
+
+def condition(alert: Alert) -> dict[str, object]:
+    if alert.source is Source.LOG:
+        return {"condition_matched_log": {"filter": alert.query}}
+    return {
+        "condition_prometheus_query_language": {
+            "query": alert.query,
+            "duration": f"{alert.hold_s}s",
+            "evaluation_interval": EVALUATE_EVERY,
+            "alert_rule": alert.name,
+            "rule_group": "holdfast",
+            # The first preemption makes the metric; the policy must exist before it.
+            "disable_metric_validation": True,
+        }
+    }
+
+
+def scale_failure_metric(environment: Environment) -> dict[str, object]:
+    """Counts what autoscaler-cannot-scale tells one by one, for the month's review."""
+    return {
+        "name": f"{environment.cluster_name}/scale-failures",
+        "description": "Decisions of the autoscaler that no node can come",
+        "filter": scale_failures(environment.cluster_name),
+        "metric_descriptor": {"metric_kind": "DELTA", "value_type": "INT64", "unit": "1"},
+    }
+
+
+def budget(environment: Environment, channels: Sequence[str]) -> dict[str, object]:
+    plan = environment.budget
+    assert plan
+    return {
+        "billing_account": plan.billing_account,
+        "display_name": f"{environment.cluster_name} a month",
+        "budget_filter": {
+            "projects": [f"projects/{environment.project_number}"],
+            "calendar_period": "MONTH",
+            "credit_types_treatment": "INCLUDE_ALL_CREDITS",
+        },
+        "amount": {"specified_amount": {"currency_code": "USD", "units": str(plan.monthly_usd)}},
+        "threshold_rules": [{"threshold_percent": share, "spend_basis": "CURRENT_SPEND"} for share in plan.thresholds],
+        "all_updates_rule": {
+            "monitoring_notification_channels": list(channels)[:5],
+            "disable_default_iam_recipients": False,
+        },
+    }

@@ -1,0 +1,46 @@
+"""What Google's messages print equals what is sent, so that the second plan has nothing to change."""
+
+import json
+import re
+
+import pytest
+from google.cloud.monitoring_dashboard_v1 import Dashboard
+
+from infra.contract.telemetry import METRICS
+from monitoring import dashboard
+from monitoring.alerts import Limits, alerts
+
+SCREENS = {
+    "on-call": dashboard.render("c: on call", dashboard.on_call("c", "c-dead", 0.8), {"environment": "e"}),
+    "job": dashboard.render("c: job", dashboard.one_job("c"), {"environment": "e"}, choose="job"),
+}
+
+
+@pytest.mark.parametrize("text", SCREENS.values(), ids=SCREENS)
+def test_a_round_trip_through_the_api_message_changes_nothing(text: str) -> None:
+    message = Dashboard.from_json(text)  # an unknown field is an error
+    returned = json.loads(
+        Dashboard.to_json(message, use_integers_for_enums=False, always_print_fields_with_no_presence=False)
+    )
+    assert returned == json.loads(text)
+
+
+@pytest.mark.parametrize("text", SCREENS.values(), ids=SCREENS)
+def test_tiles_fill_the_screen_without_overlap(text: str) -> None:
+    taken: set[tuple[int, int]] = set()
+    for tile in json.loads(text)["mosaicLayout"]["tiles"]:
+        x, y = tile.get("xPos", 0), tile.get("yPos", 0)
+        cells = {(i, j) for i in range(x, x + tile["width"]) for j in range(y, y + tile["height"])}
+        assert not cells & taken
+        assert x + tile["width"] <= dashboard.COLUMNS
+        taken |= cells
+
+
+def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
+    """All of ours but the two whose alert says everything."""
+    shown = set(re.findall(r"holdfast_(\w+)", "".join(SCREENS.values())))
+    limits = Limits(cluster="c", dead_letter_subscription="c-dead")
+    asked = set(re.findall(r"holdfast_(\w+)", "".join(alert.query for alert in alerts(limits))))
+    quiet = {"restores_skipped_total", "dead_letters_total", "batch_failures_total", "disruption_budget_shortfall"}
+    assert asked - shown == quiet
+    assert shown | asked <= set(METRICS)

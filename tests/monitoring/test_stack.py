@@ -1,0 +1,63 @@
+"""The synthesised stack: every alert a policy that is on, heard, and carries its runbook."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.environments import load
+from monitoring.alerts import Source, alerts
+from monitoring.stack import limits_of
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def resources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("synth")
+    environment = os.environ | {"HOLDFAST_ENV": "prod", "HOLDFAST_STATE": "local", "CDKTF_OUTDIR": str(out)}
+    subprocess.run([sys.executable, "-m", "infra.main"], env=environment, check=True, capture_output=True)
+    return json.loads((Path(out) / "stacks" / "monitoring-prod" / "cdk.tf.json").read_text())["resource"]
+
+
+def test_every_alert_is_a_policy_with_its_query_threshold_and_hold(resources: dict[str, Any]) -> None:
+    planned = resources["google_monitoring_alert_policy"]
+    known = {a.slug: a for a in alerts(limits_of(load("prod"))) if a.source is not Source.BUDGET}
+    assert set(planned) == set(known)
+    for slug, alert in known.items():
+        [condition] = planned[slug]["conditions"]
+        if alert.source is Source.LOG:
+            assert condition["condition_matched_log"]["filter"] == alert.query
+            assert planned[slug]["alert_strategy"]["notification_rate_limit"]
+        else:
+            block = condition["condition_prometheus_query_language"]
+            assert (block["query"], block["duration"]) == (alert.query, f"{alert.hold_s}s")
+            assert block["disable_metric_validation"] is True
+
+
+def test_every_policy_is_on_and_heard_and_explains_itself(resources: dict[str, Any]) -> None:
+    for slug, policy in resources["google_monitoring_alert_policy"].items():
+        assert policy["enabled"] is True
+        assert policy["notification_channels"], slug
+        assert "**First command.**" in policy["documentation"]["content"]
+        assert policy["severity"] in ("CRITICAL", "ERROR", "WARNING")
+
+
+def test_the_budget_tells_the_same_people(resources: dict[str, Any]) -> None:
+    month = resources["google_billing_budget"]["month"]
+    assert month["amount"]["specified_amount"] == {
+        "currency_code": "USD",
+        "units": str(load("prod").budget.monthly_usd),
+    }  # type: ignore[union-attr]
+    assert month["all_updates_rule"]["monitoring_notification_channels"]
+    assert [rule["threshold_percent"] for rule in month["threshold_rules"]] == [0.5, 0.9, 1.0]
+
+
+def test_dashboard_variables_survive_terraform(resources: dict[str, Any]) -> None:
+    text = resources["google_monitoring_dashboard"]["job"]["dashboard_json"]
+    assert "$${job.value}" in text
+    assert text.replace("$${", "").count("${") == 0
