@@ -4,6 +4,7 @@ import typer
 
 from infra.contract.errors import EXIT_CODES_HELP, run_door
 from workloads.drill.cli import demo
+from workloads.inference.cli import app as batch
 from workloads.jobs.cli import explain, list_jobs, submit
 from workloads.training.cli import app as train
 
@@ -19,6 +20,7 @@ app.command("submit")(submit)
 app.command("list")(list_jobs)
 app.command("explain")(explain)
 app.add_typer(train, name="train")
+app.add_typer(batch, name="batch")
 
 if __name__ == "__main__":
     run_door(app)
