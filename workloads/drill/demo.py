@@ -205,7 +205,7 @@ def batch_run(demo: Demo, job: str, bar: Stage, uri: str, count: int) -> BatchRu
     def launch(log: Path) -> Pod:
         words = (
             "batch", "run", job, "--checkpoints", str(demo.out / "checkpoints"), "--run", "train-evicted",
-            "--window", str(DEFAULT_WINDOW.pod_s), "--micro-batch", "8",
+            "--window", str(DEFAULT_WINDOW.pod_s), "--micro-batch", "8", "--lease", "5",
             "--events", str(demo.out / "events" / f"{job}.jsonl"),
         )  # fmt: skip
         return Pod(demo.door("workloads", *words), log=log, owner=demo.owner, env={"HOLDFAST_DATABASE_URL": uri})
