@@ -77,7 +77,7 @@ def run(
         DEFAULT_WINDOW.pod_s
     ),
     micro_batch: Annotated[int, typer.Option(help="Items predicted and committed together.")] = 32,
-    lease: Annotated[float, typer.Option(help="Seconds until a killed worker's items come back.")] = 20.0,
+    lease: Annotated[float, typer.Option(help="Seconds until a killed worker's items come back.")] = 10.0,
     max_failures: Annotated[int, typer.Option(help="Processing errors of an item before it is dead.")] = 3,
     recompute: Annotated[bool, typer.Option(help="Do all items again under this configuration.")] = False,
 ) -> None:

@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
 from infra.contract.errors import InputError, Unjudged
+from workloads.inference.queue import QueueUnavailable
 
 ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # set by manifests from a secret; read by every batch door
 WORKER_ROLE = "holdfast_worker"  # made by migration 0001: rows only, no DDL
@@ -24,6 +25,7 @@ TRANSIENT = (
     psycopg.OperationalError,  # 08 connection, 53 resources, 57 shutdown, 40 serialisation and deadlock
     psycopg.InterfaceError,  # the connection died between two statements
     errors.InternalError_,
+    QueueUnavailable,
 )
 # Wrong password, unknown user, unknown database: later it works no better.
 _HOPELESS = ("28", "3D", "3F")
@@ -99,7 +101,8 @@ def retried(
         try:
             return operation()
         except TRANSIENT as error:
-            _raise_if_hopeless(error)
+            if isinstance(error, psycopg.Error):
+                _raise_if_hopeless(error)
             if give_up():
                 raise
         sleep(delay_s * random.uniform(0.5, 1.0))

@@ -10,6 +10,7 @@ from typing import TypeVar
 from workloads.inference.connect import retried
 from workloads.inference.items import Item
 from workloads.inference.leases import LeaseKeeper
+from workloads.inference.pace import Pace
 from workloads.inference.queue import Lease, Queue
 from workloads.inference.results import Claim, Results
 from workloads.inference.settings import WorkerSettings
@@ -33,12 +34,14 @@ class Feeder:
         results: Results,
         keeper: LeaseKeeper,
         settings: WorkerSettings,
+        pace: Pace,
         shutdown: Shutdown,
         report: Report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue, self._results, self._keeper = queue, results, keeper
-        self._settings, self._shutdown, self._report, self._clock = settings, shutdown, report, clock
+        self._settings, self._pace = settings, pace
+        self._shutdown, self._report, self._clock = shutdown, report, clock
         self._ready: deque[Work] = deque()
         self._changed = threading.Condition()
         self._ended = False
@@ -50,7 +53,7 @@ class Feeder:
 
     def take(self) -> list[Work]:
         """The next micro-batch; empty when the job is drained or a stop is asked for."""
-        size = self._settings.micro_batch
+        size = self._pace.size
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             # Nothing more to wait for, or wait a moment so that the device gets a full batch.
@@ -84,11 +87,12 @@ class Feeder:
 
     def _feed(self) -> bool:
         """One round; false when the job is drained."""
-        settings = self._settings
-        if not self._keeper.wait_for_room(settings.in_hand - settings.micro_batch + 1, 0.5):
+        # One micro-batch being predicted, one being committed, one waiting: so the device never waits.
+        in_hand = 3 * self._pace.size
+        if not self._keeper.wait_for_room(in_hand - self._pace.size + 1, 0.5):
             return True
-        room = settings.in_hand - self._keeper.count()
-        leases = self._patiently(lambda: self._queue.pull(room, settings.pull_wait_s))
+        room = max(1, in_hand - self._keeper.count())
+        leases = self._patiently(lambda: self._queue.pull(room, self._settings.pull_wait_s))
         if leases:
             self._report.at(Step.PULLED)
             self._admit(leases)
@@ -108,7 +112,11 @@ class Feeder:
         with self._changed:
             self._ready.extend(Work(item=fresh[name], claim=claim) for name, claim in claims.items())
             self._changed.notify_all()
-        finished += [lease for lease in leases if lease.item is None]
+        if refused := [lease for lease in leases if lease.item is None]:
+            self._patiently(lambda: self._results.refuse(refused))
+            for lease in refused:
+                self._report.emit("dead_lettered", item=lease.digest, reason=lease.fault)
+            finished += refused
         if finished:
             self._patiently(lambda: self._queue.ack(finished))
 

@@ -11,6 +11,10 @@ from typing import Protocol
 from workloads.inference.items import Item
 
 
+class QueueUnavailable(RuntimeError):
+    """The queue does not answer now; the same call may work later."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
     """One delivery. Either `item`, or `fault` says why the message is no item."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from workloads.inference.queue import Lease
+
 MAX_VALUE_CHARS = 1024 * 1024
 
 Value = Mapping[str, object]
@@ -45,6 +47,7 @@ class Failure:
     error_class: str
     message: str
     """Redacted: holds nothing of the item."""
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +68,11 @@ class Results(Protocol):
         ...
 
     def fail(self, failures: Sequence[Failure]) -> Counted:
-        """Count a processing failure of each; the last one allowed makes the item dead."""
+        """Count a processing failure of each; the last one allowed makes the item dead and writes its letter."""
+        ...
+
+    def refuse(self, leases: Sequence[Lease]) -> None:
+        """Write down messages that are no items; they are not tried again."""
         ...
 
     def give_back(self, claims: Sequence[Claim]) -> None:

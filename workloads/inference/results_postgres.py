@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
+from workloads.inference.queue import Lease
 from workloads.inference.results import Claim, Counted, Failure, Stored
 
 # Row locks of ON CONFLICT live until commit; the UPSERT returns nothing for rows its WHERE refuses.
@@ -34,14 +35,26 @@ RETURNING r.item
 """
 
 _FAIL = """
-UPDATE holdfast.result r
-SET failures = r.failures + 1, error_class = f.error_class, error = f.error, updated_at = now(),
-    status = CASE WHEN r.failures + 1 >= %(max_failures)s THEN 'dead' ELSE 'waiting' END
-FROM (SELECT * FROM unnest(%(items)s::text[], %(fences)s::bigint[], %(classes)s::text[], %(errors)s::text[])
-      AS u(item, fence, error_class, error) ORDER BY 1) AS f
-WHERE r.job = %(job)s AND r.fingerprint = %(fingerprint)s AND r.item = f.item
-  AND r.fence = f.fence AND r.status = 'held'
-RETURNING r.item, r.failures, r.status = 'dead'
+WITH counted AS (
+    UPDATE holdfast.result r
+    SET failures = r.failures + 1, error_class = f.error_class, error = f.error, updated_at = now(),
+        status = CASE WHEN r.failures + 1 >= %(max_failures)s THEN 'dead' ELSE 'waiting' END
+    FROM (SELECT * FROM unnest(%(items)s::text[], %(fences)s::bigint[], %(classes)s::text[], %(errors)s::text[],
+          %(digests)s::text[]) AS u(item, fence, error_class, error, digest) ORDER BY 1) AS f
+    WHERE r.job = %(job)s AND r.fingerprint = %(fingerprint)s AND r.item = f.item
+      AND r.fence = f.fence AND r.status = 'held'
+    RETURNING r.item, r.failures, r.status = 'dead' AS dead, f.error_class, f.digest
+), lettered AS (
+    INSERT INTO holdfast.dead_letter (job, item, fingerprint, digest, reason, failures)
+    SELECT %(job)s, item, %(fingerprint)s, digest, error_class, failures FROM counted WHERE dead
+)
+SELECT item, failures, dead FROM counted
+"""
+
+_REFUSE = """
+INSERT INTO holdfast.dead_letter (job, fingerprint, digest, reason, failures)
+SELECT %(job)s, %(fingerprint)s, u.digest, u.reason, 0
+FROM unnest(%(digests)s::text[], %(reasons)s::text[]) AS u(digest, reason)
 """
 
 _GIVE_BACK = """
@@ -99,6 +112,7 @@ class PostgresResults:
             "fences": [f.claim.fence for f in failures],
             "classes": [f.error_class for f in failures],
             "errors": [f.message for f in failures],
+            "digests": [f.digest for f in failures],
         }
         with self._pool.connection() as connection:
             rows = connection.execute(_FAIL, parameters).fetchall()
@@ -106,6 +120,11 @@ class PostgresResults:
             retry={item: count for item, count, dead in rows if not dead},
             dead={item: count for item, count, dead in rows if dead},
         )
+
+    def refuse(self, leases: Sequence[Lease]) -> None:
+        columns = {"digests": [lease.digest for lease in leases], "reasons": [lease.fault for lease in leases]}
+        with self._pool.connection() as connection:
+            connection.execute(_REFUSE, {**self._key, **columns})
 
     def give_back(self, claims: Sequence[Claim]) -> None:
         parameters = {**self._key, "items": [c.item for c in claims], "fences": [c.fence for c in claims]}

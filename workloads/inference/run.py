@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.contract.errors import InputError
+from infra.contract.lifecycle import EXIT_PREEMPTED
 from infra.contract.telemetry import KIND_BATCH
 from workloads.inference import jobs, schema
 from workloads.inference.connect import TRANSIENT, connect, database_uri, open_pool
@@ -78,7 +79,7 @@ def run_worker(launch: Launch) -> int:
         try:
             code = worker.run()
         except TRANSIENT:
-            code = EXIT_DEVICE_LOST
+            code = EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
         events.emit("exit", code=code, step=0)
     return code
 

@@ -10,28 +10,29 @@ from infra.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 class WorkerSettings:
     micro_batch: int = 32
     """Items predicted, committed and acked together: what a kill costs at most, beside the one being committed."""
+    longest_batch_s: float = 1.0
+    """A micro-batch is made smaller until its prediction lasts no longer: a drain waits for one."""
     fill_s: float = 0.05
     """How long a micro-batch that is not full waits for more."""
     pull_wait_s: float = 1.0
     """Longest wait of one pull; a drain may have to sit it out."""
-    lease_s: float = 20.0
+    lease_s: float = 10.0
     """A killed worker's items come back after this."""
     window_s: float = float(DEFAULT_WINDOW.pod_s)
     """What the pool grants after the notice."""
     max_failures: int = 3
     """Processing failures of one item before it is dead. Evictions never count."""
+    retry_delay_s: float = 1.0
+    """A failed item waits this long for each failure so far: what failed for a moment gets a chance."""
 
     def __post_init__(self) -> None:
         _require(1 <= self.micro_batch <= 4096, "micro_batch", self.micro_batch, "1 to 4096")
+        _require(0.0 < self.longest_batch_s <= 600.0, "longest_batch_s", self.longest_batch_s, "over 0, to 600 s")
         _require(1.0 <= self.lease_s <= 600.0, "lease_s", self.lease_s, "1 to 600 s")
         _require(0.0 <= self.pull_wait_s <= 20.0, "pull_wait_s", self.pull_wait_s, "0 to 20 s")
+        _require(0.0 <= self.retry_delay_s <= 60.0, "retry_delay_s", self.retry_delay_s, "0 to 60 s")
         _require(self.max_failures >= 1, "max_failures", self.max_failures, "at least 1")
         _require(self.window_s > WINDOW_MARGIN_S, "window_s", self.window_s, f"more than {WINDOW_MARGIN_S:g} s")
-
-    @property
-    def in_hand(self) -> int:
-        """Items leased ahead: one micro-batch being predicted and two waiting, so the device never does."""
-        return 3 * self.micro_batch
 
 
 def _require(holds: bool, name: str, got: object, allowed: str) -> None:

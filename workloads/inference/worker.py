@@ -8,12 +8,14 @@ writer's commits and acks, and the lease keeper's keeps alive what is in hand.
 """
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RENDEZVOUS_LOST
 from workloads.inference.connect import TRANSIENT
 from workloads.inference.feeder import Feeder, Work
 from workloads.inference.leases import LeaseKeeper
+from workloads.inference.pace import Pace
 from workloads.inference.predictors import Predictor, PredictorBroken
 from workloads.inference.queue import Queue
 from workloads.inference.redact import redacted
@@ -36,7 +38,9 @@ class Worker:
         settings: WorkerSettings,
         shutdown: Shutdown,
         report: Report,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._pace, self._clock = Pace(most=settings.micro_batch, longest_s=settings.longest_batch_s), clock
         self._queue, self._results, self._predictor = queue, results, predictor
         self._settings, self._shutdown, self._report = settings, shutdown, report
         self._keeper = LeaseKeeper(queue, lease_s=settings.lease_s, beat=results.beat)
@@ -45,6 +49,7 @@ class Worker:
             results=results,
             keeper=self._keeper,
             settings=settings,
+            pace=self._pace,
             shutdown=shutdown,
             report=report,
         )
@@ -52,8 +57,8 @@ class Worker:
             queue=queue,
             results=results,
             keeper=self._keeper,
+            settings=settings,
             shutdown=shutdown,
-            window_s=settings.window_s,
             report=report,
         )
         self._left = threading.Event()
@@ -126,7 +131,9 @@ class Worker:
         self._report.at(Step.PREDICTING)
         values: dict[Claim, str] = {}
         failures: list[Failure] = []
+        began = self._clock()
         self._halve_until_known(batch, values, failures)
+        self._pace.learn(len(batch), self._clock() - began)
         self._report.at(Step.PREDICTED)
         return Outcome(values=values, failures=failures)
 
@@ -149,5 +156,8 @@ class Worker:
 
 def _failure(work: Work, error: Exception) -> Failure:
     return Failure(
-        claim=work.claim, error_class=type(error).__name__, message=redacted(str(error), content=work.item.body)
+        claim=work.claim,
+        error_class=type(error).__name__,
+        message=redacted(str(error), content=work.item.body),
+        digest=work.item.digest,
     )

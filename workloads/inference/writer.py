@@ -15,11 +15,9 @@ from workloads.inference.connect import retried
 from workloads.inference.leases import LeaseKeeper
 from workloads.inference.queue import Queue
 from workloads.inference.results import Claim, Failure, Results
+from workloads.inference.settings import WorkerSettings
 from workloads.inference.steps import Report, Step
 from workloads.runtime.shutdown import Shutdown
-
-RETRY_DELAY_S = 1.0
-"""A failed item waits this long for each failure so far: what failed for a moment gets a chance."""
 
 _T = TypeVar("_T")
 
@@ -40,12 +38,12 @@ class Writer:
         results: Results,
         keeper: LeaseKeeper,
         shutdown: Shutdown,
-        window_s: float,
+        settings: WorkerSettings,
         report: Report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue, self._results, self._keeper = queue, results, keeper
-        self._shutdown, self._window_s, self._report, self._clock = shutdown, window_s, report, clock
+        self._settings, self._shutdown, self._report, self._clock = settings, shutdown, report, clock
         self._handoff: handoff.Queue[Outcome | None] = handoff.Queue(maxsize=1)
         self._free = threading.Semaphore(1)
         self._fault: BaseException | None = None
@@ -99,9 +97,10 @@ class Writer:
         classes = {failure.claim.item: failure.error_class for failure in failures}
         for item, times in {**counted.retry, **counted.dead}.items():
             self._report.emit("item_failed", item=item, error_class=classes[item], failures=times)
+        delay_s = self._settings.retry_delay_s
         for item, times in counted.retry.items():
             leases = self._keeper.let_go([item])
-            self._patiently(lambda leases=leases, times=times: self._queue.release(leases, RETRY_DELAY_S * times))
+            self._patiently(lambda leases=leases, times=times: self._queue.release(leases, delay_s * times))
         for item in counted.dead:
             self._report.emit("dead_lettered", item=item, reason=classes[item])
         self._ack(counted.dead)
@@ -112,4 +111,4 @@ class Writer:
             self._report.emit("acked", items=len(leases))
 
     def _patiently(self, operation: Callable[[], _T]) -> _T:
-        return retried(operation, give_up=lambda: self._shutdown.seconds_left(self._window_s) <= 0)
+        return retried(operation, give_up=lambda: self._shutdown.seconds_left(self._settings.window_s) <= 0)

@@ -1,0 +1,217 @@
+"""One behaviour over every queue: PostgreSQL, the fake broker, real clients on the fake broker, Google's emulator."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from google.cloud import pubsub_v1
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from tests.workloads.inference.parts import fill, items
+from workloads.inference import fake_broker_server
+from workloads.inference.fake_broker import FakeBroker
+from workloads.inference.items import Item
+from workloads.inference.queue import Lease, Queue
+from workloads.inference.queue_postgres import PostgresQueue
+from workloads.inference.queue_pubsub import PubSubQueue
+
+pytestmark = pytest.mark.process  # PostgreSQL, and Google's emulator where it is installed
+
+LEASE_S = 2.0
+TOPIC = "projects/test/topics/{}"
+SUBSCRIPTION = "projects/test/subscriptions/{}"
+
+
+@dataclass
+class Made:
+    queue: Queue
+    enqueue: Callable[[list[Item]], None]
+
+
+@pytest.fixture(params=["postgres", "fake", "client", "emulator"])
+def made(request: pytest.FixtureRequest, job: str) -> Generator[Made]:
+    yield request.getfixturevalue(f"queue_{request.param}")
+
+
+@pytest.fixture
+def queue_postgres(pool: ConnectionPool[Connection], connection: Connection, job: str) -> Made:
+    queue = PostgresQueue(pool, job, lease_s=LEASE_S)
+    return Made(queue, lambda wanted: fill(connection, queue, job, wanted))
+
+
+@pytest.fixture
+def queue_fake(job: str) -> Made:
+    broker = FakeBroker(ack_deadline_s=LEASE_S)
+    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=LEASE_S)
+    return Made(queue, queue.publish)
+
+
+def real_clients(address: str) -> tuple[pubsub_v1.PublisherClient, pubsub_v1.SubscriberClient]:
+    os.environ["PUBSUB_EMULATOR_HOST"] = address
+    try:
+        return pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
+    finally:
+        del os.environ["PUBSUB_EMULATOR_HOST"]
+
+
+@pytest.fixture
+def queue_client(job: str) -> Generator[Made]:
+    with fake_broker_server.serve(FakeBroker(ack_deadline_s=LEASE_S)) as address:
+        publisher, subscriber = real_clients(address)
+        queue = PubSubQueue(publisher, subscriber, job=job, topic=job, subscription=job, lease_s=LEASE_S)
+        yield Made(queue, queue.publish)
+        publisher.stop()
+        publisher.transport.close()
+        subscriber.close()
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    gcloud = shutil.which("gcloud")
+    folder = Path(os.path.realpath(gcloud)).parents[1] / "platform" / "pubsub-emulator" if gcloud else Path("/nowhere")
+    if not (folder / "bin" / "cloud-pubsub-emulator").exists() or not shutil.which("java"):
+        # Never fails CI: the component comes with gcloud alone, and the fake broker stands in.
+        pytest.skip("gcloud's pubsub-emulator is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = (tmp_path_factory.mktemp("emulator") / "log").open("wb")
+    command = [str(folder / "bin" / "cloud-pubsub-emulator"), "--host=127.0.0.1", f"--port={port}"]
+    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=90)
+        yield f"127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # the wrapper's java child too
+        process.wait()
+        log.close()
+
+
+@pytest.fixture
+def queue_emulator(emulator: str, job: str) -> Generator[Made]:
+    publisher, subscriber = real_clients(emulator)
+    topic, subscription = TOPIC.format(job), SUBSCRIPTION.format(job)
+    publisher.create_topic(request={"name": topic})
+    subscriber.create_subscription(request={"name": subscription, "topic": topic, "ack_deadline_seconds": 10})
+    queue = PubSubQueue(publisher, subscriber, job=job, topic=topic, subscription=subscription, lease_s=LEASE_S)
+    yield Made(queue, queue.publish)
+    publisher.stop()
+    publisher.transport.close()
+    subscriber.close()
+
+
+def pulled(queue: Queue, count: int, *, within_s: float = 20.0) -> list[Lease]:
+    """Until `count` deliveries came: a queue may hand them out in parts."""
+    leases: list[Lease] = []
+    until = time.monotonic() + within_s
+    while len(leases) < count and time.monotonic() < until:
+        leases += queue.pull(count - len(leases), 1.0)
+    assert len(leases) == count
+    return leases
+
+
+def nothing_left(queue: Queue, wait_s: float) -> bool:
+    return queue.pull(10, wait_s) == []
+
+
+def test_what_is_published_is_delivered_whole(made: Made, job: str) -> None:
+    wanted = items(job, 20)
+    made.enqueue(wanted)
+    leases = pulled(made.queue, 20)
+    assert {lease.item for lease in leases} == set(wanted)
+    assert all(lease.deliveries == 1 for lease in leases)
+    assert len({lease.ack_id for lease in leases}) == 20
+
+
+def test_acked_items_never_come_back(made: Made, job: str) -> None:
+    made.enqueue(items(job, 5))
+    made.queue.ack(pulled(made.queue, 5))
+    assert nothing_left(made.queue, LEASE_S + 1.0)
+
+
+def test_released_items_come_back_at_once_with_a_new_ack_id(made: Made, job: str) -> None:
+    made.enqueue(items(job, 5))
+    first = pulled(made.queue, 5)
+    made.queue.release(first)
+    began = time.monotonic()
+    second = pulled(made.queue, 5)
+    assert time.monotonic() - began < LEASE_S + 10.0
+    assert {lease.item for lease in second} == {lease.item for lease in first}
+    assert not {lease.ack_id for lease in second} & {lease.ack_id for lease in first}
+    assert all(lease.deliveries == 2 for lease in second if not isinstance(made.queue, PubSubQueue))
+
+
+def test_items_come_back_when_their_lease_ends(made: Made, job: str) -> None:
+    made.enqueue(items(job, 3))
+    first = pulled(made.queue, 3)
+    again = pulled(made.queue, 3)
+    assert {lease.item for lease in again} == {lease.item for lease in first}
+
+
+def test_an_extended_lease_does_not_end(made: Made, job: str) -> None:
+    made.enqueue(items(job, 2))
+    leases = pulled(made.queue, 2)
+    made.queue.extend(leases, 60.0)
+    assert nothing_left(made.queue, 2 * LEASE_S)
+    made.queue.ack(leases)
+
+
+def test_an_ack_of_an_ended_lease_does_nothing(made: Made, job: str) -> None:
+    made.enqueue(items(job, 1))
+    (stale,) = pulled(made.queue, 1)
+    (newer,) = pulled(made.queue, 1)
+    made.queue.ack([stale])
+    made.queue.release([newer])
+    (newest,) = pulled(made.queue, 1)
+    assert newest.item == stale.item
+    made.queue.ack([newest])
+    assert nothing_left(made.queue, LEASE_S + 1.0)
+
+
+def test_one_item_is_held_by_one_worker_only(made: Made, job: str) -> None:
+    made.enqueue(items(job, 10))
+    pulled(made.queue, 10)
+    assert nothing_left(made.queue, 0.5)
+
+
+def test_a_message_that_is_no_item_says_so_without_its_content() -> None:
+    broker = FakeBroker()
+    queue = PubSubQueue(broker, broker, job="j", topic="t", subscription="t", lease_s=LEASE_S)
+    broker.publish("t", b"canary {not json")
+    (lease,) = queue.pull(1, 0.0)
+    assert lease.item is None
+    assert lease.fault == "not JSON"
+    assert "canary" not in repr(lease)
+
+
+def test_another_jobs_items_are_left_to_its_workers() -> None:
+    now = [0.0]
+    broker = FakeBroker(clock=lambda: now[0])
+    mine, theirs = (
+        PubSubQueue(broker, broker, job=job, topic="t", subscription="t", lease_s=LEASE_S) for job in ("a", "b")
+    )
+    theirs.publish(items("b", 1))
+    assert mine.pull(1, 0.0) == []
+    now[0] += 61.0
+    assert len(theirs.pull(1, 0.0)) == 1
+
+
+def test_the_brokers_own_dead_letter_limit_counts_releases() -> None:
+    """Why the limit of a subscription is no measure of bad items: every eviction uses one attempt."""
+    broker = FakeBroker(max_attempts=3)
+    queue = PubSubQueue(broker, broker, job="j", topic="t", subscription="t", lease_s=LEASE_S)
+    queue.publish(items("j", 1))
+    for _ in range(3):
+        queue.release(queue.pull(1, 0.0))
+    assert queue.pull(1, 0.0) == []
+    assert len(broker.dead) == 1
