@@ -22,7 +22,7 @@ from workloads.checkpoint.interval import Pace
 from workloads.checkpoint.ranks import RankLost, Ranks
 from workloads.checkpoint.restore import Restored, restore
 from workloads.checkpoint.retrying import Retrying
-from workloads.checkpoint.saving import Saver
+from workloads.checkpoint.saving import Saver, check_state
 from workloads.checkpoint.settings import Every, Tuning, checked_keep, parse_every
 from workloads.checkpoint.shielding import shield
 from workloads.checkpoint.storage import open_storage
@@ -66,6 +66,7 @@ class Checkpointer:
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
         store = self._ranks.store if self._ranks.world_size > 1 else None
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
+        check_state(self._state, self._ranks)
         self.restored = self._restore()
         self.step = self.restored.step
         self._history = History.resumed(self.restored.notes)

@@ -10,6 +10,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from infra.contract.errors import InputError
@@ -75,7 +76,8 @@ class Saver:
     def prepare(self, state: dict[str, Any]) -> None:
         """Touch the staging memory before the first save needs it, once the optimizer has its tensors."""
         if not self._staging.bytes:
-            self._staging.prepare(pieces_of(capture(state), self._ranks.rank, self._ranks.world_size))
+            with suppress(InputError):  # the next save tells it on every rank
+                self._staging.prepare(pieces_of(capture(state), self._ranks.rank, self._ranks.world_size))
 
     def save(
         self, step: int, state: dict[str, Any], notes: dict[str, Any] | None = None, *, in_any_case: bool = False
@@ -138,21 +140,15 @@ class Saver:
             pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
             length = self._staging.stage(pieces)
         except InputError as error:
-            return {"input": [error.what, error.got, error.allowed, error.fix]}, _NOTHING, [], 0
+            return _told(error), _NOTHING, [], 0
         mine = {"layout": _layout_digest(captured), "failed": self._failure}
         self._failure = ""
         return mine, captured, pieces, length
 
     def _agree(self, mine: dict[str, Any], captured: Captured) -> str:
-        decision: dict[str, Any] = self._ranks.agree(mine, _decide)
-        if "input" in decision:
-            what, got, allowed, fix = decision["input"]
-            raise InputError(what, got=got, allowed=allowed, fix=fix)
+        decision = _decided(self._ranks, mine, captured)
         if "skip" in decision:
             return ""
-        if "differ" in decision:
-            keys = sorted(captured.tensors.keys() - captured.per_rank)
-            raise _different_states(self._ranks.agree(keys, _first_difference))
         if decision["failed"] and self._ranks.rank not in decision["told"]:
             self._tell(Report(save=self._save, done="failed", reason=decision["failed"]), self.last_step, 0.0)
         return decision["attempt"]
@@ -197,6 +193,31 @@ class Saver:
 
 
 _NOTHING = Captured(skeleton={}, tensors={}, per_rank=frozenset())
+
+
+def check_state(state: dict[str, Any], ranks: Ranks) -> None:
+    """Before training: what could not be saved, or differs between ranks, is an error now and on every rank."""
+    try:
+        captured = capture(state)
+        mine = {"layout": _layout_digest(captured), "failed": ""}
+    except InputError as error:
+        captured, mine = _NOTHING, _told(error)
+    _decided(ranks, mine, captured)
+
+
+def _told(error: InputError) -> dict[str, Any]:
+    return {"input": [error.what, error.got, error.allowed, error.fix]}
+
+
+def _decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:
+    decision: dict[str, Any] = ranks.agree(mine, _decide)
+    if "input" in decision:
+        what, got, allowed, fix = decision["input"]
+        raise InputError(what, got=got, allowed=allowed, fix=fix)
+    if "differ" in decision:
+        keys = sorted(captured.tensors.keys() - captured.per_rank)
+        raise _different_states(ranks.agree(keys, _first_difference))
+    return decision
 
 
 def _layout_digest(captured: Captured) -> str:

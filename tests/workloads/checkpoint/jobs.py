@@ -67,7 +67,7 @@ def expected() -> dict[int, str]:
 
 
 def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]) -> None:
-    """What one rank runs. `options`: env, kill_at, steps, every, tuning."""
+    """What one rank runs."""
     os.environ.update(options.get("env", {}))
     if options.get("kill_at") and options.get("kill_rank", rank) == rank:
         os.environ[ENV_KILL_AT] = options["kill_at"]
@@ -79,8 +79,11 @@ def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timeout)
     state = build()
     torch.manual_seed(5)
+    if options.get("spoil") and rank == world - 1:
+        options["spoil"](state)
     every, steps = options.get("every", EVERY), options.get("steps", STEPS)
-    with Checkpointer(url, state, run=RUN, every=every, tuning=options.get("tuning", TUNING)) as ckpt:
+    more: dict[str, Any] = {name: options[name] for name in ("window_s", "keep") if name in options}
+    with Checkpointer(url, state, run=RUN, every=every, tuning=options.get("tuning", TUNING), **more) as ckpt:
         assert state["at"] == ckpt.step
         for step in range(ckpt.step, steps):
             advance(state)
@@ -89,6 +92,8 @@ def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]
             ckpt.tick(step + 1)
             if options.get("wait"):
                 ckpt.wait()
+        if ckpt.failure:
+            print(f"rank {rank} knows: {ckpt.failure}", file=sys.stderr)
     if world > 1:
         dist.destroy_process_group()
 

@@ -1,0 +1,95 @@
+"""An HTTP proxy before the storage emulator that fails as networks and stores fail, by a rule of the test."""
+
+import http.client
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+PASS = "pass"
+REFUSE_503 = "503"
+REFUSE_429 = "429"
+REFUSE_403 = "403"
+SLOW = "slow"
+BREAK_BEFORE = "break before"
+"""The connection ends before the request is passed on."""
+BREAK_AFTER = "break after"
+"""The request is done, and its answer is lost."""
+BREAK_MIDWAY = "break midway"
+"""Half of the answer arrives."""
+
+Rule = Callable[[str, str], str]
+"""(method, path with query) -> one of the above."""
+
+
+def storm(seed: int, share: float, *kinds: str) -> Rule:
+    """That share of requests, each with one of these faults."""
+    rng, lock = random.Random(seed), threading.Lock()
+
+    def rule(method: str, path: str) -> str:
+        with lock:
+            return rng.choice(kinds) if rng.random() < share else PASS
+
+    return rule
+
+
+class FaultyProxy:
+    def __init__(self, emulator: str, rule: Rule) -> None:
+        self.counts: Counter[str] = Counter()
+        proxy, target = self, urlsplit(emulator).netloc
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None: ...
+
+            def handle_any(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                kind = rule(self.command, self.path)
+                proxy.counts[kind] += 1
+                if kind in (REFUSE_503, REFUSE_429, REFUSE_403):
+                    self.reply(int(kind), b'{"error": {"message": "refused"}}')
+                    return
+                if kind == SLOW:
+                    time.sleep(0.3)
+                if kind == BREAK_BEFORE:
+                    self.close_connection = True
+                    return
+                status, answer, kept = proxy.forward(target, self.command, self.path, body, self.headers)
+                if kind == BREAK_AFTER:
+                    self.close_connection = True
+                    return
+                self.reply(status, answer, kept, half=kind == BREAK_MIDWAY)
+
+            do_GET = do_POST = do_PUT = do_DELETE = handle_any
+
+            def reply(self, status: int, body: bytes, kind: str = "application/json", *, half: bool = False) -> None:
+                self.send_response(status)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body[: len(body) // 2] if half else body)
+                self.close_connection |= half
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @staticmethod
+    def forward(target: str, method: str, path: str, body: bytes, headers: Any) -> tuple[int, bytes, str]:
+        connection = http.client.HTTPConnection(target, timeout=60)
+        passed = {k: v for k, v in headers.items() if k.lower() not in ("host", "connection", "content-length")}
+        connection.request(method, path, body=body, headers=passed)
+        response = connection.getresponse()
+        answer = response.read()
+        connection.close()
+        return response.status, answer, response.getheader("content-type") or "application/octet-stream"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
