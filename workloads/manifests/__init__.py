@@ -1,0 +1,1 @@
+"""Kubernetes objects from the contract: builders, rendered files, and the linter that knows the platform."""

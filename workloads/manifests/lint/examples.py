@@ -1,0 +1,174 @@
+"""Clean objects that rules change in their examples, and the merging of the two.
+
+Read by `rules ID --whole` and by the tests. Written for the environment `example`.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+_POD = """\
+automountServiceAccountToken: false
+enableServiceLinks: false
+priorityClassName: spot-workload-low
+restartPolicy: Never
+serviceAccountName: trainer
+terminationGracePeriodSeconds: 15
+securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+nodeSelector: {holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "true"}
+tolerations:
+- {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}
+- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}
+containers:
+- name: main
+  image: registry.example/trainer@sha256:1111111111111111111111111111111111111111111111111111111111111111
+  command: [python, -m, trainer]
+  resources:
+    limits: {cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}
+  securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+"""
+_POLICY = """\
+rules:
+- action: Ignore
+  onPodConditions: [{type: DisruptionTarget, status: "True"}]
+- action: FailJob
+  onExitCodes: {operator: In, values: [2, 70]}
+"""
+_JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: training}
+spec:
+  completionMode: Indexed
+  completions: 2
+  parallelism: 2
+  backoffLimitPerIndex: 3
+  activeDeadlineSeconds: 86400
+  ttlSecondsAfterFinished: 86400
+"""
+_JOBSET = """\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: train, namespace: training}
+spec:
+  failurePolicy:
+    maxRestarts: 3
+    rules:
+    - {name: preempted, action: RestartJobSetAndIgnoreMaxRestarts, onJobFailureReasons: [PodFailurePolicy]}
+  ttlSecondsAfterFinished: 86400
+  replicatedJobs:
+  - name: workers
+    replicas: 1
+    template:
+      spec:
+        backoffLimit: 0
+        parallelism: 2
+        completions: 2
+        activeDeadlineSeconds: 86400
+        podFailurePolicy:
+          rules:
+          - {action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "True"}]}
+"""
+_SERVING = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: server, namespace: serving}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: server}}
+"""
+_FLEX = """\
+priorityClassName: flex-workload
+nodeSelector:
+  holdfast.dev/pool-class: null
+  cloud.google.com/gke-spot: null
+  cloud.google.com/gke-flex-start: "true"
+  cloud.google.com/gke-accelerator: nvidia-tesla-a100
+  cloud.google.com/gke-max-run-duration-seconds: "86400"
+tolerations:
+- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}
+"""
+_ON_DEMAND = """\
+priorityClassName: serving
+restartPolicy: null
+terminationGracePeriodSeconds: 60
+nodeSelector: {holdfast.dev/pool-class: serving, cloud.google.com/gke-spot: null}
+tolerations:
+- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}
+"""
+JOB_POD = ("spec", "template", "spec")
+JOBSET_POD = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec")
+CONTAINER = ("containers", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """`root` is where an example's text is merged in; `title` is how `rules` introduces it."""
+
+    title: str
+    text: str
+    root: tuple[str | int, ...]
+
+
+BASES = {
+    "job": Base("in a Job on Spot", "job", ()),
+    "job-pod": Base("in the pod of a Job on Spot", "job", JOB_POD),
+    "job-template": Base("in the pod template of a Job on Spot", "job", JOB_POD[:-1]),
+    "container": Base("in a container of a Job on Spot", "job", (*JOB_POD, *CONTAINER)),
+    "flex": Base("in a Job on flex-start", "flex", ()),
+    "flex-pod": Base("in the pod of a Job on flex-start", "flex", JOB_POD),
+    "jobset": Base("in a JobSet on Spot", "jobset", ()),
+    "jobset-job": Base("in a replicated job of a JobSet on Spot", "jobset", JOBSET_POD[:-2]),
+    "serving": Base("in a Deployment on demand", "serving", ()),
+    "serving-pod": Base("in the pod of a Deployment on demand", "serving", JOB_POD),
+    "": Base("whole object", "", ()),
+}
+
+
+def parse(text: str) -> list[Any]:
+    from ruamel.yaml import YAML
+
+    return list(YAML(typ="safe", pure=True).load_all(text))
+
+
+def whole(base: str, change: str) -> list[Any]:
+    """The objects of an example: the base with the change merged in, or the text itself."""
+    known = BASES[base]
+    if not known.text or change.startswith("apiVersion:"):
+        return parse(change)
+    body = _base(known.text)
+    target = body
+    for step in known.root[:-1]:
+        target = target[step]
+    (patch,) = parse(change)
+    if known.root:
+        target[known.root[-1]] = merge(target[known.root[-1]], patch)
+        return [body]
+    return [merge(body, patch)]
+
+
+def _base(name: str) -> Any:
+    pod = parse(_POD)[0]
+    if name == "jobset":
+        body = parse(_JOBSET)[0]
+        body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = {"spec": pod}
+    elif name == "serving":
+        body = parse(_SERVING)[0]
+        pod = merge(pod, parse(_ON_DEMAND)[0])
+        body["spec"]["template"] = {"metadata": {"labels": {"app": "server"}}, "spec": pod}
+    else:
+        body = parse(_JOB)[0]
+        body["spec"]["podFailurePolicy"] = parse(_POLICY)[0]
+        body["spec"]["template"] = {"spec": pod if name == "job" else merge(pod, parse(_FLEX)[0])}
+    return body
+
+
+def merge(old: Any, change: Any) -> Any:
+    """Mappings merge, null removes, all else replaces."""
+    if not isinstance(old, dict) or not isinstance(change, dict):
+        return deepcopy(change)
+    result = {key: deepcopy(value) for key, value in old.items() if not (key in change and change[key] is None)}
+    for key, value in change.items():
+        if value is not None:
+            result[key] = merge(old.get(key), value)
+    return result

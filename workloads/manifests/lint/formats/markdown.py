@@ -1,0 +1,26 @@
+"""For a job summary or a comment on a pull request; kept under GitHub's limit."""
+
+from workloads.manifests.lint.engine import Report
+from workloads.manifests.lint.finding import Finding
+from workloads.manifests.lint.formats.text import summary
+
+MAX_CHARACTERS = 60_000
+HEAD = "| place | rule | finding | fix |\n|---|---|---|---|\n"
+
+
+def render(report: Report) -> str:
+    body, rows = f"### Manifests\n\n{summary(report)}\n\n", [_row(finding) for finding in report.active]
+    if not rows:
+        return body
+    body += HEAD
+    for index, row in enumerate(rows):
+        if len(body) + len(row) > MAX_CHARACTERS:
+            return f"{body}\n{len(rows) - index} more findings are left out here.\n"
+        body += row
+    return body
+
+
+def _row(finding: Finding) -> str:
+    basis = f" ({finding.basis})" if finding.basis else ""
+    cells = (f"`{finding.place}`", f"{finding.severity.value} {finding.rule}", finding.message + basis, finding.fix)
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"

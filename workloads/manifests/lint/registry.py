@@ -1,0 +1,132 @@
+"""The rules by id. A rule module decorates its checks with `rule`; the engine and `rules` read `all_rules`.
+
+A rule carries its own documentation, and its two examples are its tests: the bad one is found by it,
+the good one is clean under every rule.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeVar
+
+from workloads.manifests.lint.finding import Hit, Severity
+from workloads.manifests.lint.objects import Job, Object, Pod
+from workloads.manifests.lint.placement import Placement
+from workloads.manifests.lint.platform import Platform
+from workloads.manifests.lint.world import World
+
+MODULES = (
+    "placement",
+    "nodes", "flex", "gpu", "shutdown", "jobs", "disruption", "storage", "queue", "classes", "security", "fields", "linter",
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Context:
+    """What a check is handed beside its subject."""
+
+    platform: Platform
+    world: World
+
+    def __post_init__(self) -> None:
+        self._placements: dict[int, Placement] = {}
+
+    def place(self, pod: Pod) -> Placement:
+        """Computed once for each pod, since most rules ask."""
+        return self._placements.setdefault(id(pod), Placement(pod, self.platform))
+
+
+Subject = Object | Pod | Job
+Check = Callable[[Any, Context], Iterable[Hit]]
+CheckT = TypeVar("CheckT", bound=Check)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    id: str
+    slug: str
+    severity: Severity
+    subject: type[Object] | type[Pod] | type[Job]
+    what: str
+    why: str
+    source: str
+    fix: str
+    bad: str
+    good: str
+    base: str
+    """The clean object that the examples change; empty where they are whole objects."""
+    since: str
+    check: Check | None
+    """None for findings of the engine itself."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.id}-{self.slug}"
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def rule(
+    rule_id: str,
+    slug: str,
+    severity: Severity,
+    *,
+    on: type[Object] | type[Pod] | type[Job],
+    what: str,
+    why: str,
+    source: str,
+    fix: str,
+    bad: str,
+    good: str,
+    base: str = "",
+    since: str = "0.1",
+) -> Callable[[CheckT], CheckT]:
+    """Register a check. Examples of a rule `on=Pod` change the pod of `base`, others the whole object."""
+
+    def register(check: CheckT) -> CheckT:
+        _add(Rule(id=rule_id, slug=slug, severity=severity, subject=on, what=what, why=why, source=source, fix=fix,
+                  bad=bad, good=good, base=base, since=since, check=check))  # fmt: skip
+        return check
+
+    return register
+
+
+def document(
+    rule_id: str,
+    slug: str,
+    severity: Severity,
+    *,
+    on: type[Object],
+    what: str,
+    why: str,
+    source: str,
+    fix: str,
+    bad: str,
+    good: str,
+) -> None:
+    """Register what the engine finds by itself."""
+    _add(Rule(id=rule_id, slug=slug, severity=severity, subject=on, what=what, why=why, source=source, fix=fix,
+              bad=bad, good=good, base="", since="0.1", check=None))  # fmt: skip
+
+
+def _add(new: Rule) -> None:
+    assert new.id not in _RULES, new.id
+    _RULES[new.id] = new
+
+
+@cache
+def all_rules() -> dict[str, Rule]:
+    for module in MODULES:
+        import_module(f"workloads.manifests.lint.rules.{module}")
+    return dict(sorted(_RULES.items()))
+
+
+def subjects(obj: Object, rule: Rule) -> Iterator[Subject]:
+    if rule.subject is Object:
+        yield obj
+    elif rule.subject is Pod:
+        yield from obj.pods
+    else:
+        yield from obj.jobs

@@ -1,0 +1,118 @@
+"""HF13x: PodDisruptionBudgets, and what they can and cannot stop."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from workloads.manifests.lint.finding import Hit, Severity
+from workloads.manifests.lint.objects import Object, as_int, as_map, as_text, dig
+from workloads.manifests.lint.registry import Context, rule
+
+DOC_PDB = "https://kubernetes.io/docs/tasks/run-application/configure-pdb/"
+_PDB = """\
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {{name: server, namespace: serving, annotations: {{holdfast.dev/reason: keep answering}}}}
+spec: {{{spec}}}
+"""
+_GOOD = "maxUnavailable: 1, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {matchLabels: {app: server}}"
+
+
+def _example(spec: str) -> str:
+    return _PDB.format(spec=spec)
+
+
+@rule(
+    "HF130", "pdb-blocks-every-drain", Severity.ERROR, on=Object,
+    what="A PodDisruptionBudget that never allows an eviction.",
+    why="Node upgrades and scale-down wait for it until they give up; Spot preemption does not ask it.",
+    source=DOC_PDB, fix="allow at least one: maxUnavailable: 1",
+    bad=_example(_GOOD.replace("maxUnavailable: 1", "maxUnavailable: 0")), good=_example(_GOOD),
+)  # fmt: skip
+def pdb_blocks_every_drain(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "PodDisruptionBudget" or "holdfast.dev/reason-blocking" in as_map(obj.metadata.get("annotations")):
+        return
+    if _share(obj.spec.get("maxUnavailable")) == 0:
+        yield Hit(("spec", "maxUnavailable"), "no pod may ever be evicted")
+    least = obj.spec.get("minAvailable")
+    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
+    most = sum(pod.replicas for pod in pods)
+    if least is not None and (_share(least) == 1.0 or (pods and (as_int(least) or 0) >= most)):
+        yield Hit(("spec", "minAvailable"), f"no pod may ever be evicted: {least} of {most or 'all'} must stay")
+
+
+def _share(value: Any) -> float | None:
+    """`0` and `0%` are 0.0, `100%` is 1.0; a count says nothing without the replicas."""
+    text = as_text(value)
+    if text.endswith("%") and text[:-1].isdecimal():
+        return int(text[:-1]) / 100
+    return 0.0 if as_int(value) == 0 else None
+
+
+@rule(
+    "HF131", "pdb-matches-nothing", Severity.WARNING, on=Object,
+    what="A PodDisruptionBudget that selects no pod among the files examined.",
+    why="It protects nothing, most often because a label was renamed.",
+    source=DOC_PDB, fix="use the labels of the pod template",
+    bad="""\
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: server, namespace: serving}
+spec: {maxUnavailable: 1, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {matchLabels: {app: sever}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: serving, labels: {app: server}}
+spec: {containers: [{name: main, image: server}]}
+""",
+    good=_example(_GOOD),
+)  # fmt: skip
+def pdb_matches_nothing(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "PodDisruptionBudget" or dig(obj.spec, "selector", "matchExpressions"):
+        return
+    here = [pod for pod in context.world.pods() if pod.owner.namespace == obj.namespace]
+    if here and not context.world.selected(obj.namespace, obj.spec.get("selector")):
+        yield Hit(
+            ("spec", "selector"),
+            f"selects none of the {len(here)} pod templates of namespace {obj.namespace or 'default'}",
+        )
+
+
+@rule(
+    "HF132", "pdb-keeps-broken-pods", Severity.WARNING, on=Object,
+    what="A PodDisruptionBudget without unhealthyPodEvictionPolicy: AlwaysAllow.",
+    why="By default a pod that is not ready cannot be evicted while too few are healthy: a crash blocks every drain.",
+    source=DOC_PDB, fix="set unhealthyPodEvictionPolicy: AlwaysAllow",
+    bad=_example("maxUnavailable: 1, selector: {matchLabels: {app: server}}"), good=_example(_GOOD),
+)  # fmt: skip
+def pdb_keeps_broken_pods(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind == "PodDisruptionBudget" and obj.spec.get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+        yield Hit(("spec",), "pods that are not ready block a drain")
+
+
+@rule(
+    "HF133", "pdb-believed-to-stop-preemption", Severity.INFO, on=Object,
+    what="A PodDisruptionBudget whose pods all run on Spot.",
+    why="Preemption goes around budgets. It only slows voluntary drains there.",
+    source=DOC_PDB, fix="say in annotation holdfast.dev/reason which eviction it is for",
+    bad="""\
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: train, namespace: training}
+spec: {maxUnavailable: 1, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {matchLabels: {app: train}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: train, namespace: training, labels: {app: train}}
+spec:
+  nodeSelector: {cloud.google.com/gke-spot: "true", holdfast.dev/pool-class: spot-l4}
+  tolerations: [{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}]
+  containers: [{name: main, image: train}]
+""",
+    good=_example(_GOOD),
+)  # fmt: skip
+def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "PodDisruptionBudget" or "holdfast.dev/reason" in as_map(obj.metadata.get("annotations")):
+        return
+    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
+    if pods and all(context.place(pod).on_spot for pod in pods):
+        yield Hit(("spec", "selector"), "its pods run on Spot, where preemption does not ask a budget")

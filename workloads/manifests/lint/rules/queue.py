@@ -1,0 +1,177 @@
+"""HF3xx: priorities, Kueue, namespaces: who goes first and how much there is."""
+
+from collections.abc import Iterator
+
+from infra.contract.pools import GPU_RESOURCE
+from workloads.manifests.lint.finding import Hit, Severity
+from workloads.manifests.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
+from workloads.manifests.lint.registry import Context, rule
+
+DOC_PRIORITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"
+DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
+MAX_USER_PRIORITY = 1_000_000
+# Classes that the platform's own manifests make; a repository that uses them need not repeat them.
+PLATFORM_PRIORITIES = {"spot-workload-low": -5, "flex-workload": 0, "serving": 1000, "platform": 10_000}
+_CLASS = """\
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {{name: {name}}}
+description: example
+value: {value}
+"""
+
+
+@rule(
+    "HF301", "priority-class-unknown", Severity.ERROR, on=Pod,
+    what="The pod names a PriorityClass that exists neither here nor in the platform.",
+    why="The API server refuses every pod of it, and the Job waits without a word.",
+    source=DOC_PRIORITY, fix=f"use one of {', '.join(PLATFORM_PRIORITIES)}, or add the class", base="job-pod",
+    bad="priorityClassName: spot-low", good="priorityClassName: spot-workload-low",
+)  # fmt: skip
+def priority_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
+    name = as_text(pod.spec.get("priorityClassName"))
+    if name and name not in PLATFORM_PRIORITIES | context.world.priorities:
+        yield Hit((*pod.at, "priorityClassName"), f"no PriorityClass is named {name}")
+
+
+@rule(
+    "HF302", "priority-positive-on-spot", Severity.ERROR, on=Pod,
+    what="A Spot pod has a priority above zero.",
+    why="When Spot shrinks, it then pushes out other pods instead of waiting; Spot work is to yield.",
+    source=DOC_PRIORITY, fix="use spot-workload-low", base="job-pod",
+    bad="priorityClassName: serving", good="priorityClassName: spot-workload-low",
+)  # fmt: skip
+def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
+    name = as_text(pod.spec.get("priorityClassName"))
+    value = (PLATFORM_PRIORITIES | context.world.priorities).get(name, 0)
+    ties = pod.job is not None or context.place(pod).ties_to_spot
+    if value > 0 and ties and context.place(pod).on_spot:
+        yield Hit((*pod.at, "priorityClassName"), f"{name} is {value}, on Spot")
+
+
+@rule(
+    "HF303", "priority-missing-on-spot", Severity.WARNING, on=Pod,
+    what="A Spot Job without a PriorityClass.",
+    why="It then has priority 0, equal to everybody who said nothing, and does not yield to them.",
+    source=DOC_PRIORITY, fix="set priorityClassName: spot-workload-low", base="job-pod",
+    bad="priorityClassName: null", good="priorityClassName: spot-workload-low",
+)  # fmt: skip
+def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
+    if pod.job and not pod.spec.get("priorityClassName") and context.place(pod).on_spot:
+        yield Hit(pod.at, "has no priority class, and so does not yield")
+
+
+@rule(
+    "HF304", "priority-too-high", Severity.ERROR, on=Object,
+    what="A PriorityClass that could push out the platform's own pods, or is the default for all.",
+    why="Controllers evicted for work cannot bring the work back; a global default changes pods that nobody reviewed.",
+    source=DOC_PRIORITY, fix=f"stay at or below {MAX_USER_PRIORITY}, without globalDefault",
+    bad=_CLASS.format(name="urgent", value=900_000_000), good=_CLASS.format(name="urgent", value=100),
+)  # fmt: skip
+def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "PriorityClass":
+        return
+    value = as_int(obj.body.get("value"))
+    if value is not None and value > MAX_USER_PRIORITY:
+        yield Hit(("value",), f"{value} is above every class of the platform")
+    if obj.body.get("globalDefault") is True:
+        yield Hit(("globalDefault",), "applies to every pod that names no class")
+
+
+@rule(
+    "HF305", "priority-of-spot-class-positive", Severity.ERROR, on=Object,
+    what="A PriorityClass named for Spot with a value that is not negative.",
+    why="Work without a class has 0; Spot work is to yield to it.",
+    source=DOC_PRIORITY, fix="give it a value below 0",
+    bad=_CLASS.format(name="spot-jobs", value=50), good=_CLASS.format(name="spot-jobs", value=-10),
+)  # fmt: skip
+def priority_of_spot_class(obj: Object, context: Context) -> Iterator[Hit]:
+    value = as_int(obj.body.get("value"))
+    if obj.kind == "PriorityClass" and "spot" in obj.name and value is not None and value >= 0:
+        yield Hit(("value",), f"{obj.name} has the value {value}")
+
+
+@rule(
+    "HF306", "queue-unknown", Severity.ERROR, on=Object,
+    what="A job names a Kueue LocalQueue that does not exist in its namespace.",
+    why="Kueue never admits it, and it stays suspended without an event on the pod.",
+    source=DOC_KUEUE, fix="name a LocalQueue of the namespace",
+    bad="""\
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: spot, namespace: training}
+spec: {clusterQueue: gpus}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: training, labels: {kueue.x-k8s.io/queue-name: spto}}
+spec: {suspend: true, template: {spec: {containers: [{name: main, image: train}]}}}
+""",
+    good="""\
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: spot, namespace: training}
+spec: {clusterQueue: gpus}
+""",
+)  # fmt: skip
+def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    label = "kueue.x-k8s.io/queue-name"
+    name = as_text(as_map(obj.metadata.get("labels")).get(label))
+    queues = [q for q in context.world.by_kind.get("LocalQueue", []) if q.namespace == obj.namespace]
+    if name and queues and name not in [queue.name for queue in queues]:
+        there = ", ".join(sorted(queue.name for queue in queues))
+        yield Hit(("metadata", "labels", label), f"no LocalQueue {name} in {obj.namespace}; there are {there}")
+
+
+@rule(
+    "HF307", "quota-over-capacity", Severity.WARNING, on=Object,
+    what="A ClusterQueue lends more GPUs than the environment can have.",
+    why="Kueue then admits jobs whose pods stay Pending, and they hold quota meanwhile.",
+    source=DOC_KUEUE, fix="lower nominalQuota, or raise the pools and caps",
+    bad="""\
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: gpus}
+spec:
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors: [{name: spot, resources: [{name: nvidia.com/gpu, nominalQuota: "5000"}]}]
+""",
+    good="""\
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: gpus}
+spec:
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors: [{name: spot, resources: [{name: nvidia.com/gpu, nominalQuota: "4"}]}]
+""",
+)  # fmt: skip
+def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "ClusterQueue":
+        return
+    platform = context.platform
+    most = sum(p.max_nodes * p.gpus_per_node for p in platform.pools) + sum(platform.caps.values())
+    for g, group in enumerate(as_list(obj.spec.get("resourceGroups"))):
+        for f, flavor in enumerate(as_list(dig(group, "flavors"))):
+            for r, resource in enumerate(as_list(dig(flavor, "resources"))):
+                lent = quantity(dig(resource, "nominalQuota")) or 0
+                if dig(resource, "name") == GPU_RESOURCE and lent > most:
+                    at = ("spec", "resourceGroups", g, "flavors", f, "resources", r, "nominalQuota")
+                    basis = platform.basis(platform.pools[0], f"all pools and caps together have {most} GPUs")
+                    yield Hit(at, f"lends {lent:g} GPUs", basis)
+
+
+@rule(
+    "HF308", "queued-annotation-deprecated", Severity.ERROR, on=Pod,
+    what="A ProvisioningRequest annotation with the old prefix.",
+    why="cluster-autoscaler.kubernetes.io/ is deprecated for these; the autoscaler reads autoscaling.x-k8s.io/.",
+    source="https://github.com/kubernetes/autoscaler", fix="use the prefix autoscaling.x-k8s.io/", base="job-template",
+    bad="metadata: {annotations: {cluster-autoscaler.kubernetes.io/consume-provisioning-request: request}}",
+    good="metadata: {annotations: {autoscaling.x-k8s.io/consume-provisioning-request: request}}",
+)  # fmt: skip
+def queued_annotation_deprecated(pod: Pod, context: Context) -> Iterator[Hit]:
+    for word in ("consume-provisioning-request", "provisioning-class-name"):
+        key = f"cluster-autoscaler.kubernetes.io/{word}"
+        if key in pod.annotations:
+            yield Hit((*pod.path, "metadata", "annotations", key), f"write autoscaling.x-k8s.io/{word}")

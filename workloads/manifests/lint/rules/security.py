@@ -1,0 +1,261 @@
+"""HF4xx: what Pod Security `restricted` and a shared cluster need from every workload."""
+
+import re
+from collections.abc import Iterator
+
+from workloads.manifests.lint.finding import Hit, Severity
+from workloads.manifests.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
+from workloads.manifests.lint.registry import Context, rule
+
+DOC_PSS = "https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted"
+DOC_IMAGES = "https://kubernetes.io/docs/concepts/containers/images/"
+_SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
+_IMAGE = "registry.example/trainer"
+
+
+def _context(container: Container, field: str) -> object:
+    """A security setting of the container, else of its pod."""
+    own = dig(container.body, "securityContext", field)
+    return dig(container.pod.spec, "securityContext", field) if own is None else own
+
+
+@rule(
+    "HF401", "image-tag-moves", Severity.ERROR, on=Pod,
+    what="An image without a tag, or with :latest.",
+    why="Each restart after an eviction may run another program than the one that wrote the checkpoint.",
+    source=DOC_IMAGES, fix="pin the image by digest", base="container",
+    bad=f"image: {_IMAGE}:latest", good=f"image: {_IMAGE}@sha256:{'1' * 64}",
+)  # fmt: skip
+def image_tag_moves(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        image = as_text(container.body.get("image"))
+        tag = image.rpartition("/")[2].partition(":")[2]
+        if image and "@sha256:" not in image and tag in ("", "latest"):
+            yield Hit((*container.path, "image"), f"{image} is another image tomorrow")
+
+
+@rule(
+    "HF402", "image-without-digest", Severity.WARNING, on=Pod,
+    what="An image pinned by tag only.",
+    why="A tag can be moved, by accident or by an intruder in the registry.",
+    source=DOC_IMAGES, fix="append @sha256:...", base="container",
+    bad=f"image: {_IMAGE}:1.4.2", good=f"image: {_IMAGE}:1.4.2@sha256:{'1' * 64}",
+)  # fmt: skip
+def image_without_digest(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        image = as_text(container.body.get("image"))
+        if image and "@sha256:" not in image and image.rpartition("/")[2].partition(":")[2] not in ("", "latest"):
+            yield Hit((*container.path, "image"), f"{image} can be moved")
+
+
+@rule(
+    "HF403", "no-limits", Severity.ERROR, on=Pod,
+    what="A container without a memory limit or a CPU and memory request.",
+    why="It takes memory from its neighbours, and the autoscaler cannot size a node for it.",
+    source="https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
+    fix="state limits for memory and ephemeral-storage, and requests or limits for cpu", base="container",
+    bad='resources: {limits: {memory: null, cpu: "2"}}', good='resources: {limits: {memory: 8Gi, cpu: "2"}}',
+)  # fmt: skip
+def no_limits(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        missing = [] if container.limit("memory") is not None else ["memory limit"]
+        missing += [f"{name} request" for name in ("cpu", "memory") if container.request(name) is None]
+        if missing:
+            yield Hit(
+                (*container.path, "resources"), f"container {container.name} has no {', '.join(dict.fromkeys(missing))}"
+            )
+
+
+@rule(
+    "HF404", "no-ephemeral-limit", Severity.WARNING, on=Pod,
+    what="A container without a limit on ephemeral storage.",
+    why="Logs and temporary files fill the node's disk, and the kubelet then evicts whoever is largest.",
+    source="https://kubernetes.io/docs/concepts/storage/ephemeral-storage/",
+    fix="state limits.ephemeral-storage", base="container",
+    bad="resources: {limits: {ephemeral-storage: null}}", good="resources: {limits: {ephemeral-storage: 4Gi}}",
+)  # fmt: skip
+def no_ephemeral_limit(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        if container.limit("ephemeral-storage") is None:
+            yield Hit((*container.path, "resources"), f"container {container.name} may fill the node's disk")
+
+
+@rule(
+    "HF405", "may-run-as-root", Severity.WARNING, on=Pod,
+    what="Nothing forbids the container to run as root.",
+    why="Pod Security restricted refuses it, and root in a container is one kernel bug from the node.",
+    source=DOC_PSS, fix="set securityContext.runAsNonRoot: true", base="job-pod",
+    bad="securityContext: {runAsNonRoot: null, seccompProfile: {type: RuntimeDefault}}",
+    good="securityContext: {runAsNonRoot: true}",
+)  # fmt: skip
+def may_run_as_root(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        if _context(container, "runAsNonRoot") is not True or _context(container, "runAsUser") == 0:
+            yield Hit((*container.path, "securityContext"), f"container {container.name} may run as root")
+
+
+@rule(
+    "HF406", "root-filesystem-writable", Severity.WARNING, on=Pod,
+    what="The container's root file system can be written.",
+    why="What is written there is lost at eviction, and an intruder can change the program.",
+    source=DOC_PSS, fix="set readOnlyRootFilesystem: true and mount an emptyDir for /tmp", base="container",
+    bad="securityContext: {readOnlyRootFilesystem: false}", good="securityContext: {readOnlyRootFilesystem: true}",
+)  # fmt: skip
+def root_filesystem_writable(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        if dig(container.body, "securityContext", "readOnlyRootFilesystem") is not True:
+            yield Hit((*container.path, "securityContext"), f"container {container.name} can write its own files")
+
+
+@rule(
+    "HF407", "privileges-not-dropped", Severity.WARNING, on=Pod,
+    what="The container may gain privileges: escalation not off, or capabilities not dropped.",
+    why="Pod Security restricted refuses the pod.",
+    source=DOC_PSS, fix="set allowPrivilegeEscalation: false and capabilities: {drop: [ALL]}", base="container",
+    bad="securityContext: {allowPrivilegeEscalation: null, capabilities: null}",
+    good="securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}",
+)  # fmt: skip
+def privileges_not_dropped(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        own = as_map(container.body.get("securityContext"))
+        dropped = as_list(dig(own, "capabilities", "drop"))
+        if own.get("allowPrivilegeEscalation") is not False or "ALL" not in dropped or own.get("privileged") is True:
+            yield Hit((*container.path, "securityContext"), f"container {container.name} keeps privileges")
+
+
+@rule(
+    "HF408", "no-seccomp", Severity.WARNING, on=Pod,
+    what="No seccomp profile.",
+    why="Pod Security restricted refuses the pod; without a profile every system call is open.",
+    source=DOC_PSS, fix="set securityContext.seccompProfile.type: RuntimeDefault", base="job-pod",
+    bad="securityContext: {seccompProfile: null}", good="securityContext: {seccompProfile: {type: RuntimeDefault}}",
+)  # fmt: skip
+def no_seccomp(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        if dig(_context(container, "seccompProfile"), "type") not in ("RuntimeDefault", "Localhost"):
+            yield Hit((*container.path, "securityContext"), f"container {container.name} has no seccomp profile")
+
+
+@rule(
+    "HF409", "shares-the-host", Severity.ERROR, on=Pod,
+    what="The pod uses the node's network, processes, IPC or files.",
+    why="From there the node's metadata and tokens are within reach. Pod Security baseline refuses it.",
+    source=DOC_PSS, fix="remove it; give data through volumes and services", base="job-pod",
+    bad="hostNetwork: true", good="enableServiceLinks: false",
+)  # fmt: skip
+def shares_the_host(pod: Pod, context: Context) -> Iterator[Hit]:
+    for field in ("hostNetwork", "hostPID", "hostIPC"):
+        if pod.spec.get(field) is True:
+            yield Hit((*pod.at, field), f"{field} is on")
+    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+        if dig(volume, "hostPath") is not None and pod.owner.kind != "DaemonSet":
+            yield Hit((*pod.at, "volumes", index, "hostPath"), "mounts a folder of the node")
+
+
+@rule(
+    "HF410", "token-mounted", Severity.WARNING, on=Pod,
+    what="The Kubernetes token is mounted though nothing says that the pod needs it.",
+    why="Most workloads never call the API server; the token only helps an intruder. Workload Identity works without it.",
+    source="https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/",
+    fix="set automountServiceAccountToken: false, or true where the pod calls the API", base="job-pod",
+    bad="automountServiceAccountToken: null", good="automountServiceAccountToken: false",
+)  # fmt: skip
+def token_mounted(pod: Pod, context: Context) -> Iterator[Hit]:
+    if pod.spec.get("automountServiceAccountToken") is None:
+        yield Hit(pod.at, "mounts a token by default")
+
+
+@rule(
+    "HF411", "default-service-account", Severity.WARNING, on=Pod,
+    what="The pod runs as the namespace's default service account.",
+    why="All pods of the namespace then share whatever one of them was granted.",
+    source="https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity",
+    fix="set serviceAccountName to the role's account", base="job-pod",
+    bad="serviceAccountName: default", good="serviceAccountName: trainer",
+)  # fmt: skip
+def default_service_account(pod: Pod, context: Context) -> Iterator[Hit]:
+    if pod.spec.get("serviceAccountName", pod.spec.get("serviceAccount")) in (None, "", "default"):
+        yield Hit((*pod.at, "serviceAccountName"), "runs as the default service account")
+
+
+@rule(
+    "HF412", "namespace-not-restricted", Severity.WARNING, on=Object,
+    what="A namespace without the label that enforces Pod Security restricted.",
+    why="Without it nothing stops a privileged pod in the namespace.",
+    source=DOC_PSS, fix="label it pod-security.kubernetes.io/enforce: restricted",
+    bad="apiVersion: v1\nkind: Namespace\nmetadata: {name: training}\n",
+    good="apiVersion: v1\nkind: Namespace\nmetadata:\n  name: training\n"
+         "  labels: {pod-security.kubernetes.io/enforce: restricted}\n",
+)  # fmt: skip
+def namespace_not_restricted(obj: Object, context: Context) -> Iterator[Hit]:
+    level = dig(obj.metadata, "labels", "pod-security.kubernetes.io/enforce")
+    if obj.kind == "Namespace" and not obj.name.startswith("kube-") and level != "restricted":
+        yield Hit(("metadata", "labels"), f"enforces {level or 'nothing'}")
+
+
+@rule(
+    "HF413", "namespace-unsaid", Severity.WARNING, on=Object,
+    what="A workload without a namespace, or in `default`.",
+    why="Quotas, policies and identities are bound to namespaces; in default there are none.",
+    source="infra/contract/names.py", fix="state metadata.namespace", base="job",
+    bad="metadata: {namespace: null}", good="metadata: {namespace: training}",
+)  # fmt: skip
+def namespace_unsaid(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.pods and obj.namespace in ("", "default"):
+        yield Hit(("metadata", "namespace"), "stands in the namespace default")
+
+
+def _policy(to: str) -> str:
+    return ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: egress, namespace: training}\n"
+            f"spec: {{podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{to}]}}]}}\n")  # fmt: skip
+
+
+@rule(
+    "HF414", "egress-open", Severity.WARNING, on=Object,
+    what="A NetworkPolicy that lets pods reach every address.",
+    why="A compromised pod can then send data and checkpoints anywhere, and reach the node's metadata server.",
+    source="https://cloud.google.com/kubernetes-engine/docs/how-to/network-policy",
+    fix="name the ranges and ports",
+    bad=_policy("{ipBlock: {cidr: 0.0.0.0/0}}"), good=_policy("{ipBlock: {cidr: 199.36.153.4/30}}"),
+)  # fmt: skip
+def egress_open(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "NetworkPolicy":
+        return
+    for index, egress in enumerate(as_list(obj.spec.get("egress"))):
+        listed = as_list(dig(egress, "to"))
+        everywhere = any(dig(peer, "ipBlock", "cidr") in ("0.0.0.0/0", "::/0") for peer in listed)
+        if isinstance(egress, dict) and (everywhere or (not listed and not egress.get("ports"))):
+            yield Hit(("spec", "egress", index), "reaches every address")
+
+
+@rule(
+    "HF415", "remote-code", Severity.ERROR, on=Pod,
+    what="A flag that lets a downloaded model run its own code.",
+    why="Whoever can change the model then runs code with the pod's identity.",
+    source="https://huggingface.co/docs/transformers/models#custom-models",
+    fix="remove the flag, or vendor the code", base="container",
+    bad="command: [python, -m, server, --trust-remote-code]", good="command: [python, -m, server]",
+)  # fmt: skip
+def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for key in ("command", "args"):
+            for index, word in enumerate(as_list(container.body.get(key))):
+                if re.search(r"trust[-_]remote[-_]code(?!=(0|false))", str(word), re.IGNORECASE):
+                    yield Hit((*container.path, key, index), "runs code that comes with a model")
+
+
+@rule(
+    "HF416", "secret-in-manifest", Severity.ERROR, on=Pod,
+    what="A secret as the literal value of an environment variable.",
+    why="It is in git, in etcd, and in every `kubectl describe`.",
+    source="https://cloud.google.com/secret-manager/docs/secret-manager-managed-csi-component",
+    fix="read it from a Secret by secretKeyRef, or from Secret Manager", base="container",
+    bad="env: [{name: HF_TOKEN, value: hf_abcdefgh}]",
+    good="env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]",
+)  # fmt: skip
+def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for index, item in enumerate(as_list(container.body.get("env"))):
+            name, value = as_text(dig(item, "name")), as_text(dig(item, "value"))
+            if value and _SECRET_NAME.search(name) and not value.startswith(("$(", "${", "<", "/")):
+                yield Hit((*container.path, "env", index, "value"), f"{name} holds a literal value")
