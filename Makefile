@@ -52,9 +52,45 @@ fmt: setup ## Format and mend what ruff can
 lock: setup ## Locks of every dependency group, with hashes and without addresses
 	@$(PY) .ci/lock.py
 
+.PHONY: test-cluster test-node test-gpu test-cloud kill-matrix
+test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
+	@$(PY) -m tests.tiers cluster
+
+test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
+	@$(PY) -m tests.tiers node
+
+test-gpu: setup ## Pinned staging and nccl (a GPU)
+	@$(PY) -m tests.tiers gpu
+
+kill-matrix: setup ## 212 kills of the trainer, 500 of batch workers (an hour)
+	@$(PY) -m tests.bench.kill_matrix
+	@$(PY) -m tests.bench.batch_kills
+
+.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring
+bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
+	@$(PY) -m tests.bench.synth
+
+bench-checkpoint: setup tools
+	@$(PY) -m tests.bench.checkpoint
+
+bench-training: setup
+	@$(PY) -m tests.bench.training
+
+bench-batch: setup
+	@$(PY) -m tests.bench.batch
+
+bench-placement: setup
+	@$(PY) -m tests.bench.placement $(if $(TRACES),--traces $(TRACES))
+
+bench-cluster: setup tools
+	@$(PY) -m tests.bench.cluster
+
+bench-monitoring: setup tools
+	@$(PY) -m tests.bench.monitoring
+
 ##@ Platform (ENV=example|dev|prod)
 
-.PHONY: synth plan rules
+.PHONY: synth plan rules doctor snapshots bootstrap deploy diff destroy
 synth: setup ## Terraform JSON of every stack of ENV
 	@$(PY) -m infra synth $(ENV)
 
@@ -63,6 +99,24 @@ plan: setup provider ## Real plan of ENV into out/plan/ENV
 
 rules: setup ## What the platform refuses, with reasons
 	@$(PY) -m infra rules
+
+doctor: setup ## What a deployment of ENV needs and lacks
+	@$(PY) -m infra doctor $(ENV)
+
+snapshots: setup provider ## Record the plan inventories and addresses anew
+	@$(PY) -m tests.plan.inventory
+
+bootstrap: setup ## Make the bucket that keeps Terraform's state of ENV
+	@$(PY) -m infra bootstrap $(ENV)
+
+deploy: setup cdktf-cli ## Deploy ENV
+	@$(PY) -m infra deploy $(ENV)
+
+diff: setup cdktf-cli ## What a deployment of ENV would change
+	@$(PY) -m infra diff $(ENV)
+
+destroy: setup cdktf-cli ## Destroy ENV; stops while anything is protected
+	@$(PY) -m infra destroy $(ENV)
 
 ##@ Tools
 

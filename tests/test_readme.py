@@ -17,6 +17,18 @@ def test_every_make_target_of_the_readme_exists(target: str) -> None:
     assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), f"make {target} is in README.md but not in Makefile"
 
 
+def test_every_make_target_that_a_message_or_a_page_names_exists() -> None:
+    pages = [
+        *ROOT.glob("*/**/*.md"),
+        *(f for p in ("infra", "workloads", "monitoring", "tests") for f in (ROOT / p).rglob("*.py")),
+    ]
+    for page in pages:
+        if ".venv" in page.parts or ".node" in page.parts:
+            continue
+        for target in re.findall(r"`make ([a-z][a-z-]+)", page.read_text()):
+            assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), f"{page.relative_to(ROOT)} names make {target}"
+
+
 def test_every_documented_target_is_phony_or_a_file() -> None:
     phony = set(" ".join(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)).split())
     documented = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE))
