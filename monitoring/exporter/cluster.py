@@ -6,7 +6,7 @@ those that have been; of each object only the few fields below are kept.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -59,17 +59,22 @@ class Cluster:
         name = found["metadata"]["name"]
         before = self.nodes.get(name)
         if change == "DELETED":
+            if before and _is_taken(found):
+                self._take(name)
             self.nodes.pop(name, None)
-            if before and not before.taken and before.capacity == SPOT and _is_taken(found):
-                self._count(before)
             return
         now = _node(found)
         self.nodes[name] = now
         self.preempted.setdefault((now.pool, now.zone), 0)
-        if now.taken and now.capacity == SPOT and not (before and before.taken):
-            self._count(now)
+        if before and before.taken:
+            self.nodes[name] = replace(now, taken=True)
+        elif now.taken:
+            self._take(name)
 
     def pod(self, change: str, found: Mapping[str, Any]) -> None:
+        if _ended_by_kubelet(found):
+            # Often the first sign: the pod's condition comes before the node's.
+            self._take((found.get("spec") or {}).get("nodeName") or "")
         uid = found["metadata"]["uid"]
         done = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if change == "DELETED" or done:
@@ -100,9 +105,15 @@ class Cluster:
         for (namespace, budget), missing in self.budgets.items():
             yield sample("disruption_budget_shortfall", missing, namespace=namespace, budget=budget)
 
-    def _count(self, node: Node) -> None:
-        key = node.pool, node.zone
-        self.preempted[key] = self.preempted.get(key, 0) + 1
+    def _take(self, name: str) -> None:
+        """Each Spot node counts once, however many signs it gives."""
+        node = self.nodes.get(name)
+        if node is None or node.taken:
+            return
+        self.nodes[name] = replace(node, taken=True)
+        if node.capacity == SPOT:
+            key = node.pool, node.zone
+            self.preempted[key] = self.preempted.get(key, 0) + 1
 
     def _nodes(self, now_s: float) -> Iterable[Sample]:
         oldest: dict[str, float] = defaultdict(float)
@@ -168,6 +179,15 @@ def _is_taken(found: Mapping[str, Any]) -> bool:
         c.get("type") == "Ready"
         and c.get("status") != "True"
         and any(r in (c.get("message") or "") for r in SHUTDOWN_REASONS)
+        for c in conditions
+    )
+
+
+def _ended_by_kubelet(pod: Mapping[str, Any]) -> bool:
+    """The kubelet ends pods for one reason that sets this: its node is shutting down."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(
+        c.get("type") == "DisruptionTarget" and c.get("status") == "True" and c.get("reason") == "TerminationByKubelet"
         for c in conditions
     )
 

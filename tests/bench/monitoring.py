@@ -1,0 +1,169 @@
+"""`python -m tests.bench.monitoring`: a ledger of a million events, and the exporter beside a large control plane.
+
+The exporter runs as a process of its own. Detection lag is from the notice to a pod on a Spot node until the
+counter under /metrics rises. Prints a table, and as the last line one JSON object whose `goals` are true or false.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra import environments
+from monitoring.events import parse
+from monitoring.ledger import ledgers
+from tests.bench.cluster_jobs import KINDS
+from tests.cluster.sim import nodes, storm
+from tests.cluster.sim.control_plane import ControlPlane, Scale
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.monitoring import sample
+from workloads.jobs.api import Api
+
+LEDGER_GOAL_S, LAG_GOAL_S = 5.0, 5.0
+GANG, WRITERS = 100, 16
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def million_events(count: int) -> dict[str, float]:
+    """Lines of many jobs that are killed and come back; reading and accounting timed apart."""
+    kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(400))
+    one = sample.encoded(sample.training("job", total=20_000, every=20, kills=kills))
+    text = b"\n".join(one)
+    lines: list[bytes] = []
+    while len(lines) < count:
+        lines += text.replace(b'"job": "job"', b'"job": "job-%d"' % len(lines)).split(b"\n")
+    lines = lines[:count]
+    began = time.perf_counter()
+    reading = parse(lines)
+    read = time.perf_counter()
+    found = ledgers(reading.events)
+    done = time.perf_counter()
+    assert all(sum(x.totals_us().values()) == x.wall_us for x in found)
+    return {"events": len(lines), "jobs": len(found), "read_s": read - began, "ledger_s": done - read}
+
+
+@contextmanager
+def exporter(kubeconfig: Path, port: int, every_s: float) -> Iterator[int]:
+    command = [sys.executable, "-m", "monitoring", "export", "--kubeconfig", str(kubeconfig)]
+    command += ["--port", str(port), "--every-s", str(every_s)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def metric(port: int, name: str) -> float:
+    """Sum over its series; below zero while nothing is served."""
+    try:
+        with OPENER.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            rows = answer.read().decode().splitlines()
+    except OSError:
+        return -1.0
+    values = [float(row.rpartition(" ")[2]) for row in rows if row.startswith(f"holdfast_{name}")]
+    return sum(values) if values else -1.0
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: float) -> dict[str, float]:
+    pool = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+    kind = next(kind for kind in KINDS if kind.name == "per-index")
+    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), Scale(lease_s=40, parallelism=8))
+    try:
+        kubeconfig = plane.start()
+        api = Api(kubeconfig)
+        world = World(api, "bench")
+        world.create()
+        names = [f"node-{n}" for n in range(count)]
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(
+                writers.map(lambda name: api.create(nodes.NODES, nodes.node(pool, name, labels=world.selector)), names)
+            )
+        until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
+        for n in range(pods // GANG):
+            kind.create(world, pool, f"job-{n}", GANG)
+        bound = min(pods, count * pool.gpus_per_node)
+        until("pods run", lambda: running(world) >= bound, limit_s)
+        return measured(api, kubeconfig, port, losses, bound, pods)
+    finally:
+        plane.stop()
+        shutil.rmtree(plane.folder, ignore_errors=True)
+
+
+def running(world: World) -> int:
+    return sum(job["status"].get("ready") or 0 for job in world.api.items(world.path("jobs", "/apis/batch/v1")))
+
+
+def measured(api: Api, kubeconfig: Path, port: int, losses: int, bound: int, pods: int) -> dict[str, float]:
+    victims = sorted({pod["spec"]["nodeName"] for pod in api.items("/api/v1/pods") if pod["spec"].get("nodeName")})
+    with exporter(kubeconfig, port, every_s=1.0) as pid:
+        began = time.monotonic()
+        until("the exporter has seen the cluster", lambda: metric(port, "exporter_heartbeat_seconds") > 0 or None, 120)
+        first_s, cpu, started = time.monotonic() - began, cpu_s(pid), time.monotonic()
+        lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
+        elapsed = time.monotonic() - started
+        return {
+            "nodes": len(list(api.items(nodes.NODES))) + losses,
+            "pods": pods,
+            "pods_running": bound,
+            "first_pass_s": first_s,
+            "lag_p50_s": statistics.median(lags),
+            "lag_p99_s": statistics.quantiles(lags, n=100)[98],
+            "losses": losses,
+            "cpu_share": (cpu_s(pid) - cpu) / elapsed,
+            "rss_mib": rss_mib(pid),
+        }
+
+
+def lag(api: Api, port: int, victim: str, expected: int) -> float:
+    """One node is taken; the clock starts before the notice is written."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as taking:
+        gone = taking.submit(storm.preempt, api, [victim])
+        until(f"{expected} preemptions are told", lambda: metric(port, "preemptions_total") >= expected or None, 60)
+        seen = time.monotonic() - began
+        gone.result()
+    return seen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=5000)
+    parser.add_argument("--losses", type=int, default=100)
+    parser.add_argument("--port", type=int, default=19_400)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a step may take")
+    args = parser.parse_args()
+    ledger = million_events(args.events)
+    cluster = beside_a_cluster(args.nodes, args.pods, args.losses, args.port, args.limit) if args.nodes else {}
+    for name, value in (ledger | cluster).items():
+        print(f"{name:>16} {value:12.3f}")
+    goals = {"ledger_of_a_million_events_under_5_s": ledger["ledger_s"] < LEDGER_GOAL_S}
+    if cluster:
+        goals["detection_lag_p99_under_5_s"] = cluster["lag_p99_s"] < LAG_GOAL_S
+    print(json.dumps({"bench": "monitoring", "figures": ledger | cluster, "goals": goals}))
+
+
+if __name__ == "__main__":
+    main()

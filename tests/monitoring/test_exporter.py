@@ -1,0 +1,220 @@
+"""What the exporter says of a cluster and of jobs, and that its memory follows what exists."""
+
+import gc
+import json
+import threading
+import tracemalloc
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitoring.exporter.cluster import Cluster
+from monitoring.exporter.jobs import Jobs
+from monitoring.exporter.main import Exporter
+from tests.monitoring import sample
+from tests.monitoring.sample import EPOCH, line
+
+BORN = "2026-11-21T00:00:00Z"
+NOW = 1_795_219_200.0 + 3600  # an hour later
+SPOT = {"cloud.google.com/gke-spot": "true"}
+
+
+def node(name: str, *, labels: dict[str, str] = SPOT, ready: str = "True", message: str = "", ends: str = "") -> Any:
+    extra = {"cloud.google.com/gke-nodepool": "spot-l4", "topology.kubernetes.io/zone": "us-central1-a"}
+    annotations = {"node.gke.io/machine-termination-datetime": ends} if ends else {}
+    return {
+        "metadata": {"name": name, "labels": labels | extra, "annotations": annotations, "creationTimestamp": BORN},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": ready, "message": message}]},
+    }
+
+
+def pod(
+    uid: str, *, on: str = "", namespace: str = "training", phase: str = "Pending", owner: str = "Job", **more: Any
+) -> Any:
+    waiting = {"type": "PodScheduled", "status": "False", "lastTransitionTime": BORN}
+    labels = {"jobset.sigs.k8s.io/jobset-name": "run-7"} if namespace == "training" else {}
+    return {
+        "metadata": {"uid": uid, "namespace": namespace, "labels": labels, "ownerReferences": [{"kind": owner}]},
+        "spec": {
+            "nodeName": on,
+            "nodeSelector": more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
+        },
+        "status": {"phase": phase, "conditions": more.get("conditions", [] if on else [waiting])},
+    }
+
+
+def said(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
+    return {tuple(v for _, v in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric}
+
+
+ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
+
+
+def test_a_preempted_node_counts_once_whatever_tells_of_it_first() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
+    cluster.node("MODIFIED", node("a", ready="False", message="node is shutting down"))
+    cluster.node("DELETED", node("a", ready="False", message="node is shutting down"))
+    assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
+
+
+@pytest.mark.parametrize(
+    "shut", [node("a", ready="False", message="container runtime is down"), node("a", ready="True")]
+)
+def test_a_node_that_is_scaled_down_or_sick_is_no_preemption(shut: Any) -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    cluster.node("MODIFIED", shut)
+    cluster.node("DELETED", shut)
+    assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
+
+
+def test_an_on_demand_node_that_shuts_down_is_no_preemption() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a", labels={}))
+    cluster.node("MODIFIED", node("a", labels={}, ready="False", message="node is shutting down"))
+    assert sum(said(cluster, "preemptions_total").values()) == 0
+
+
+def test_the_longest_wait_is_told_by_capacity_and_accelerator_and_falls_to_zero() -> None:
+    cluster = Cluster()
+    cluster.pod("ADDED", pod("p"))
+    assert said(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 3600}
+    cluster.node("ADDED", node("a"))
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Running"))
+    assert said(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 0}
+
+
+def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    cluster.node("ADDED", node("b", labels={}))
+    cluster.pod("ADDED", pod("dns", on="a", namespace="kube-system", owner="ReplicaSet"))
+    cluster.pod("ADDED", pod("proxy", on="a", namespace="kube-system", owner="DaemonSet"))
+    cluster.pod("ADDED", pod("dns2", on="b", namespace="kube-system", owner="ReplicaSet"))
+    assert said(cluster, "system_pods_on_interruptible")["kube-system",] == 1
+
+
+def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a", ends="2026-11-21T03:00:00Z"))
+    cluster.node("ADDED", node("b", ends="2026-11-21T05:00:00Z"))
+    for uid, on in (("p", "a"), ("q", "b")):
+        cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
+    assert said(cluster, "node_end_seconds") == {("run-7",): 2 * 3600}
+
+
+def test_a_broken_budget_tells_how_many_are_missing() -> None:
+    cluster = Cluster()
+    budget = {
+        "metadata": {"namespace": "serving", "name": "server"},
+        "status": {"desiredHealthy": 3, "currentHealthy": 1},
+    }
+    cluster.budget("ADDED", budget)
+    assert said(cluster, "disruption_budget_shortfall") == {("server", "serving"): 2}
+    cluster.budget("DELETED", budget)
+    assert said(cluster, "disruption_budget_shortfall") == {}
+
+
+def test_what_vanished_while_nobody_watched_is_forgotten() -> None:
+    cluster = Cluster()
+    for uid in ("p", "q"):
+        cluster.pod("ADDED", pod(uid))
+    cluster.forget_all_but("pods", {"q"})
+    assert set(cluster.pods) == {"q"}
+
+
+def test_memory_is_flat_over_ten_thousand_pods() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+
+    def churn(first: int, count: int) -> int:
+        for n in range(first, first + count):
+            cluster.pod("ADDED", pod(f"uid-{n}", on="a", phase="Running"))
+            cluster.pod("MODIFIED", pod(f"uid-{n}", on="a", phase="Succeeded"))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    after_some = churn(0, 500)
+    after_all = churn(500, 10_000)
+    tracemalloc.stop()
+    assert cluster.pods == {}
+    assert after_all - after_some < 50_000  # five bytes a pod
+
+
+def jobs_of(folder: Path, *lines: Any) -> Jobs:
+    sample.write(folder / "a.jsonl", lines)
+    jobs = Jobs(folder)
+    jobs.read()
+    return jobs
+
+
+def values(jobs: Jobs, now: float) -> dict[str, float]:
+    return {s.metric: s.value for s in jobs.samples(now)}
+
+
+def test_commit_age_and_its_usual_interval(tmp_path: Path) -> None:
+    rows = [
+        line(EPOCH, "start", rank=0),
+        *(line(EPOCH + t, "commit", step=t, seconds=1, bytes=1) for t in (10, 40, 70, 130)),
+    ]
+    found = values(jobs_of(tmp_path, *rows), EPOCH + 200)
+    assert (found["last_commit_age_seconds"], found["commit_interval_seconds"]) == (70, 30)
+
+
+def test_a_job_without_a_commit_ages_from_its_start_and_a_complete_one_does_not(tmp_path: Path) -> None:
+    assert values(jobs_of(tmp_path, line(EPOCH, "start", rank=0)), EPOCH + 50)["last_commit_age_seconds"] == 50
+    done = jobs_of(tmp_path, line(EPOCH, "start", rank=0), line(EPOCH + 5, "exit", code=0, step=9))
+    assert "last_commit_age_seconds" not in values(done, EPOCH + 50)
+
+
+def test_crashes_count_until_the_next_commit_and_evictions_never(tmp_path: Path) -> None:
+    ends = [line(EPOCH + n, "exit", code=code, step=1, process=f"p{n}") for n, code in enumerate((70, 143, 137, 1, 75))]
+    assert values(jobs_of(tmp_path, *ends), EPOCH + 9)["fruitless_restarts"] == 3
+    saved = jobs_of(tmp_path, *ends, line(EPOCH + 8, "commit", step=2, seconds=1, bytes=1))
+    assert values(saved, EPOCH + 9)["fruitless_restarts"] == 0
+
+
+def test_files_are_followed_and_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, line(EPOCH, "start", rank=0))
+    text = json.dumps(line(EPOCH + 5, "commit", step=1, seconds=1, bytes=1))
+    with (tmp_path / "a.jsonl").open("a") as handle:
+        handle.write(text[:20])
+        handle.flush()
+        jobs.read()
+        assert not jobs.problems
+        handle.write(text[20:] + "\n")
+    jobs.read()
+    assert values(jobs, EPOCH + 6)["last_commit_age_seconds"] == 1
+    assert not jobs.problems
+
+
+def test_a_silent_job_is_dropped_after_a_week(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, line(EPOCH, "start", rank=0))
+    assert list(jobs.samples(EPOCH + 8 * 86_400)) == []
+    assert jobs.jobs == {}
+
+
+def test_one_pass_is_served_to_prometheus(tmp_path: Path) -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    jobs = jobs_of(tmp_path, *sample.training("run-7", kills=((13.0, "SIGKILL"),)))
+    exporter = Exporter(cluster, threading.Lock(), jobs, lambda: EPOCH + 100)
+    exporter.gather()
+    server, thread = exporter.newest.serve(0)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
+        text = answer.read().decode()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert 'holdfast_preemptions_total{pool="spot-l4",zone="us-central1-a"} 0.0' in text
+    [beat] = [row for row in text.splitlines() if row.startswith("holdfast_exporter_heartbeat_seconds ")]
+    assert float(beat.split()[1]) == EPOCH + 100
+    assert 'holdfast_goodput_ratio{job="run-7"} 0.8' in text
