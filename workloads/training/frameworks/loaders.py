@@ -1,0 +1,49 @@
+"""accelerate's loader, set to begin at a batch of the run, with workers that leave SIGTERM to the trainer."""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Position:
+    """Epoch and batch follow from a count alone; the shuffle of an epoch is seeded by its number."""
+
+    def __init__(self, loader: Any, batch: int) -> None:
+        self._loader = loader
+        self._epoch, within = divmod(batch, len(loader))
+        # Making an iterator draws a seed from torch's random stream, which the run that was interrupted in
+        # the middle of this epoch had drawn long before.
+        self._stream = torch.get_rng_state() if within else None
+        loader.skip_batches = within
+        # The trainer and the loader both set the epoch, each from a count that began at 0.
+        inner: Any = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
+        for target in filter(lambda part: hasattr(part, "set_epoch"), (loader, inner)):
+            target.set_epoch = self._ours(target.set_epoch)
+        source = getattr(loader, "base_dataloader", loader)
+        source.worker_init_fn = Shielded(source.worker_init_fn)
+
+    def first_batch_drawn(self) -> None:
+        if self._stream is not None:
+            torch.set_rng_state(self._stream)
+            self._stream = None
+
+    def epoch_over(self) -> None:
+        self._epoch += 1
+        self._loader.skip_batches = 0
+
+    def _ours(self, set_epoch: Callable[[int], None]) -> Callable[[int], None]:
+        return lambda _: set_epoch(self._epoch)
+
+
+class Shielded:
+    """A worker's start that makes it leave SIGTERM to the trainer; a class, so that spawned workers can have it."""
+
+    def __init__(self, then: Callable[[int], object] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self._then is not None:
+            self._then(worker)
