@@ -134,6 +134,7 @@ def _certificates(operator: Operator, plane: ControlPlane) -> Path:
     folder = etc / (operator.fixed_certificates or "certs")
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in (("tls.crt", plane.authority.certificate), ("tls.key", plane.authority.key)):
+        (folder / name).touch(mode=0o600)
         (folder / name).write_bytes(source(operator.name).read_bytes())
     return folder
 
