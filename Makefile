@@ -57,7 +57,7 @@ test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
 
 test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
-	@$(PY) -m tests.tiers node
+	@$(PY) -m tests.node.install && $(PY) -m tests.tools.build kubelet && $(PY) -m tests.tiers node
 
 test-gpu: setup ## Pinned staging and nccl (a GPU)
 	@$(PY) -m tests.tiers gpu
