@@ -116,3 +116,30 @@ def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
     if pods and all(context.place(pod).on_spot for pod in pods):
         yield Hit(("spec", "selector"), "its pods run on Spot, where preemption does not ask a budget")
+
+
+@rule(
+    "HF134", "pdb-needs-count-for-jobs", Severity.ERROR, on=Object,
+    what="A PodDisruptionBudget over pods of a Job with maxUnavailable or a percentage.",
+    why="Both need the controller's total, and a Job has no scale: the budget fails to sync and blocks every eviction.",
+    source=DOC_PDB + "#arbitrary-controllers-and-selectors", fix="write minAvailable as a number",
+    bad="""\
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: train, namespace: training, annotations: {holdfast.dev/reason: gang}}
+spec: {maxUnavailable: 1, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {matchLabels: {app: train}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: training}
+spec: {template: {metadata: {labels: {app: train}}, spec: {containers: [{name: main, image: train}]}}}
+""",
+    good=_example(_GOOD.replace("maxUnavailable: 1", "minAvailable: 1")),
+)  # fmt: skip
+def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "PodDisruptionBudget":
+        return
+    pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
+    field = "minAvailable" if as_text(obj.spec.get("minAvailable")) else "maxUnavailable"
+    if any(pod.job for pod in pods) and obj.spec.get(field) is not None:
+        yield Hit(("spec", field), "has no total to count from: its pods belong to a Job")

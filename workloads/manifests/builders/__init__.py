@@ -1,0 +1,1 @@
+"""Environment -> Kubernetes objects. Models of the `kubernetes` client where it has them, dicts for CRDs; no text."""

@@ -1,0 +1,142 @@
+"""A pod that meets Pod Security `restricted`. All workloads are made here, so that none can forget a setting."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubernetes import client
+
+from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool
+from infra.contract.telemetry import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
+from workloads.manifests.builders.site import Site
+
+USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
+TMP = "/tmp"
+RUN_DIR = "/run/holdfast"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    cpu: str
+    memory: str
+    disk: str = "4Gi"
+    gpus: int = 0
+
+    def limits(self) -> dict[str, str]:
+        limits = {"cpu": self.cpu, "memory": self.memory, "ephemeral-storage": self.disk}
+        return limits | ({GPU_RESOURCE: str(self.gpus)} if self.gpus else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What differs between pods."""
+
+    name: str
+    role: str
+    """Image and service account."""
+    command: list[str]
+    size: Size
+    pool: Pool | None
+    """None lets auto-provisioning find an ordinary on-demand node."""
+    priority: str
+    grace_s: int
+    job: str = ""
+    selector: dict[str, str] = field(default_factory=dict[str, str])
+    """Beside the pool's."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    secrets: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Variable -> (Secret, key)."""
+    calls_kubernetes: bool = False
+    restart: str | None = None
+    ports: list[int] = field(default_factory=list[int])
+    volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
+    """Volume and where it is mounted, read-only."""
+    annotations: dict[str, str] = field(default_factory=dict[str, str])
+    probe: str = ""
+    """Path answered on the first port."""
+
+
+def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
+    labels = {"app.kubernetes.io/name": work.name, "app.kubernetes.io/part-of": "holdfast"}
+    scratch = [(_scratch("tmp", "1Gi"), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
+    volumes = scratch + work.volumes
+    spec = client.V1PodSpec(
+        automount_service_account_token=work.calls_kubernetes,
+        enable_service_links=False,
+        service_account_name=work.role,
+        priority_class_name=work.priority,
+        restart_policy=work.restart,
+        termination_grace_period_seconds=work.grace_s,
+        node_selector=_selector(work) or None,
+        tolerations=work.pool.tolerations() if work.pool else None,
+        security_context=client.V1PodSecurityContext(
+            run_as_non_root=True,
+            run_as_user=USER,
+            run_as_group=USER,
+            fs_group=USER,
+            seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault"),
+        ),
+        volumes=[volume for volume, _ in volumes],
+        containers=[_container(site, work, volumes)],
+    )
+    return client.V1PodTemplateSpec(
+        metadata=client.V1ObjectMeta(labels=labels, annotations=work.annotations or None), spec=spec
+    )
+
+
+def _selector(work: Work) -> dict[str, str]:
+    return (work.pool.selector() if work.pool else {}) | work.selector
+
+
+def _scratch(name: str, size: str) -> client.V1Volume:
+    return client.V1Volume(name=name, empty_dir=client.V1EmptyDirVolumeSource(size_limit=size))
+
+
+def _container(site: Site, work: Work, volumes: list[tuple[client.V1Volume, str]]) -> client.V1Container:
+    limits = work.size.limits()
+    probe = _probe(work) if work.probe else None
+    return client.V1Container(
+        name="main",
+        image=site.image(work.role),
+        image_pull_policy="Always",
+        command=work.command,
+        env=[*_env(work)],
+        ports=[client.V1ContainerPort(container_port=port) for port in work.ports] or None,
+        resources=client.V1ResourceRequirements(limits=limits, requests=limits),
+        liveness_probe=probe,
+        readiness_probe=probe,
+        security_context=client.V1SecurityContext(
+            allow_privilege_escalation=False,
+            privileged=False,
+            read_only_root_filesystem=True,
+            run_as_non_root=True,
+            run_as_user=USER,
+            run_as_group=USER,
+            capabilities=client.V1Capabilities(drop=["ALL"]),
+        ),
+        volume_mounts=[_mount(volume, path) for volume, path in volumes],
+    )
+
+
+def _mount(volume: Any, path: str) -> client.V1VolumeMount:
+    read_only = None if volume.empty_dir else True
+    return client.V1VolumeMount(name=volume.name, mount_path=path, read_only=read_only)
+
+
+def _probe(work: Work) -> client.V1Probe:
+    get = client.V1HTTPGetAction(path=work.probe, port=work.ports[0])
+    return client.V1Probe(http_get=get, period_seconds=15, failure_threshold=4)
+
+
+def _env(work: Work) -> list[client.V1EnvVar]:
+    values = {ENV_RUN_DIR: RUN_DIR, "HOME": TMP} | work.env
+    if work.job:
+        values[ENV_JOB] = work.job
+    if work.pool and work.pool.interruptible and LABEL_FLEX_START not in work.selector:
+        values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
+    node = client.V1ObjectFieldSelector(field_path="spec.nodeName")
+    listed = [client.V1EnvVar(name=name, value=value) for name, value in sorted(values.items())]
+    listed.append(client.V1EnvVar(name=ENV_NODE, value_from=client.V1EnvVarSource(field_ref=node)))
+    for name, (secret, key) in sorted(work.secrets.items()):
+        source = client.V1EnvVarSource(secret_key_ref=client.V1SecretKeySelector(name=secret, key=key))
+        listed.append(client.V1EnvVar(name=name, value_from=source))
+    return listed

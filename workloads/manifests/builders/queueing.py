@@ -1,0 +1,126 @@
+"""Kueue: how many GPUs of each capacity are lent at once, and the ComputeClasses that fall back."""
+
+from collections.abc import Iterator
+
+from infra.contract.capacity import Capacity
+from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
+from infra.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_POOL_CLASS, Pool
+from workloads.manifests.builders.site import Body, Site, meta, plain
+
+API = "kueue.x-k8s.io/v1beta2"
+QUEUES = {
+    "spot": (Capacity.SPOT,),
+    "flex": (Capacity.FLEX_START,),
+    "queued": (Capacity.QUEUED,),
+    "on-demand": (Capacity.ON_DEMAND,),
+}
+
+
+def objects(site: Site) -> Iterator[Body]:
+    for flavors in _flavors(site).values():
+        yield from (flavor for flavor, _ in flavors)
+    yield from _provisioning()
+    for queue, flavors in _flavors(site).items():
+        if flavors:
+            yield _cluster_queue(queue, flavors)
+            for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+                body = _body("LocalQueue", queue, namespace)
+                yield body | {"spec": {"clusterQueue": queue}}
+    yield from _compute_classes(site)
+
+
+def _body(kind: str, name: str, namespace: str | None = None) -> Body:
+    return {"apiVersion": API, "kind": kind, "metadata": plain(meta(name, namespace))}
+
+
+def _flavors(site: Site) -> dict[str, list[tuple[Body, int]]]:
+    """Queue -> flavors with the GPUs that each lends. The numbers come from the environment's quotas and caps."""
+    found: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES}
+    for group in site.env.groups:
+        queue = next(q for q, capacities in QUEUES.items() if group.capacity in capacities)
+        gpus = site.env.quota_gpus(group.name)
+        if gpus and group.capacity in (Capacity.SPOT, Capacity.ON_DEMAND):
+            labels = {LABEL_POOL_CLASS: group.name}
+            tolerations = [taint.toleration() for taint in group.taints()]
+            found[queue].append((_flavor(f"{queue}-{group.name}", labels, tolerations), gpus))
+    for cap in site.env.auto_provisioning.accelerators:
+        # Both draw on one cap, so each may have half: together they cannot be promised more than exists.
+        for queue, gpus in (("flex", cap.max_gpus - cap.max_gpus // 2), ("queued", cap.max_gpus // 2)):
+            labels = {LABEL_ACCELERATOR: cap.accelerator, LABEL_FLEX_START: "true"}
+            found[queue].append((_flavor(f"{queue}-{cap.accelerator}", labels, []), gpus))
+    return found
+
+
+def _flavor(name: str, labels: dict[str, str], tolerations: list[dict[str, str]]) -> Body:
+    spec: Body = {"nodeLabels": labels}
+    return _body("ResourceFlavor", name) | {"spec": spec | ({"tolerations": tolerations} if tolerations else {})}
+
+
+def _cluster_queue(name: str, flavors: list[tuple[Body, int]]) -> Body:
+    resources = [
+        {
+            "name": flavor["metadata"]["name"],
+            "resources": [
+                {"name": GPU_RESOURCE, "nominalQuota": str(gpus)},
+                {"name": "cpu", "nominalQuota": str(gpus * 100)},
+                {"name": "memory", "nominalQuota": f"{gpus * 400}Gi"},
+                {"name": "ephemeral-storage", "nominalQuota": f"{gpus * 400}Gi"},
+            ],
+        }
+        for flavor, gpus in flavors
+    ]
+    spec: Body = {
+        "namespaceSelector": {"matchLabels": {"app.kubernetes.io/part-of": "holdfast"}},
+        "cohortName": "gpus",
+        "queueingStrategy": "BestEffortFIFO",
+        # Higher priority first within the queue; what was lent to a neighbour comes back when its owner needs it.
+        "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+        "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
+        "resourceGroups": [
+            {"coveredResources": [GPU_RESOURCE, "cpu", "memory", "ephemeral-storage"], "flavors": resources}
+        ],
+    }
+    if name == "queued":
+        spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": "queued"}]}
+    return _body("ClusterQueue", name) | {"spec": spec}
+
+
+def _provisioning() -> Iterator[Body]:
+    """A gang is admitted when Google has all its nodes, never before."""
+    yield _body("ProvisioningRequestConfig", "queued") | {
+        "spec": {"provisioningClassName": "queued-provisioning.gke.io", "managedResources": [GPU_RESOURCE]}
+    }
+    yield _body("AdmissionCheck", "queued") | {
+        "spec": {
+            "controllerName": "kueue.x-k8s.io/provisioning-request",
+            "parameters": {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "queued"},
+        }
+    }
+
+
+def _compute_classes(site: Site) -> Iterator[Body]:
+    """One for each accelerator: every Spot machine type, then flex-start, then on-demand."""
+    for cap in site.env.auto_provisioning.accelerators:
+        pools = [p for p in site.env.pools() if p.accelerator == cap.accelerator]
+        spot = [p for p in pools if p.capacity is Capacity.SPOT]
+        if spot:
+            priorities = [_priority(pool, site) | {"spot": True} for pool in spot]
+            priorities.append(
+                _priority(spot[0], site) | {"flexStart": {"enabled": True}, "capacityCheckWaitTimeSeconds": 900}
+            )
+            priorities.append(_priority(spot[0], site))
+            yield {
+                "apiVersion": "cloud.google.com/v1",
+                "kind": "ComputeClass",
+                "metadata": plain(meta(cap.accelerator)),
+                "spec": {
+                    "nodePoolAutoCreation": {"enabled": True},
+                    "whenUnsatisfiable": "DoNotScaleUp",
+                    "priorities": priorities,
+                },
+            }
+
+
+def _priority(pool: Pool, site: Site) -> Body:
+    body: Body = {"machineType": pool.machine_type, "gpu": {"type": pool.accelerator, "count": pool.gpus_per_node}}
+    return body | ({"location": {"zones": list(pool.zones)}} if pool.zones else {})

@@ -1,0 +1,162 @@
+"""Namespaces and what bounds them: identities, quotas, network policies, priorities, disruption budgets."""
+
+from collections.abc import Iterator
+
+from kubernetes import client
+
+from infra.contract import names
+from workloads.manifests.builders.site import Body, Site, meta, plain
+
+PSS = {
+    f"pod-security.kubernetes.io/{mode}{suffix}": value
+    for mode in ("enforce", "audit", "warn")
+    for suffix, value in (("", "restricted"), ("-version", "latest"))
+}
+# Google's APIs inside the VPC (restricted.googleapis.com, private.googleapis.com), and the metadata server that
+# Workload Identity answers on.
+GOOGLE_APIS = ("199.36.153.4/30", "199.36.153.8/30")
+METADATA = "169.254.169.254/32"
+METADATA_PORTS = (80, 988)
+RENDEZVOUS_PORT = 29_500
+POSTGRES_PORT = 5_432
+EXPORTER_PORT = 9_400
+# name -> (value, preempts others, what it is for). None reaches the system classes at 2,000,000,000.
+PRIORITIES = {
+    "spot-workload-low": (-5, False, "Work on Spot: yields to everything that says nothing"),
+    "flex-workload": (0, False, "Work on flex-start: waits in Google's queue, pushes nobody out"),
+    "serving": (1_000, True, "Online serving on demand"),
+    "platform": (10_000, True, "Exporter and maintenance"),
+}
+
+
+def namespaces(site: Site) -> Iterator[Body]:
+    for role, name in names.KSA_NAMESPACES.items():
+        yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=PSS)))
+        yield _account(site, role, name)
+        yield from _bounds(site, name)
+        yield from _policies(site, role, name)
+
+
+def _account(site: Site, role: str, namespace: str) -> Body:
+    bound = {"iam.gke.io/gcp-service-account": site.env.service_account_email(role)}
+    account = client.V1ServiceAccount(
+        api_version="v1",
+        kind="ServiceAccount",
+        metadata=meta(role, namespace, annotations=bound),
+        automount_service_account_token=False,
+    )
+    return plain(account)
+
+
+def _bounds(site: Site, namespace: str) -> Iterator[Body]:
+    gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in site.env.pools())
+    gpus += sum(cap.max_gpus for cap in site.env.auto_provisioning.accelerators)
+    hard = {"pods": "2000", "requests.nvidia.com/gpu": str(0 if namespace == names.NAMESPACE_MONITORING else gpus)}
+    quota = client.V1ResourceQuota(
+        api_version="v1",
+        kind="ResourceQuota",
+        metadata=meta("ceiling", namespace),
+        spec=client.V1ResourceQuotaSpec(hard=hard),
+    )
+    default = {"memory": "512Mi", "ephemeral-storage": "1Gi"}
+    item = client.V1LimitRangeItem(
+        type="Container", default=default, default_request={"cpu": "100m", "memory": "256Mi"}
+    )
+    limits = client.V1LimitRange(
+        api_version="v1",
+        kind="LimitRange",
+        metadata=meta("defaults", namespace),
+        spec=client.V1LimitRangeSpec(limits=[item]),
+    )
+    yield plain(quota)
+    yield plain(limits)
+
+
+def _policies(site: Site, role: str, namespace: str) -> Iterator[Body]:
+    yield _policy("default-deny", namespace, ["Ingress", "Egress"], None, None)
+    dns = _egress(["53/UDP", "53/TCP"], [_kube_system()])
+    apis = _egress(["443/TCP"], [_block(cidr) for cidr in GOOGLE_APIS])
+    metadata = _egress([f"{port}/TCP" for port in METADATA_PORTS], [_block(METADATA)])
+    egress = [dns, apis, metadata]
+    if role == "batch":
+        egress.append(_egress([f"{POSTGRES_PORT}/TCP"], [_block(site.env.network.database_cidr)]))
+    yield _policy("egress-named", namespace, ["Egress"], None, egress)
+    if role == "trainer":
+        inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector())
+        ports = [client.V1NetworkPolicyPort(port=1_024, end_port=65_535, protocol="TCP")]
+        ingress = [client.V1NetworkPolicyIngressRule(_from=[inside], ports=ports)]
+        outward = [client.V1NetworkPolicyEgressRule(to=[inside], ports=ports)]
+        yield _policy("gang", namespace, ["Ingress", "Egress"], ingress, outward)
+    if role == "exporter":
+        yield from _exporter_policies(site, namespace)
+
+
+def _exporter_policies(site: Site, namespace: str) -> Iterator[Body]:
+    """It watches the API server, and managed Prometheus scrapes it."""
+    collectors = client.V1LabelSelector(match_labels={"kubernetes.io/metadata.name": "gmp-system"})
+    scrape = client.V1NetworkPolicyIngressRule(
+        _from=[client.V1NetworkPolicyPeer(namespace_selector=collectors)],
+        ports=[client.V1NetworkPolicyPort(port=EXPORTER_PORT, protocol="TCP")],
+    )
+    api = _egress(["443/TCP"], [_block(site.env.network.nodes_cidr), _block(site.env.network.services_cidr)])
+    yield _policy("exporter", namespace, ["Ingress", "Egress"], [scrape], [api])
+
+
+def _policy(name: str, namespace: str, types: list[str], ingress: object, egress: object) -> Body:
+    spec = client.V1NetworkPolicySpec(
+        pod_selector=client.V1LabelSelector(), policy_types=types, ingress=ingress, egress=egress
+    )
+    policy = client.V1NetworkPolicy(
+        api_version="networking.k8s.io/v1", kind="NetworkPolicy", metadata=meta(name, namespace), spec=spec
+    )
+    body = plain(policy)
+    body["spec"].setdefault("podSelector", {})
+    return body
+
+
+def _egress(ports: list[str], peers: list[client.V1NetworkPolicyPeer]) -> client.V1NetworkPolicyEgressRule:
+    listed = [port.split("/") for port in ports]
+    return client.V1NetworkPolicyEgressRule(
+        to=peers, ports=[client.V1NetworkPolicyPort(port=int(number), protocol=kind) for number, kind in listed]
+    )
+
+
+def _block(cidr: str) -> client.V1NetworkPolicyPeer:
+    return client.V1NetworkPolicyPeer(ip_block=client.V1IPBlock(cidr=cidr))
+
+
+def _kube_system() -> client.V1NetworkPolicyPeer:
+    labels = {"kubernetes.io/metadata.name": "kube-system"}
+    return client.V1NetworkPolicyPeer(namespace_selector=client.V1LabelSelector(match_labels=labels))
+
+
+def priorities() -> Iterator[Body]:
+    for name, (value, preempts, description) in PRIORITIES.items():
+        yield plain(
+            client.V1PriorityClass(
+                api_version="scheduling.k8s.io/v1",
+                kind="PriorityClass",
+                metadata=meta(name),
+                value=value,
+                description=description,
+                global_default=False,
+                preemption_policy="PreemptLowerPriority" if preempts else "Never",
+            )
+        )
+
+
+def budget(name: str, namespace: str, app: str, reason: str, keep: int | None = None) -> Body:
+    """One pod at a time may go. `keep`, a count, is for pods of Jobs: for them Kubernetes knows no total."""
+    return plain(
+        client.V1PodDisruptionBudget(
+            api_version="policy/v1",
+            kind="PodDisruptionBudget",
+            metadata=meta(name, namespace, annotations={"holdfast.dev/reason": reason}),
+            spec=client.V1PodDisruptionBudgetSpec(
+                max_unavailable=1 if keep is None else None,
+                min_available=keep,
+                unhealthy_pod_eviction_policy="AlwaysAllow",
+                selector=client.V1LabelSelector(match_labels={"app.kubernetes.io/name": app}),
+            ),
+        )
+    )

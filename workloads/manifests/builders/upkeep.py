@@ -1,0 +1,150 @@
+"""What keeps watch: the exporter, the reader that proves checkpoints, the data volume."""
+
+from collections.abc import Iterator
+
+from kubernetes import client
+
+from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
+from infra.contract.names import NAMESPACE_MONITORING, NAMESPACE_TRAINING
+from workloads.manifests.builders.pods import Size, Work, template
+from workloads.manifests.builders.site import Body, Site, meta, plain
+from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
+
+RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
+
+
+def objects(site: Site) -> Iterator[Body]:
+    yield exporter(site)
+    yield from _watching_rights()
+    yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
+    yield verifier(site)
+    yield from data_volume(site)
+
+
+def exporter(site: Site) -> Body:
+    env = site.env
+    words = ["python", "-m", "monitoring", "export", "--project", env.project, "--location", env.region]
+    work = Work(
+        name="exporter",
+        role="exporter",
+        command=[*words, "--cluster", env.cluster_name, "--port", str(EXPORTER_PORT)],
+        size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
+        pool=site.system,
+        priority="platform",
+        grace_s=30,
+        calls_kubernetes=True,
+        ports=[EXPORTER_PORT],
+        probe="/metrics",
+        annotations=RULE,
+    )
+    deployment = client.V1Deployment(
+        api_version="apps/v1",
+        kind="Deployment",
+        metadata=meta("exporter", NAMESPACE_MONITORING),
+        spec=client.V1DeploymentSpec(
+            replicas=1,
+            # Two at once would count every preemption twice.
+            strategy=client.V1DeploymentStrategy(type="Recreate"),
+            selector=client.V1LabelSelector(match_labels={"app.kubernetes.io/name": "exporter"}),
+            template=template(site, work),
+        ),
+    )
+    return plain(deployment)
+
+
+def _watching_rights() -> Iterator[Body]:
+    rules = [
+        client.V1PolicyRule(api_groups=[""], resources=["pods", "nodes", "events"], verbs=["get", "list", "watch"]),
+        client.V1PolicyRule(api_groups=["batch"], resources=["jobs"], verbs=["get", "list", "watch"]),
+        client.V1PolicyRule(api_groups=["jobset.x-k8s.io"], resources=["jobsets"], verbs=["get", "list", "watch"]),
+        client.V1PolicyRule(api_groups=["policy"], resources=["poddisruptionbudgets"], verbs=["get", "list", "watch"]),
+    ]
+    api = "rbac.authorization.k8s.io"
+    yield plain(
+        client.V1ClusterRole(
+            api_version=f"{api}/v1", kind="ClusterRole", metadata=meta("holdfast-exporter"), rules=rules
+        )
+    )
+    yield plain(
+        client.V1ClusterRoleBinding(
+            api_version=f"{api}/v1",
+            kind="ClusterRoleBinding",
+            metadata=meta("holdfast-exporter"),
+            role_ref=client.V1RoleRef(api_group=api, kind="ClusterRole", name="holdfast-exporter"),
+            subjects=[client.RbacV1Subject(kind="ServiceAccount", name="exporter", namespace=NAMESPACE_MONITORING)],
+        )
+    )
+
+
+def verifier(site: Site) -> Body:
+    """Reads the newest checkpoints back, byte for byte: a backup that was never restored is a hope."""
+    work = Work(
+        name="verify-checkpoints",
+        role="trainer",
+        command=["python", "-m", "workloads", "checkpoints", "list", site.checkpoints],
+        size=Size(cpu="1", memory="2Gi"),
+        pool=None,
+        priority="platform",
+        grace_s=30,
+        restart="Never",
+        annotations=RULE,
+    )
+    spec = client.V1JobSpec(
+        backoff_limit=1,
+        active_deadline_seconds=3 * 3600,
+        ttl_seconds_after_finished=86_400,
+        template=template(site, work),
+    )
+    cron = client.V1CronJob(
+        api_version="batch/v1",
+        kind="CronJob",
+        metadata=meta("verify-checkpoints", NAMESPACE_TRAINING),
+        spec=client.V1CronJobSpec(
+            schedule="17 3 * * *",
+            time_zone="Etc/UTC",
+            concurrency_policy="Forbid",
+            starting_deadline_seconds=3600,
+            successful_jobs_history_limit=3,
+            failed_jobs_history_limit=3,
+            job_template=client.V1JobTemplateSpec(spec=spec),
+        ),
+    )
+    return plain(cron)
+
+
+def data_volume(site: Site) -> Iterator[Body]:
+    """Datasets, read-only, through Cloud Storage FUSE. Checkpoints never go through it."""
+    bucket = site.env.bucket("data")
+    driver = client.V1CSIPersistentVolumeSource(
+        driver="gcsfuse.csi.storage.gke.io", volume_handle=bucket, read_only=True,
+        volume_attributes={"mountOptions": "implicit-dirs"},
+    )  # fmt: skip
+    claim = client.V1ObjectReference(kind="PersistentVolumeClaim", name="data", namespace=NAMESPACE_TRAINING)
+    yield plain(
+        client.V1PersistentVolume(
+            api_version="v1",
+            kind="PersistentVolume",
+            metadata=meta("data"),
+            spec=client.V1PersistentVolumeSpec(
+                access_modes=["ReadOnlyMany"],
+                capacity={"storage": "1Ti"},
+                persistent_volume_reclaim_policy="Retain",
+                storage_class_name="",
+                claim_ref=claim,
+                csi=driver,
+            ),
+        )
+    )
+    yield plain(
+        client.V1PersistentVolumeClaim(
+            api_version="v1",
+            kind="PersistentVolumeClaim",
+            metadata=meta("data", NAMESPACE_TRAINING),
+            spec=client.V1PersistentVolumeClaimSpec(
+                access_modes=["ReadOnlyMany"],
+                storage_class_name="",
+                volume_name="data",
+                resources=client.V1VolumeResourceRequirements(requests={"storage": "1Ti"}),
+            ),
+        )
+    )
