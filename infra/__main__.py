@@ -163,6 +163,15 @@ def destroy(env: Env, yes: Yes = False) -> None:
     raise typer.Exit(path.destroy(load(env), yes=yes))
 
 
+@app.command("lock-provider")
+def lock_provider() -> None:
+    """Record the provider's checksums for Linux and macOS in infra/provider.lock.hcl; needs the registry."""
+    from infra.ops import provider_lock
+    from infra.ops.synth import ROOT
+
+    print(provider_lock.write().relative_to(ROOT))
+
+
 @app.command()
 def bootstrap(
     env: Env, dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands only.")] = False

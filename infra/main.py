@@ -6,6 +6,7 @@ whatever the environment says, for plans without a project. CDKTF_OUTDIR is the 
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 from infra import cdk
@@ -15,6 +16,9 @@ from infra.environments import Environment, load
 from infra.environments import names as environment_names
 from infra.rules import require_clean
 from infra.stacks import AreaStack
+
+# Checksums of the provider on every platform, written by `python -m infra lock-provider`.
+LOCK = Path(__file__).with_name("provider.lock.hcl")
 
 
 def build(app: cdk.App, environment: Environment) -> None:
@@ -38,6 +42,9 @@ def main() -> None:
     for name in chosen:
         build(app, load(name))
     app.synth()
+    if LOCK.exists() and os.environ.get("HOLDFAST_STATE") != "local":
+        for stack in Path(outdir, "stacks").iterdir():
+            shutil.copy(LOCK, stack / ".terraform.lock.hcl")
 
 
 if __name__ == "__main__":

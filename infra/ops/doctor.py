@@ -3,7 +3,7 @@
 import importlib.metadata
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -33,11 +33,12 @@ class Check:
 
 Probe = Callable[[Environment], tuple[bool, str, str]]
 """Whether it is well, what was found, how to mend it. Raises Unjudged where it cannot tell."""
+Probes = Sequence[tuple[str, Probe]]
 
 
-def examine(environment: Environment) -> Iterator[Check]:
-    """One check after the other, as they come."""
-    for name, probe in (*LOCAL, *account_checks()):
+def examine(environment: Environment, probes: Probes | None = None) -> Iterator[Check]:
+    """One check after the other, as they come; this machine and the project unless told which."""
+    for name, probe in probes if probes is not None else (*LOCAL, *account_checks()):
         try:
             ok, found, fix = probe(environment)
         except Unjudged as error:
@@ -98,7 +99,7 @@ def _rules(environment: Environment) -> tuple[bool, str, str]:
     return not broken, ", ".join(broken) or "no rule broken", f"python -m infra check {environment.name}"
 
 
-LOCAL: tuple[tuple[str, Probe], ...] = (
+LOCAL: Probes = (
     ("python", _python),
     ("cdktf library", _bindings),
     ("node", _node),

@@ -20,6 +20,7 @@ from infra.contract.errors import InputError, Unjudged
 REGISTRIES = ("registry.terraform.io", "registry.opentofu.org")
 # Nobody listens there, so a connection fails at once. Without it an offline provider retries for five minutes.
 DEAD_PROXY = "http://127.0.0.1:1"
+QUIET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,11 @@ def connected() -> Engine:
     return Engine(command=command(), environment=os.environ | _quiet())
 
 
+def direct() -> Engine:
+    """For checksums: the registry itself, no mirror."""
+    return Engine(command=command(), environment=os.environ | QUIET)
+
+
 def offline() -> Engine:
     """For plan: no credentials leave, no address outside is asked."""
     kept = {k: v for k, v in os.environ.items() if not k.upper().startswith(("GOOGLE_", "CLOUDSDK_", "GCLOUD_"))}
@@ -111,12 +117,25 @@ def cut_off(engine: Engine) -> Engine:
 
 
 def _quiet() -> dict[str, str]:
-    quiet = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0"}
+    quiet = dict(QUIET)
     folder = mirror()
     # A configuration of the caller's own, with a mirror of theirs perhaps, is left in force.
     if folder and not Path(os.environ.get("TF_CLI_CONFIG_FILE", "/nonexistent")).is_file():
-        quiet["TF_CLI_CONFIG_FILE"] = str(_configuration(folder))
+        quiet["TF_CLI_CONFIG_FILE"] = str(_configuration(_for_both_engines(folder)))
     return quiet
+
+
+def _for_both_engines(folder: Path) -> Path:
+    """A view of the mirror in which OpenTofu, which asks another registry for the same provider, finds it too."""
+    view = _private_folder() / "mirror"
+    for package in folder.glob("registry.terraform.io/*/*/*/*"):
+        for registry in REGISTRIES:
+            link = view / registry / package.relative_to(folder / REGISTRIES[0])
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink() or link.readlink() != package:
+                link.unlink(missing_ok=True)
+                link.symlink_to(package)
+    return view
 
 
 def _configuration(folder: Path) -> Path:

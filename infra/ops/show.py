@@ -27,7 +27,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     width = None if sys.stdout.isatty() else 1_000
-    Console(width=width, highlight=False, soft_wrap=False).print(table)
+    Console(width=width, highlight=False, markup=False).print(table)
 
 
 def pools(environment: Environment, as_json: bool) -> None:

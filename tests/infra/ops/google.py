@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SCRIPT = """#!{python}
+SCRIPT = """#!{python} -IS
 import json, sys
 words = sys.argv[1:]
 with open({calls!r}, "a") as calls:

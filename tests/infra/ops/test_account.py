@@ -9,7 +9,7 @@ import pytest
 from infra.contract.errors import EXIT_FINDINGS, EXIT_STOPPED, InputError
 from infra.ops import deploy, leftovers
 from infra.ops.account import account_checks
-from infra.ops.doctor import Verdict, examine
+from infra.ops.doctor import LOCAL, Verdict, examine
 from infra.ops.show import doctor as show_doctor
 from infra.ops.show import leftovers as show_leftovers
 from infra.specs.network import APIS
@@ -35,8 +35,7 @@ def healthy(gcloud: Gcloud) -> Gcloud:
 
 
 def verdicts() -> dict[str, tuple[Verdict, str, str]]:
-    names = {name for name, _ in account_checks()}
-    return {c.name: (c.verdict, c.found, c.fix) for c in examine(ENVIRONMENT) if c.name in names}
+    return {c.name: (c.verdict, c.found, c.fix) for c in examine(ENVIRONMENT, account_checks())}
 
 
 def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy: Gcloud) -> None:
@@ -67,9 +66,17 @@ def test_doctor_says_how_to_mend_what_is_broken(
 def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
     found = verdicts()
     assert found["project"][0] is Verdict.UNKNOWN and "permission denied" in found["project"][1]
-    checks = [c for c in examine(ENVIRONMENT) if c.name == "project"]
+    checks = [c for c in examine(ENVIRONMENT, account_checks()) if c.name == "project"]
     assert show_doctor(checks, as_json=True) == 3
     assert '"not judged"' in capsys.readouterr().out
+
+
+def test_doctor_examines_this_machine_too() -> None:
+    found = {c.name: c for c in examine(ENVIRONMENT, LOCAL)}
+    assert found["python"].verdict is found["rules"].verdict is found["placeholders"].verdict is Verdict.OK
+    unsettled = {c.name: c for c in examine(replace(ENVIRONMENT, project_id="CHANGE-ME"), LOCAL)}
+    assert unsettled["placeholders"].verdict is Verdict.BROKEN
+    assert "infra/environments/example.py" in unsettled["placeholders"].fix
 
 
 def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:

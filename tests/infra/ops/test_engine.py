@@ -1,0 +1,97 @@
+"""Which engine is taken, where it finds the provider, and what it may reach."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from infra.contract.errors import InputError, Unjudged
+from infra.ops import engine
+
+
+def program(folder: Path, name: str) -> None:
+    path = folder / name
+    path.write_text('#!/bin/sh\necho \'{"terraform_version": "1.9.8"}\'\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """PATH with nothing of ours, and a cache that is the test's own."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", os.pathsep.join([str(folder), "/usr/bin", "/bin"]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("HOLDFAST_ENGINE", "HOLDFAST_PROVIDER_MIRROR", "TF_CLI_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def test_opentofu_is_taken_where_terraform_is_not(empty_path: Path) -> None:
+    program(empty_path, "tofu")
+    assert engine.command() == ("tofu",)
+    assert engine.offline().version() == ("tofu", (1, 9, 8))
+    program(empty_path, "terraform")
+    assert engine.command() == ("terraform",)
+
+
+def test_the_callers_choice_comes_first_and_must_exist(empty_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(empty_path, "terraform")
+    program(empty_path, "tofu")
+    monkeypatch.setenv("HOLDFAST_ENGINE", "tofu")
+    assert engine.command() == ("tofu",)
+    monkeypatch.setenv("HOLDFAST_ENGINE", "terrafrom")
+    with pytest.raises(InputError, match="HOLDFAST_ENGINE"):
+        engine.command()
+
+
+def test_the_wheel_becomes_a_program_that_only_this_user_may_write(empty_path: Path) -> None:
+    script = Path(engine.program())
+    assert os.access(script, os.X_OK) and stat.S_IMODE(script.stat().st_mode) == 0o700
+    assert stat.S_IMODE(script.parent.stat().st_mode) == 0o700
+    assert "bundled_terraform.py" in script.read_text()
+
+
+def test_both_engines_find_the_provider_in_a_mirror(
+    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "mirror/registry.terraform.io/hashicorp/google/7.39.0/linux_amd64"
+    package.mkdir(parents=True)
+    (package / "provider").touch()
+    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
+    for _ in range(2):  # a second time finds its own links
+        file = Path(engine.offline().environment["TF_CLI_CONFIG_FILE"])
+    view = Path(file.read_text().split('path    = "')[1].split('"')[0])
+    for registry in engine.REGISTRIES:
+        assert (view / registry / "hashicorp/google/7.39.0/linux_amd64/provider").exists()
+        assert f'"{registry}/hashicorp/*"' in file.read_text()
+
+
+def test_a_configuration_of_the_callers_own_is_left_in_force(
+    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mirror").mkdir()
+    own = tmp_path / "own.tfrc"
+    own.touch()
+    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
+    monkeypatch.setenv("TF_CLI_CONFIG_FILE", str(own))
+    assert engine.offline().environment["TF_CLI_CONFIG_FILE"] == str(own)
+
+
+def test_a_plan_carries_no_credentials_and_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/secret.json")
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "real-token")
+    monkeypatch.setenv("NO_PROXY", "*")
+    variables = engine.cut_off(engine.offline()).environment
+    assert "GOOGLE_APPLICATION_CREDENTIALS" not in variables and "NO_PROXY" not in variables
+    assert variables["GOOGLE_OAUTH_ACCESS_TOKEN"] == "offline"
+    assert variables["HTTPS_PROXY"] == variables["https_proxy"] == engine.DEAD_PROXY
+
+
+def test_what_a_failing_engine_said_reaches_the_user(empty_path: Path, tmp_path: Path) -> None:
+    path = empty_path / "terraform"
+    path.write_text("#!/bin/sh\necho 'Error: no such provider' >&2\nexit 1\n")
+    path.chmod(0o700)
+    with pytest.raises(Unjudged, match="no such provider"):
+        engine.offline().run(tmp_path, "plan")
