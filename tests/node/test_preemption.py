@@ -1,5 +1,7 @@
 """How the real kubelet ends a pod, by every way a pod ends, and what the Job controller makes of it."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -141,6 +143,14 @@ def test_a_machine_leaves_no_process_mount_or_cgroup(lab: Lab, world: World, spo
     assert not [pid for pid in inside if alive(pid)]
     assert Path("/proc/mounts").read_text() == mounts
     assert not list(CGROUPS.glob(f"*/{machine.config.cgroup}")) and machine.config.cgroup.startswith(CGROUP_PREFIX)
+
+
+def test_a_killed_test_run_takes_its_machines_with_it(lab: Lab, world: World, spot: Pool) -> None:
+    machine = lab.boot("spot-a", spot)
+    wait_up(lab, start(world, pods.shell(spot, pods.DEAF)))
+    inside = descendants(machine.pid)
+    os.kill(machine.pid, signal.SIGKILL)  # as the kernel does to it when the test run dies
+    until("nothing of it lives", lambda: not any(alive(pid) for pid in inside))
 
 
 def descendants(pid: int) -> list[int]:
