@@ -3,9 +3,11 @@
 import typer
 
 from infra.contract.errors import EXIT_CODES_HELP, run_door
+from workloads.checkpoint.cli import app as checkpoints
 from workloads.drill.cli import demo
 from workloads.inference.cli import app as batch
 from workloads.jobs.cli import explain, list_jobs, submit
+from workloads.manifests.cli import lint, render, rules
 from workloads.training.cli import app as train
 
 app = typer.Typer(
@@ -21,6 +23,10 @@ app.command("list")(list_jobs)
 app.command("explain")(explain)
 app.add_typer(train, name="train")
 app.add_typer(batch, name="batch")
+app.add_typer(checkpoints, name="checkpoints")
+app.command("render")(render)
+app.command("lint")(lint)
+app.command("rules")(rules)
 
 if __name__ == "__main__":
     run_door(app)
