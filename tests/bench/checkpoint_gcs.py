@@ -21,10 +21,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mib", type=int, required=True)
+    parser.add_argument("--bucket", required=True)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    # Before gcsfs is imported: it would ask for the kind of bucket by gRPC, which the emulator does not speak.
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
     dist.init_process_group("gloo")
-    bucket = "bench"
+    bucket = options.bucket
     if dist.get_rank() == 0:
         gcs.Client().create_bucket(bucket)
     dist.barrier()

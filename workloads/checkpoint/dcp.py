@@ -79,7 +79,7 @@ class HoldfastWriter(StorageWriter):
             tensors=tuple(piece.part for piece in pieces),
             values=values,
         )
-        job = Job(save=1, length=len(stream), shard_bytes=self._tuning.shard_bytes, manifest=manifest)
+        job = Job(save=1, length=len(stream), shard_bytes=self._tuning.shard_size(len(stream)), manifest=manifest)
         self._own = upload(self._storage, memoryview(stream.numpy().data), job, parallel=self._tuning.parallel)
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(index=item.index, size_in_bytes=0, storage_data=None) for item in plan.items])

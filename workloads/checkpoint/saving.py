@@ -109,7 +109,7 @@ class Saver:
             Job(
                 save=self._save,
                 length=length,
-                shard_bytes=self._tuning.shard_bytes,
+                shard_bytes=self._tuning.shard_size(length),
                 manifest=manifest,
                 replace=replace,
             ),

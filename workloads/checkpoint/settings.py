@@ -8,6 +8,7 @@ from typing import Literal
 from infra.contract.errors import InputError
 
 MIB = 1 << 20
+MIN_SHARD_BYTES = 8 * MIB
 
 Every = int | str
 Cadence = tuple[Literal["steps", "seconds", "auto"], float]
@@ -19,8 +20,8 @@ class Tuning:
     """What few users change."""
 
     shard_bytes: int = 64 * MIB
-    """Size of one object. Bounded, so that each is one request and many go in parallel."""
-    parallel: int = 4
+    """Most bytes of one object. Bounded, so that each is one request and many go in parallel."""
+    parallel: int = 8
     """Objects in flight per rank, writing and reading."""
     keep_every: int = 0
     """Beside the newest `keep`, keep every checkpoint whose step is a multiple; 0: none."""
@@ -37,6 +38,11 @@ class Tuning:
     """Floor and ceiling of every="auto"."""
     niceness: int = 5
     """Of the uploader process."""
+
+    def shard_size(self, length: int) -> int:
+        """A stream too short for `parallel` full shards is cut smaller, so that it too goes in parallel."""
+        share = -(-length // self.parallel)
+        return min(self.shard_bytes, max(MIN_SHARD_BYTES, -(-share // MIB) * MIB))
 
     def __post_init__(self) -> None:
         _between("shard_bytes", self.shard_bytes, 4096, 1024 * MIB)

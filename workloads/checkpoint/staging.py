@@ -31,8 +31,8 @@ class Staging:
         """Make room for `pieces` and touch every page, in the background."""
         if stream_bytes(pieces) > self.bytes:
             self._grow(stream_bytes(pieces))
-            cuda = any(piece.local.is_cuda for piece in pieces)
-            self._toucher = threading.Thread(target=self._touch, args=(cuda,), name="stage-touch", daemon=True)
+            device = next((piece.local.device for piece in pieces if piece.local.is_cuda), None)
+            self._toucher = threading.Thread(target=self._touch, args=(device,), name="stage-touch", daemon=True)
             self._toucher.start()
 
     def stage(self, pieces: list[Piece]) -> int:
@@ -76,10 +76,11 @@ class Staging:
         self._buffer = torch.frombuffer(mmap.mmap(self.descriptor, length), dtype=torch.uint8)
         self.bytes = length
 
-    def _touch(self, cuda: bool) -> None:
+    def _touch(self, device: torch.device | None) -> None:
         self._buffer.zero_()
-        if cuda:
-            code = _cudart().cudaHostRegister(self._buffer.data_ptr(), self.bytes, 0)
+        if device is not None:
+            with torch.cuda.device(device):  # a thread begins on GPU 0, whose memory a context would take
+                code = _cudart().cudaHostRegister(self._buffer.data_ptr(), self.bytes, 0)
             self._pinned = int(code) == 0  # not pinned is slower, not wrong
 
     def _join(self) -> None:

@@ -1,0 +1,96 @@
+"""Retention keeps verified checkpoints, never counts what nobody committed, and may be killed anywhere."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from infra.contract import names
+from workloads.checkpoint.catalogue import committed_steps
+from workloads.checkpoint.checksum import crc32c
+from workloads.checkpoint.format import Commit, Manifest, digest_of
+from workloads.checkpoint.local import LocalStorage
+from workloads.checkpoint.retention import Policy, retain
+
+RUN = "r"
+HOUR_S = 3600.0
+
+
+def put(storage: LocalStorage, name: str, data: bytes) -> None:
+    view = memoryview(bytearray(data))
+    storage.put(name, view, crc32c(view))
+
+
+def attempt(storage: LocalStorage, step: int, token: str, *, committed: bool) -> None:
+    put(storage, names.shard_object(RUN, step, token, 0, 0), b"shard")
+    manifest = Manifest(
+        run=RUN, step=step, attempt=token, rank=0, world_size=1, shards=(), tensors=(), values={}
+    ).encode()
+    put(storage, names.manifest_object(RUN, step, token, 0), manifest)
+    if committed:
+        commit = Commit(
+            run=RUN,
+            step=step,
+            attempt=token,
+            world_size=1,
+            total_bytes=5,
+            created=0,
+            manifests=(digest_of(manifest),),
+        )
+        put(storage, names.commit_object(RUN, step), commit.encode())
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage.open(str(tmp_path))
+
+
+def test_the_newest_are_kept_and_every_nth(storage: LocalStorage) -> None:
+    for step in range(10, 100, 10):
+        attempt(storage, step, f"{step:012x}", committed=True)
+    retain(storage, RUN, Policy(keep=2, keep_every=40))
+    assert committed_steps(storage, RUN) == [90, 80, 40]
+    assert {found.name.split("/")[1] for found in storage.list(RUN)} == {
+        "step-0000000040",
+        "step-0000000080",
+        "step-0000000090",
+    }
+
+
+def test_attempts_without_a_commit_push_out_no_checkpoint(storage: LocalStorage) -> None:
+    attempt(storage, 10, "a" * 12, committed=True)
+    for step in range(20, 100, 10):
+        attempt(storage, step, "b" * 12, committed=False)
+    retain(storage, RUN, Policy(keep=3, orphan_age_s=HOUR_S))
+    assert committed_steps(storage, RUN) == [10]
+    assert len({found.name.split("/")[1] for found in storage.list(RUN)}) == 9
+
+
+def test_attempts_without_a_commit_go_when_they_are_old(storage: LocalStorage, tmp_path: Path) -> None:
+    attempt(storage, 10, "a" * 12, committed=True)
+    attempt(storage, 10, "b" * 12, committed=False)
+    attempt(storage, 20, "c" * 12, committed=False)
+    attempt(storage, 30, "d" * 12, committed=False)
+    for path in tmp_path.rglob("step-000000002*/**/*"):
+        os.utime(path, (0, 0))
+    for path in tmp_path.rglob("b" * 12 + "/*"):
+        os.utime(path, (0, 0))
+    retain(storage, RUN, Policy(keep=3, orphan_age_s=HOUR_S))
+    assert {found.name.split("/")[2] for found in storage.list(RUN)} == {"a" * 12, "d" * 12, "COMMIT.json"}
+
+
+def test_a_commit_that_cannot_be_read_is_no_reason_to_delete(storage: LocalStorage, tmp_path: Path) -> None:
+    for step in (10, 20):
+        attempt(storage, step, "a" * 12, committed=True)
+    (tmp_path / names.commit_object(RUN, 20)).write_text("{")
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (0, 0))
+    retain(storage, RUN, Policy(keep=1, orphan_age_s=HOUR_S))
+    assert len(list(storage.list(f"{RUN}/step-0000000020"))) == 3
+    assert len(list(storage.list(f"{RUN}/step-0000000010"))) == 3
+
+
+def test_of_a_step_that_goes_the_commit_goes_first(storage: LocalStorage) -> None:
+    for step in (10, 20):
+        attempt(storage, step, "a" * 12, committed=True)
+    assert retain(storage, RUN, Policy(keep=1))[0] == names.commit_object(RUN, 10)
