@@ -3,17 +3,23 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from infra.contract.errors import EXIT_CODES_HELP
 from infra.contract.lifecycle import DEFAULT_WINDOW
 
+if TYPE_CHECKING:
+    from workloads.inference.run import Broker
+
 app = typer.Typer(help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
+Topic = Annotated[str, typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL.")]
+Subscription = Annotated[str, typer.Option(help="Its subscription (projects/P/subscriptions/S).")]
+DeadTopic = Annotated[str, typer.Option(help="Topic that dead letters are also published to.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
@@ -50,16 +56,24 @@ def migrate(database: Database = "") -> None:
 @app.command()
 def enqueue(
     job: Job,
-    source: Annotated[Path, typer.Option(help="Folder of documents.")],
-    pattern: Annotated[str, typer.Option(help="Files of the folder to take.")] = "*",
+    source: Annotated[str, typer.Option(help="Folder, .csv, .jsonl or .parquet file, or gs://BUCKET/PREFIX.")],
+    pattern: Annotated[str, typer.Option(help="Files of a folder to take.")] = "*",
+    id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
+    body_column: Annotated[str, typer.Option(help="Column with its content; else the whole row.")] = "",
     database: Database = "",
+    topic: Topic = "",
+    subscription: Subscription = "",
     as_json: AsJson = False,
 ) -> None:
-    """Queue every file of a folder, once however often this runs."""
+    """Queue every item of a source, once however often this runs."""
     from workloads.inference.items import checked_job
+    from workloads.inference.progress import counting
     from workloads.inference.run import enqueue_source
+    from workloads.inference.sources import items_of
 
-    done = enqueue_source(database, checked_job(job), source, pattern)
+    items = items_of(checked_job(job), source, pattern=pattern, id_column=id_column, body_column=body_column)
+    with counting("enqueue") as progress:
+        done = enqueue_source(database, job, items, _broker(topic, subscription), progress)
     if as_json:
         print(json.dumps({"schema": "holdfast.batch-enqueue/1", "job": job, **done}))
     print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m workloads batch run {job}", file=sys.stderr)
@@ -79,6 +93,9 @@ def run(
     micro_batch: Annotated[int, typer.Option(help="Items predicted and committed together.")] = 32,
     lease: Annotated[float, typer.Option(help="Seconds until a killed worker's items come back.")] = 10.0,
     max_failures: Annotated[int, typer.Option(help="Processing errors of an item before it is dead.")] = 3,
+    topic: Topic = "",
+    subscription: Subscription = "",
+    dead_topic: DeadTopic = "",
     recompute: Annotated[bool, typer.Option(help="Do all items again under this configuration.")] = False,
 ) -> None:
     """Work until the job is drained (exit 0) or SIGTERM asks to leave (exit 143)."""
@@ -95,36 +112,94 @@ def run(
         events=events,
         settings=settings,
         recompute=recompute,
+        broker=_broker(topic, subscription, dead_topic),
     )
     raise typer.Exit(run_worker(launch))
 
 
 @app.command()
-def status(job: Job, database: Database = "", as_json: AsJson = False) -> None:
-    """Done, held, waiting, failed; rate and time to go."""
+def status(
+    job: Job,
+    database: Database = "",
+    watch: Annotated[float, typer.Option(help="Show again every so many seconds, until drained.")] = 0.0,
+    price: Annotated[
+        float, typer.Option(help="Dollars of one worker for an hour; adds the cost of 1,000 items.")
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Done, held, waiting, failed; rate, time to go, cost."""
     from workloads.inference.connect import connect, database_uri
+    from workloads.inference.progress import show_until_drained
     from workloads.inference.status import read_status, table
 
     with connect(database_uri(database)) as connection:
+        if watch and not as_json:
+            show_until_drained(lambda: read_status(connection, job), every_s=watch, price_per_hour=price)
+            return
         found = read_status(connection, job)
+    print(json.dumps(found.to_json(price)) if as_json else table(found, price))
+
+
+@app.command()
+def failures(job: Job, database: Database = "", limit: int = 100, as_json: AsJson = False) -> None:
+    """Dead items: which, why, after how many tries. Exit 1 when there are any."""
+    from infra.contract.errors import EXIT_FINDINGS
+    from workloads.inference.connect import connect, database_uri
+    from workloads.inference.redrive import failures as dead
+
+    with connect(database_uri(database)) as connection:
+        found = dead(connection, job, limit)
     if as_json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps({"schema": "holdfast.batch-failures/1", "job": job, "failures": found}))
     else:
-        print(table(found))
+        for letter in found:
+            print(f"{letter['item'] or letter['digest']}  {letter['reason']}  after {letter['failures']}")
+    if found:
+        print(f"Next: python -m workloads batch redrive {job}", file=sys.stderr)
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def redrive(
+    job: Job,
+    item: Annotated[list[str] | None, typer.Option(help="Only these; else all dead items.")] = None,
+    database: Database = "",
+    topic: Topic = "",
+    subscription: Subscription = "",
+) -> None:
+    """Give dead items another chance."""
+    from workloads.inference.run import redrive_job
+
+    revived = redrive_job(database, job, item or [], _broker(topic, subscription))
+    print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
 
 
 @app.command()
 def export(
     job: Job,
-    out: Annotated[Path, typer.Option(help="File of JSON lines, sorted by item.")],
+    out: Annotated[str, typer.Option(help="File ending in .jsonl or .parquet, or gs://BUCKET/NAME; sorted by item.")],
     database: Database = "",
 ) -> None:
     """Write the results of a job to a file."""
     from workloads.inference import jobs
     from workloads.inference.connect import connect, database_uri
-    from workloads.inference.export import export_lines
+    from workloads.inference.export import export as write
 
     with connect(database_uri(database)) as connection:
         jobs.require(connection, job)
-        count = export_lines(connection, job, out)
+        count = write(connection, job, out)
     print(f"{count} rows in {out}", file=sys.stderr)
+
+
+def _broker(topic: str, subscription: str, dead_topic: str = "") -> "Broker | None":
+    from infra.contract.errors import InputError
+    from workloads.inference.run import Broker
+
+    if bool(topic) != bool(subscription):
+        raise InputError(
+            "half of a Pub/Sub queue is named",
+            got=f"topic {topic or '(none)'}, subscription {subscription or '(none)'}",
+            allowed="both, or neither for the queue in PostgreSQL",
+            fix="give --topic and --subscription",
+        )
+    return Broker(topic=topic, subscription=subscription, dead_topic=dead_topic) if topic else None

@@ -15,9 +15,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 from urllib.parse import quote
 
 from infra.contract.errors import InputError, Unjudged
@@ -42,7 +43,7 @@ class EmbeddedPostgres:
         self._sockets = _socket_dir(self._data)
         self._bin = _binaries()
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock: IO[bytes] | None = None
+        self._kept = ExitStack()
 
     @property
     def uri(self) -> str:
@@ -54,18 +55,19 @@ class EmbeddedPostgres:
         return self._process.pid
 
     def __enter__(self) -> Self:
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock = _hold(self.directory)
-            self.start()
-        except OSError as error:
-            raise _will_not_start(self.directory, [str(error)]) from error
+        with ExitStack() as undo:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                undo.enter_context(_held(self.directory))
+                self.start()
+            except OSError as error:
+                raise _will_not_start(self.directory, [str(error)]) from error
+            self._kept = undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        if self._lock is not None:
-            self._lock.close()
+        self._kept.close()
 
     def start(self, timeout_s: float = 60.0) -> None:
         if self.tcp_port is not None:
@@ -198,19 +200,20 @@ def _socket_dir(data: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}-{digest}"
 
 
-def _hold(directory: Path) -> IO[bytes]:
-    lock = (directory / "lock").open("ab")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise InputError(
-            "another process serves this database",
-            got=directory,
-            allowed="one `batch database` for a folder",
-            fix="use its URI, stop it, or give another --dir",
-        ) from None
-    return lock
+@contextmanager
+def _held(directory: Path) -> Generator[None]:
+    """The folder is ours; the lock goes with the process, however it ends."""
+    with (directory / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                "another process serves this database",
+                got=directory,
+                allowed="one `batch database` for a folder",
+                fix="use its URI, stop it, or give another --dir",
+            ) from None
+        yield
 
 
 def _require_free(port: int) -> None:

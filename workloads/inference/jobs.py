@@ -83,9 +83,11 @@ def pinned_configuration(connection: Connection, job: str) -> dict[str, object]:
 
 
 def _queue_again(connection: Connection, job: str) -> None:
+    """Into the outbox; whoever asked for it publishes."""
     connection.execute("DELETE FROM holdfast.queue WHERE job = %s", (job,))
     connection.execute(
-        "INSERT INTO holdfast.queue (job, item) SELECT job, item FROM holdfast.item WHERE job = %s ORDER BY item",
+        "INSERT INTO holdfast.outbox (job, item) SELECT job, item FROM holdfast.item WHERE job = %s"
+        " ON CONFLICT DO NOTHING",
         (job,),
     )
 

@@ -1,27 +1,33 @@
-"""Composition: from the options of `batch run` and `batch enqueue` to a worker with its parts."""
+"""Composition: from the options of the batch doors to a worker, a queue and a store."""
 
-import os
-import secrets
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
 
 from infra.contract.errors import InputError
 from infra.contract.lifecycle import EXIT_PREEMPTED
 from infra.contract.telemetry import KIND_BATCH
 from workloads.inference import jobs, schema
 from workloads.inference.connect import TRANSIENT, connect, database_uri, open_pool
-from workloads.inference.enqueue import enqueue
+from workloads.inference.enqueue import enqueue, publish_outbox
+from workloads.inference.items import Item
 from workloads.inference.predictors import ByteEntropy, Predictor
+from workloads.inference.queue import Queue
 from workloads.inference.queue_postgres import PostgresQueue
+from workloads.inference.redrive import redrive
 from workloads.inference.results_postgres import PostgresResults
 from workloads.inference.settings import WorkerSettings
-from workloads.inference.sources import folder_items
 from workloads.inference.steps import Report
 from workloads.inference.worker import EXIT_DEVICE_LOST, Worker
 from workloads.runtime.events import EventLog
-from workloads.runtime.shutdown import of_process
+from workloads.runtime.shutdown import Shutdown, of_process
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,54 +40,122 @@ class Launch:
     events: Path | None
     settings: WorkerSettings
     recompute: bool
+    broker: "Broker | None" = None
 
 
-def enqueue_source(database: str, job: str, source: Path, pattern: str) -> dict[str, int]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broker:
+    """Pub/Sub instead of the queue in PostgreSQL."""
+
+    topic: str
+    subscription: str
+    dead_topic: str = ""
+
+
+def enqueue_source(
+    database: str, job: str, items: Iterable[Item], broker: Broker | None, progress: Callable[[int], None]
+) -> dict[str, int]:
     uri = database_uri(database)
-    with connect(uri) as connection, open_pool(uri) as pool:
+    with connect(uri) as connection:
         schema.require_current(connection)
-        queue = PostgresQueue(pool, job, lease_s=WorkerSettings().lease_s)
-        done = enqueue(connection, queue, job, folder_items(job, source, pattern), _silent)
+        with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
+            done = enqueue(connection, queue, job, items, progress)
     return asdict(done)
 
 
-def _silent(seen: int) -> None:
-    """No progress bar."""
+def redrive_job(database: str, job: str, items: list[str], broker: Broker | None) -> list[str]:
+    uri = database_uri(database)
+    with connect(uri) as connection:
+        schema.require_current(connection)
+        with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
+            revived = redrive(connection, job, items)
+            publish_outbox(connection, queue, job)
+    return revived
+
+
+@contextmanager
+def opened_queue(
+    pool: ConnectionPool[Connection],
+    job: str,
+    broker: Broker | None,
+    *,
+    lease_s: float = WorkerSettings().lease_s,
+    sleep: Callable[[float], bool | None] = time.sleep,
+) -> Generator[Queue]:
+    if broker is None:
+        yield PostgresQueue(pool, job, lease_s=lease_s, sleep=sleep)
+        return
+    from google.cloud import pubsub_v1
+
+    from workloads.inference import letters
+    from workloads.inference.queue_pubsub import PubSubQueue
+
+    publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
+    try:
+        yield PubSubQueue(
+            publisher, subscriber, job=job, topic=broker.topic, subscription=broker.subscription, lease_s=lease_s
+        )
+        if broker.dead_topic:
+            letters.forward(pool, publisher, broker.dead_topic, job)
+    finally:
+        publisher.stop()
+        publisher.transport.close()
+        subscriber.close()
 
 
 def run_worker(launch: Launch) -> int:
     """The exit code of the process."""
     shutdown = of_process()  # first, so that a notice during the slow start is heard
     uri = database_uri(launch.database)
-    with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events, open_pool(uri) as pool:
-        with connect(uri) as connection:
-            schema.require_current(connection)
-            jobs.require(connection, launch.job)
-            predictor = _predictor(launch, jobs.pinned_configuration(connection, launch.job))
-            fingerprint = jobs.pin(connection, launch.job, predictor.configuration, recompute=launch.recompute)
-        predictor.load()
+    with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
+        predictor, fingerprint = _loaded(launch, uri)
         events.emit("start", rank=0, world_size=1, attempt=0)
-        settings = launch.settings
-        worker = Worker(
-            queue=PostgresQueue(pool, launch.job, lease_s=settings.lease_s, sleep=shutdown.wait),
-            results=PostgresResults(
+        code = _work(launch, uri, predictor, fingerprint, shutdown, events)
+        events.emit("exit", code=code, step=0)
+    return code
+
+
+def _work(
+    launch: Launch, uri: str, predictor: Predictor, fingerprint: str, shutdown: Shutdown, events: EventLog
+) -> int:
+    settings = launch.settings
+    try:
+        with (
+            open_pool(uri) as pool,
+            opened_queue(pool, launch.job, launch.broker, lease_s=settings.lease_s, sleep=shutdown.wait) as queue,
+        ):
+            if launch.recompute:
+                with connect(uri) as connection:
+                    publish_outbox(connection, queue, launch.job)
+            results = PostgresResults(
                 pool,
                 job=launch.job,
                 fingerprint=fingerprint,
-                worker=f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}",
+                worker=events.process,
                 max_failures=settings.max_failures,
-            ),
-            predictor=predictor,
-            settings=settings,
-            shutdown=shutdown,
-            report=Report(events),
-        )
-        try:
-            code = worker.run()
-        except TRANSIENT:
-            code = EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
-        events.emit("exit", code=code, step=0)
-    return code
+            )
+            return Worker(
+                queue=queue,
+                results=results,
+                predictor=predictor,
+                settings=settings,
+                shutdown=shutdown,
+                report=Report(events),
+            ).run()
+    except TRANSIENT as error:
+        print(f"gave up waiting for the database or the queue: {type(error).__name__}", file=sys.stderr)
+        return EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
+
+
+def _loaded(launch: Launch, uri: str) -> tuple[Predictor, str]:
+    with connect(uri) as connection:
+        schema.require_current(connection)
+        jobs.require(connection, launch.job)
+        predictor = _predictor(launch, jobs.pinned_configuration(connection, launch.job))
+        # Loaded first: a model that does not fit must not become the job's configuration.
+        predictor.load()
+        fingerprint = jobs.pin(connection, launch.job, predictor.configuration, recompute=launch.recompute)
+    return predictor, fingerprint
 
 
 def _predictor(launch: Launch, pinned: Mapping[str, Any]) -> Predictor:

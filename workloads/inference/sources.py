@@ -1,17 +1,40 @@
-"""Where items come from: the files of a folder. Lazily, so that millions need no memory."""
+"""Where items come from: a folder, a file of rows, a bucket prefix. Lazily, so that millions need no memory."""
 
+import csv
+import itertools
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from infra.contract.errors import InputError
-from workloads.inference.items import Item, checked_item, require_size
+from workloads.inference.items import MAX_BODY_BYTES, Item, checked_item, require_size
+
+GCS = "gs://"
+_ROW_FILES = (".csv", ".jsonl", ".ndjson", ".parquet")
+_PARALLEL = 16
+
+
+def items_of(job: str, source: str, *, pattern: str, id_column: str, body_column: str) -> Iterator[Item]:
+    """The items of whatever `source` names; opened at once, so a wrong source fails before the first item."""
+    if source.startswith(GCS):
+        return bucket_items(job, source)
+    path = Path(source)
+    if path.is_dir():
+        return folder_items(job, path, pattern)
+    if path.is_file() and path.suffix in _ROW_FILES:
+        return row_items(job, path, id_column, body_column)
+    raise InputError(
+        "the source cannot be read",
+        got=source,
+        allowed=f"a folder, a file ending in {', '.join(_ROW_FILES)}, or gs://BUCKET/PREFIX",
+        fix="check --source",
+    )
 
 
 def folder_items(job: str, root: Path, pattern: str = "*") -> Iterator[Item]:
     """Every file below `root` whose name matches, in the order of paths; its id is its path below `root`."""
-    if not root.is_dir():
-        raise InputError("the source is no folder", got=root, allowed="a folder of files", fix="check --source")
     for path in _walk(root, pattern):
         # A link could lead out of the folder: what it names was not given to us.
         if path.is_symlink() or not path.is_file():
@@ -28,3 +51,83 @@ def _walk(folder: Path, pattern: str) -> Iterator[Path]:
             yield from _walk(Path(entry.path), pattern)
         elif Path(entry.name).match(pattern):
             yield Path(entry.path)
+
+
+def row_items(job: str, path: Path, id_column: str, body_column: str) -> Iterator[Item]:
+    """One item a row. Without `body_column` the body is the whole row as JSON."""
+    for number, row in enumerate(_rows(path), start=1):
+        where = f"{path} row {number}"
+        if id_column not in row or (body_column and body_column not in row):
+            raise InputError(
+                "a row lacks a column",
+                got=f"{where}: columns {', '.join(map(str, row))[:200]}",
+                allowed=f"a column {id_column} with the id" + (f" and {body_column}" if body_column else ""),
+                fix="give --id-column and --body-column",
+            )
+        body = row[body_column] if body_column else json.dumps(row, sort_keys=True, default=str)
+        yield checked_item(job, str(row[id_column]), _bytes(body), source=where)
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, object]]:
+    readers = {".csv": _csv_rows, ".parquet": _parquet_rows}
+    try:
+        yield from readers.get(path.suffix, _json_rows)(path)
+    except (ValueError, csv.Error, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            "the file of rows cannot be read",
+            got=f"{path}: {str(error)[:200]}",
+            allowed="what its ending says, in UTF-8",
+            fix="repair the file",
+        ) from None
+
+
+def _csv_rows(path: Path) -> Iterator[Mapping[str, object]]:
+    csv.field_size_limit(MAX_BODY_BYTES)
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            yield {str(name): value for name, value in row.items()}
+
+
+def _json_rows(path: Path) -> Iterator[Mapping[str, object]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} is no JSON object")
+            yield row
+
+
+def _parquet_rows(path: Path) -> Iterator[Mapping[str, object]]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=1000):
+            yield from batch.to_pylist()
+
+
+def bucket_items(job: str, url: str) -> Iterator[Item]:
+    """Every object below the prefix, read in parallel, in the order of names; its id is its name below it."""
+    from google.cloud import storage
+
+    name, _, prefix = url.removeprefix(GCS).partition("/")
+    bucket = storage.Client().bucket(name)
+
+    def read(blob: storage.Blob) -> Item:
+        object_name = str(blob.name)
+        require_size(object_name, blob.size or 0, source=url)
+        below = object_name.removeprefix(prefix).lstrip("/") or object_name
+        return checked_item(job, below, blob.download_as_bytes(), source=url)
+
+    blobs: Iterable[storage.Blob] = (b for b in bucket.list_blobs(prefix=prefix) if not str(b.name).endswith("/"))
+    with ThreadPoolExecutor(_PARALLEL) as threads:
+        # A window at a time: map() over a whole bucket would list and read it all at once.
+        while window := list(itertools.islice(blobs, 4 * _PARALLEL)):
+            yield from threads.map(read, window)

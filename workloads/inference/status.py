@@ -36,12 +36,15 @@ class Status:
     oldest_seconds: float
     replicas_wanted: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **{f.name: getattr(self, f.name) for f in fields(self)}}
+    def to_json(self, price_per_hour: float = 0.0) -> dict[str, Any]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"schema": SCHEMA, **values, "cost_per_1000": self.cost_per_1000(price_per_hour)}
 
     def cost_per_1000(self, price_per_hour: float) -> float | None:
         """Dollars, from the seconds that workers lived."""
-        return price_per_hour * self.worker_seconds / 3.6 / self.done if self.done else None
+        if not price_per_hour or not self.done:
+            return None
+        return price_per_hour * self.worker_seconds / 3600 / self.done * 1000
 
 
 def read_status(connection: Connection, job: str) -> Status:
@@ -52,14 +55,14 @@ def read_status(connection: Connection, job: str) -> Status:
     return found
 
 
-def table(status: Status) -> str:
+def table(status: Status, price_per_hour: float = 0.0) -> str:
     """Two columns of text, for people."""
-    rows = [(f.name, _text(getattr(status, f.name))) for f in fields(status)]
+    rows = [(name, _text(value)) for name, value in status.to_json(price_per_hour).items() if name != "schema"]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def _text(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:,.1f}"
+        return f"{value:,.4g}" if abs(value) < 1 else f"{value:,.1f}"
     return "-" if value is None else str(value)

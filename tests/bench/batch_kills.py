@@ -1,0 +1,261 @@
+"""Kill batch workers at random and at each named step; nothing may be lost, doubled or dead-lettered.
+
+    python -m tests.bench.batch_kills --kills 500
+
+Workers are forked from this process, which holds no thread, so that a kill costs no interpreter start.
+A trigger in the database notes every commit of a result: "stored once" is counted there, not believed.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psycopg
+from psycopg import Connection
+
+from infra.contract.lifecycle import EXIT_COMPLETE
+from infra.contract.telemetry import KIND_BATCH
+from workloads.inference import jobs, schema
+from workloads.inference.connect import connect, open_pool
+from workloads.inference.database import EmbeddedPostgres
+from workloads.inference.enqueue import enqueue
+from workloads.inference.items import Item
+from workloads.inference.predictors import ByteEntropy
+from workloads.inference.queue_postgres import PostgresQueue
+from workloads.inference.results import Value
+from workloads.inference.results_postgres import PostgresResults
+from workloads.inference.settings import WorkerSettings
+from workloads.inference.steps import Report, Step
+from workloads.inference.worker import Worker
+from workloads.runtime.events import EventLog
+from workloads.runtime.shutdown import Shutdown
+
+ITEMS = 400
+WORKERS = 3
+KILLS_PER_JOB = 50
+SETTINGS = WorkerSettings(micro_batch=8, lease_s=1.0, fill_s=0.002, pull_wait_s=0.1)
+
+_AUDIT = """
+CREATE TABLE audit (job text, item text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+$$ BEGIN INSERT INTO public.audit VALUES (NEW.job, NEW.item); RETURN NEW; END $$;
+CREATE TRIGGER noted AFTER INSERT OR UPDATE ON holdfast.result FOR EACH ROW
+WHEN (NEW.status = 'done') EXECUTE FUNCTION note();
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How one worker is to die: by itself at the n-th `step`, or from outside after `delay_s`."""
+
+    step: Step | None
+    times: int = 1
+    delay_s: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    kills: int = 0
+    by_step: dict[str, int] = field(default_factory=dict[str, int])
+    items: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    dead_lettered: int = 0
+    different: int = 0
+    recomputed: int = 0
+    worst_recomputed_per_kill: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Noted:
+    """Byte entropy; notes on disk what it was asked, as the worker's memory dies with it."""
+
+    log: int
+    configuration: Mapping[str, object] = field(default_factory=lambda: dict(ByteEntropy.configuration))
+
+    def load(self) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        os.write(self.log, b"".join(body.split(b" ")[1] + b"\n" for body in bodies))
+        time.sleep(0.002)
+        return ByteEntropy().predict(bodies)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="holdfast-batch-kills-") as folder:
+        outcome = play(options.kills, seed=options.seed, folder=Path(folder))
+    for name, value in asdict(outcome).items():
+        print(f"{name:<26} {value}")
+    goals = verdict(outcome, options.kills)
+    print(json.dumps({**asdict(outcome), "seconds": round(time.monotonic() - began, 1), "goals": goals}))
+    return 0 if all(goals.values()) else 1
+
+
+def verdict(outcome: Outcome, kills: int) -> dict[str, bool]:
+    return {
+        "kills": outcome.kills >= kills,
+        "every_step_killed": all(outcome.by_step.get(step, 0) > 0 for step in (*Step, "random")),
+        "lost_0": outcome.lost == 0,
+        "duplicated_0": outcome.duplicated == 0,
+        "dead_lettered_0": outcome.dead_lettered == 0,
+        "equal_to_uninterrupted": outcome.different == 0,
+        # The one being predicted and the one being committed.
+        "recomputed_only_uncommitted": outcome.recomputed <= outcome.kills * 2 * SETTINGS.micro_batch,
+    }
+
+
+def play(kills: int, *, seed: int, folder: Path) -> Outcome:
+    outcome, dice = Outcome(), random.Random(seed)
+    with EmbeddedPostgres(folder / "db", settings=("fsync=off",)) as server, connect(server.uri) as connection:
+        schema.migrate(connection)
+        with connection.transaction():
+            connection.execute(_AUDIT)
+        expected = _uninterrupted(server.uri, connection, folder)
+        while outcome.kills < kills:
+            _one_job(server.uri, connection, folder, dice, min(KILLS_PER_JOB, kills - outcome.kills), outcome, expected)
+    return outcome
+
+
+def _uninterrupted(uri: str, connection: Connection, folder: Path) -> dict[str, str]:
+    _fill(uri, connection, "undisturbed")
+    assert _wait(_fork(uri, "undisturbed", folder, None)) == EXIT_COMPLETE
+    return _values(connection, "undisturbed")
+
+
+def _one_job(
+    uri: str,
+    connection: Connection,
+    folder: Path,
+    dice: random.Random,
+    kills: int,
+    outcome: Outcome,
+    expected: dict[str, str],
+) -> None:
+    job = f"killed-{outcome.kills}"
+    _fill(uri, connection, job)
+    plans = [_plan(dice, n) for n in range(kills)]
+    living = {_fork(uri, job, folder, plan): plan for plan in plans[:WORKERS]}
+    waiting = plans[WORKERS:]
+    while living:
+        pid, code = _next_end(living)
+        plan = living.pop(pid)
+        if code == -signal.SIGKILL:
+            outcome.kills += 1
+            name = plan.step.value if plan and plan.step else "random"
+            outcome.by_step[name] = outcome.by_step.get(name, 0) + 1
+        elif code != EXIT_COMPLETE:
+            raise RuntimeError(f"a worker of {job} ended with {code}")
+        if waiting:
+            plan = waiting.pop(0)
+            living[_fork(uri, job, folder, plan)] = plan
+    assert _wait(_fork(uri, job, folder, None)) == EXIT_COMPLETE
+    _judge(connection, job, folder, outcome, expected)
+
+
+def _plan(dice: random.Random, n: int) -> Plan:
+    """Steps and random moments in turn; the first of each step early, later ones anywhere."""
+    if n % 2:
+        return Plan(step=None, delay_s=dice.uniform(0.02, 0.15))
+    steps = list(Step)
+    return Plan(step=steps[n // 2 % len(steps)], times=1 if n < 2 * len(steps) else dice.randint(1, 3))
+
+
+def _next_end(living: Mapping[int, Plan | None]) -> tuple[int, int]:
+    pid, status = os.waitpid(-1, 0)
+    assert pid in living, pid
+    return pid, os.waitstatus_to_exitcode(status)
+
+
+def _wait(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _fork(uri: str, job: str, folder: Path, plan: Plan | None) -> int:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        if plan is not None and plan.step is None:
+            # The alarm's default action would be a clean end; this one is not to be caught.
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            signal.setitimer(signal.ITIMER_REAL, plan.delay_s)
+        code = _work(uri, job, folder, plan)
+    finally:
+        os._exit(code)
+
+
+def _work(uri: str, job: str, folder: Path, plan: Plan | None) -> int:
+    reached: Counter[Step] = Counter()
+
+    def at(step: Step) -> None:
+        reached[step] += 1
+        if plan is not None and step == plan.step and reached[step] == plan.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    log = os.open(folder / f"{job}.computed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    events = EventLog.open(folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
+    predictor = Noted(log=log)
+    with connect(uri) as connection:
+        fingerprint = jobs.pin(connection, job, predictor.configuration)
+    with open_pool(uri) as pool:
+        return Worker(
+            queue=PostgresQueue(pool, job, lease_s=SETTINGS.lease_s),
+            results=PostgresResults(
+                pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=SETTINGS.max_failures
+            ),
+            predictor=predictor,
+            settings=SETTINGS,
+            shutdown=Shutdown(),
+            report=Report(events, at),
+        ).run()
+
+
+def _fill(uri: str, connection: Connection, job: str) -> None:
+    items = [Item(job=job, id=f"item-{n}", body=f"document {n} of the batch".encode()) for n in range(ITEMS)]
+    with open_pool(uri, size=1) as pool:
+        enqueue(connection, PostgresQueue(pool, job, lease_s=1.0), job, items, lambda _: None)
+
+
+def _values(connection: Connection, job: str) -> dict[str, str]:
+    query = "SELECT item, value::text FROM holdfast.result WHERE job = %s AND status = 'done'"
+    rows = connection.execute(query, (job,)).fetchall()
+    connection.commit()
+    return dict(rows)
+
+
+def _judge(connection: Connection, job: str, folder: Path, outcome: Outcome, expected: dict[str, str]) -> None:
+    values = _values(connection, job)
+    committed = Counter(item for (item,) in connection.execute("SELECT item FROM audit WHERE job = %s", (job,)))
+    letters = connection.execute("SELECT count(*) FROM holdfast.dead_letter WHERE job = %s", (job,)).fetchone()
+    computed = len((folder / f"{job}.computed").read_bytes().split())
+    assert letters is not None
+    outcome.items += ITEMS
+    outcome.lost += ITEMS - len(values)
+    outcome.duplicated += sum(count - 1 for count in committed.values())
+    outcome.dead_lettered += letters[0]
+    outcome.different += sum(values.get(item) != value for item, value in expected.items())
+    outcome.recomputed += computed - ITEMS
+    outcome.worst_recomputed_per_kill = max(
+        outcome.worst_recomputed_per_kill, round((computed - ITEMS) / KILLS_PER_JOB, 2)
+    )
+
+
+if __name__ == "__main__":
+    assert psycopg  # imported before the first fork
+    sys.exit(main())
