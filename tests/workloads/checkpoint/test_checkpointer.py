@@ -1,6 +1,7 @@
 """The user's view: a loop with a Checkpointer, stopped and started again."""
 
 import hashlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from infra.contract.errors import InputError
-from workloads.checkpoint import Checkpointer, PerRank, load_tensors
+from workloads.checkpoint import Checkpointer, PerRank, Tuning, load_tensors
 
 pytestmark = pytest.mark.process
 
@@ -88,3 +89,33 @@ def test_load_tensors_gives_what_was_trained(tmp_path: Path) -> None:
     assert step == 4
     assert torch.equal(tensors["noise"], torch.arange(5))
     assert all(torch.equal(tensors[f"model/{name}"], t) for name, t in state["model"].state_dict().items())
+
+
+def test_an_interval_of_its_own_choice_saves_and_says_what_the_window_allows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = build()
+    tuning = Tuning(min_interval_s=0.05, max_interval_s=0.2)
+    with Checkpointer(str(tmp_path), state, run="test", every="auto", window_s=15, tuning=tuning) as ckpt:
+        step = 0
+        while len(list(tmp_path.rglob("COMMIT.json"))) < 2 or "upload" not in capsys.readouterr().err:
+            step += 1
+            state["sampler"]["at"] = step
+            time.sleep(0.001)
+            ckpt.tick(step)
+            if step % 50 == 0:
+                ckpt.wait()
+            assert step < 20_000
+    again = build()
+    with Checkpointer(str(tmp_path), again, run="test", every="auto", tuning=tuning) as ckpt:
+        assert ckpt.step == step == again["sampler"]["at"]
+
+
+def test_the_same_state_may_be_saved_again_under_the_same_step_after_a_fall_back(tmp_path: Path) -> None:
+    train(tmp_path, build(), 6)
+    commit = tmp_path / "test/step-0000000006/COMMIT.json"
+    commit.write_bytes(commit.read_bytes()[:-9])
+    again = build()
+    ckpt = train(tmp_path, again, 6)
+    assert ckpt.restored is not None and ckpt.restored.step == 3
+    assert load_tensors(str(tmp_path))[0] == 6
