@@ -13,6 +13,7 @@ from workloads.inference.queue import Lease
 from workloads.inference.results import Claim, Counted, Failure, Stored
 
 # Row locks of ON CONFLICT live until commit; the UPSERT returns nothing for rows its WHERE refuses.
+# The worker's name is part of the fence: a server that crashed may hand out a number again.
 _CLAIM = """
 INSERT INTO holdfast.result AS r (job, item, fingerprint, status, fence, worker)
 SELECT %(job)s, i.item, %(fingerprint)s, 'held', nextval('holdfast.fence_number'), %(worker)s
@@ -30,7 +31,7 @@ FROM (SELECT * FROM unnest(%(items)s::text[], %(fences)s::bigint[], %(values)s::
       ORDER BY 1) AS v
 ON CONFLICT (job, item, fingerprint) DO UPDATE
 SET status = 'done', value = excluded.value, updated_at = now()
-WHERE r.fence = excluded.fence AND r.status = 'held'
+WHERE r.fence = excluded.fence AND r.worker = excluded.worker AND r.status = 'held'
 RETURNING r.item
 """
 
@@ -42,7 +43,7 @@ WITH counted AS (
     FROM (SELECT * FROM unnest(%(items)s::text[], %(fences)s::bigint[], %(classes)s::text[], %(errors)s::text[],
           %(digests)s::text[]) AS u(item, fence, error_class, error, digest) ORDER BY 1) AS f
     WHERE r.job = %(job)s AND r.fingerprint = %(fingerprint)s AND r.item = f.item
-      AND r.fence = f.fence AND r.status = 'held'
+      AND r.fence = f.fence AND r.worker = %(worker)s AND r.status = 'held'
     RETURNING r.item, r.failures, r.status = 'dead' AS dead, f.error_class, f.digest
 ), lettered AS (
     INSERT INTO holdfast.dead_letter (job, item, fingerprint, digest, reason, failures)
@@ -61,8 +62,11 @@ _GIVE_BACK = """
 UPDATE holdfast.result r SET status = 'waiting', updated_at = now()
 FROM (SELECT * FROM unnest(%(items)s::text[], %(fences)s::bigint[]) AS u(item, fence) ORDER BY 1) AS g
 WHERE r.job = %(job)s AND r.fingerprint = %(fingerprint)s AND r.item = g.item
-  AND r.fence = g.fence AND r.status = 'held'
+  AND r.fence = g.fence AND r.worker = %(worker)s AND r.status = 'held'
 """
+
+# For this transaction: the pool's connections do not wait for the disk.
+_DURABLE = "SET LOCAL synchronous_commit = on"
 
 _DONE_AMONG = """
 SELECT item FROM holdfast.result
@@ -97,6 +101,7 @@ class PostgresResults:
             "values": list(values.values()),
         }
         with self._pool.connection() as connection:
+            connection.execute(_DURABLE)
             done = {item for (item,) in connection.execute(_STORE, parameters).fetchall()}
             if missing := [item for item in items if item not in done]:
                 # Stored before (the answer of an earlier try was lost), or taken over by another worker.
@@ -115,6 +120,7 @@ class PostgresResults:
             "digests": [f.digest for f in failures],
         }
         with self._pool.connection() as connection:
+            connection.execute(_DURABLE)
             rows = connection.execute(_FAIL, parameters).fetchall()
         return Counted(
             retry={item: count for item, count, dead in rows if not dead},
