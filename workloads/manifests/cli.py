@@ -72,3 +72,10 @@ def render(
     typer.echo(f"{len(changed)} files {'differ' if check else 'changed'}", err=True)
     if check and changed:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def hook() -> None:
+    """Entry point `holdfast-lint`: the command lint alone, for pre-commit in other repositories."""
+    from infra.contract.errors import run_door
+
+    run_door(lambda: typer.run(lint))

@@ -67,7 +67,7 @@ def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
         restart_policy=work.restart,
         termination_grace_period_seconds=work.grace_s,
         node_selector=_selector(work) or None,
-        tolerations=work.pool.tolerations() if work.pool else None,
+        tolerations=[_toleration(t) for t in work.pool.tolerations()] if work.pool else None,
         security_context=client.V1PodSecurityContext(
             run_as_non_root=True,
             run_as_user=USER,
@@ -80,6 +80,12 @@ def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
     )
     return client.V1PodTemplateSpec(
         metadata=client.V1ObjectMeta(labels=labels, annotations=work.annotations or None), spec=spec
+    )
+
+
+def _toleration(given: dict[str, str]) -> client.V1Toleration:
+    return client.V1Toleration(
+        key=given["key"], operator=given["operator"], value=given["value"], effect=given["effect"]
     )
 
 

@@ -20,7 +20,8 @@ _API = client.ApiClient()
 
 def plain(model: Any) -> Body:
     """A model as the API server takes it."""
-    return _API.sanitize_for_serialization(model)
+    body: Any = _API.sanitize_for_serialization(model)
+    return body
 
 
 def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:

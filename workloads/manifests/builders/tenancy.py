@@ -1,6 +1,7 @@
 """Namespaces and what bounds them: identities, quotas, network policies, priorities, disruption budgets."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from kubernetes import client
 
@@ -102,7 +103,7 @@ def _exporter_policies(site: Site, namespace: str) -> Iterator[Body]:
     yield _policy("exporter", namespace, ["Ingress", "Egress"], [scrape], [api])
 
 
-def _policy(name: str, namespace: str, types: list[str], ingress: object, egress: object) -> Body:
+def _policy(name: str, namespace: str, types: list[str], ingress: Any, egress: Any) -> Body:
     spec = client.V1NetworkPolicySpec(
         pod_selector=client.V1LabelSelector(), policy_types=types, ingress=ingress, egress=egress
     )

@@ -14,7 +14,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 MAX_FILE_BYTES = 1 << 20
-MAX_VALUES = 200_000  # after aliases are expanded; a bomb of nested aliases stops here
+MAX_VALUES = 50_000  # after aliases are expanded; a bomb of nested aliases stops here
 
 Path = tuple[str | int, ...]
 

@@ -51,7 +51,7 @@ def _example(word: str, rule: Rule, text: str, where: str, *, whole: bool) -> st
 
 def example_text(rule: Rule, text: str) -> str:
     """The example as a file: JSON is YAML, and quotes every string."""
-    if not rule.base:
+    if not rule.base or text.startswith("apiVersion:"):
         return text
     return "---\n".join(json.dumps(body, indent=1) + "\n" for body in examples.whole(rule.base, text))
 

@@ -1,0 +1,65 @@
+"""What each output format promises its reader."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from workloads.manifests.lint.engine import Options, Report, lint, lint_texts
+from workloads.manifests.lint.formats import FORMATS
+from workloads.manifests.lint.formats.markdown import MAX_CHARACTERS
+from workloads.manifests.lint.registry import all_rules
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return lint([CORPUS], Options())
+
+
+def test_text_shows_the_line_with_a_caret_under_the_value() -> None:
+    text = FORMATS["text"](lint([CORPUS / "b6-grace.yaml"], Options()))
+    block = re.search(r"b6-grace\.yaml:(\d+):(\d+): error: grace of 25 s.*?\n(.*)\n(.*)\n(.*)\n(.*)\n", text)
+    assert block
+    line, caret = block.group(3), block.group(4)
+    assert line[caret.index("^") : caret.rindex("^") + 1] == "25"
+    assert "infra/environments/example.py:" in block.group(5) and "fix:" in block.group(6)
+
+
+def test_json_names_its_schema_and_every_finding_a_rule_and_a_fix(report: Report) -> None:
+    body = json.loads(FORMATS["json"](report))
+    assert body["schema"] == "holdfast.lint/1"
+    assert len(body["findings"]) == len(report.findings) > 40
+    assert all(f["rule"] in all_rules() and f["fix"] and f["line"] > 0 for f in body["findings"])
+
+
+def test_github_commands_stay_on_one_line_each(report: Report) -> None:
+    lines = FORMATS["github"](report).splitlines()
+    assert len(lines) == len(report.active)
+    assert all(re.match(r"::(error|warning|notice) file=[^,]+,line=\d+,col=\d+,", line) for line in lines)
+
+
+def test_markdown_stays_below_the_limit_of_a_comment(report: Report) -> None:
+    many = Report(files=1, objects=1, findings=report.findings * 20)
+    text = FORMATS["markdown"](many)
+    assert len(text) < MAX_CHARACTERS + 200 and "more findings are left out" in text
+
+
+def test_sarif_has_what_the_specification_requires(report: Report) -> None:
+    log = json.loads(FORMATS["sarif"](report))
+    assert log["version"] == "2.1.0" and log["$schema"].endswith("sarif-2.1.0.json")
+    (run,) = log["runs"]
+    ids = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert len(run["results"]) == len(report.findings)
+    for result in run["results"]:
+        place = result["locations"][0]["physicalLocation"]
+        assert result["ruleId"] in ids and result["message"]["text"]
+        assert result["level"] in ("error", "warning", "note") and result["partialFingerprints"]
+        assert place["region"]["startLine"] >= 1 and place["region"]["endColumn"] > place["region"]["startColumn"] >= 1
+
+
+def test_sarif_of_a_clean_run_has_an_empty_list() -> None:
+    clean = lint_texts({"a.yaml": all_rules()["HF412"].good}, Options())
+    assert json.loads(FORMATS["sarif"](clean))["runs"][0]["results"] == []
