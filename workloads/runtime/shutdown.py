@@ -89,13 +89,17 @@ class Shutdown:
         """Take over the signals of this process; only from the main thread, once."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)  # required by set_wakeup_fd
-        for signum in (*NOTICES, DRAIN_SIGNAL):
-            signal.signal(signum, _nothing)
+        self.take_signals()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_give_back_signals)
         threading.Thread(target=self._read, args=(reader,), name="shutdown", daemon=True).start()
         roll.register()
         return self
+
+    def take_signals(self) -> None:
+        """From whoever has set handlers since; only from the main thread."""
+        for signum in (*NOTICES, DRAIN_SIGNAL):
+            signal.signal(signum, _nothing)
 
     def _read(self, reader: int) -> None:
         while numbers := os.read(reader, 64):

@@ -16,6 +16,7 @@ inside the window, and kills what is left when the window closes. A second signa
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import signal
 import socket
@@ -83,6 +84,9 @@ def exit_code(codes: Iterable[int], *, noticed: bool) -> int:
 
 def _run_agent(spec: WorkerSpec) -> list[Ending]:
     """How the ranks ended; empty when they never met."""
+    for name in ("elastic.multiprocessing.api", "elastic.agent.server.api"):
+        # A rank says itself why it failed; the agent's traceback of its own would bury that.
+        logging.getLogger(f"torch.distributed.{name}").setLevel(logging.CRITICAL)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # its way with SIGTERM is to kill the ranks
     gc.freeze()  # what exists now stays shared with the forked ranks
     with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as logs:

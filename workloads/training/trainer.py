@@ -58,6 +58,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
             pace.step()
             ckpt.tick(step + 1)
         meter.flush()
+    dist.destroy_process_group()  # only here: after a notice a peer may be gone, and this would wait for it
     return digest(model, optimizer)
 
 

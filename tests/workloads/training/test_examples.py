@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
 
 def torchrun(ranks: int, example: str, *options: str) -> list[str]:

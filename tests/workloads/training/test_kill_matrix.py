@@ -17,6 +17,7 @@ SAMPLE = [
 
 
 @pytest.mark.process
+@pytest.mark.timeout(900)  # seven starts of torch
 def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(tmp_path: Path) -> None:
     matrix = Matrix(tmp_path)
     matrix.play(SAMPLE)

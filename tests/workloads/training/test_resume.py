@@ -15,7 +15,7 @@ from infra.contract.telemetry import ENV_DEADLINE, ENV_RUN_DIR
 from tests.workloads.training.runs import Run, children, notice, power_loss
 from workloads.runtime.deadline import DEFAULT_LEAD_S
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from infra.contract.errors import InputError
 from infra.contract.lifecycle import DEFAULT_WINDOW
 from workloads.checkpoint import Checkpointer
-from workloads.training.frameworks.loaders import Position
+from workloads.training.frameworks.loaders import Position, shield_forked_workers
 
 
 class HoldfastCallback(TrainerCallback):
@@ -32,6 +32,7 @@ class HoldfastCallback(TrainerCallback):
         held = {"model": parts["model"], "optimizer": optimizer, "scheduler": parts["lr_scheduler"]}
         self._ckpt = Checkpointer(self._url, held, **self._options).__enter__()
         self._ckpt.stop.shutdown.leave_after(self._window_s)  # also out of a compile that never ends
+        shield_forked_workers()
         state.global_step = self._ckpt.step
         self._position = Position(parts["train_dataloader"], self._ckpt.step * args.gradient_accumulation_steps)
 

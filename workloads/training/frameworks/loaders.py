@@ -1,14 +1,17 @@
-"""accelerate's loader, set to begin at a batch of the run, with workers that leave SIGTERM to the trainer."""
+"""Loaders of the frameworks, set to begin at a batch of the run, with workers that leave SIGTERM to the trainer."""
 
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
 
 
 class Position:
-    """Epoch and batch follow from a count alone; the shuffle of an epoch is seeded by its number."""
+    """accelerate's loader. Epoch and batch follow from a count alone; the shuffle of an epoch is seeded by its number."""
 
     def __init__(self, loader: Any, batch: int) -> None:
         self._loader = loader
@@ -35,6 +38,40 @@ class Position:
 
     def _ours(self, set_epoch: Callable[[int], None]) -> Callable[[int], None]:
         return lambda _: set_epoch(self._epoch)
+
+
+def skip_batches(loader: Any, count: int, *, epoch: int) -> None:
+    """A plain DataLoader whose next iteration leaves out the first `count` batches of that epoch."""
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(epoch)
+    loader.batch_sampler.sampler = _Behind(loader.batch_sampler.sampler, count * loader.batch_size)
+    loader.worker_init_fn = Shielded(loader.worker_init_fn)
+
+
+class _Behind:
+    """A sampler whose first iteration begins at a sample; its indices are drawn, the data is not read."""
+
+    def __init__(self, sampler: Any, first: int) -> None:
+        self._sampler, self._first = sampler, first
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+    def __iter__(self) -> Iterator[int]:
+        first, self._first = self._first, 0
+        return islice(iter(self._sampler), first, None)
+
+
+@cache
+def shield_forked_workers() -> None:
+    """Workers of loaders that are made later, for an evaluation, leave SIGTERM to the trainer too.
+
+    Blocked, not ignored: a loader's worker installs a handler of its own after the fork.
+    """
+    os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
 
 
 class Shielded:
