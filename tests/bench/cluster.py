@@ -41,7 +41,7 @@ class Figures:
     nodes: int
     pods: int
     nodes_ready_s: float = 0.0
-    pods_running_s: float = 0.0
+    pods_running_s: float = float("inf")
     pods_hit: int = 0
     steady_s: float = float("inf")
     """From the notice to as many ready pods as before; inf: not within the limit."""
@@ -105,7 +105,10 @@ def play(kind: Kind, pool: Pool, api: Api, found: Figures, limit_s: float) -> Fi
     began = time.monotonic()
     for n in range(found.jobs):
         kind.create(world, pool, f"job-{n}", GANG)
-    until("all pods run", lambda: ready_pods(world) >= found.pods, limit_s)
+    try:
+        until("all pods run", lambda: ready_pods(world) >= found.pods, limit_s)
+    except AssertionError:
+        return found  # no storm over a cluster that is not steady
     found.pods_running_s = time.monotonic() - began
 
     began = time.monotonic()
@@ -168,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--kind", choices=[kind.name for kind in KINDS], default="jobset")
+    parser.add_argument("--kind", choices=[kind.name for kind in KINDS], default="per-index")
     parser.add_argument("--side-by-side", type=int, default=100, help="nodes of the comparison, 5 pods each; 0: none")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that a step may take")
     args = parser.parse_args()

@@ -16,7 +16,7 @@ IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIma
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
     """`word` is stable, for programs: done, failed, quota, image, crash, taint, selector, flex-queue, stock-out,
-    capacity, back-off, suspended, none."""
+    capacity, refused, back-off, suspended, none."""
 
     word: str
     blocker: str
@@ -138,12 +138,20 @@ def _crashing(view: View, _: Surroundings) -> Cause | None:
     )
 
 
-def _between_lives(view: View, _: Surroundings) -> Cause | None:
+def _between_lives(view: View, around: Surroundings) -> Cause | None:
     """Taken down by the platform and not yet made anew: the Job controller backs off, JobSet does not."""
     lost = [pod for pod in view.phase("Failed") if disruption(pod)]
     active = len(view.phase("Running")) + len(view.phase("Pending"))
     if active >= view.size:
         return None
+    refused = nodes.creation_refused(view.name, around.events)
+    if refused:
+        return Cause(
+            word="refused",
+            blocker=f"the cluster refuses its pods: {refused}",
+            action="correct the manifest or the namespace's quota",
+            evidence=f"kubectl get events -n {view.namespace} --field-selector reason=FailedCreate",
+        )
     reasons = ", ".join(sorted({disruption(pod) for pod in lost})) or "pods not made yet"
     return Cause(
         word="back-off",

@@ -71,5 +71,16 @@ def scale_up_refused(pod: Object, events: list[Object]) -> str:
     return f"{refusals[-1]['reason']}: {refusals[-1].get('message', '')}" if refusals else ""
 
 
+def creation_refused(job: str, events: list[Object]) -> str:
+    """Why admission turns down the pods of a Job, or of a JobSet's Jobs, which bear its name in front."""
+    told = [
+        e
+        for e in events
+        if e.get("reason") == "FailedCreate"
+        and (e["involvedObject"]["name"] == job or e["involvedObject"]["name"].startswith(f"{job}-"))
+    ]
+    return str(told[-1].get("message", "")) if told else ""
+
+
 def _holds(pod: Object) -> bool:
     return pod["status"].get("phase") in ("Pending", "Running")

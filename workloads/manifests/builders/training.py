@@ -57,7 +57,8 @@ def gang(site: Site) -> Body:
         command=command(site, "train-gang", nodes=NODES, rendezvous=head),
         size=gpu_size(pool),
         pool=pool,
-        priority="spot-workload-low",
+        # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
+        priority="flex-workload",
         grace_s=pool.window.pod_s,
         restart="Never",
         annotations={ANNOTATION_RULE: PlacementRule.TRAINING.value},

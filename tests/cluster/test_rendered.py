@@ -1,0 +1,190 @@
+"""The rendered manifests against the real API server, JobSet, Kueue and scheduler."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from infra import environments
+from infra.contract.pools import LABEL_NODEPOOL, SPOT_TAINT, Pool
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import OWNER, World
+from workloads.jobs.api import Api, ApiError, Object
+from workloads.jobs.explain import explain
+from workloads.jobs.view import View, condition
+from workloads.jobs.view import find as view_of
+
+ROOT = Path(__file__).parents[2]
+RENDERED = ROOT / "workloads" / "rendered" / "example"
+# Served by GKE only; nothing else may be unknown to the cluster.
+GKE_ONLY = {"cloud.google.com/v1", "monitoring.googleapis.com/v1", "networking.gke.io/v1", "autoscaling.x-k8s.io/v1"}
+
+# What a cluster has before any job is submitted.
+PLATFORM_KINDS = {
+    "Namespace", "ServiceAccount", "PriorityClass", "ResourceQuota", "LimitRange", "NetworkPolicy",
+    "ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass", "Cohort", "Topology",
+    "AdmissionCheck", "ProvisioningRequestConfig",
+}  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("kueue")
+
+
+def documents() -> list[Object]:
+    found: list[Object] = []
+    for path in sorted(RENDERED.glob("*.yaml")):
+        found += [doc for doc in YAML(typ="safe", pure=True).load_all(path.read_text()) if doc]
+    assert len(found) > 10, f"nothing rendered in {RENDERED}"
+    return found
+
+
+def judged() -> list[Object]:
+    return [doc for doc in documents() if doc["apiVersion"] not in GKE_ONLY]
+
+
+@pytest.fixture
+def namespaces(api: Api) -> None:
+    """A dry run needs the namespace to be there."""
+    wanted = {doc["metadata"].get("namespace") for doc in judged()} - {None}
+    for name in wanted:
+        api.apply(f"/api/v1/namespaces/{name}", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_the_real_api_server_accepts_every_rendered_object_strictly(api: Api) -> None:
+    refused: list[str] = []
+    for doc in judged():
+        try:
+            api.apply(api.path_of(doc), doc, dryRun="All")
+        except ApiError as error:
+            refused.append(f"{doc['kind']}/{doc['metadata']['name']}: {error}")
+    assert not refused, "\n".join(refused)
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_misspelled_field_would_have_been_refused(api: Api) -> None:
+    """Else the test above could not fail."""
+    found = {doc["kind"] for doc in judged()} & {"Job", "JobSet", "Deployment"}
+    assert found
+    for kind in found:
+        doc = copy.deepcopy(next(d for d in judged() if d["kind"] == kind))
+        _, spec = next(templates([doc]))
+        spec["tolerations"] = [{"important": "true", **toleration} for toleration in spec["tolerations"] or [{}]]
+        with pytest.raises(ApiError, match="important"):
+            api.apply(api.path_of(doc), doc, dryRun="All")
+
+
+def templates(docs: list[Object]) -> Iterator[tuple[str, Object]]:
+    """Name and pod spec of everything that makes pods."""
+    for doc in docs:
+        spec: dict[str, Any] = doc.get("spec", {})
+        name = f"{doc['kind']}-{doc['metadata']['name']}".lower()
+        if doc["kind"] == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
+        groups = [group["template"]["spec"] for group in spec.get("replicatedJobs", ())] or [spec]
+        for n, group in enumerate(groups):
+            if "template" in group and "spec" in group["template"]:
+                yield f"{name}-{n}", group["template"]["spec"]
+
+
+def placed(spec: Object, pool: Pool, world: World) -> Object:
+    """The pod as the scheduler sees it: only what decides where it runs, and pinned to one pool."""
+    kept = {key: spec[key] for key in ("tolerations", "affinity") if spec.get(key)}
+    selector = spec.get("nodeSelector", {}) | {LABEL_NODEPOOL: pool.name, OWNER: world.name}
+    limits = spec["containers"][0].get("resources", {}).get("limits", {})
+    resources = {"limits": {key: value for key, value in limits.items() if "/" in key}}
+    container = {"name": "main", "image": "none", "resources": resources}
+    return {"metadata": {}, "spec": kept | {"nodeSelector": selector, "containers": [container]}}
+
+
+def scheduled(pod: Object) -> bool | None:
+    """None while the scheduler has not tried."""
+    found = condition(pod, "PodScheduled")
+    return {"True": True, "False": False}.get(found.get("status", ""))
+
+
+def test_no_workload_lands_on_a_pool_that_it_does_not_tolerate(world: World) -> None:
+    """Every workload pinned to every pool in turn: the real scheduler takes it exactly where it belongs."""
+    # Room for every workload at once, so that only taints and selectors decide.
+    pools = [replace(p, gpus_per_node=p.gpus_per_node * 64) for p in environments.load("example").pools()]
+    for pool in pools:
+        world.add_nodes(pool, 1)
+    expected: dict[str, bool] = {}
+    for name, spec in templates(judged()):
+        for pool in pools:
+            pod = f"{name}-{pool.name}"[:63].rstrip("-")
+            world.create_pod(pod, placed(spec, pool, world))
+            expected[pod] = belongs(spec, pool)
+    assert True in expected.values()
+    assert False in expected.values()
+
+    def tried() -> dict[str, bool] | None:
+        found = {pod["metadata"]["name"]: scheduled(pod) for pod in world.pods()}
+        return {k: v for k, v in found.items() if v is not None} if None not in found.values() else None
+
+    answers = until("the scheduler has tried every pod", tried)
+    wrong = {name: answers[name] for name, right in expected.items() if answers[name] is not right}
+    assert not wrong, f"scheduled against what the pool says: {wrong}"
+
+
+def belongs(spec: Object, pool: Pool) -> bool:
+    """From the taints and labels of the pool alone, not through our own helpers."""
+    told = spec.get("tolerations") or ()
+    for taint in pool.taints:
+        wanted = {"key": taint.key, "effect": taint.effect.value}
+        fits = [
+            t
+            for t in told
+            if t.get("key") in (None, wanted["key"])
+            and t.get("effect") in (None, "", wanted["effect"])
+            and (t.get("operator") == "Exists" or t.get("value", "") == taint.value)
+        ]
+        if not fits:
+            return False
+    selector: dict[str, str] = spec.get("nodeSelector", {})
+    return selector.items() <= pool.node_labels().items()
+
+
+def test_no_system_pod_tolerates_spot() -> None:
+    for name, spec in templates(judged()):
+        tolerates = any(t.get("key") == SPOT_TAINT.key for t in spec.get("tolerations") or ())
+        assert not (tolerates and spec.get("priorityClassName", "").startswith("system-")), name
+
+
+def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, api: Api) -> None:
+    """As it is rendered: through its queue, under its priority, quota and network rules, with nothing changed."""
+    gang = next(doc for doc in judged() if doc["kind"] == "JobSet")
+    for doc in judged():
+        if doc["kind"] in PLATFORM_KINDS:
+            api.apply(api.path_of(doc), doc)
+    size = View(body=gang, pods=[]).size
+    world.add_nodes(environments.load("example").pool("spot-a100"), size)
+    path = api.path_of(gang)
+    api.apply(path, gang)
+    try:
+        before = wait_gang(api, gang, size, set())
+        world.preempt([before[0]["spec"]["nodeName"]])
+        world.add_nodes(environments.load("example").pool("spot-a100"), 1)
+        wait_gang(api, gang, size, {pod["metadata"]["uid"] for pod in before})
+        status = api.get(path)["status"]
+        assert (status["restarts"], status.get("restartsCountTowardsMax", 0)) == (1, 0)
+    finally:
+        api.delete(path, propagationPolicy="Background")
+
+
+def wait_gang(api: Api, gang: Object, size: int, old: set[str]) -> list[Object]:
+    """Its pods, all running, none of them of `old`."""
+
+    def running() -> list[Object] | None:
+        view = view_of(api, gang["metadata"]["name"], gang["metadata"]["namespace"])
+        fresh = [pod for pod in view.phase("Running") if pod["metadata"]["uid"] not in old]
+        return fresh if len(fresh) == size else None
+
+    try:
+        return until("the gang runs", running)
+    except AssertionError as error:
+        told = explain(api, gang["metadata"]["name"], gang["metadata"]["namespace"])
+        raise AssertionError("\n".join(f"{name}: {text}" for name, text in told.lines())) from error
