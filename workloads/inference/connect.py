@@ -77,9 +77,9 @@ def open_pool(uri: str, *, size: int = 4, least_rights: bool = True) -> Connecti
         kwargs={
             "connect_timeout": 5,
             "application_name": "holdfast",
-            # A statement that hangs must not outlive the lease it works for. Leases, claims and acks need no
+            # A worker that stands still inside a transaction must not keep its rows locked. Leases, claims and acks need no
             # fsync: one lost with the server is only done again. What must last says so (results_postgres).
-            "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=60s -c synchronous_commit=off",
+            "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=5s -c synchronous_commit=off",
         },
         configure=_drop_rights if least_rights else None,
         check=ConnectionPool.check_connection,
