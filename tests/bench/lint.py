@@ -1,0 +1,43 @@
+"""1,000 manifests through the linter, in a process of its own. `python -m tests.bench.lint`."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from workloads.manifests.lint.pages import example_text
+from workloads.manifests.lint.registry import all_rules
+
+COUNT, GOAL_S = 1_000, 10.0
+ENTRY = "from workloads.manifests.cli import hook; hook()"
+
+
+def write(folder: Path) -> None:
+    """The rendered files and the rules' examples, over and over: clean and full of findings."""
+    rendered = sorted((Path(__file__).parents[2] / "workloads/rendered/example").glob("*.yaml"))
+    texts = [part for file in rendered for part in file.read_text().split("---\n") if "kind:" in part]
+    texts += [example_text(rule, rule.bad) for rule in all_rules().values() if rule.id < "HF9"]
+    for number in range(COUNT):
+        (folder / f"{number:04}.yaml").write_text(texts[number % len(texts)])
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder)
+        began = time.perf_counter()
+        command = [sys.executable, "-c", ENTRY, str(folder), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seconds = time.perf_counter() - began
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    print(f"{'files':>8} {'objects':>8} {'findings':>9} {'seconds':>8}")
+    print(f"{report['files']:>8} {report['objects']:>8} {len(report['findings']):>9} {seconds:>8.2f}")
+    goals = {"thousand_manifests_under_10_s": seconds < GOAL_S}
+    print(json.dumps({"seconds": round(seconds, 2), "files": report["files"], "goals": goals}))
+
+
+if __name__ == "__main__":
+    main()

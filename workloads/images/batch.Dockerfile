@@ -1,0 +1,23 @@
+# Image of the role batch: group serve of the lock and nothing else. Build from the repository's root:
+#   docker build -f workloads/images/batch.Dockerfile --build-arg BASE=python:3.11-slim@sha256:... .
+# BASE has no default, so that nobody builds on a tag that moves.
+ARG BASE
+FROM ${BASE} AS packages
+COPY requirements/serve.txt /requirements.txt
+RUN python -m venv /opt/venv \
+ && /opt/venv/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r /requirements.txt
+
+FROM ${BASE}
+RUN useradd --uid 65532 --no-create-home --shell /usr/sbin/nologin nonroot
+COPY --from=packages /opt/venv /opt/venv
+WORKDIR /app
+COPY infra/__init__.py infra/
+COPY infra/contract infra/contract
+COPY infra/environments infra/environments
+COPY workloads workloads
+# Byte-compiled here, because the root file system is read-only at run time.
+RUN /opt/venv/bin/python -m compileall -q infra workloads
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+# Exec form, so that SIGTERM reaches Python and no shell.
+ENTRYPOINT ["python", "-m", "workloads"]
