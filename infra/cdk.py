@@ -6,6 +6,7 @@ line (tests/plan/test_cdktn.py plays it).
 
 import importlib.util
 import os
+import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ class Stack(cdktf.TerraformStack):
     ) -> None:
         """`provider`: source and version. An empty `state_bucket` keeps the state in out/state.
 
-        `unsettled`: what forbids a deployment. Synthesis succeeds, the engine then refuses with these words.
+        `unsettled`: fields that forbid a deployment. Synthesis succeeds, the engine then refuses with their names.
         """
         super().__init__(scope, id)
         self._built: dict[str, cdktf.TerraformResource] = {}
@@ -71,10 +72,16 @@ class Stack(cdktf.TerraformStack):
         binding(self, "google", project=project, region=region)
         source, version = provider
         self.add_override("terraform.required_providers.google", {"source": source, "version": version})
-        if unsettled:
-            # Checked before anything is planned; TF_VAR_settled=yes would be a decision.
-            refusal = {"condition": '${var.settled == "yes"}', "error_message": "; ".join(unsettled) + "."}
-            self.add_override("variable.settled", {"type": "string", "default": "no", "validation": [refusal]})
+        for field in unsettled:
+            # A variable without a value is the one thing the engine refuses before it plans: what it says later,
+            # the cdktf command line may swallow.
+            name = re.sub(r"[^A-Za-z0-9_]+", "-", field).strip("-")
+            asked = {"type": "string", "description": f"{field} is still CHANGE-ME; interrupt, and replace it"}
+            refusal = {
+                "condition": f'${{var.still-CHANGE-ME-{name} == "deploy"}}',
+                "error_message": f"{asked['description']}.",
+            }
+            self.add_override(f"variable.still-CHANGE-ME-{name}", {**asked, "validation": [refusal]})
         if state_bucket:
             cdktf.GcsBackend(self, bucket=state_bucket, prefix=id)
         else:

@@ -206,7 +206,7 @@ class Environment:
             "region": self.region,
             "provider": (GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION),
             "state_bucket": "" if local or unsettled else self.state_bucket,
-            "unsettled": [] if local else [f"{self.name}: {field} is still CHANGE-ME" for field in unsettled],
+            "unsettled": [] if local else unsettled,
         }
 
     def pools(self) -> tuple[Pool, ...]:

@@ -11,7 +11,8 @@ import pytest
 from infra.ops.synth import synthesise
 from tests.plan.isolated import ROOT, environment, site_packages
 
-pytestmark = [pytest.mark.plan, pytest.mark.process]
+# The first run installs the tool.
+pytestmark = [pytest.mark.plan, pytest.mark.process, pytest.mark.timeout(900)]
 SWAP = {
     "\nimport cdktf\n": "\nimport cdktn as cdktf\n",
     'BINDINGS = "cdktf_cdktf_provider_google"': 'BINDINGS = "cdktn_provider_google"',

@@ -13,7 +13,8 @@ from infra.environments import load
 from infra.specs import resources
 from tests.plan.isolated import environment
 
-pytestmark = [pytest.mark.plan, pytest.mark.process]
+# The first run installs the tool.
+pytestmark = [pytest.mark.plan, pytest.mark.process, pytest.mark.timeout(900)]
 MOST_SKIPS = 4
 
 

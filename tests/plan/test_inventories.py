@@ -9,7 +9,7 @@ from infra.environments import load
 from infra.rules import judge_plans
 from tests.plan import inventory
 
-pytestmark = pytest.mark.plan
+pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
 Planned = Callable[[str], dict[str, dict[str, Any]]]
 
 
