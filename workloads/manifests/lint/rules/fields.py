@@ -27,7 +27,7 @@ _HINTS = {
 def field_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     for path, name, type_name in _walk(obj):
         fields = TYPES[type_name]
-        if name not in fields:
+        if name not in fields and not name.startswith("$"):  # $patch and the like are kustomize's
             near = get_close_matches(name, fields, n=1, cutoff=0.75)
             hint = _HINTS.get(name) or (f"did you mean {near[0]}?" if near else "")
             yield Hit(path, f"{type_name.removeprefix('V1')} has no field {name}", None, hint)
