@@ -90,7 +90,7 @@ bench-monitoring: setup tools
 
 ##@ Platform (ENV=example|dev|prod)
 
-.PHONY: synth plan rules doctor snapshots bootstrap deploy diff destroy
+.PHONY: synth plan rules check-env leftovers upgrade-check doctor snapshots bootstrap deploy diff destroy
 synth: setup ## Terraform JSON of every stack of ENV
 	@$(PY) -m infra synth $(ENV)
 
@@ -99,6 +99,15 @@ plan: setup provider ## Real plan of ENV into out/plan/ENV
 
 rules: setup ## What the platform refuses, with reasons
 	@$(PY) -m infra rules
+
+check-env: setup ## Judge ENV without Terraform
+	@$(PY) -m infra check $(ENV)
+
+leftovers: setup ## What GKE left in the project of ENV after a destroy
+	@$(PY) -m infra leftovers $(ENV)
+
+upgrade-check: setup ## What a merge of REF would move or destroy in ENV
+	@$(PY) -m infra upgrade-check $(REF) --env $(ENV)
 
 doctor: setup ## What a deployment of ENV needs and lacks
 	@$(PY) -m infra doctor $(ENV)

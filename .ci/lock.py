@@ -19,6 +19,18 @@ def main() -> None:
             cwd=ROOT,
             check=True,
         )
+    # Tools whose pins contradict ours live in environments of their own.
+    for source in sorted((ROOT / "requirements").glob("*.in")):
+        command = [
+            uv,
+            "pip",
+            "compile",
+            *COMMON,
+            f"requirements/{source.name}",
+            "-o",
+            f"requirements/{source.stem}.txt",
+        ]
+        subprocess.run(command, cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":
