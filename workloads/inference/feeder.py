@@ -87,8 +87,9 @@ class Feeder:
 
     def _feed(self) -> bool:
         """One round; false when the job is drained."""
-        # One micro-batch being predicted, one being committed, one waiting: so the device never waits.
-        in_hand = 3 * self._pace.size
+        # One micro-batch being predicted, one being committed, three waiting: the device does not wait
+        # when the database takes the time of two.
+        in_hand = 5 * self._pace.size
         if not self._keeper.wait_for_room(in_hand - self._pace.size + 1, 0.5):
             return True
         room = max(1, in_hand - self._keeper.count())
