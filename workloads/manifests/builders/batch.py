@@ -106,7 +106,7 @@ def follower(site: Site) -> Body:
     scaler = client.V2HorizontalPodAutoscaler(
         api_version="autoscaling/v2",
         kind="HorizontalPodAutoscaler",
-        metadata=meta(STEADY, NAMESPACE_BATCH),
+        metadata=meta(STEADY, NAMESPACE_BATCH, annotations={"kube-score/ignore": "horizontalpodautoscaler-replicas"}),
         spec=client.V2HorizontalPodAutoscalerSpec(
             scale_target_ref=client.V2CrossVersionObjectReference(
                 api_version="apps/v1", kind="Deployment", name=STEADY

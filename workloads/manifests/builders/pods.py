@@ -108,7 +108,7 @@ def _container(site: Site, work: Work, volumes: list[tuple[client.V1Volume, str]
         env=[*_env(work)],
         ports=[client.V1ContainerPort(container_port=port) for port in work.ports] or None,
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),
-        liveness_probe=probe,
+        liveness_probe=_alive(work) if work.probe else None,
         readiness_probe=probe,
         security_context=client.V1SecurityContext(
             allow_privilege_escalation=False,
@@ -131,6 +131,13 @@ def _mount(volume: Any, path: str) -> client.V1VolumeMount:
 def _probe(work: Work) -> client.V1Probe:
     get = client.V1HTTPGetAction(path=work.probe, port=work.ports[0])
     return client.V1Probe(http_get=get, period_seconds=15, failure_threshold=4)
+
+
+def _alive(work: Work) -> client.V1Probe:
+    """Only the port: a slow answer is no reason to kill."""
+    return client.V1Probe(
+        tcp_socket=client.V1TCPSocketAction(port=work.ports[0]), period_seconds=30, failure_threshold=6
+    )
 
 
 def _env(work: Work) -> list[client.V1EnvVar]:

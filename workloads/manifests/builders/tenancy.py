@@ -18,6 +18,8 @@ PSS = {
 GOOGLE_APIS = ("199.36.153.4/30", "199.36.153.8/30")
 METADATA = "169.254.169.254/32"
 METADATA_PORTS = (80, 988)
+# A namespace is closed before its first pod stands in it.
+ANY_POD = {"kube-score/ignore": "networkpolicy-targets-pod"}
 RENDEZVOUS_PORT = 29_500
 POSTGRES_PORT = 5_432
 EXPORTER_PORT = 9_400
@@ -108,7 +110,10 @@ def _policy(name: str, namespace: str, types: list[str], ingress: Any, egress: A
         pod_selector=client.V1LabelSelector(), policy_types=types, ingress=ingress, egress=egress
     )
     policy = client.V1NetworkPolicy(
-        api_version="networking.k8s.io/v1", kind="NetworkPolicy", metadata=meta(name, namespace), spec=spec
+        api_version="networking.k8s.io/v1",
+        kind="NetworkPolicy",
+        metadata=meta(name, namespace, annotations=ANY_POD),
+        spec=spec,
     )
     body = plain(policy)
     body["spec"].setdefault("podSelector", {})
