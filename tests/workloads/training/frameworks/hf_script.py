@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -39,6 +40,7 @@ class Tell(TrainerCallback):
 
     def on_prediction_step(self, args, state, control, **_):
         print("evaluating", flush=True)
+        time.sleep(0.4)  # an evaluation long enough to be interrupted
 
 
 def main(url: str, steps: int, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+import time
 
 import lightning.pytorch as pl
 import torch
@@ -36,6 +37,7 @@ class Net(pl.LightningModule):
     def validation_step(self, batch, index):
         if not self.trainer.sanity_checking:
             print("evaluating", flush=True)
+            time.sleep(0.4)  # an evaluation long enough to be interrupted
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
