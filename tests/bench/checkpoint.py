@@ -97,10 +97,10 @@ def family(pid: int) -> list[int]:
 
 
 def pss(pid: int) -> int:
+    """This process' share of memory that no file backs: code pages are shared with whatever else runs torch."""
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     return 0
 
 

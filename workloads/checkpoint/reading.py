@@ -6,6 +6,7 @@ mend (another shape, another format) raises InputError.
 
 import itertools
 import mmap
+import os
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -152,7 +153,11 @@ class Transfer:
         for stretches in self._landings.values():
             stretches.sort(key=lambda stretch: stretch.at)
         needed = sorted({shard for copy in copies for shard in self._shards_of(copy.source)})
-        with ThreadPoolExecutor(self._parallel, thread_name_prefix="restore") as pool:
+        # Where a read is a request, many wait at once; where it is a copy, more threads than cores only queue.
+        largest = max((shard.bytes for m in self._opened.manifests for shard in m.shards), default=0)
+        waits = self._storage.read_bytes > largest
+        threads = self._parallel if waits else min(self._parallel, os.cpu_count() or 1)
+        with ThreadPoolExecutor(threads, thread_name_prefix="restore") as pool:
             list(pool.map(self._fetch, needed))
         for copy in copies:
             box = boxes[(copy.source.rank, copy.source.part.at)]
