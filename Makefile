@@ -66,7 +66,7 @@ kill-matrix: setup ## 212 kills of the trainer, 500 of batch workers (an hour)
 	@$(PY) -m tests.bench.kill_matrix
 	@$(PY) -m tests.bench.batch_kills
 
-.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring
+.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
 	@$(PY) -m tests.bench.synth
 
@@ -77,7 +77,7 @@ bench-training: setup
 	@$(PY) -m tests.bench.training
 
 bench-batch: setup
-	@$(PY) -m tests.bench.batch
+	@$(PY) -m tests.bench.batch --items 1000000 --drains 100
 
 bench-placement: setup
 	@$(PY) -m tests.bench.placement $(if $(TRACES),--traces $(TRACES))
@@ -88,7 +88,21 @@ bench-cluster: setup tools
 bench-monitoring: setup tools
 	@$(PY) -m tests.bench.monitoring
 
+bench-lint: setup
+	@$(PY) -m tests.bench.lint
+
 ##@ Platform (ENV=example|dev|prod)
+
+.PHONY: render lint apply-manifests
+render: setup ## Write the manifests of every environment
+	@$(PY) -m workloads render
+
+lint: setup ## Judge the rendered manifests
+	@$(PY) -m workloads lint workloads/rendered
+
+apply-manifests: setup ## Show what would change in the current cluster, then apply the manifests of ENV
+	@kubectl diff --server-side -f workloads/rendered/$(ENV) || [ $$? -eq 1 ]
+	@kubectl apply --server-side -f workloads/rendered/$(ENV)
 
 .PHONY: synth plan rules check-env leftovers upgrade-check doctor snapshots bootstrap deploy diff destroy
 synth: setup ## Terraform JSON of every stack of ENV

@@ -184,7 +184,7 @@ def _flex_work(site: Site, name: str, accelerator: str, selector: dict[str, str]
         priority="flex-workload",
         grace_s=60,
         restart="Never",
-        annotations={ANNOTATION_RULE: PlacementRule.DEADLINE.value},
+        annotations={ANNOTATION_RULE: PlacementRule.GANG.value},
     )
 
 
