@@ -65,7 +65,8 @@ def link_node() -> None:
 
 
 def run(*command: str) -> None:
-    subprocess.run(command, check=True)
+    # The system's certificates: behind a company's proxy the ones that uv brings know nobody.
+    subprocess.run(command, check=True, env={"UV_SYSTEM_CERTS": "true", **os.environ})
 
 
 def fail(what: str, got: str, allowed: str, fix: str) -> None:
