@@ -196,7 +196,7 @@ def score_twice(demo: Demo) -> dict[str, Any]:
         "kills": runs["batch-evicted"].kills,
         "lost": count - len({row["item"] for row in got}),
         "duplicated": len(got) - len({row["item"] for row in got}),
-        "recomputed": runs["batch-evicted"].stored() - count,
+        "rewritten": runs["batch-evicted"].stored() - count,
         "same_scores": len(expected) == count and expected == got,
     }
 
