@@ -21,6 +21,8 @@ TERMINATION_TAINTS = frozenset({"cloud.google.com/impending-node-termination"})
 SHUTDOWN_REASONS = ("node is shutting down",)
 SPOT = "spot"
 
+REMEMBERED = 2_000
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -54,6 +56,8 @@ class Cluster:
     budgets: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     preempted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """(pool, zone) -> Spot nodes taken away since the exporter began."""
+    gone: dict[str, Node] = field(default_factory=dict[str, Node])
+    """The last REMEMBERED nodes that were deleted."""
 
     def node(self, change: str, found: Mapping[str, Any]) -> None:
         name = found["metadata"]["name"]
@@ -61,14 +65,12 @@ class Cluster:
         if change == "DELETED":
             if before and _is_taken(found):
                 self._take(name)
-            self.nodes.pop(name, None)
+            self._bury(name)
             return
         now = _node(found)
-        self.nodes[name] = now
+        self.nodes[name] = replace(now, taken=bool(before and before.taken))
         self.preempted.setdefault((now.pool, now.zone), 0)
-        if before and before.taken:
-            self.nodes[name] = replace(now, taken=True)
-        elif now.taken:
+        if now.taken:
             self._take(name)
 
     def pod(self, change: str, found: Mapping[str, Any]) -> None:
@@ -94,7 +96,17 @@ class Cluster:
         """After a fresh list: whatever vanished while nobody watched is gone."""
         held: dict[Any, Any] = getattr(self, kind)
         for key in held.keys() - keys:
-            del held[key]
+            if kind == "nodes":
+                self._bury(key)
+            else:
+                del held[key]
+
+    def _bury(self, name: str) -> None:
+        """The pods' watch may tell why a node went only after the nodes' watch told that it is gone."""
+        if node := self.nodes.pop(name, None):
+            self.gone[name] = node
+        while len(self.gone) > REMEMBERED:
+            del self.gone[next(iter(self.gone))]
 
     def samples(self, now_s: float) -> Iterable[Sample]:
         for (pool, zone), count in self.preempted.items():
@@ -107,10 +119,11 @@ class Cluster:
 
     def _take(self, name: str) -> None:
         """Each Spot node counts once, however many signs it gives."""
-        node = self.nodes.get(name)
+        where = self.nodes if name in self.nodes else self.gone
+        node = where.get(name)
         if node is None or node.taken:
             return
-        self.nodes[name] = replace(node, taken=True)
+        where[name] = replace(node, taken=True)
         if node.capacity == SPOT:
             key = node.pool, node.zone
             self.preempted[key] = self.preempted.get(key, 0) + 1

@@ -86,7 +86,7 @@ def run(
             writer.write(samples)
         stop.wait(every_s)
     for watcher in watchers:
-        watcher.stop.set()
+        watcher.close()
     if lease and _mine(lease):
         lease.release()
 

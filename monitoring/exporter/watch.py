@@ -54,6 +54,13 @@ class Watcher(threading.Thread):
         super().__init__(name=f"watch-{kind.held}", daemon=True)
         self.kind, self._api, self._cluster, self._lock = kind, api, cluster, lock
         self.ready, self.stop = threading.Event(), threading.Event()
+        self._open: Any = None
+
+    def close(self) -> None:
+        """Ends a watch that waits for news, too."""
+        self.stop.set()
+        if answer := self._open:
+            answer.shutdown()
 
     def run(self) -> None:
         pause = FIRST_PAUSE_S
@@ -87,7 +94,7 @@ class Watcher(threading.Thread):
 
     def _watch(self, version: str) -> None:
         query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "1"}
-        response = self._get(query, timeout=(10, WATCH_S + 30))
+        response = self._open = self._get(query, timeout=(10, WATCH_S + 30))
         try:
             for change in _lines(response):
                 if change["type"] == "ERROR":
@@ -98,6 +105,7 @@ class Watcher(threading.Thread):
                 if self.stop.is_set():
                     return
         finally:
+            self._open = None
             response.close()
 
     def _get(self, query: Mapping[str, str], timeout: Any = 30) -> Any:

@@ -63,6 +63,24 @@ def test_a_preempted_node_counts_once_whatever_tells_of_it_first() -> None:
     assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
 
 
+SIGNS = {
+    "pod": lambda c: c.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED)),
+    "node": lambda c: c.node("MODIFIED", node("a", ready="False", message="node is shutting down")),
+    "gone": lambda c: c.node("DELETED", node("a")),
+}
+
+
+@pytest.mark.parametrize(
+    "order", [("node", "gone", "pod"), ("gone", "pod"), ("node", "pod", "gone"), ("pod", "node", "gone")]
+)
+def test_two_watches_may_tell_in_any_order(order: tuple[str, ...]) -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    for sign in order:
+        SIGNS[sign](cluster)
+    assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
+
+
 @pytest.mark.parametrize(
     "shut", [node("a", ready="False", message="container runtime is down"), node("a", ready="True")]
 )
