@@ -1,16 +1,19 @@
 """`make system-packages`: what the tests need from Debian. Elsewhere it says what to install and goes on."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 
 # package -> the command that shows it is there
-PACKAGES = {"chromium": "chromium", "prometheus": "promtool", "python3-venv": "", "git": "git", "make": "make"}
+PACKAGES = {"chromium": "chromium", "prometheus": "promtool", "git": "git"}
 
 
 def main() -> int:
-    missing = [package for package, command in PACKAGES.items() if command and not shutil.which(command)]
+    missing = [package for package, command in PACKAGES.items() if not shutil.which(command)]
+    if not importlib.util.find_spec("ensurepip"):
+        missing.append("python3-venv")  # Debian's python3 comes without
     if not missing:
         return 0
     if not shutil.which("apt-get") or os.geteuid() != 0:
