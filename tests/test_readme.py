@@ -52,6 +52,26 @@ def test_links_of_the_readme_lead_somewhere() -> None:
         assert target.startswith("https://") or (ROOT / target).exists(), target
 
 
+DOORS = {"infra": "infra.__main__", "workloads": "workloads.__main__", "monitoring": "monitoring.__main__"}
+
+
+@pytest.mark.parametrize(
+    ("door", "verb"), sorted(set(re.findall(r"python -m (infra|workloads|monitoring) ([a-z-]+)", README)))
+)
+def test_every_verb_of_the_readme_exists(door: str, verb: str) -> None:
+    from importlib import import_module
+
+    import typer
+
+    commands = typer.main.get_command(import_module(DOORS[door]).app)
+    assert verb in commands.commands, f"python -m {door} {verb}"  # type: ignore[attr-defined]
+
+
+def test_the_environment_that_the_readme_makes_has_a_name_that_is_allowed() -> None:
+    name = re.search(r"python -m infra new (\S+?)`", README)
+    assert name and name.group(1).isidentifier()
+
+
 def test_the_matrix_is_the_one_of_the_code() -> None:
     shown = README.split("<!-- matrix:begin -->")[1].split("<!-- matrix:end -->")[0].strip()
     assert shown == markdown(), "paste the output of `python -m infra matrix --markdown` between the markers"
