@@ -30,11 +30,13 @@ class HoldfastCallback(Callback):
         shield_forked_workers()
         if self._ckpt.step:
             trainer.fit_loop.reset()  # once more, now that it knows where it restarts
-        stream = torch.get_rng_state()
+        stream, within = torch.get_rng_state(), 0
         for loader in trainer.fit_loop._combined_loader.flattened:
-            skip_batches(loader, self._ckpt.step % len(loader), epoch=self._ckpt.step // len(loader))
+            epoch, within = divmod(self._ckpt.step, len(loader))
+            skip_batches(loader, within, epoch=epoch)
         iter(trainer.fit_loop._data_fetcher)  # the workers that it has are neither shielded nor in the right place
-        torch.set_rng_state(stream)
+        if within or not self._ckpt.step:  # an epoch that had begun had drawn its loader's seed before
+            torch.set_rng_state(stream)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self._ckpt.tick(trainer.global_step)
