@@ -62,7 +62,7 @@ test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
 test-gpu: setup ## Pinned staging and nccl (a GPU)
 	@$(PY) -m tests.tiers gpu
 
-kill-matrix: setup ## 212 kills of the trainer, 500 of batch workers (an hour)
+kill-matrix: setup ## Hundreds of kills of the trainer and of batch workers (long)
 	@$(PY) -m tests.bench.kill_matrix
 	@$(PY) -m tests.bench.batch_kills
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.contract.versions import CDKTF_CLI_VERSION
+
 ROOT = Path(__file__).parents[1]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 SOURCES = [f for p in ("infra", "workloads", "monitoring") for f in sorted((ROOT / p).rglob("*.py"))]
@@ -29,6 +31,11 @@ def test_the_node_lock_names_no_address() -> None:
     for name, package in packages.items():
         assert "resolved" not in package, name
         assert not name or "integrity" in package or package.get("inBundle") or package.get("link"), name
+
+
+def test_the_cdktf_command_is_the_version_of_the_contract() -> None:
+    package = json.loads((ROOT / "requirements/node/package.json").read_text())
+    assert package["devDependencies"]["cdktf-cli"] == CDKTF_CLI_VERSION
 
 
 @pytest.mark.parametrize("pins", sorted((ROOT / "tests/tools").glob("*/go.mod")), ids=lambda p: p.parent.name)

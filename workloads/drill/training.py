@@ -149,9 +149,9 @@ def recoveries_s(events: Sequence[Event]) -> list[float]:
     return took
 
 
-def completed(command: Sequence[str], *, timeout_s: float = 300) -> str:
-    """Standard output of a short door command; DrillError with its last words if it fails."""
-    done = subprocess.run(list(command), capture_output=True, text=True, timeout=timeout_s, check=False)
-    if done.returncode:
-        raise DrillError(f"{' '.join(command[2:6])}: exit {done.returncode}\n{done.stderr.strip()[-2000:]}")
-    return done.stdout
+def completed(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,), timeout_s: float = 300) -> str:
+    """Standard output of a short door command; DrillError with its last words unless its exit is one of `done`."""
+    ended = subprocess.run(list(command), capture_output=True, text=True, timeout=timeout_s, check=False)
+    if ended.returncode not in done:
+        raise DrillError(f"{' '.join(command[2:6])}: exit {ended.returncode}\n{ended.stderr.strip()[-2000:]}")
+    return ended.stdout
