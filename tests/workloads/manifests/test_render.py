@@ -1,31 +1,12 @@
 """The rendered manifests: current, clean, and in agreement with the cluster."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-from ruamel.yaml import YAML
 
-from infra.contract.lifecycle import FATAL_EXIT_CODES
 from infra.environments import load, names
+from tests.workloads.manifests.rendered import RENDERED, bodies, workloads
 from workloads.manifests.lint.engine import Options, lint
 from workloads.manifests.lint.formats.text import render as as_text
 from workloads.manifests.rendering import render
-
-RENDERED = Path(__file__).parents[3] / "workloads/rendered"
-
-
-def bodies(name: str) -> list[dict[str, Any]]:
-    files = sorted((RENDERED / name).glob("*.yaml"))
-    return [b for file in files for b in YAML(typ="safe", pure=True).load_all(file.read_text())]
-
-
-def pod_specs(value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, dict):
-        if isinstance(value.get("containers"), list):
-            return [value]
-        return [spec for child in value.values() for spec in pod_specs(child)]
-    return [spec for child in value for spec in pod_specs(child)] if isinstance(value, list) else []
 
 
 @pytest.mark.parametrize("name", names())
@@ -41,13 +22,16 @@ def test_the_rendered_manifests_are_clean() -> None:
 @pytest.mark.parametrize("name", names())
 def test_every_selected_pool_class_is_one_of_the_environment(name: str) -> None:
     classes = {pool.pool_class for pool in load(name).pools()}
-    chosen = {spec.get("nodeSelector", {}).get("holdfast.dev/pool-class") for spec in pod_specs(bodies(name))}
+    chosen = {
+        spec.get("nodeSelector", {}).get("holdfast.dev/pool-class")
+        for spec in [template["spec"] for _, template in workloads(name)]
+    }
     assert chosen - {None} and chosen - {None} <= classes
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_pod_runs_unprivileged_from_a_digest(name: str) -> None:
-    specs = pod_specs(bodies(name))
+    specs = [template["spec"] for _, template in workloads(name)]
     assert len(specs) >= 6
     for spec in specs:
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -55,14 +39,6 @@ def test_every_pod_runs_unprivileged_from_a_digest(name: str) -> None:
             assert "@sha256:" in container["image"]
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert container["resources"]["limits"]["memory"]
-
-
-def test_evictions_are_ignored_before_bugs_are_judged() -> None:
-    (job,) = (b for b in bodies("example") if b["metadata"]["name"] == "train-sweep")
-    first, second = job["spec"]["podFailurePolicy"]["rules"]
-    assert first["action"] == "Ignore" and first["onPodConditions"][0]["type"] == "DisruptionTarget"
-    assert second["action"] == "FailJob" and tuple(second["onExitCodes"]["values"]) == FATAL_EXIT_CODES
-    assert "backoffLimitPerIndex" in job["spec"]
 
 
 def test_no_priority_of_ours_reaches_the_system_classes() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 from kubernetes import client
 
-from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool
+from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
 from infra.contract.telemetry import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
+from workloads.manifests.builders.rights import CALLS
 from workloads.manifests.builders.site import Site
 
 USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
@@ -37,6 +38,8 @@ class Work:
     size: Size
     pool: Pool | None
     """None lets auto-provisioning find an ordinary on-demand node."""
+    tolerations: list[Taint] = field(default_factory=list[Taint])
+    """Where auto-provisioning makes the node; a pool brings its own."""
     priority: str
     grace_s: int
     job: str = ""
@@ -46,6 +49,7 @@ class Work:
     secrets: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Variable -> (Secret, key)."""
     calls_kubernetes: bool = False
+    """Mounts a token, and tells the process which node it may ask about."""
     restart: str | None = None
     ports: list[int] = field(default_factory=list[int])
     volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
@@ -57,6 +61,7 @@ class Work:
 
 def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
     labels = {"app.kubernetes.io/name": work.name, "app.kubernetes.io/part-of": "holdfast"}
+    labels |= CALLS if work.calls_kubernetes else {}
     scratch = [(_scratch("tmp", "1Gi"), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
     volumes = scratch + work.volumes
     spec = client.V1PodSpec(
@@ -67,7 +72,7 @@ def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
         restart_policy=work.restart,
         termination_grace_period_seconds=work.grace_s,
         node_selector=_selector(work) or None,
-        tolerations=[_toleration(t) for t in work.pool.tolerations()] if work.pool else None,
+        tolerations=[_toleration(taint) for taint in (work.pool.taints if work.pool else work.tolerations)] or None,
         security_context=client.V1PodSecurityContext(
             run_as_non_root=True,
             run_as_user=USER,
@@ -83,7 +88,8 @@ def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
     )
 
 
-def _toleration(given: dict[str, str]) -> client.V1Toleration:
+def _toleration(taint: Taint) -> client.V1Toleration:
+    given = taint.toleration()
     return client.V1Toleration(
         key=given["key"], operator=given["operator"], value=given["value"], effect=given["effect"]
     )
@@ -146,9 +152,10 @@ def _env(work: Work) -> list[client.V1EnvVar]:
         values[ENV_JOB] = work.job
     if work.pool and work.pool.interruptible and LABEL_FLEX_START not in work.selector:
         values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
-    node = client.V1ObjectFieldSelector(field_path="spec.nodeName")
     listed = [client.V1EnvVar(name=name, value=value) for name, value in sorted(values.items())]
-    listed.append(client.V1EnvVar(name=ENV_NODE, value_from=client.V1EnvVarSource(field_ref=node)))
+    if work.calls_kubernetes:
+        node = client.V1ObjectFieldSelector(field_path="spec.nodeName")
+        listed.append(client.V1EnvVar(name=ENV_NODE, value_from=client.V1EnvVarSource(field_ref=node)))
     for name, (secret, key) in sorted(work.secrets.items()):
         source = client.V1EnvVarSource(secret_key_ref=client.V1SecretKeySelector(name=secret, key=key))
         listed.append(client.V1EnvVar(name=name, value_from=source))

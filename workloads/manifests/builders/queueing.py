@@ -44,10 +44,11 @@ def _flavors(site: Site) -> dict[str, list[tuple[Body, int]]]:
             tolerations = [taint.toleration() for taint in group.taints()]
             found[queue].append((_flavor(f"{queue}-{group.name}", labels, tolerations), gpus))
     for cap in site.env.auto_provisioning.accelerators:
-        # Both draw on one cap, so each may have half: together they cannot be promised more than exists.
-        for queue, gpus in (("flex", cap.max_gpus - cap.max_gpus // 2), ("queued", cap.max_gpus // 2)):
-            labels = {LABEL_ACCELERATOR: cap.accelerator, LABEL_FLEX_START: "true"}
-            found[queue].append((_flavor(f"{queue}-{cap.accelerator}", labels, []), gpus))
+        labels = {LABEL_ACCELERATOR: cap.accelerator, LABEL_FLEX_START: "true"}
+        shares = {"flex": site.flex_gpus(cap.accelerator), "queued": site.queued_gpus(cap.accelerator)}
+        for queue, gpus in shares.items():
+            if gpus:
+                found[queue].append((_flavor(f"{queue}-{cap.accelerator}", labels, []), gpus))
     return found
 
 

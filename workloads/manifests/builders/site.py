@@ -71,3 +71,16 @@ class Site:
     @property
     def checkpoints(self) -> str:
         return f"gs://{self.env.bucket('checkpoints')}"
+
+    def flex_gpus(self, accelerator: str) -> int:
+        """GPUs on flex-start nodes that come one by one. Auto-provisioning's rest is shared out, since it is one cap."""
+        rest = self.env.quota_gpus(accelerator)
+        return rest - rest // 2 + self._grouped(accelerator, Capacity.FLEX_START)
+
+    def queued_gpus(self, accelerator: str) -> int:
+        """GPUs on flex-start nodes that come all at once."""
+        return self.env.quota_gpus(accelerator) // 2 + self._grouped(accelerator, Capacity.QUEUED)
+
+    def _grouped(self, accelerator: str, capacity: Capacity) -> int:
+        fitting = (g for g in self.env.groups if (g.accelerator, g.capacity) == (accelerator, capacity))
+        return sum(self.env.quota_gpus(group.name) for group in fitting)

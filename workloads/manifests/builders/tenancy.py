@@ -6,6 +6,7 @@ from typing import Any
 from kubernetes import client
 
 from infra.contract import names
+from workloads.manifests.builders.rights import CALLS
 from workloads.manifests.builders.site import Body, Site, meta, plain
 
 PSS = {
@@ -90,24 +91,35 @@ def _policies(site: Site, role: str, namespace: str) -> Iterator[Body]:
         ingress = [client.V1NetworkPolicyIngressRule(_from=[inside], ports=ports)]
         outward = [client.V1NetworkPolicyEgressRule(to=[inside], ports=ports)]
         yield _policy("gang", namespace, ["Ingress", "Egress"], ingress, outward)
+    if role in ("trainer", "exporter"):
+        yield _api_server(site, namespace)
     if role == "exporter":
-        yield from _exporter_policies(site, namespace)
+        yield from _scraped(namespace)
 
 
-def _exporter_policies(site: Site, namespace: str) -> Iterator[Body]:
-    """It watches the API server, and managed Prometheus scrapes it."""
+def _scraped(namespace: str) -> Iterator[Body]:
+    """By managed Prometheus."""
     collectors = client.V1LabelSelector(match_labels={"kubernetes.io/metadata.name": "gmp-system"})
     scrape = client.V1NetworkPolicyIngressRule(
         _from=[client.V1NetworkPolicyPeer(namespace_selector=collectors)],
         ports=[client.V1NetworkPolicyPort(port=EXPORTER_PORT, protocol="TCP")],
     )
-    api = _egress(["443/TCP"], [_block(site.env.network.nodes_cidr), _block(site.env.network.services_cidr)])
-    yield _policy("exporter", namespace, ["Ingress", "Egress"], [scrape], [api])
+    yield _policy("scrape", namespace, ["Ingress"], [scrape], None)
 
 
-def _policy(name: str, namespace: str, types: list[str], ingress: Any, egress: Any) -> Body:
+def _api_server(site: Site, namespace: str) -> Body:
+    """Its Service, and its private endpoint, which takes an address of the nodes."""
+    ranges = (site.env.network.nodes_cidr, site.env.network.services_cidr)
+    rule = _egress(["443/TCP"], [_block(cidr) for cidr in ranges])
+    return _policy("api-server", namespace, ["Egress"], None, [rule], CALLS)
+
+
+def _policy(
+    name: str, namespace: str, types: list[str], ingress: Any, egress: Any, pods: dict[str, str] | None = None
+) -> Body:
+    """`pods`: labels of those it is for; None means all."""
     spec = client.V1NetworkPolicySpec(
-        pod_selector=client.V1LabelSelector(), policy_types=types, ingress=ingress, egress=egress
+        pod_selector=client.V1LabelSelector(match_labels=pods), policy_types=types, ingress=ingress, egress=egress
     )
     policy = client.V1NetworkPolicy(
         api_version="networking.k8s.io/v1",

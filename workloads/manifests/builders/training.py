@@ -1,16 +1,17 @@
-"""Training: a gang on Spot as JobSet, independent tasks as a Job by index, a planned run on flex-start."""
+"""Training: a gang on Spot as JobSet, independent tasks as a Job by index, planned runs on flex-start."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
-from infra.contract.lifecycle import FATAL_EXIT_CODES, FLEX_MAX_RUN_S
+from infra.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES, FLEX_MAX_RUN_S
 from infra.contract.machines import MACHINE_TYPES
 from infra.contract.names import NAMESPACE_TRAINING
-from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, Pool, Role
+from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT, Pool, Role
 from workloads.manifests.builders.pods import Size, Work, template
+from workloads.manifests.builders.rights import reading
 from workloads.manifests.builders.site import Body, Site, meta, plain
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
 
@@ -22,16 +23,23 @@ DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarg
 
 
 def objects(site: Site) -> Iterator[Body]:
-    yield gang(site)
+    yield gang(site, _spot_gang(site))
     reason = (
         "An eviction through the API restarts the whole gang: drains take one node at a time. "
         "Spot preemption does not ask."
     )
     yield budget("train-gang", NAMESPACE_TRAINING, "train-gang", reason, keep=NODES - 1)
     yield sweep(site)
+    yield from _planned_end_rights()
     for accelerator in (cap.accelerator for cap in site.env.auto_provisioning.accelerators):
-        yield flex(site, accelerator)
-        yield queued(site, accelerator)
+        yield from flex(site, accelerator)
+        yield from queued(site, accelerator)
+
+
+def _planned_end_rights() -> Iterator[Body]:
+    """A flex-start node says in an annotation when it ends."""
+    rules = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["get"])]
+    yield from reading("holdfast-planned-end", rules, account="trainer", namespace=NAMESPACE_TRAINING)
 
 
 def gpu_size(pool: Pool) -> Size:
@@ -40,38 +48,61 @@ def gpu_size(pool: Pool) -> Size:
     return Size(cpu=str(machine.vcpus - 2), memory=f"{machine.memory_gib * 3 // 4}Gi", gpus=pool.gpus_per_node)
 
 
-def command(site: Site, run: str, *, nodes: int = 1, rendezvous: str = "") -> list[str]:
+def command(site: Site, run: str, pool: Pool) -> list[str]:
+    """One rank for each GPU of the machine, and one pod for each machine."""
     words = ["python", "-m", "workloads", "train", "run", "--checkpoints", site.checkpoints, "--run", run]
-    words += ["--ranks", "1", "--steps", "100000", "--every", "auto", "--device", "cuda"]
-    return [*words, "--nodes", str(nodes), "--rendezvous", rendezvous] if rendezvous else words
+    return [*words, "--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
 
 
-def gang(site: Site) -> Body:
-    """All pods or none. An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
-    pool = site.training
-    head = f"train-gang-workers-0-0.train-gang:{RENDEZVOUS_PORT}"
-    work = Work(
-        name="train-gang",
+def _work(site: Site, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
+    """On Spot, with the pool's window as its grace. `run` differs where pods train apart."""
+    return Work(
+        name=name,
         role="trainer",
-        job="train-gang",
-        command=command(site, "train-gang", nodes=NODES, rendezvous=head),
+        job=name,
+        command=command(site, run or name, pool),
         size=gpu_size(pool),
         pool=pool,
-        # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
-        priority="flex-workload",
+        priority="spot-workload-low",
         grace_s=pool.window.pod_s,
         restart="Never",
-        annotations={ANNOTATION_RULE: PlacementRule.TRAINING.value},
+        annotations={ANNOTATION_RULE: rule.value},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """Pods that need each other: all or none."""
+
+    work: Work
+    pods: int
+    queue: str
+    deadline_s: int
+    restarts: int
+    annotations: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def _spot_gang(site: Site) -> Gang:
+    work = _work(site, "train-gang", site.training, PlacementRule.TRAINING)
+    # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
+    work = replace(work, priority="flex-workload")
+    return Gang(work=work, pods=NODES, queue="spot", deadline_s=7 * DAY_S, restarts=3)
+
+
+def gang(site: Site, given: Gang) -> Body:
+    """An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
+    name, work = given.work.name, given.work
+    head = f"{name}-workers-0-0.{name}:{RENDEZVOUS_PORT}"
+    work = replace(work, command=[*work.command, "--nodes", str(given.pods), "--rendezvous", head])
     failed = client.V1PodFailurePolicy(
         rules=[client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])]
     )
     spec = client.V1JobSpec(
-        parallelism=NODES,
-        completions=NODES,
+        parallelism=given.pods,
+        completions=given.pods,
         completion_mode="Indexed",
         backoff_limit=0,
-        active_deadline_seconds=7 * DAY_S,
+        active_deadline_seconds=given.deadline_s,
         pod_failure_policy=failed,
         template=template(site, work),
     )
@@ -80,14 +111,15 @@ def gang(site: Site) -> Body:
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
+    labels, annotations = {QUEUE_LABEL: given.queue}, given.annotations or None
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": plain(meta("train-gang", NAMESPACE_TRAINING, labels={QUEUE_LABEL: "spot"})),
+        "metadata": plain(meta(name, NAMESPACE_TRAINING, labels=labels, annotations=annotations)),
         "spec": {
             "suspend": True,
             "ttlSecondsAfterFinished": DAY_S,
-            "failurePolicy": {"maxRestarts": 3, "rules": [preempted]},
+            "failurePolicy": {"maxRestarts": given.restarts, "rules": [preempted]},
             "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": plain(spec)}}],
         },
     }
@@ -95,11 +127,16 @@ def gang(site: Site) -> Body:
 
 def _ignoring_evictions() -> client.V1PodFailurePolicy:
     """Order matters: an evicted pod has an exit code too."""
-    bugs = client.V1PodFailurePolicyOnExitCodesRequirement(operator="In", values=list(FATAL_EXIT_CODES))
+
+    def codes(*values: int) -> client.V1PodFailurePolicyOnExitCodesRequirement:
+        return client.V1PodFailurePolicyOnExitCodesRequirement(operator="In", values=list(values))
+
     return client.V1PodFailurePolicy(
         rules=[
             client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED]),
-            client.V1PodFailurePolicyRule(action="FailJob", on_exit_codes=bugs),
+            client.V1PodFailurePolicyRule(action="FailJob", on_exit_codes=codes(*FATAL_EXIT_CODES)),
+            # Stopped in order before its node's planned end: the next node goes on.
+            client.V1PodFailurePolicyRule(action="Ignore", on_exit_codes=codes(EXIT_PREEMPTED)),
         ]
     )
 
@@ -137,76 +174,56 @@ def job(site: Site, task: Task) -> Body:
 
 
 def sweep(site: Site) -> Body:
-    pool = site.training
-    work = Work(
-        name="train-sweep",
-        role="trainer",
-        job="train-sweep",
-        command=[
-            "python",
-            "-m",
-            "workloads",
-            "train",
-            "run",
-            "--checkpoints",
-            f"{site.checkpoints}/$(JOB_COMPLETION_INDEX)",
-        ],
-        size=gpu_size(pool),
-        pool=pool,
-        priority="spot-workload-low",
-        grace_s=pool.window.pod_s,
-        restart="Never",
-        annotations={ANNOTATION_RULE: PlacementRule.TRAINING.value},
-    )
-    return job(site, Task(name="train-sweep", pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
+    """Each index is a run of its own."""
+    name = "train-sweep"
+    work = _work(site, name, site.training, PlacementRule.TRAINING, run=f"{name}-$(JOB_COMPLETION_INDEX)")
+    return job(site, Task(name=name, pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
 
 
-def _flex_work(site: Site, name: str, accelerator: str, selector: dict[str, str]) -> Work:
+def _flex_work(site: Site, name: str, accelerator: str, run: str, selector: dict[str, str]) -> Work:
     machine = next(m for m in MACHINE_TYPES.values() if m.accelerator == accelerator)
+    # No window: its end is planned, and the process reads it from the node.
     pool = Pool(
         name="flex",
         role=Role.TRAINING,
-        capacity=Capacity.ON_DEMAND,  # no window: its end is planned, and comes by HOLDFAST_DEADLINE
+        capacity=Capacity.ON_DEMAND,
         machine_type=machine.name,
         min_nodes=0,
         max_nodes=1,
         gpus_per_node=machine.gpus,
         taints=(GPU_TAINT,),
     )
-    return Work(
-        name=name,
-        role="trainer",
-        job=name,
-        command=command(site, name),
-        size=gpu_size(pool),
+    return replace(
+        _work(site, name, pool, PlacementRule.GANG, run),
         pool=None,
-        selector=selector,
+        tolerations=[GPU_TAINT],
+        selector=selector | {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator},
         priority="flex-workload",
         grace_s=60,
-        restart="Never",
-        annotations={ANNOTATION_RULE: PlacementRule.GANG.value},
+        calls_kubernetes=True,
     )
 
 
-def _tolerating_gpu(body: Body) -> Body:
-    body["spec"]["template"]["spec"]["tolerations"] = [GPU_TAINT.toleration()]
-    return body
-
-
-def flex(site: Site, accelerator: str) -> Body:
-    """Node by node as capacity comes; each node ends after a day, and the Job with it."""
+def flex(site: Site, accelerator: str) -> Iterator[Body]:
+    """Node by node as capacity comes. A node ends after a day; its index goes on with the next one."""
     name = f"train-flex-{accelerator.removeprefix('nvidia-')}"
-    selector = {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator, LABEL_MAX_RUN: str(DAY_S)}
-    pods = min(FLEX_NODES, site.env.auto_provisioning.cap(accelerator))
-    work = _flex_work(site, name, accelerator, selector)
-    return _tolerating_gpu(job(site, Task(name=name, pods=pods, deadline_s=DAY_S, queue="flex", work=work)))
+    work = _flex_work(site, name, accelerator, f"{name}-$(JOB_COMPLETION_INDEX)", {LABEL_MAX_RUN: str(DAY_S)})
+    pods = min(FLEX_NODES, site.flex_gpus(accelerator) // work.size.gpus)
+    if pods:
+        # Longer than a node lives: hours in Google's queue count too.
+        yield job(site, Task(name=name, pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
 
 
-def queued(site: Site, accelerator: str) -> Body:
-    """All nodes at once or none, through Kueue and a ProvisioningRequest; the flavor adds the selector."""
+def queued(site: Site, accelerator: str) -> Iterator[Body]:
+    """All nodes at once or none, through Kueue and a ProvisioningRequest.
+
+    No restarts: such nodes are not used twice. Submitted anew, the run resumes.
+    """
     name = f"train-queued-{accelerator.removeprefix('nvidia-')}"
-    pods = min(FLEX_NODES, site.env.auto_provisioning.cap(accelerator))
-    work = _flex_work(site, name, accelerator, {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator})
-    body = _tolerating_gpu(job(site, Task(name=name, pods=pods, deadline_s=FLEX_MAX_RUN_S, queue="queued", work=work)))
-    body["metadata"]["annotations"] = {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": str(FLEX_MAX_RUN_S)}
-    return body
+    work = _flex_work(site, name, accelerator, name, {})
+    pods = min(FLEX_NODES, site.queued_gpus(accelerator) // work.size.gpus)
+    longest = {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": str(FLEX_MAX_RUN_S)}
+    if pods:
+        work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
+        given = Gang(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
+        yield gang(site, given)

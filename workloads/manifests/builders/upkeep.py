@@ -7,6 +7,7 @@ from kubernetes import client
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.names import NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from workloads.manifests.builders.pods import Size, Work, template
+from workloads.manifests.builders.rights import reading
 from workloads.manifests.builders.site import Body, Site, meta, plain
 from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
 
@@ -63,21 +64,7 @@ def _watching_rights() -> Iterator[Body]:
         client.V1PolicyRule(api_groups=["jobset.x-k8s.io"], resources=["jobsets"], verbs=["get", "list", "watch"]),
         client.V1PolicyRule(api_groups=["policy"], resources=["poddisruptionbudgets"], verbs=["get", "list", "watch"]),
     ]
-    api = "rbac.authorization.k8s.io"
-    yield plain(
-        client.V1ClusterRole(
-            api_version=f"{api}/v1", kind="ClusterRole", metadata=meta("holdfast-exporter"), rules=rules
-        )
-    )
-    yield plain(
-        client.V1ClusterRoleBinding(
-            api_version=f"{api}/v1",
-            kind="ClusterRoleBinding",
-            metadata=meta("holdfast-exporter"),
-            role_ref=client.V1RoleRef(api_group=api, kind="ClusterRole", name="holdfast-exporter"),
-            subjects=[client.RbacV1Subject(kind="ServiceAccount", name="exporter", namespace=NAMESPACE_MONITORING)],
-        )
-    )
+    yield from reading("holdfast-exporter", rules, account="exporter", namespace=NAMESPACE_MONITORING)
 
 
 def verifier(site: Site) -> Body:

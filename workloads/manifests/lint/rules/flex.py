@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from infra.contract import pools as contract
-from infra.contract.lifecycle import FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
+from infra.contract.lifecycle import EXIT_PREEMPTED, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
 from infra.contract.pools import FLEX_TAINT, GPU_RESOURCE, SPOT_TAINT
 from workloads.manifests.lint.finding import Hit, Severity, constant
-from workloads.manifests.lint.objects import Job, Pod, as_int, as_text
+from workloads.manifests.lint.objects import Job, Pod, as_int, as_list, as_map, as_text
 from workloads.manifests.lint.registry import Context, rule
 
 DOC_FLEX = "https://cloud.google.com/kubernetes-engine/docs/how-to/dws-flex-start-training"
@@ -127,12 +127,15 @@ def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
 @rule(
     "HF017", "flex-job-outlives-node", Severity.WARNING, on=Job,
     what="A flex-start Job may run longer than its node.",
-    why="The node ends at its maximal run whatever the pod does; a deadline makes that end a planned one.",
-    source=DOC_FLEX, fix="set activeDeadlineSeconds to at most the node's maximal run", base="flex",
+    why="The node ends at its maximal run whatever the pod does; a deadline makes that end a planned one. So does a"
+        " process that stops in order before it, in a Job that ignores the code of such a stop.",
+    source=DOC_FLEX,
+    fix=f"set activeDeadlineSeconds to at most the node's maximal run, or add Ignore on exit code {EXIT_PREEMPTED}",
+    base="flex",
     bad="spec: {activeDeadlineSeconds: 700000}", good="spec: {activeDeadlineSeconds: 86400}",
 )  # fmt: skip
 def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
-    if job.pod is None or not context.place(job.pod).on_flex:
+    if job.pod is None or not context.place(job.pod).on_flex or _goes_on(job):
         return
     said = context.place(job.pod).demanded(contract.LABEL_MAX_RUN)
     text = "".join(said[0].values) if said else ""
@@ -142,6 +145,12 @@ def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
         asks = "has no deadline" if deadline is None else f"may run {deadline} s"
         basis = constant("infra.contract.lifecycle", "FLEX_MAX_RUN_S", f"its node ends after {most} s")
         yield Hit((*job.path, "activeDeadlineSeconds"), f"the Job {asks}", basis)
+
+
+def _goes_on(job: Job) -> bool:
+    """Whether an orderly stop is followed by a pod on the next node."""
+    ignored = (as_map(r.get("onExitCodes")) for r in job.rules if r.get("action") == "Ignore")
+    return any(c.get("operator") == "In" and EXIT_PREEMPTED in as_list(c.get("values")) for c in ignored)
 
 
 @rule(

@@ -1,0 +1,62 @@
+"""The committed manifests as objects, for the tests of this room."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[3]
+RENDERED = ROOT / "workloads/rendered"
+Body = dict[str, Any]
+
+
+@cache
+def bodies(name: str) -> list[Body]:
+    """Every object of an environment. Shared between tests: do not change them."""
+    files = sorted((RENDERED / name).glob("*.yaml"))
+    return [b for file in files for b in YAML(typ="safe", pure=True).load_all(file.read_text())]
+
+
+def named(env: str, kind: str, name: str, namespace: str | None = None) -> Body:
+    fitting = [b for b in bodies(env) if (b["kind"], b["metadata"]["name"]) == (kind, name)]
+    (found,) = (b for b in fitting if namespace in (None, b["metadata"].get("namespace")))
+    return found
+
+
+def templates(value: Any) -> Iterator[Body]:
+    """Pod templates anywhere below `value`."""
+    if isinstance(value, dict):
+        spec = value.get("spec")
+        if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
+            yield value
+        for child in value.values():
+            yield from templates(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from templates(child)
+
+
+def workloads(env: str) -> list[tuple[Body, Body]]:
+    """Every object that makes pods, with its pod template."""
+    return [(body, template) for body in bodies(env) for template in templates(body)]
+
+
+def jobs(env: str) -> Iterator[tuple[Body, Body]]:
+    """Every Job and JobSet, with the spec of its Job."""
+    for body in bodies(env):
+        if body["kind"] == "Job":
+            yield body, body["spec"]
+        for group in body["spec"].get("replicatedJobs", ()) if body["kind"] == "JobSet" else ():
+            yield body, group["template"]["spec"]
+
+
+def variables(template: Body) -> Body:
+    """Environment of the main container: name -> entry."""
+    (main,) = (c for c in template["spec"]["containers"] if c["name"] == "main")
+    return {entry["name"]: entry for entry in main["env"]}
+
+
+def option(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]

@@ -1,0 +1,98 @@
+"""Training pods: planned ends on flex-start, ranks from the machine, Jobs that their queues can admit."""
+
+import pytest
+
+from infra.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES
+from infra.contract.pools import LABEL_FLEX_START
+from infra.contract.telemetry import ENV_NODE
+from infra.environments import names
+from tests.workloads.manifests.rendered import bodies, jobs, named, option, variables, workloads
+
+GPU = "nvidia.com/gpu"
+
+
+def asked(spec: dict[str, object]) -> int:
+    """GPUs of all pods of a Job together."""
+    pod = spec["template"]["spec"]  # type: ignore[index]
+    return int(pod["containers"][0]["resources"]["limits"][GPU]) * spec["parallelism"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("env", names())
+def test_a_pod_may_ask_for_its_node_exactly_where_it_holds_a_token(env: str) -> None:
+    holders = set()
+    for body, template in workloads(env):
+        may = template["spec"]["automountServiceAccountToken"]
+        entry = variables(template).get(ENV_NODE)
+        assert (entry is not None) is may, body["metadata"]["name"]
+        if entry:
+            assert entry["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+            holders.add(body["metadata"]["name"])
+    flex = {b["metadata"]["name"] for b, t in workloads(env) if LABEL_FLEX_START in t["spec"].get("nodeSelector", {})}
+    assert flex and holders == flex | {"exporter"}
+
+
+@pytest.mark.parametrize("env", names())
+def test_the_trainer_may_get_nodes_and_nothing_else(env: str) -> None:
+    bindings = [b for b in bodies(env) if b["kind"] in ("ClusterRoleBinding", "RoleBinding")]
+    (role,) = (b["roleRef"]["name"] for b in bindings for s in b["subjects"] if s["name"] == "trainer")
+    assert named(env, "ClusterRole", role)["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+
+
+@pytest.mark.parametrize("env", names())
+def test_only_pods_with_a_token_reach_the_api_server(env: str) -> None:
+    for namespace in {
+        b["metadata"]["namespace"] for b, t in workloads(env) if t["spec"]["automountServiceAccountToken"]
+    }:
+        labels = named(env, "NetworkPolicy", "api-server", namespace)["spec"]["podSelector"]["matchLabels"]
+        for body, template in workloads(env):
+            if body["metadata"]["namespace"] == namespace:
+                chosen = labels.items() <= template["metadata"]["labels"].items()
+                assert labels and chosen is template["spec"]["automountServiceAccountToken"], body["metadata"]["name"]
+
+
+@pytest.mark.parametrize("env", names())
+def test_an_orderly_stop_before_the_planned_end_is_not_charged(env: str) -> None:
+    seen = 0
+    for body, spec in jobs(env):
+        if body["kind"] == "Job":
+            first, bugs, stopped = spec["podFailurePolicy"]["rules"]
+            assert (first["action"], bugs["action"], stopped["action"]) == ("Ignore", "FailJob", "Ignore")
+            assert first["onPodConditions"][0]["type"] == "DisruptionTarget"
+            assert tuple(bugs["onExitCodes"]["values"]) == FATAL_EXIT_CODES
+            assert stopped["onExitCodes"]["values"] == [EXIT_PREEMPTED]
+            seen += "backoffLimitPerIndex" in spec
+    assert seen >= 3
+
+
+@pytest.mark.parametrize("env", names())
+def test_every_pod_starts_one_rank_for_each_of_its_gpus(env: str) -> None:
+    seen = 0
+    for _, spec in jobs(env):
+        (main,) = spec["template"]["spec"]["containers"]
+        if main["command"][3:5] == ["train", "run"]:
+            assert option(main["command"], "--ranks") == main["resources"]["limits"][GPU]
+            seen += 1
+    assert seen >= 4
+
+
+@pytest.mark.parametrize("env", names())
+def test_pods_of_one_job_train_one_run_only_as_a_gang(env: str) -> None:
+    """Two pods that write one run without meeting would overwrite each other."""
+    for body, spec in jobs(env):
+        (main,) = spec["template"]["spec"]["containers"]
+        if main["command"][3:5] == ["train", "run"] and spec["parallelism"] > 1:
+            if body["kind"] == "JobSet":
+                assert int(option(main["command"], "--nodes")) == spec["parallelism"]
+                head = f"{body['metadata']['name']}-workers-0-0.{body['metadata']['name']}:"
+                assert option(main["command"], "--rendezvous").startswith(head)
+            else:
+                assert "$(JOB_COMPLETION_INDEX)" in option(main["command"], "--run")
+
+
+@pytest.mark.parametrize("env", names())
+def test_every_job_fits_the_queue_that_it_is_submitted_to(env: str) -> None:
+    for body, spec in jobs(env):
+        queue = body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
+        flavors = named(env, "ClusterQueue", queue)["spec"]["resourceGroups"][0]["flavors"]
+        quotas = [int(r["nominalQuota"]) for f in flavors for r in f["resources"] if r["name"] == GPU]
+        assert max(quotas) >= asked(spec), f"{body['metadata']['name']} can never be admitted"

@@ -1,0 +1,25 @@
+"""What pods may ask of the API server. Whoever calls it says so on its pods, and only those reach it."""
+
+from collections.abc import Iterator
+
+from kubernetes import client
+
+from workloads.manifests.builders.site import Body, meta, plain
+
+API = "rbac.authorization.k8s.io"
+# On pods that hold a token; the network policy that opens the way to the API server selects it.
+CALLS = {"holdfast.dev/calls": "kubernetes"}
+
+
+def reading(name: str, rules: list[client.V1PolicyRule], *, account: str, namespace: str) -> Iterator[Body]:
+    """A ClusterRole, since nodes stand in no namespace, for one ServiceAccount."""
+    role = client.V1ClusterRole(api_version=f"{API}/v1", kind="ClusterRole", metadata=meta(name), rules=rules)
+    binding = client.V1ClusterRoleBinding(
+        api_version=f"{API}/v1",
+        kind="ClusterRoleBinding",
+        metadata=meta(name),
+        role_ref=client.V1RoleRef(api_group=API, kind="ClusterRole", name=name),
+        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=account, namespace=namespace)],
+    )
+    yield plain(role)
+    yield plain(binding)
