@@ -23,6 +23,13 @@ KSA_NAMESPACES = {
     "exporter": NAMESPACE_MONITORING,
 }
 
+# private.googleapis.com. The network's own zone resolves every Google API to it, and network policies admit no other
+# way out; both are wrong without the other.
+GOOGLE_APIS_CIDR = "199.36.153.8/30"
+
+# On the Cloud SQL instance; batch pods connect to it.
+RESULTS_DATABASE = "results"
+
 # Google's limits.
 MAX_CLUSTER_NAME = 40
 MAX_SERVICE_ACCOUNT_ID = 30

@@ -169,6 +169,16 @@ class Environment:
         return f"{self.name_prefix}-{self.name}-results"
 
     @property
+    def database_connection(self) -> str:
+        """What the Cloud SQL Auth Proxy is told."""
+        return f"{self.project}:{self.region}:{self.database_name}"
+
+    @property
+    def database_user(self) -> str:
+        """PostgreSQL's name for the batch workers' service account."""
+        return self.service_account_email("batch").removesuffix(".gserviceaccount.com")
+
+    @property
     def repository_name(self) -> str:
         return f"{self.name_prefix}-{self.name}"
 

@@ -1,5 +1,6 @@
 """Cloud SQL for PostgreSQL: private address, IAM authentication, backups with point-in-time recovery."""
 
+from infra.contract.names import RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
 from infra.specs.encryption import key_grant
 from infra.specs.identities import account
@@ -28,19 +29,22 @@ FLAGS = {
 def resources(environment: Environment) -> list[Resource]:
     if environment.database is None:
         return []
-    user = environment.service_account_email("batch").removesuffix(".gserviceaccount.com")
     return [
         _instance(environment, environment.database),
         Resource(
             kind="google_sql_database",
             id="results",
-            arguments={"name": "results", "instance": environment.database_name},
+            arguments={"name": RESULTS_DATABASE, "instance": environment.database_name},
             after=(INSTANCE,),
         ),
         Resource(
             kind="google_sql_user",
             id="batch",
-            arguments={"name": user, "instance": environment.database_name, "type": "CLOUD_IAM_SERVICE_ACCOUNT"},
+            arguments={
+                "name": environment.database_user,
+                "instance": environment.database_name,
+                "type": "CLOUD_IAM_SERVICE_ACCOUNT",
+            },
             after=(INSTANCE, account("batch")),
         ),
         *(_login(environment, role) for role in ("client", "instanceUser")),

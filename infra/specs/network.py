@@ -1,5 +1,8 @@
 """APIs, VPC, subnet, NAT and the range for managed services."""
 
+from ipaddress import ip_network
+
+from infra.contract.names import GOOGLE_APIS_CIDR
 from infra.environments.schema import Environment
 from infra.specs.resource import Resource
 
@@ -10,6 +13,7 @@ APIS = (
     "compute",
     "container",
     "cloudkms",
+    "dns",
     "iam",
     "logging",
     "monitoring",
@@ -38,6 +42,7 @@ def resources(environment: Environment) -> list[Resource]:
         _subnet(environment),
         _firewall(environment),
         *_nat(environment),
+        *_google_apis(environment),
         *(_managed_services(environment) if environment.database else []),
     ]
 
@@ -130,6 +135,40 @@ def _nat(environment: Environment) -> list[Resource]:
                 "log_config": {"enable": True, "filter": "ERRORS_ONLY"},
             },
             after=("google_compute_router.nat", SUBNET),
+        ),
+    ]
+
+
+def _google_apis(environment: Environment) -> list[Resource]:
+    """Every name below googleapis.com on private addresses: the only way out that network policies of pods admit."""
+    zone = f"{environment.network_name}-google-apis"
+    network = f"projects/{environment.project}/global/networks/{environment.network_name}"
+    addresses = [str(address) for address in ip_network(GOOGLE_APIS_CIDR)]
+    records = {
+        "google-apis": ("private.googleapis.com.", "A", addresses),
+        "google-apis-all": ("*.googleapis.com.", "CNAME", ["private.googleapis.com."]),
+    }
+    return [
+        Resource(
+            kind="google_dns_managed_zone",
+            id="google-apis",
+            arguments={
+                "name": zone,
+                "dns_name": "googleapis.com.",
+                "description": "Google APIs on private addresses",
+                "visibility": "private",
+                "private_visibility_config": {"networks": [{"network_url": network}]},
+            },
+            after=(VPC, *api(environment, "dns")),
+        ),
+        *(
+            Resource(
+                kind="google_dns_record_set",
+                id=id_,
+                arguments={"managed_zone": zone, "name": name, "type": kind, "ttl": 300, "rrdatas": values},
+                after=("google_dns_managed_zone.google-apis",),
+            )
+            for id_, (name, kind, values) in records.items()
         ),
     ]
 

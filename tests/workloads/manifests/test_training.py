@@ -90,8 +90,10 @@ def test_pods_of_one_job_train_one_run_only_as_a_gang(env: str) -> None:
 
 
 @pytest.mark.parametrize("env", names())
-def test_every_job_fits_the_queue_that_it_is_submitted_to(env: str) -> None:
+def test_every_job_with_gpus_fits_the_queue_that_it_is_submitted_to(env: str) -> None:
     for body, spec in jobs(env):
+        if GPU not in spec["template"]["spec"]["containers"][0]["resources"]["limits"]:
+            continue
         queue = body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
         flavors = named(env, "ClusterQueue", queue)["spec"]["resourceGroups"][0]["flavors"]
         quotas = [int(r["nominalQuota"]) for f in flavors for r in f["resources"] if r["name"] == GPU]

@@ -1,4 +1,4 @@
-"""Batch inference: a Job that ends with its queue, and steady workers that follow the backlog."""
+"""Batch inference: a Job that fills a queue, one that ends with it, and steady workers that follow the backlog."""
 
 from collections.abc import Iterator
 
@@ -7,63 +7,73 @@ from kubernetes import client
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.names import NAMESPACE_BATCH
 from infra.contract.telemetry import METRIC_PREFIX
-from workloads.manifests.builders.pods import Work, template
+from workloads.manifests.builders import data, database
+from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.site import Body, Site, meta, plain
-from workloads.manifests.builders.training import DAY_S, Task, gpu_size, job
+from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignoring_evictions, job
 
-# Made outside of git: `kubectl -n batch create secret generic results --from-file=pg_service.conf`. A file, since an
-# environment variable is shown by every `describe`; libpq reads host, user and password from it.
-SECRET, SECRET_DIR, SERVICE_FILE = "results", "/etc/holdfast/results", "pg_service.conf"
-DATABASE = {
-    "HOLDFAST_DATABASE_URL": "postgresql:///?service=results",
-    "PGSERVICEFILE": f"{SECRET_DIR}/{SERVICE_FILE}",
-}
 NO_PROBE = {
     "checkov.io/skip1": "CKV_K8S_8=a worker answers no requests; a hung one loses its leases to others",
     "checkov.io/skip2": "CKV_K8S_9=a worker answers no requests",
     "kube-score/ignore": "deployment-has-host-podantiaffinity,deployment-has-poddisruptionbudget",
 }
-STEADY, DRAIN = "batch-steady", "batch-drain"
+LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
 MAX_WORKERS = 8
 
 
 def objects(site: Site) -> Iterator[Body]:
+    yield load(site)
     yield drain(site)
     yield steady(site)
     yield follower(site)
 
 
 def _work(site: Site, name: str, *, restart: str | None) -> Work:
+    results, window = database.access(site), site.batch.window.pod_s
+    words = ["python", "-m", "workloads", "batch", "run", name, "--checkpoints", site.checkpoints]
     return Work(
         name=name,
         role="batch",
         job=name,
-        command=[
-            "python",
-            "-m",
-            "workloads",
-            "batch",
-            "run",
-            name,
-            "--checkpoints",
-            site.checkpoints,
-            "--run",
-            "train-gang",
-        ],
+        command=[*words, "--run", "train-gang", "--window", str(window)],
         size=gpu_size(site.batch),
         pool=site.batch,
         priority="spot-workload-low",
-        grace_s=site.batch.window.pod_s,
+        grace_s=window,
         restart=restart,
-        env=DATABASE,
-        volumes=[(_secret(), SECRET_DIR)],
+        env=results.env,
+        sidecars=results.sidecars,
+        volumes=results.volumes,
         annotations={ANNOTATION_RULE: PlacementRule.BATCH.value},
     )
 
 
-def _secret() -> client.V1Volume:
-    source = client.V1SecretVolumeSource(secret_name=SECRET, default_mode=0o440)
-    return client.V1Volume(name=SECRET, secret=source)
+def load(site: Site) -> Body:
+    """The dataset into the queue, each item once however often this runs."""
+    results = database.access(site)
+    work = Work(
+        name=LOAD,
+        role="batch",
+        job=DRAIN,
+        command=["python", "-m", "workloads", "batch", "enqueue", DRAIN, "--source", data.PATH],
+        size=Size(cpu="1", memory="2Gi"),
+        pool=None,
+        priority="platform",
+        grace_s=30,
+        restart="Never",
+        env=results.env,
+        sidecars=results.sidecars,
+        volumes=[(data.volume(), data.PATH), *results.volumes],
+        annotations={ANNOTATION_RULE: PlacementRule.PLATFORM.value} | data.SIDECAR,
+    )
+    spec = client.V1JobSpec(
+        backoff_limit=3,
+        active_deadline_seconds=DAY_S,
+        ttl_seconds_after_finished=DAY_S,
+        pod_failure_policy=ignoring_evictions(),
+        template=template(site, work),
+    )
+    return plain(client.V1Job(api_version="batch/v1", kind="Job", metadata=meta(LOAD, NAMESPACE_BATCH), spec=spec))
 
 
 def drain(site: Site) -> Body:

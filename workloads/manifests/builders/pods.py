@@ -13,6 +13,7 @@ from workloads.manifests.builders.site import Site
 USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
 TMP = "/tmp"
 RUN_DIR = "/run/holdfast"
+MAIN = "main"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ class Work:
     """Mounts a token, and tells the process which node it may ask about."""
     restart: str | None = None
     ports: list[int] = field(default_factory=list[int])
+    sidecars: list[client.V1Container] = field(default_factory=list[client.V1Container])
+    """Started before the main container, ended after it."""
     volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
     """Volume and where it is mounted, read-only."""
     annotations: dict[str, str] = field(default_factory=dict[str, str])
@@ -81,6 +84,7 @@ def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
             seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault"),
         ),
         volumes=[volume for volume, _ in volumes],
+        init_containers=work.sidecars or None,
         containers=[_container(site, work, volumes)],
     )
     return client.V1PodTemplateSpec(
@@ -107,7 +111,7 @@ def _container(site: Site, work: Work, volumes: list[tuple[client.V1Volume, str]
     limits = work.size.limits()
     probe = _probe(work) if work.probe else None
     return client.V1Container(
-        name="main",
+        name=MAIN,
         image=site.image(work.role),
         image_pull_policy="Always",
         command=work.command,
@@ -116,16 +120,21 @@ def _container(site: Site, work: Work, volumes: list[tuple[client.V1Volume, str]
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),
         liveness_probe=_alive(work) if work.probe else None,
         readiness_probe=probe,
-        security_context=client.V1SecurityContext(
-            allow_privilege_escalation=False,
-            privileged=False,
-            read_only_root_filesystem=True,
-            run_as_non_root=True,
-            run_as_user=USER,
-            run_as_group=USER,
-            capabilities=client.V1Capabilities(drop=["ALL"]),
-        ),
+        security_context=restricted(),
         volume_mounts=[_mount(volume, path) for volume, path in volumes],
+    )
+
+
+def restricted() -> client.V1SecurityContext:
+    """What Pod Security `restricted` asks of every container, and a root file system that cannot be written."""
+    return client.V1SecurityContext(
+        allow_privilege_escalation=False,
+        privileged=False,
+        read_only_root_filesystem=True,
+        run_as_non_root=True,
+        run_as_user=USER,
+        run_as_group=USER,
+        capabilities=client.V1Capabilities(drop=["ALL"]),
     )
 
 

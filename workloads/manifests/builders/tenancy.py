@@ -6,6 +6,8 @@ from typing import Any
 from kubernetes import client
 
 from infra.contract import names
+from infra.contract.names import GOOGLE_APIS_CIDR
+from workloads.manifests.builders import database
 from workloads.manifests.builders.rights import CALLS
 from workloads.manifests.builders.site import Body, Site, meta, plain
 
@@ -14,15 +16,14 @@ PSS = {
     for mode in ("enforce", "audit", "warn")
     for suffix, value in (("", "restricted"), ("-version", "latest"))
 }
-# Google's APIs inside the VPC (restricted.googleapis.com, private.googleapis.com), and the metadata server that
-# Workload Identity answers on.
-GOOGLE_APIS = ("199.36.153.4/30", "199.36.153.8/30")
-METADATA = "169.254.169.254/32"
+# Workload Identity; the second is where Dataplane V2 sends what pods address to the first.
+METADATA = ("169.254.169.254/32", "169.254.169.252/32")
 METADATA_PORTS = (80, 988)
+# Cloud DNS for GKE answers on the metadata server's address, the cache of the node on the other.
+RESOLVERS = ("169.254.169.254/32", "169.254.20.10/32")
 # A namespace is closed before its first pod stands in it.
 ANY_POD = {"kube-score/ignore": "networkpolicy-targets-pod"}
 RENDEZVOUS_PORT = 29_500
-POSTGRES_PORT = 5_432
 EXPORTER_PORT = 9_400
 # name -> (value, preempts others, what it is for). None reaches the system classes at 2,000,000,000.
 PRIORITIES = {
@@ -78,12 +79,12 @@ def _bounds(site: Site, namespace: str) -> Iterator[Body]:
 
 def _policies(site: Site, role: str, namespace: str) -> Iterator[Body]:
     yield _policy("default-deny", namespace, ["Ingress", "Egress"], None, None)
-    dns = _egress(["53/UDP", "53/TCP"], [_kube_system()])
-    apis = _egress(["443/TCP"], [_block(cidr) for cidr in GOOGLE_APIS])
-    metadata = _egress([f"{port}/TCP" for port in METADATA_PORTS], [_block(METADATA)])
+    dns = _egress(["53/UDP", "53/TCP"], [_kube_system(), *map(_block, RESOLVERS)])
+    apis = _egress(["443/TCP"], [_block(GOOGLE_APIS_CIDR)])
+    metadata = _egress([f"{port}/TCP" for port in METADATA_PORTS], [*map(_block, METADATA)])
     egress = [dns, apis, metadata]
     if role == "batch":
-        egress.append(_egress([f"{POSTGRES_PORT}/TCP"], [_block(site.env.network.database_cidr)]))
+        egress.append(_egress([f"{database.port(site)}/TCP"], [_block(site.env.network.database_cidr)]))
     yield _policy("egress-named", namespace, ["Egress"], None, egress)
     if role == "trainer":
         inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector())

@@ -10,7 +10,8 @@ from infra.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES, FLEX_MAX_
 from infra.contract.machines import MACHINE_TYPES
 from infra.contract.names import NAMESPACE_TRAINING
 from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT, Pool, Role
-from workloads.manifests.builders.pods import Size, Work, template
+from workloads.manifests.builders import data
+from workloads.manifests.builders.pods import MAIN, Size, Work, template
 from workloads.manifests.builders.rights import reading
 from workloads.manifests.builders.site import Body, Site, meta, plain
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
@@ -51,7 +52,8 @@ def gpu_size(pool: Pool) -> Size:
 def command(site: Site, run: str, pool: Pool) -> list[str]:
     """One rank for each GPU of the machine, and one pod for each machine."""
     words = ["python", "-m", "workloads", "train", "run", "--checkpoints", site.checkpoints, "--run", run]
-    return [*words, "--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
+    words += ["--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
+    return [*words, "--data", data.PATH]
 
 
 def _work(site: Site, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
@@ -66,7 +68,8 @@ def _work(site: Site, name: str, pool: Pool, rule: PlacementRule, run: str = "")
         priority="spot-workload-low",
         grace_s=pool.window.pod_s,
         restart="Never",
-        annotations={ANNOTATION_RULE: rule.value},
+        volumes=[(data.volume(), data.PATH)],
+        annotations={ANNOTATION_RULE: rule.value} | data.SIDECAR,
     )
 
 
@@ -125,11 +128,12 @@ def gang(site: Site, given: Gang) -> Body:
     }
 
 
-def _ignoring_evictions() -> client.V1PodFailurePolicy:
+def ignoring_evictions() -> client.V1PodFailurePolicy:
     """Order matters: an evicted pod has an exit code too."""
 
     def codes(*values: int) -> client.V1PodFailurePolicyOnExitCodesRequirement:
-        return client.V1PodFailurePolicyOnExitCodesRequirement(operator="In", values=list(values))
+        # Named: else a sidecar that ends after the main container would be judged by its own code.
+        return client.V1PodFailurePolicyOnExitCodesRequirement(container_name=MAIN, operator="In", values=list(values))
 
     return client.V1PodFailurePolicy(
         rules=[
@@ -166,7 +170,7 @@ def job(site: Site, task: Task) -> Body:
             backoff_limit_per_index=3,
             active_deadline_seconds=task.deadline_s,
             ttl_seconds_after_finished=DAY_S,
-            pod_failure_policy=_ignoring_evictions(),
+            pod_failure_policy=ignoring_evictions(),
             template=template(site, task.work),
         ),
     )

@@ -1,11 +1,12 @@
-"""What keeps watch: the exporter, the reader that proves checkpoints, the data volume."""
+"""What stands before any job: the exporter, the reader that proves checkpoints, the data volumes."""
 
 from collections.abc import Iterator
 
 from kubernetes import client
 
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
-from infra.contract.names import NAMESPACE_MONITORING, NAMESPACE_TRAINING
+from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
+from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.rights import reading
 from workloads.manifests.builders.site import Body, Site, meta, plain
@@ -23,7 +24,8 @@ def objects(site: Site) -> Iterator[Body]:
     yield from _watching_rights()
     yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
     yield verifier(site)
-    yield from data_volume(site)
+    for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+        yield from data.claim(site, namespace)
 
 
 def exporter(site: Site) -> Body:
@@ -101,41 +103,3 @@ def verifier(site: Site) -> Body:
         ),
     )
     return plain(cron)
-
-
-def data_volume(site: Site) -> Iterator[Body]:
-    """Datasets, read-only, through Cloud Storage FUSE. Checkpoints never go through it."""
-    bucket = site.env.bucket("data")
-    driver = client.V1CSIPersistentVolumeSource(
-        driver="gcsfuse.csi.storage.gke.io", volume_handle=bucket, read_only=True,
-        volume_attributes={"mountOptions": "implicit-dirs"},
-    )  # fmt: skip
-    claim = client.V1ObjectReference(kind="PersistentVolumeClaim", name="data", namespace=NAMESPACE_TRAINING)
-    yield plain(
-        client.V1PersistentVolume(
-            api_version="v1",
-            kind="PersistentVolume",
-            metadata=meta("data"),
-            spec=client.V1PersistentVolumeSpec(
-                access_modes=["ReadOnlyMany"],
-                capacity={"storage": "1Ti"},
-                persistent_volume_reclaim_policy="Retain",
-                storage_class_name="",
-                claim_ref=claim,
-                csi=driver,
-            ),
-        )
-    )
-    yield plain(
-        client.V1PersistentVolumeClaim(
-            api_version="v1",
-            kind="PersistentVolumeClaim",
-            metadata=meta("data", NAMESPACE_TRAINING),
-            spec=client.V1PersistentVolumeClaimSpec(
-                access_modes=["ReadOnlyMany"],
-                storage_class_name="",
-                volume_name="data",
-                resources=client.V1VolumeResourceRequirements(requests={"storage": "1Ti"}),
-            ),
-        )
-    )

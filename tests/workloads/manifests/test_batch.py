@@ -1,0 +1,101 @@
+"""Batch pods: the database through its proxy, the dataset through FUSE, checkpoints through the SDK."""
+
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from infra.environments import load, names
+from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads
+from workloads.inference.connect import ENV_DATABASE, database_uri
+
+BATCH = "batch"
+WITH_PROXY = [env for env in names() if load(env).database]
+WITHOUT = [env for env in names() if not load(env).database]
+
+
+def pods(env: str) -> list[tuple[Body, Body]]:
+    found = [(body, template) for body, template in workloads(env) if body["metadata"]["namespace"] == BATCH]
+    assert len(found) >= 3
+    return found
+
+
+@pytest.mark.parametrize("env", WITH_PROXY)
+def test_every_batch_pod_has_the_proxy_beside_it_from_its_start_to_its_end(env: str) -> None:
+    for _, template in pods(env):
+        (proxy,) = template["spec"]["initContainers"]
+        assert proxy["restartPolicy"] == "Always" and proxy["startupProbe"]["httpGet"]["path"] == "/startup"
+        assert proxy["args"][-1] == load(env).database_connection
+        assert {"--private-ip", "--auto-iam-authn", "--exit-zero-on-sigterm"} <= set(proxy["args"])
+        assert f"--http-port={proxy['startupProbe']['httpGet']['port']}" in proxy["args"]
+
+
+@pytest.mark.parametrize("env", WITH_PROXY)
+def test_workers_log_in_at_the_proxy_as_their_service_account_and_hold_no_secret(
+    env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _, template in pods(env):
+        (proxy,) = template["spec"]["initContainers"]
+        monkeypatch.setenv(ENV_DATABASE, variables(template)[ENV_DATABASE]["value"])
+        uri = urlsplit(database_uri(""))  # as the worker reads it
+        assert uri.hostname == "127.0.0.1" and f"--port={uri.port}" in proxy["args"]
+        assert unquote(uri.username or "") == load(env).database_user and uri.password is None
+        assert not any("secret" in volume for volume in template["spec"]["volumes"])
+
+
+@pytest.mark.parametrize("env", WITHOUT)
+def test_without_cloud_sql_the_connection_comes_from_a_mounted_file(env: str) -> None:
+    for _, template in pods(env):
+        (mount,) = (m for m in template["spec"]["containers"][0]["volumeMounts"] if m["name"] == "results")
+        assert variables(template)["PGSERVICEFILE"]["value"].startswith(mount["mountPath"] + "/") and mount["readOnly"]
+        assert "initContainers" not in template["spec"]
+
+
+@pytest.mark.parametrize("env", names())
+def test_a_rule_on_exit_codes_names_the_container_that_gives_them(env: str) -> None:
+    """A sidecar that is ended after a crash of the worker must not make the crash look like an eviction."""
+    rules = [r for b in bodies(env) if b["kind"] == "Job" for r in b["spec"]["podFailurePolicy"]["rules"]]
+    judged = [rule["onExitCodes"]["containerName"] for rule in rules if "onExitCodes" in rule]
+    assert len(judged) >= 8 and set(judged) == {"main"}
+
+
+@pytest.mark.parametrize("env", names())
+def test_whoever_reads_the_dataset_mounts_it_read_only_with_its_sidecar_announced(env: str) -> None:
+    readers = 0
+    for body, template in workloads(env):
+        (main,) = template["spec"]["containers"]
+        reads = next((o for o in ("--data", "--source") if o in main.get("command", ())), None)
+        annotated = template["metadata"].get("annotations", {}).get("gke-gcsfuse/volumes") == "true"
+        claims = [v["persistentVolumeClaim"] for v in template["spec"]["volumes"] if "persistentVolumeClaim" in v]
+        assert annotated is bool(claims) is (reads is not None), body["metadata"]["name"]
+        if reads:
+            readers += 1
+            (mount,) = (m for m in main["volumeMounts"] if m["mountPath"] == option(main["command"], reads))
+            assert mount["readOnly"] is True and claims == [{"claimName": mount["name"], "readOnly": True}]
+            claim = named(env, "PersistentVolumeClaim", mount["name"], body["metadata"]["namespace"])
+            volume = named(env, "PersistentVolume", claim["spec"]["volumeName"])
+            assert volume["spec"]["csi"]["driver"] == "gcsfuse.csi.storage.gke.io"
+            assert volume["spec"]["csi"]["volumeHandle"] == load(env).bucket("data")
+            assert volume["spec"]["claimRef"]["namespace"] == body["metadata"]["namespace"]
+    assert readers >= 5
+
+
+@pytest.mark.parametrize("env", names())
+def test_checkpoints_go_through_the_sdk_and_never_through_a_mount(env: str) -> None:
+    found = [
+        option(container["command"], "--checkpoints")
+        for _, template in workloads(env)
+        for container in template["spec"]["containers"]
+        if "--checkpoints" in container.get("command", ())
+    ]
+    assert len(found) >= 6 and all(url.startswith(f"gs://{load(env).bucket('checkpoints')}") for url in found)
+
+
+@pytest.mark.parametrize("env", names())
+def test_a_worker_is_told_the_window_that_its_pool_grants(env: str) -> None:
+    windows = 0
+    for _, template in pods(env):
+        (main,) = template["spec"]["containers"]
+        if "--window" in main["command"]:
+            windows += 1
+            assert int(option(main["command"], "--window")) == template["spec"]["terminationGracePeriodSeconds"]
+    assert windows == 2

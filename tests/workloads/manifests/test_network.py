@@ -1,0 +1,85 @@
+"""Network policies: closed both ways, and open to exactly what the environment's own ranges and zones name."""
+
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+
+from infra.contract import names as contract
+from infra.environments import load, names
+from infra.specs import network
+from tests.workloads.manifests.rendered import bodies, named, workloads
+
+LINK_LOCAL = ip_network("169.254.0.0/16")
+PORT_OF_PROXY = 3307
+
+
+def policies(env: str, namespace: str) -> list[dict[str, Any]]:
+    return [b for b in bodies(env) if b["kind"] == "NetworkPolicy" and b["metadata"]["namespace"] == namespace]
+
+
+def opened(env: str, namespace: str) -> set[tuple[str, int]]:
+    """(range, port) that some pod of the namespace may call."""
+    rules = [rule for policy in policies(env, namespace) for rule in policy["spec"].get("egress") or ()]
+    assert all(rule.get("to") and rule.get("ports") for rule in rules), "a rule without peers or ports opens everything"
+    return {
+        (peer["ipBlock"]["cidr"], port["port"])
+        for rule in rules
+        for peer in rule["to"]
+        for port in rule["ports"]
+        if "ipBlock" in peer
+    }
+
+
+@pytest.mark.parametrize("env", names())
+def test_every_namespace_with_pods_is_closed_both_ways(env: str) -> None:
+    for namespace in {body["metadata"]["namespace"] for body, _ in workloads(env)}:
+        spec = named(env, "NetworkPolicy", "default-deny", namespace)["spec"]
+        assert spec == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+
+
+@pytest.mark.parametrize("env", names())
+def test_every_open_range_is_one_of_the_environment_or_of_google(env: str) -> None:
+    ranges = load(env).network
+    allowed = {ranges.nodes_cidr, ranges.services_cidr, ranges.database_cidr, contract.GOOGLE_APIS_CIDR}
+    for namespace in contract.KSA_NAMESPACES.values():
+        found = opened(env, namespace)
+        assert found
+        foreign = {cidr for cidr, _ in found if not ip_network(cidr).subnet_of(LINK_LOCAL)} - allowed
+        assert not foreign, f"{namespace} may call {foreign}"
+
+
+@pytest.mark.parametrize("env", names())
+def test_what_google_apis_resolve_to_is_what_policies_admit(env: str) -> None:
+    """The zone of the VPC and the policies of the pods are written apart; one without the other cuts every pod off."""
+    resources = network.resources(load(env))
+    records = {r.arguments["name"]: r.arguments for r in resources if r.kind == "google_dns_record_set"}
+    assert records["*.googleapis.com."]["rrdatas"] == ["private.googleapis.com."]
+    addresses = records["private.googleapis.com."]["rrdatas"]
+    assert isinstance(addresses, list) and len(addresses) == 4
+    for namespace in contract.KSA_NAMESPACES.values():
+        https = [ip_network(cidr) for cidr, port in opened(env, namespace) if port == 443]
+        assert all(any(ip_address(a) in block for block in https) for a in addresses)
+
+
+@pytest.mark.parametrize("env", names())
+def test_names_are_resolved_where_cloud_dns_and_the_nodes_cache_answer(env: str) -> None:
+    for namespace in contract.KSA_NAMESPACES.values():
+        answering = {cidr for cidr, port in opened(env, namespace) if port == 53}
+        assert answering == {"169.254.169.254/32", "169.254.20.10/32"}
+
+
+@pytest.mark.parametrize("env", names())
+def test_only_batch_pods_reach_the_database_and_on_the_port_that_they_use(env: str) -> None:
+    environment = load(env)
+    for namespace in contract.KSA_NAMESPACES.values():
+        ports = {port for cidr, port in opened(env, namespace) if cidr == environment.network.database_cidr}
+        wanted = {PORT_OF_PROXY if environment.database else 5432}
+        assert ports == (wanted if namespace == contract.NAMESPACE_BATCH else set())
+
+
+@pytest.mark.parametrize("env", names())
+def test_pods_of_a_gang_reach_each_other_and_nothing_reaches_batch_pods(env: str) -> None:
+    gang = named(env, "NetworkPolicy", "gang", contract.NAMESPACE_TRAINING)["spec"]
+    assert gang["ingress"][0]["from"] == gang["egress"][0]["to"] == [{"podSelector": {}}]
+    assert not any(policy["spec"].get("ingress") for policy in policies(env, contract.NAMESPACE_BATCH))
