@@ -14,10 +14,10 @@ from infra.contract.telemetry import KIND_BATCH
 from workloads.drill.events import Follower
 from workloads.drill.pods import Pod
 from workloads.drill.schedule import SIGKILL, Eviction
-from workloads.drill.training import SILENCE_S, DrillError, completed
+from workloads.drill.training import completed
+from workloads.drill.waiting import POLL_S, DrillError, until
 from workloads.runtime.events import EventLog
 
-_POLL_S = 0.02
 _BATCH = (sys.executable, "-m", "workloads", "batch")
 
 
@@ -57,20 +57,18 @@ class BatchRun:
         return self.folder / "logs" / f"{self.job}-{worker}.log"
 
     def _until_stored(self, pods: Sequence[Pod], items: int) -> None:
-        heard = time.monotonic()
-        while self.stored() < items:
-            heard = time.monotonic() if self.events.read() else heard
-            self.progress(self.stored())
-            self._check(pods, heard)
+        def watch() -> None:
+            self._check(pods)
             if all(pod.exit_code == EXIT_COMPLETE for pod in pods):
                 raise DrillError(
                     f"{self.job}: drained after {self.stored()} of {items} items, before the next eviction"
                 )
-            time.sleep(_POLL_S)
+
+        until(lambda: self.stored() >= items, events=self.events, watch=watch, tail=pods[0].tail)
 
     def _evict(self, pods: list[Pod], eviction: Eviction, log: EventLog) -> None:
         pod = pods[eviction.victim]
-        log.emit("evict", signal=eviction.signal, target=f"worker-{eviction.victim}")
+        log.emit("evict", signal=eviction.signal, target=f"pod-{pod.pid}")
         began = time.monotonic()
         code = pod.kill() if eviction.signal == SIGKILL else pod.preempt(self.window_s)
         self.kills += 1
@@ -82,22 +80,21 @@ class BatchRun:
         pods[eviction.victim] = self.launch(self._log(eviction.victim))
 
     def _until_drained(self, pods: Sequence[Pod]) -> None:
-        heard = time.monotonic()
-        while any(pod.exit_code is None for pod in pods):
-            heard = time.monotonic() if self.events.read() else heard
-            self.progress(self.stored())
-            self._check(pods, heard)
-            time.sleep(_POLL_S)
+        until(
+            lambda: all(pod.exit_code is not None for pod in pods),
+            events=self.events,
+            watch=lambda: self._check(pods),
+            tail=pods[0].tail,
+        )
         self.events.read()
-        self._check(pods, time.monotonic())
+        self._check(pods)
         self.progress(self.items)
 
-    def _check(self, pods: Sequence[Pod], heard: float) -> None:
+    def _check(self, pods: Sequence[Pod]) -> None:
+        self.progress(self.stored())
         for pod in pods:
             if pod.exit_code not in (None, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED):
                 raise DrillError(f"{self.job}: a worker ended with {pod.exit_code} by itself:\n{pod.tail()}")
-        if time.monotonic() - heard > SILENCE_S:
-            raise DrillError(f"{self.job}: no event for {SILENCE_S:.0f} s:\n{pods[0].tail()}")
 
 
 @contextmanager
@@ -119,7 +116,7 @@ def _uri(pod: Pod, log: Path) -> str:
         for line in log.read_text(errors="replace").splitlines():
             if line.startswith("{") and line.endswith("}"):
                 return json.loads(line)["uri"]
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
     raise DrillError(f"PostgreSQL did not start:\n{pod.tail()}")
 
 

@@ -25,7 +25,8 @@ from workloads.drill.batch import BatchRun, database, export
 from workloads.drill.pods import Pod, owned
 from workloads.drill.schedule import evictions
 from workloads.drill.stage import Stage, stage
-from workloads.drill.training import DrillError, Run, completed
+from workloads.drill.training import Run, completed
+from workloads.drill.waiting import DrillError
 
 MAX_DOCUMENT_BYTES = 20_000
 

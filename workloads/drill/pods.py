@@ -7,10 +7,13 @@ Without a cgroup, an environment variable that every descendant inherits marks t
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from infra.contract.lifecycle import EXIT_KILLED
 
 MARK = "HOLDFAST_POD"
 OWNER = "HOLDFAST_POD_OWNER"
+_TMP = "holdfast-pod-"
 _POLL_S = 0.02
 
 
@@ -29,13 +33,16 @@ class Pod:
     def __init__(self, command: Sequence[str], *, log: Path, owner: str, env: Mapping[str, str] | None = None) -> None:
         self._mark = uuid.uuid4().hex
         log.parent.mkdir(parents=True, exist_ok=True)
+        # As in a container, what a killed process leaves under /tmp goes with the pod.
+        tmp = tempfile.mkdtemp(prefix=_TMP)
+        self._forget = weakref.finalize(self, shutil.rmtree, tmp, ignore_errors=True)
         with log.open("ab") as sink:
             self._process = subprocess.Popen(
                 list(command),
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **(env or {}), MARK: self._mark, OWNER: owner},
+                env={**os.environ, **(env or {}), "TMPDIR": tmp, MARK: self._mark, OWNER: owner},
                 start_new_session=True,  # Ctrl-C reaches the drill alone, which then ends its pods
             )
         self.log = log
@@ -72,7 +79,12 @@ class Pod:
         """Power loss: SIGKILL to every member at once, without notice."""
         _kill_all(lambda env: env.get(MARK) == self._mark)
         self._process.wait()
+        self._forget()
         return self.exit_code or 0
+
+    def parts(self, word: str) -> list[psutil.Process]:
+        """Its processes whose command line has `word`."""
+        return [p for p in _members(lambda env: env.get(MARK) == self._mark) if word in _command(p)]
 
     def tail(self, lines: int = 12) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -96,13 +108,21 @@ def owned(owner: str) -> Generator[None]:
 def _kill_all(belongs: Callable[[dict[str, str]], bool]) -> int:
     """Until none is left: a member may fork while the list is read."""
     killed = 0
-    while members := [p for p in psutil.process_iter() if p.pid != os.getpid() and _alive(p) and belongs(_env(p))]:
+    while members := _members(belongs):
+        rooms = {_env(process).get("TMPDIR", "") for process in members}
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
                 killed += 1
         time.sleep(_POLL_S)  # no waitpid here: it would take the exit code from Popen
+        for room in rooms:
+            if Path(room).name.startswith(_TMP):
+                shutil.rmtree(room, ignore_errors=True)
     return killed
+
+
+def _members(belongs: Callable[[dict[str, str]], bool]) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter() if p.pid != os.getpid() and _alive(p) and belongs(_env(p))]
 
 
 def _alive(process: psutil.Process) -> bool:
@@ -117,3 +137,10 @@ def _env(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except (psutil.Error, OSError):
         return {}
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.Error, OSError):
+        return ""

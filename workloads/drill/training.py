@@ -11,14 +11,8 @@ from infra.contract.telemetry import KIND_TRAINING
 from workloads.drill.events import Event, Follower
 from workloads.drill.pods import Pod
 from workloads.drill.schedule import SIGKILL, Eviction
+from workloads.drill.waiting import DrillError, until
 from workloads.runtime.events import EventLog
-
-SILENCE_S = 180.0  # no event for so long: the run hangs
-_POLL_S = 0.02
-
-
-class DrillError(RuntimeError):
-    """The run under test did something that no eviction explains."""
 
 
 @dataclass(kw_only=True)
@@ -67,19 +61,17 @@ class Run:
 
     def _until_step(self, pod: Pod, step: int) -> None:
         """Wait until the current attempt has passed `step`, wherever earlier attempts were."""
-        begin, heard = len(self.events.seen), time.monotonic()
-        while True:
-            new = self.events.read()
-            heard = time.monotonic() if new else heard
-            windows = [e for e in self.events.seen[begin:] if e["event"] == "window"]
+        begin = len(self.events.seen)
+
+        def passed() -> bool:
             self.progress(self._reached())
-            if windows and windows[-1]["last_step"] >= step:
-                return
+            return any(e["event"] == "window" and e["last_step"] >= step for e in self.events.seen[begin:])
+
+        def watch() -> None:
             if pod.exit_code is not None:
                 raise DrillError(f"{self.job} ended with {pod.exit_code} before step {step}:\n{pod.tail()}")
-            if time.monotonic() - heard > SILENCE_S:
-                raise DrillError(f"{self.job} silent for {SILENCE_S:.0f} s before step {step}:\n{pod.tail()}")
-            time.sleep(_POLL_S)
+
+        until(passed, events=self.events, watch=watch, tail=pod.tail)
 
     def _evict(self, pod: Pod, eviction: Eviction, log: EventLog) -> None:
         log.emit("evict", signal=eviction.signal, target=f"pod-{pod.pid}")
@@ -104,14 +96,12 @@ class Run:
         return max(steps)
 
     def _finish(self, pod: Pod) -> None:
-        heard = time.monotonic()
-        while pod.exit_code is None:
-            if self.events.read():
-                heard = time.monotonic()
-            self.progress(self._reached())
-            if time.monotonic() - heard > SILENCE_S:
-                raise DrillError(f"{self.job} silent for {SILENCE_S:.0f} s:\n{pod.tail()}")
-            time.sleep(_POLL_S)
+        until(
+            lambda: pod.exit_code is not None,
+            events=self.events,
+            watch=lambda: self.progress(self._reached()),
+            tail=pod.tail,
+        )
         self.events.read()
         self.progress(self._reached())
         if pod.exit_code != EXIT_COMPLETE:

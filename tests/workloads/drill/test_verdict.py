@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from workloads.drill.demo import Demo, Size, told, verdict
-from workloads.drill.training import DrillError, completed
+from workloads.drill.training import completed
+from workloads.drill.waiting import DrillError
 
 DEMO = Demo(out=Path("out"), seed=1, data=None, size=Size(), console=Console(), owner="test")
 NAIVE = {"lost_steps": 9, "bit_exact": False, "false_completion_steps": [26]}

@@ -1,0 +1,144 @@
+"""Every drill, as data. A fork adds its own below; `drill list` shows them, `drill run` plays them."""
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from infra.contract.errors import InputError
+from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
+from workloads.drill.plan import (
+    Blast,
+    Bound,
+    Budget,
+    Drill,
+    Fault,
+    Objective,
+    Operator,
+    Place,
+    SteadyState,
+    Work,
+)
+
+SAVE_EVERY = 20  # steps between checkpoints of the local trainer
+WORKERS = 3
+ITEMS = 3_000
+BURST = "HoldfastSpotPreemptionBurst"
+
+
+def at_most(metric: str, value: float, unit: str = "") -> Bound:
+    return Bound(metric=metric, operator=Operator.AT_MOST, value=value, unit=unit)
+
+
+def at_least(metric: str, value: float, unit: str = "") -> Bound:
+    return Bound(metric=metric, operator=Operator.AT_LEAST, value=value, unit=unit)
+
+
+def equal(metric: str, value: float, unit: str = "") -> Bound:
+    return Bound(metric=metric, operator=Operator.EQUAL, value=value, unit=unit)
+
+
+def _quiet(alert: str) -> Objective:
+    return Objective(promise="a lone eviction pages nobody", bound=equal(f"fires:{alert}", 0), essential=False)
+
+
+_RESUMES = (
+    Objective(promise="recovered in time", bound=at_most("recovered_s", 60, "s")),
+    Objective(promise="lost work within one interval", bound=at_most("lost_steps", SAVE_EVERY, "steps")),
+    Objective(promise="no committed step done twice", bound=equal("committed_steps_redone", 0, "steps")),
+    Objective(promise="no damaged checkpoint met", bound=equal("checkpoints_skipped", 0)),
+    Objective(promise="not taken for finished", bound=equal("false_completions", 0)),
+)
+_TRAINER_NOTICE = Drill(
+    name="trainer-notice",
+    question="Does the trainer use its window and resume at its newest commit?",
+    place=Place.LOCAL,
+    work=Work.TRAINER,
+    steady_state=SteadyState(bound=at_least("commits", 1), within_s=120),
+    blast=Blast(of="trainer pod"),
+    fault=Fault.NOTICE,
+    stop_when=at_least("gave_up", 1),
+    recovery_s=120,
+    objectives=(
+        Objective(promise="left in order", bound=equal("exit_code", EXIT_PREEMPTED)),
+        Objective(
+            promise="left inside its window", bound=at_most("left_s", DEFAULT_WINDOW.pod_s - WINDOW_MARGIN_S + 1, "s")
+        ),
+        *_RESUMES,
+        _quiet(BURST),
+    ),
+    rollback="kill every process of the drill, remove its checkpoints",
+    budget=Budget(minutes=6),
+)
+_LOCAL = (
+    _TRAINER_NOTICE,
+    replace(
+        _TRAINER_NOTICE,
+        name="trainer-power-loss",
+        question="Does the trainer come back from a machine that vanished?",
+        fault=Fault.POWER_LOSS,
+        objectives=(*_RESUMES, _quiet(BURST)),
+    ),
+    replace(
+        _TRAINER_NOTICE,
+        name="uploader-kill",
+        question="Does training go on, and save again, when the uploader dies?",
+        fault=Fault.UPLOADER_KILL,
+        blast=Blast(of="uploader process"),
+        objectives=(
+            Objective(promise="saved again in time", bound=at_most("recovered_s", 60, "s")),
+            Objective(promise="training went on", bound=equal("lost_steps", 0, "steps")),
+            Objective(promise="not taken for finished", bound=equal("false_completions", 0)),
+        ),
+    ),
+    Drill(
+        name="batch-power-loss",
+        question="Is every item stored once when a worker vanishes in the middle?",
+        place=Place.LOCAL,
+        work=Work.BATCH,
+        steady_state=SteadyState(bound=at_least("stored_items", ITEMS // 20), within_s=60),
+        blast=Blast(of="batch worker", percent=50),
+        fault=Fault.POWER_LOSS,
+        stop_when=at_least("gave_up", 1),
+        recovery_s=120,
+        objectives=(
+            Objective(promise="recovered in time", bound=at_most("recovered_s", 60, "s")),
+            Objective(promise="no item lost", bound=equal("items_lost", 0)),
+            Objective(promise="nothing duplicated", bound=equal("items_duplicated", 0)),
+            Objective(promise="no item given up", bound=equal("dead_letters", 0)),
+            _quiet(BURST),
+        ),
+        rollback="kill every process of the drill, its database included, and remove its data",
+        budget=Budget(minutes=5),
+    ),
+    replace(
+        _TRAINER_NOTICE,
+        name="naive-notice",
+        question="Control: what does the same eviction do to what tutorials teach?",
+        work=Work.NAIVE,
+        control=True,
+    ),
+    replace(
+        _TRAINER_NOTICE,
+        name="deaf-notice",
+        question="Control: is a pod that never hears of SIGTERM found out?",
+        work=Work.DEAF,
+        control=True,
+    ),
+)
+DRILLS: dict[str, Drill] = {drill.name: drill for drill in _LOCAL}
+
+
+def find(name: str) -> Drill:
+    if name in DRILLS:
+        return DRILLS[name]
+    near = get_close_matches(name, DRILLS, n=1)
+    raise InputError(
+        "no such drill",
+        got=name,
+        allowed=", ".join(DRILLS),
+        fix=f"did you mean {near[0]}?" if near else "`python -m workloads drill list`",
+    )
+
+
+def of(place: Place) -> list[Drill]:
+    """What `--target PLACE` runs: all but the controls."""
+    return [drill for drill in DRILLS.values() if drill.place is place and not drill.control]

@@ -1,0 +1,139 @@
+"""What a drill is: data. Nothing here runs; `conduct` plays it, `show` prints it.
+
+Read by the catalogue, the conductor, the judge and every reporter.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from infra.contract.errors import InputError
+
+
+class Place(StrEnum):
+    """Where a drill plays."""
+
+    LOCAL = "local"  # processes of this machine
+    CLUSTER = "cluster"  # any Kubernetes cluster, through its API only
+    NODE = "node"  # real kubelets whose machines are shut down as a Spot VM is
+    GKE = "gke"  # a pool of Spot VMs, taken away by Compute Engine itself
+
+
+class Work(StrEnum):
+    """What runs while it happens."""
+
+    TRAINER = "trainer"
+    NAIVE = "naive"  # the twin that does what tutorials do
+    DEAF = "deaf"  # a trainer whose first process never hears of SIGTERM
+    BATCH = "batch"
+    NAMED = "named"  # pods of a cluster, named by namespace and selector
+
+
+class Fault(StrEnum):
+    NOTICE = "notice"  # SIGTERM, the window, SIGKILL
+    POWER_LOSS = "power-loss"  # SIGKILL to everything, without notice
+    UPLOADER_KILL = "uploader-kill"  # SIGKILL to the process that writes checkpoints
+    EVICT = "evict"  # the Eviction API, pod by pod
+    PREEMPT = "preempt"  # the node is taken away; how is the place's affair
+
+
+class Operator(StrEnum):
+    AT_MOST = "<="
+    AT_LEAST = ">="
+    EQUAL = "="
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """A measured number against a stated one."""
+
+    metric: str
+    """A name that the target measures; `fires:ALERT` is 1 if the alert fires on the recorded series."""
+    operator: Operator
+    value: float
+    unit: str = ""
+
+    def holds(self, measured: float) -> bool:
+        match self.operator:
+            case Operator.AT_MOST:
+                return measured <= self.value
+            case Operator.AT_LEAST:
+                return measured >= self.value
+            case Operator.EQUAL:
+                return measured == self.value
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.operator.value} {self.value:g}{' ' if self.unit else ''}{self.unit}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SteadyState:
+    """The gate: not met within its time, nothing is injected. Asked again afterwards."""
+
+    bound: Bound
+    within_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Objective:
+    promise: str
+    bound: Bound
+    essential: bool = True
+    """Unmeasured, it leaves the whole drill without a verdict."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blast:
+    """How much may be hit. The lesser of both numbers counts, and always at least one."""
+
+    of: str
+    most: int = 1
+    percent: int = 100
+
+    def size(self, present: int) -> int:
+        return min(self.most, max(1, present * self.percent // 100), present)
+
+    def __str__(self) -> str:
+        share = f", at most {self.percent} %" if self.percent < 100 else ""
+        return f"{self.most} {self.of}{share}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    minutes: float
+    usd: float = 0.0
+    """What the drill itself may cost; 0 where it runs on what is there anyway."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drill:
+    name: str
+    question: str
+    place: Place
+    work: Work
+    steady_state: SteadyState
+    blast: Blast
+    fault: Fault
+    stop_when: Bound
+    """Looked at all the time after the fault; once it holds, waiting ends and the rollback begins."""
+    recovery_s: float
+    """How long recovery is waited for."""
+    objectives: tuple[Objective, ...]
+    rollback: str
+    budget: Budget
+    control: bool = False
+    """Shows that the judge can say `broken`: runs only when named."""
+
+    def __post_init__(self) -> None:
+        promises = [objective.promise for objective in self.objectives]
+        if not promises or len(set(promises)) < len(promises):
+            raise _wrong(self.name, promises, "at least one objective, each promise once", "reword the objectives")
+        if not any(objective.essential for objective in self.objectives):
+            raise _wrong(self.name, promises, "an essential objective", "leave essential=True on one")
+        if not (1 <= self.blast.most and 1 <= self.blast.percent <= 100):
+            raise _wrong(self.name, self.blast, "most >= 1, percent 1..100", "bound the blast radius")
+        if self.recovery_s + self.steady_state.within_s > self.budget.minutes * 60:
+            raise _wrong(self.name, f"{self.budget.minutes} min", "steady state and recovery within it", "raise it")
+
+
+def _wrong(name: str, got: object, allowed: str, fix: str) -> InputError:
+    return InputError(f"drill {name} is not complete", got=got, allowed=allowed, fix=fix)
