@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 ENV ?= example
 OUT ?= out
+TARGET ?= local
 ROOT := $(CURDIR)
 export PATH := $(ROOT)/.venv/bin:$(ROOT)/.node/node_modules/.bin:$(PATH)
 export CHECKPOINT_DISABLE := 1
@@ -19,13 +20,16 @@ help: ## This list
 
 ##@ Start
 
-.PHONY: setup demo
+.PHONY: setup demo drill
 setup: .venv/.ready ## Python environment and Node under .venv; nothing global
 .venv/.ready: requirements/dev.txt .ci/bootstrap.py
 	@$(PYTHON) .ci/bootstrap.py
 
 demo: setup ## The main job: train and score under evictions, and a report (5 minutes)
 	@$(PY) -m workloads demo --out $(OUT)/demo
+
+drill: setup ## Evict on purpose and judge: TARGET=local (2 minutes)
+	@$(PY) -m workloads drill run --target $(TARGET) --out $(OUT)/drills
 
 ##@ Check
 

@@ -4,7 +4,7 @@ import typer
 
 from infra.contract.errors import EXIT_CODES_HELP, run_door
 from workloads.checkpoint.cli import app as checkpoints
-from workloads.drill.cli import demo
+from workloads.drill.cli import demo, drill
 from workloads.inference.cli import app as batch
 from workloads.jobs.cli import explain, list_jobs, submit
 from workloads.manifests.cli import lint, render, rules
@@ -24,6 +24,7 @@ app.command("explain")(explain)
 app.add_typer(train, name="train")
 app.add_typer(batch, name="batch")
 app.add_typer(checkpoints, name="checkpoints")
+app.add_typer(drill, name="drill")
 app.command("render")(render)
 app.command("lint")(lint)
 app.command("rules")(rules)

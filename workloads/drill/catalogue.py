@@ -40,12 +40,14 @@ def _quiet(alert: str) -> Objective:
     return Objective(promise="a lone eviction pages nobody", bound=equal(f"fires:{alert}", 0), essential=False)
 
 
+_NO_CRASH = Objective(promise="nothing crashed", bound=equal("crashes", 0))
 _RESUMES = (
     Objective(promise="recovered in time", bound=at_most("recovered_s", 60, "s")),
     Objective(promise="lost work within one interval", bound=at_most("lost_steps", SAVE_EVERY, "steps")),
     Objective(promise="no committed step done twice", bound=equal("committed_steps_redone", 0, "steps")),
     Objective(promise="no damaged checkpoint met", bound=equal("checkpoints_skipped", 0)),
     Objective(promise="not taken for finished", bound=equal("false_completions", 0)),
+    _NO_CRASH,
 )
 _TRAINER_NOTICE = Drill(
     name="trainer-notice",
@@ -87,6 +89,7 @@ _LOCAL = (
             Objective(promise="saved again in time", bound=at_most("recovered_s", 60, "s")),
             Objective(promise="training went on", bound=equal("lost_steps", 0, "steps")),
             Objective(promise="not taken for finished", bound=equal("false_completions", 0)),
+            _NO_CRASH,
         ),
     ),
     Drill(
@@ -97,13 +100,14 @@ _LOCAL = (
         steady_state=SteadyState(bound=at_least("stored_items", ITEMS // 20), within_s=60),
         blast=Blast(of="batch worker", percent=50),
         fault=Fault.POWER_LOSS,
-        stop_when=at_least("gave_up", 1),
+        stop_when=at_least("crashes", 1),
         recovery_s=120,
         objectives=(
             Objective(promise="recovered in time", bound=at_most("recovered_s", 60, "s")),
             Objective(promise="no item lost", bound=equal("items_lost", 0)),
             Objective(promise="nothing duplicated", bound=equal("items_duplicated", 0)),
             Objective(promise="no item given up", bound=equal("dead_letters", 0)),
+            _NO_CRASH,
             _quiet(BURST),
         ),
         rollback="kill every process of the drill, its database included, and remove its data",

@@ -17,3 +17,44 @@ def demo(
     from workloads.drill.demo import play
 
     raise typer.Exit(play(out.resolve(), seed=seed, data=data))
+
+
+drill = typer.Typer(
+    help="Evict on purpose and judge.",
+    epilog="Exit: 0 held, 1 broken, 2 bad input, 3 inconclusive, 4 stopped by a safety rule, 130 and 143 by a signal.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+Out = Annotated[Path, typer.Option(help="Folder of all runs; the newest is compared with the one before.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@drill.command("list")
+def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
+    """Every drill with its target, fault and last verdict."""
+    from workloads.drill.rooms import list_all
+
+    list_all(out, as_json=as_json)
+
+
+@drill.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Of `drill list`.")], out: Out = Path("out/drills"), as_json: Json = False
+) -> None:
+    """A drill as data, and how its last run ended."""
+    from workloads.drill.rooms import show_one
+
+    show_one(name, out, as_json=as_json)
+
+
+@drill.command()
+def run(
+    names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
+    target: Annotated[str, typer.Option(help="local, cluster, node or gke.")] = "local",
+    out: Out = Path("out/drills"),
+    as_json: Json = False,
+) -> None:
+    """Play drills and print their verdicts."""
+    from workloads.drill.rooms import run_drills
+
+    raise typer.Exit(run_drills(names or [], target, out.resolve(), as_json=as_json))

@@ -4,27 +4,25 @@ A trainer and a batch of workers run undisturbed, then under the same seeded evi
 runs its naive twin. The verdict is computed from what the runs left behind, never from what they say.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError
+from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS
 from infra.contract.lifecycle import DEFAULT_WINDOW
 from workloads.drill.batch import BatchRun, database, export
 from workloads.drill.pods import Pod, owned
 from workloads.drill.schedule import evictions
 from workloads.drill.stage import Stage, stage
+from workloads.drill.store import alone
 from workloads.drill.training import Run, completed
 from workloads.drill.waiting import DrillError
 
@@ -61,7 +59,7 @@ def play(out: Path, *, seed: int, data: Path | None, size: Size | None = None) -
     demo = Demo(out=out, seed=seed, data=data, size=size or Size(), console=console, owner=f"demo:{out}")
     began = time.monotonic()
     try:
-        with alone(out), owned(demo.owner):
+        with alone(out, "demo"), owned(demo.owner):
             fresh(out)
             show_platform(demo)
             training = train_thrice(demo)
@@ -80,23 +78,6 @@ def play(out: Path, *, seed: int, data: Path | None, size: Size | None = None) -
         console.print(f"demo failed: {error}", style="red", markup=False, highlight=False)
         return EXIT_FINDINGS
     return verdict(demo, summary)
-
-
-@contextmanager
-def alone(out: Path) -> Generator[None]:
-    """One demo per folder; the lock goes with the process, however it ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                "another demo writes to this folder",
-                got=str(out),
-                allowed="one demo per folder",
-                fix="wait, or pass --out",
-            ) from None
-        yield
 
 
 def fresh(out: Path) -> None:

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from infra.contract.errors import InputError
 
+RECOVERED = "recovered_s"  # seconds from the fault; measured by every target
+
 
 class Place(StrEnum):
     """Where a drill plays."""
@@ -129,8 +131,11 @@ class Drill:
             raise _wrong(self.name, promises, "at least one objective, each promise once", "reword the objectives")
         if not any(objective.essential for objective in self.objectives):
             raise _wrong(self.name, promises, "an essential objective", "leave essential=True on one")
-        if not (1 <= self.blast.most and 1 <= self.blast.percent <= 100):
+        if not (self.blast.most >= 1 and 1 <= self.blast.percent <= 100):
             raise _wrong(self.name, self.blast, "most >= 1, percent 1..100", "bound the blast radius")
+        late = [o.bound for o in self.objectives if o.bound.metric == RECOVERED and o.bound.value > self.recovery_s]
+        if late:
+            raise _wrong(self.name, late[0], f"at most recovery_s, {self.recovery_s:g} s", "wait longer")
         if self.recovery_s + self.steady_state.within_s > self.budget.minutes * 60:
             raise _wrong(self.name, f"{self.budget.minutes} min", "steady state and recovery within it", "raise it")
 

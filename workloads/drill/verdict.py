@@ -44,11 +44,11 @@ def results(
     ]
 
 
-def whole(judged: Sequence[Result], *, injected: bool, stopped: bool) -> Word:
-    """Broken outweighs stopped: what was seen before the stop stays seen."""
+def whole(judged: Sequence[Result], *, injected: bool, stopped: bool, deviated: bool = False) -> Word:
+    """Broken outweighs stopped: what was seen before the stop stays seen. Deviated: never steady again."""
     if not injected:
         return Word.STOPPED if stopped else Word.INCONCLUSIVE
-    if any(result.word is Word.BROKEN for result in judged):
+    if deviated or any(result.word is Word.BROKEN for result in judged):
         return Word.BROKEN
     if stopped:
         return Word.STOPPED

@@ -1,0 +1,107 @@
+"""Drills on real processes: one held, one broken, one inconclusive, one interrupted; nothing is left of any."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.workloads.drill.by_hand import unheard
+from workloads.drill.catalogue import at_least, find
+from workloads.drill.conduct import Conductor
+from workloads.drill.plan import SteadyState
+from workloads.drill.play import Player, local
+from workloads.drill.pods import OWNER
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+
+def door(*words: str) -> list[str]:
+    return [sys.executable, "-m", "workloads", "drill", *words]
+
+
+def played(name: str, out: Path) -> tuple[int, Any]:
+    command = door("run", name, "--out", str(out), "--json")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    told = json.loads(done.stdout)
+    assert told["schema"] == "holdfast.drills/1", done.stderr
+    (journal,) = told["drills"]
+    return done.returncode, journal
+
+
+def left(out: Path) -> list[int]:
+    """Processes that bear the mark of a drill under `out`."""
+    found: list[int] = []
+    for process in psutil.process_iter():
+        try:
+            if str(out) in process.environ().get(OWNER, "") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def verdicts(journal: Any) -> dict[str, str]:
+    return {each["promise"]: each["verdict"] for each in journal["objectives"]}
+
+
+def test_a_trainer_that_loses_its_machine_holds_every_objective(tmp_path: Path) -> None:
+    code, journal = played("trainer-power-loss", tmp_path)
+    words = verdicts(journal)
+    words.pop("a lone eviction pages nobody")  # needs promtool
+    assert (code, journal["verdict"], set(words.values())) == (0, "held", {"held"}), journal
+    assert journal["steady_states"]["after"]["steady_state_met"] is True
+    assert not left(tmp_path)
+    (folder,) = (tmp_path / "trainer-power-loss").iterdir()
+    assert not (folder / "scratch").exists()
+
+
+def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
+    code, journal = played("naive-notice", tmp_path)
+    words = verdicts(journal)
+    assert (code, journal["verdict"]) == (1, "broken"), journal
+    assert words["not taken for finished"] == words["left in order"] == "broken"
+    assert journal["fail_step"] == "recovery"
+    assert not left(tmp_path)
+
+
+def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
+    never = SteadyState(bound=at_least("stored_items", 10**9), within_s=0)
+    drill = replace(find("batch-power-loss"), steady_state=never)
+    player = Player(out=tmp_path, build=local, conductor=lambda last: Conductor(say=unheard), quiet=True)
+    code, told = player.play([drill])
+    (journal,) = told["drills"]
+    assert (code, journal["verdict"], journal["fail_step"]) == (3, "inconclusive", "steady state")
+    (folder,) = (tmp_path / drill.name).iterdir()
+    assert '"evict"' not in (folder / "events" / "drill.jsonl").read_text()
+    assert not left(tmp_path)
+
+
+def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
+    running = subprocess.Popen(door("run", "batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: any('"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")))
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 128 + signal.SIGINT
+    finally:
+        running.kill()
+        running.wait()
+    (path,) = tmp_path.glob("*/*/journal.json")
+    journal = json.loads(path.read_text())
+    assert (journal["status"], journal["verdict"]) == ("interrupted", "stopped")
+    assert {step["status"] for step in journal["rollbacks"]} == {"succeeded"}
+    assert not left(tmp_path)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition not reached"
+        time.sleep(0.02)

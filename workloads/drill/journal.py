@@ -1,0 +1,109 @@
+"""A record as JSON with the keys of Chaos Toolkit's journal, so that its reporters read it; ours stand beside.
+
+Written once when a drill has ended; read again to compare the next run with this one.
+"""
+
+import datetime
+import platform
+from dataclasses import asdict
+from typing import Any
+
+from workloads.drill.plan import Drill
+from workloads.drill.record import Activity, Record
+from workloads.drill.verdict import Word
+
+SCHEMA = "holdfast.drill/1"
+
+
+def journal(record: Record) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "chaoslib-version": "none: written by holdfast",
+        "platform": platform.platform(),
+        "node": platform.node(),
+        "experiment": experiment(record.drill),
+        "start": _iso(record.started),
+        "status": _status(record),
+        "deviated": record.deviated,
+        "steady_states": {
+            "before": _state(record.before),
+            "after": _state(record.after),
+            "during": [_state(record.during)] if record.during else [],
+        },
+        "run": [_activity(each) for each in record.run],
+        "rollbacks": [_activity(each) for each in record.rollbacks],
+        "end": _iso(record.ended),
+        "duration": round(record.seconds, 3),
+        "verdict": record.word.value,
+        "fail_step": record.fail_step,
+        "why": record.why,
+        "objectives": [
+            {
+                "promise": result.objective.promise,
+                "metric": result.objective.bound.metric,
+                "wanted": str(result.objective.bound),
+                "essential": result.objective.essential,
+                "measured": result.measured,
+                "last": result.last,
+                "verdict": result.word.value,
+            }
+            for result in record.results
+        ],
+        "timeline": [{"t": _iso(t), "step": step, "what": what} for t, step, what in record.timeline],
+    }
+
+
+def experiment(drill: Drill) -> dict[str, Any]:
+    """The drill in Chaos Toolkit's terms, and whole."""
+    state, bound = drill.steady_state, drill.steady_state.bound
+    return {
+        "version": "1.0.0",
+        "title": drill.question,
+        "description": f"{drill.name}: {drill.fault.value} on {drill.blast}",
+        "tags": [drill.place.value, drill.work.value],
+        "steady-state-hypothesis": {
+            "title": str(bound),
+            "probes": [{"type": "probe", "name": bound.metric, "tolerance": str(bound), "within_s": state.within_s}],
+        },
+        "method": [{"type": "action", "name": drill.fault.value}],
+        "rollbacks": [{"type": "action", "name": drill.rollback}],
+        "extensions": [{"name": "holdfast", "drill": asdict(drill)}],
+    }
+
+
+def last_numbers(journal_: dict[str, Any]) -> dict[str, float | None]:
+    """Promise -> number, of an earlier journal."""
+    return {each["promise"]: each["measured"] for each in journal_.get("objectives", ())}
+
+
+def _status(record: Record) -> str:
+    """Chaos Toolkit knows completed, failed, aborted and interrupted."""
+    if record.signal:
+        return "interrupted"
+    if record.stopped:
+        return "aborted"
+    return "failed" if record.word in (Word.BROKEN, Word.INCONCLUSIVE) else "completed"
+
+
+def _state(looks: list[Activity]) -> dict[str, Any] | None:
+    if not looks:
+        return None
+    return {
+        "steady_state_met": all(look.tolerance_met is not False for look in looks),
+        "probes": [_activity(look) | {"tolerance_met": look.tolerance_met} for look in looks],
+    }
+
+
+def _activity(each: Activity) -> dict[str, Any]:
+    return {
+        "activity": {"type": each.kind, "name": each.name},
+        "status": "succeeded" if each.succeeded else "failed",
+        "output": each.output,
+        "start": _iso(each.start),
+        "end": _iso(each.end),
+        "duration": round(max(0.0, each.end - each.start), 3),
+    }
+
+
+def _iso(t: float) -> str:
+    return datetime.datetime.fromtimestamp(t, datetime.UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,69 @@
+"""`drill run`: every asked drill in turn, its files, and one exit code. Called by the door and by the test rigs."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workloads.drill import store
+from workloads.drill.catalogue import ITEMS, SAVE_EVERY, WORKERS
+from workloads.drill.conduct import Conductor
+from workloads.drill.journal import journal, last_numbers
+from workloads.drill.plan import Drill, Work
+from workloads.drill.record import Record
+from workloads.drill.show import console as show
+from workloads.drill.target import Target
+from workloads.drill.verdict import Word, exit_code
+
+SCHEMA = "holdfast.drills/1"
+Builder = Callable[[Drill, Path], Target]
+"""Drill and folder of its run -> the place where it plays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Player:
+    out: Path
+    build: Builder
+    conductor: Callable[[dict[str, float | None]], Conductor]
+    quiet: bool = False
+    """Without the table on standard output: JSON goes there."""
+
+    def play(self, drills: Sequence[Drill]) -> tuple[int, dict[str, Any]]:
+        """Exit code, and the object that --json prints. A signal ends the series."""
+        told: list[dict[str, Any]] = []
+        words: list[Word] = []
+        signal = 0
+        with store.alone(self.out, "drill"):
+            for drill in drills:
+                record, made = self._one(drill)
+                told.append(made)
+                words.append(record.word)
+                signal = record.signal
+                if signal:
+                    break
+        return 128 + signal if signal else exit_code(words), {"schema": SCHEMA, "drills": told}
+
+    def _one(self, drill: Drill) -> tuple[Record, dict[str, Any]]:
+        err = show.stderr()
+        err.print(f"drill {drill.name}: {drill.question}", style="bold", markup=False)
+        before = store.last(self.out, drill.name)
+        folder = store.fresh(self.out, drill.name)
+        target = self.build(drill, folder)
+        record = self.conductor(last_numbers(before or {})).conduct(drill, target)
+        made = journal(record)
+        path = store.write(folder, made)
+        if not self.quiet:
+            show.verdict(show.stdout(), made)
+        err.print(f"  {os.path.relpath(path)}", style="dim", markup=False)
+        return record, made
+
+
+def local(drill: Drill, folder: Path) -> Target:
+    """The place `local`: processes of this machine."""
+    from workloads.drill.targets.local_batch import LocalBatch
+    from workloads.drill.targets.local_training import LocalTraining
+
+    if drill.work is Work.BATCH:
+        return LocalBatch(folder, drill.fault, workers=WORKERS, items=ITEMS)
+    return LocalTraining(folder, drill.work, drill.fault, save_every=SAVE_EVERY)

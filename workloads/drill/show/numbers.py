@@ -1,0 +1,34 @@
+"""Numbers as every report writes them."""
+
+from typing import Any
+
+from workloads.drill.plan import RECOVERED
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def change(objective: dict[str, Any]) -> str:
+    """Against the run before: `+0.3`, `same`, or nothing to compare with."""
+    measured, last = objective["measured"], objective["last"]
+    if measured is None or last is None:
+        return "-"
+    difference = round(measured - last, 2)
+    return f"{difference:+.4g}" if difference else "same"
+
+
+def sentence(journal: dict[str, Any]) -> str:
+    """The whole outcome in one line."""
+    drill = journal["experiment"]["extensions"][0]["drill"]["name"]
+    objectives = journal["objectives"]
+    held = sum(each["verdict"] == "held" for each in objectives)
+    words = [f"{drill}: {journal['verdict']}"]
+    if objectives:
+        words.append(f"{held} of {len(objectives)} objectives held")
+    back = next((o["measured"] for o in objectives if o["metric"] == RECOVERED and o["measured"] is not None), None)
+    if back is not None and journal["verdict"] == "held":
+        words.append(f"back after {back:.1f} s")
+    if journal["fail_step"]:
+        words.append(f"at step `{journal['fail_step']}`: {journal['why'].splitlines()[0]}")
+    return "; ".join(words) + f" ({journal['duration']:.0f} s)"

@@ -1,0 +1,58 @@
+"""Every run of every drill in a folder of its own: `<out>/<drill>/<when>/journal.json` and what belongs to it."""
+
+import datetime
+import fcntl
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from infra.contract.errors import InputError
+
+JOURNAL = "journal.json"
+
+
+@contextmanager
+def alone(folder: Path, who: str) -> Generator[None]:
+    """One `who` per folder; the lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another {who} writes to this folder",
+                got=str(folder),
+                allowed=f"one {who} per folder",
+                fix="wait, or pass --out",
+            ) from None
+        yield
+
+
+def fresh(out: Path, drill: str) -> Path:
+    """A new folder for a run that begins now; names sort by time."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    folder = out / drill / stamp
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write(folder: Path, journal: dict[str, Any]) -> Path:
+    path = folder / JOURNAL
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(journal, indent=1, default=str) + "\n")
+    draft.replace(path)
+    return path
+
+
+def last(out: Path, drill: str) -> dict[str, Any] | None:
+    """The newest run that has a verdict of its own: what was cut short compares with nothing."""
+    for path in sorted((out / drill).glob(f"*/{JOURNAL}"), reverse=True):
+        try:
+            found = json.loads(path.read_text())
+        except ValueError:
+            continue
+        if isinstance(found, dict) and found.get("verdict") in ("held", "broken"):
+            return found
+    return None

@@ -1,0 +1,39 @@
+"""What the conductor asks of a place. Implemented by `targets`; the tests bring one that plays by hand."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One machine taken away, as Cloud Monitoring would count it."""
+
+    t: float
+    pool: str
+
+
+class Target(Protocol):
+    """Numbers are read, never remembered: `measure` may be asked at any time, and answers None for not yet."""
+
+    def prepare(self) -> None:
+        """Start the work, or look whether it is there. Changes nothing that the drill did not make."""
+        ...
+
+    def candidates(self) -> list[str]:
+        """Names of what the fault may hit, in the order in which it would."""
+        ...
+
+    def measure(self, metric: str) -> float | None: ...
+
+    def inject(self, victims: Sequence[str]) -> str:
+        """The fault; what was done, in a few words."""
+        ...
+
+    def recovered(self) -> bool: ...
+
+    def losses(self) -> list[Loss]: ...
+
+    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        """Steps that put everything back, each tried whatever becomes of the others, also when nothing began."""
+        ...

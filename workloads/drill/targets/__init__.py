@@ -1,0 +1,1 @@
+"""Where drills play: one module a place, all behind `target.Target`."""
