@@ -86,16 +86,15 @@ class LocalStorage:
                 incoming.unlink(missing_ok=True)
 
     def _publish(self, incoming: Path, target: Path) -> None:
-        created = _make_parents(target.parent, self._root)
-        try:
-            os.link(incoming, target)
-        except FileNotFoundError:  # a concurrent delete removed the folder that had become empty
-            created = _make_parents(target.parent, self._root)
-            os.link(incoming, target)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            _write_new(target, memoryview(incoming.read_bytes()))
+        while True:
+            try:
+                created = _make_parents(target.parent, self._root)
+                _link(incoming, target)
+                break
+            except FileNotFoundError:
+                # Another process' delete removed the folder, empty as yet, between our two calls.
+                if not incoming.exists():
+                    raise
         for folder in (target.parent, *created):
             _flush_folder(folder)
 
@@ -160,6 +159,15 @@ def _write_new(path: Path, data: memoryview) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _link(incoming: Path, target: Path) -> None:
+    try:
+        os.link(incoming, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _write_new(target, memoryview(incoming.read_bytes()))
 
 
 def _write_past_the_cache(descriptor: int, data: memoryview) -> int:

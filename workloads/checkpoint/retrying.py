@@ -51,8 +51,9 @@ class Retrying:
             try:
                 return call()
             except Transient as error:
-                wait = pause * (0.5 + random.random() / 2)
-                if self._clock() + wait > deadline:
+                left = deadline - self._clock()
+                if left <= 0:
                     raise StorageError(f"{error} (tried for {self._budget_s:.0f} s)") from error
-            self._sleep(wait)
+            # The last pause ends with the budget, so that one more try is made there.
+            self._sleep(min(left, pause * (0.5 + random.random() / 2)))
             pause = min(pause * 2, LONGEST_PAUSE_S)

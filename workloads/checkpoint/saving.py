@@ -241,7 +241,7 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
     causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
     reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
-    return {"attempt": secrets.token_hex(6), "failed": reason, "told": list(failed)}
+    return {"attempt": secrets.token_hex(6), "failed": reason, "told": list(causes)}
 
 
 def _first_difference(keys_by_rank: list[list[str]]) -> str:

@@ -2,8 +2,10 @@
 
 import os
 import random
+import re
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pytest
 
 from infra.contract.errors import InputError
 from infra.contract.lifecycle import EXIT_PREEMPTED
-from tests.workloads.checkpoint.jobs import STEPS, Jobs, expected, finish, newest
+from tests.workloads.checkpoint.jobs import RUN, STEPS, Jobs, expected, finish, newest
+from workloads.checkpoint.catalogue import committed_steps, survey
 from workloads.checkpoint.points import POINTS
+from workloads.checkpoint.storage import Stat, open_storage
 
 pytestmark = pytest.mark.process
 
@@ -26,6 +30,25 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.05)
+
+
+def attempt_ranks(objects: list[Stat]) -> list[int]:
+    """Which ranks have finished their part of an attempt."""
+    return sorted(int(m[1]) for found in objects if (m := re.search(r"/rank-(\d+)\.json$", found.name)))
 
 
 def committed(url: Path) -> int:
@@ -106,16 +129,19 @@ def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(jobs: Jobs
 def test_sigterm_to_one_rank_stops_both_at_one_step_and_the_upload_in_flight_commits(
     jobs: Jobs, tmp_path: Path
 ) -> None:
-    url = tmp_path / "url"
-    ranks = jobs.start(url, tmp_path, world=2, steps=10**6, every=10)
-    deadline = time.monotonic() + 120
-    while not list(url.rglob("COMMIT.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert ranks[1].pid is not None
-    os.kill(ranks[1].pid, signal.SIGTERM)
-    assert finish(ranks) == [EXIT_PREEMPTED, EXIT_PREEMPTED]
-    steps = sorted(int(p.parent.name.removeprefix("step-")) for p in url.rglob("COMMIT.json"))
-    assert steps and len(list(url.rglob("rank-0000?.json"))) == 2 * len(steps), "an attempt without a commit is left"
+    url, log = tmp_path / "url", tmp_path / "log"
+    ranks = jobs.start(url, tmp_path, world=2, steps=10**6, every=10, log=str(log))
+    storage = open_storage(str(url))
+    wait_until(lambda: bool(committed_steps(storage, RUN)))
+    uploaders = [child for rank in ranks for child in children(rank.pid or 0)]
+    assert len(uploaders) == 2
+    os.kill(ranks[1].pid or 0, signal.SIGTERM)
+    assert finish(ranks) == [EXIT_PREEMPTED, EXIT_PREEMPTED], log.read_text()
+    wait_until(lambda: not any(map(running, uploaders)))  # they outlive the ranks, and may still delete what is old
+    found = survey(storage, RUN).values()
+    shape = [(step.commit is not None, [attempt_ranks(names) for names in step.attempts.values()]) for step in found]
+    assert shape == [(True, [[0, 1]])] * len(shape), log.read_text()
+    assert "failed" not in log.read_text()
 
 
 def test_a_commit_removed_by_hand_is_no_checkpoint(jobs: Jobs, tmp_path: Path) -> None:

@@ -92,6 +92,28 @@ def test_deleting_twice_is_success_and_frees_the_name(storage: Storage) -> None:
     put(storage, "run/gone", b"2")
 
 
+def test_a_put_succeeds_while_others_delete_what_was_beside_it(tmp_path: Path) -> None:
+    """A delete removes folders that became empty: also one that a put has just made for itself."""
+    storage = LocalStorage.open(str(tmp_path))
+    failed: list[BaseException] = []
+
+    def put_and_delete(number: int) -> None:
+        try:
+            for turn in range(100):
+                name = f"run/step-{turn}/attempt/{number}"
+                put(storage, name, b"x")
+                storage.delete(name)
+        except StorageError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=put_and_delete, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed[0]
+
+
 def test_an_object_over_the_limit_is_not_read(storage: Storage) -> None:
     put(storage, "run/big", b"x" * 1000)
     with pytest.raises(EOFError, match="more than 10"):
