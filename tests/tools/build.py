@@ -75,6 +75,7 @@ TOOLS = {
             ldflags=f"-s -w -X {_PROVIDER}/version.ProviderVersion={PROVIDER_VERSION}",
         ),
         Tool(name="gcsemulator", package="github.com/fullstorydev/emulators/storage/cmd/gcsemulator"),
+        Tool(name="kube-score", package="github.com/zegl/kube-score/cmd/kube-score"),
         Tool(name="promtool", package="github.com/prometheus/prometheus/cmd/promtool"),
         *(_kubernetes(name) for name in KUBERNETES),
         Tool(name="etcd", package="go.etcd.io/etcd/server/v3"),

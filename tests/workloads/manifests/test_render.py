@@ -29,18 +29,6 @@ def test_every_selected_pool_class_is_one_of_the_environment(name: str) -> None:
     assert chosen - {None} and chosen - {None} <= classes
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_pod_runs_unprivileged_from_a_digest(name: str) -> None:
-    specs = [template["spec"] for _, template in workloads(name)]
-    assert len(specs) >= 6
-    for spec in specs:
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        for container in spec["containers"]:
-            assert "@sha256:" in container["image"]
-            assert container["securityContext"]["readOnlyRootFilesystem"] is True
-            assert container["resources"]["limits"]["memory"]
-
-
 def test_no_priority_of_ours_reaches_the_system_classes() -> None:
     values = {b["metadata"]["name"]: b["value"] for b in bodies("example") if b["kind"] == "PriorityClass"}
     assert values["spot-workload-low"] == -5

@@ -12,11 +12,6 @@ from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.site import Body, Site, meta, plain
 from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignoring_evictions, job
 
-NO_PROBE = {
-    "checkov.io/skip1": "CKV_K8S_8=a worker answers no requests; a hung one loses its leases to others",
-    "checkov.io/skip2": "CKV_K8S_9=a worker answers no requests",
-    "kube-score/ignore": "deployment-has-host-podantiaffinity,deployment-has-poddisruptionbudget",
-}
 LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
 MAX_WORKERS = 8
 
@@ -92,7 +87,7 @@ def steady(site: Site) -> Body:
         client.V1Deployment(
             api_version="apps/v1",
             kind="Deployment",
-            metadata=meta(STEADY, NAMESPACE_BATCH, annotations=NO_PROBE),
+            metadata=meta(STEADY, NAMESPACE_BATCH),
             spec=client.V1DeploymentSpec(
                 selector=client.V1LabelSelector(match_labels={"app.kubernetes.io/name": STEADY}),
                 revision_history_limit=3,
@@ -116,7 +111,7 @@ def follower(site: Site) -> Body:
     scaler = client.V2HorizontalPodAutoscaler(
         api_version="autoscaling/v2",
         kind="HorizontalPodAutoscaler",
-        metadata=meta(STEADY, NAMESPACE_BATCH, annotations={"kube-score/ignore": "horizontalpodautoscaler-replicas"}),
+        metadata=meta(STEADY, NAMESPACE_BATCH),
         spec=client.V2HorizontalPodAutoscalerSpec(
             scale_target_ref=client.V2CrossVersionObjectReference(
                 api_version="apps/v1", kind="Deployment", name=STEADY

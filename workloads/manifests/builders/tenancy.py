@@ -21,8 +21,6 @@ METADATA = ("169.254.169.254/32", "169.254.169.252/32")
 METADATA_PORTS = (80, 988)
 # Cloud DNS for GKE answers on the metadata server's address, the cache of the node on the other.
 RESOLVERS = ("169.254.169.254/32", "169.254.20.10/32")
-# A namespace is closed before its first pod stands in it.
-ANY_POD = {"kube-score/ignore": "networkpolicy-targets-pod"}
 RENDEZVOUS_PORT = 29_500
 EXPORTER_PORT = 9_400
 # name -> (value, preempts others, what it is for). None reaches the system classes at 2,000,000,000.
@@ -125,7 +123,7 @@ def _policy(
     policy = client.V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
         kind="NetworkPolicy",
-        metadata=meta(name, namespace, annotations=ANY_POD),
+        metadata=meta(name, namespace),
         spec=spec,
     )
     body = plain(policy)

@@ -13,7 +13,7 @@ from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START,
 from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import MAIN, Size, Work, template
 from workloads.manifests.builders.rights import reading
-from workloads.manifests.builders.site import Body, Site, meta, plain
+from workloads.manifests.builders.site import Body, Site, marked, meta, plain
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
 
 DAY_S = 86_400
@@ -115,7 +115,7 @@ def gang(site: Site, given: Gang) -> Body:
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
     labels, annotations = {QUEUE_LABEL: given.queue}, given.annotations or None
-    return {
+    body = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": plain(meta(name, NAMESPACE_TRAINING, labels=labels, annotations=annotations)),
@@ -126,6 +126,7 @@ def gang(site: Site, given: Gang) -> Body:
             "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": plain(spec)}}],
         },
     }
+    return marked(body)
 
 
 def ignoring_evictions() -> client.V1PodFailurePolicy:

@@ -12,10 +12,6 @@ from workloads.manifests.builders.rights import reading
 from workloads.manifests.builders.site import Body, Site, meta, plain
 from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
 
-ONE_REPLICA = {
-    "checkov.io/skip1": "CKV_K8S_38=it watches pods and nodes through the API server",
-    "kube-score/ignore": "deployment-has-host-podantiaffinity,deployment-replicas",
-}
 RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
 
 
@@ -47,7 +43,7 @@ def exporter(site: Site) -> Body:
     deployment = client.V1Deployment(
         api_version="apps/v1",
         kind="Deployment",
-        metadata=meta("exporter", NAMESPACE_MONITORING, annotations=ONE_REPLICA),
+        metadata=meta("exporter", NAMESPACE_MONITORING),
         spec=client.V1DeploymentSpec(
             replicas=1,
             # Two at once would count every preemption twice.
