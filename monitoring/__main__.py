@@ -81,14 +81,17 @@ def export(
     location: Annotated[str, typer.Option(help="Region of the cluster.")] = "",
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
     events: Annotated[Path | None, typer.Option(help="Folder with event files to follow.")] = None,
+    lines: Annotated[
+        Path | None, typer.Option(help="File for lines about nodes and waits; none: standard output.")
+    ] = None,
     port: Annotated[int, typer.Option(help="Port of /metrics.")] = 9400,
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
-    """Watch pods, nodes and event files; serve Prometheus metrics and write them to Cloud Monitoring."""
+    """Watch pods, nodes, event files and, with HOLDFAST_DATABASE_URL, the batch backlog; tell Prometheus and the cloud."""
     from monitoring.exporter.main import serve
 
-    serve(project, location, cluster, events, port, every_s, kubeconfig)
+    serve(project, location, cluster, events, lines, port, every_s, kubeconfig)
 
 
 if __name__ == "__main__":

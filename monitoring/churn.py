@@ -57,6 +57,8 @@ class Life:
     begin_us: int
     end_us: int
     preempted: bool
+    begin_age_us: int = 0
+    """How old it was when somebody began to watch: it was at risk before, but a loss would not have been seen."""
 
 
 def lives(events: Iterable[Event], now_us: int) -> list[Life]:
@@ -66,12 +68,12 @@ def lives(events: Iterable[Event], now_us: int) -> list[Life]:
     for event in events:
         node = str(event.fields.get("node", ""))
         if event.word == "node_up":
-            up[node] = event
+            up.setdefault(node, event)  # a watcher that starts anew tells of every node again
         elif event.word == "node_down":
             born = up.pop(node, None)
             age_us = round(float(event.fields.get("seconds") or 0) * 1e6)
             begin = born.t_us if born else event.t_us - age_us
-            found.append(_life(event, begin, event.t_us, str(event.fields.get("reason", "")) in PREEMPTED))
+            found.append(_life(born or event, begin, event.t_us, str(event.fields.get("reason", "")) in PREEMPTED))
     found += [_life(born, born.t_us, max(now_us, born.t_us), False) for born in up.values()]
     return found
 
@@ -81,7 +83,8 @@ def _life(event: Event, begin_us: int, end_us: int, preempted: bool) -> Life:
     group = Group(
         pool=str(said.get("pool", "")), machine_type=str(said.get("machine_type", "")), zone=str(said.get("zone", ""))
     )
-    return Life(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted)
+    age_us = round(float(said.get("seconds") or 0) * 1e6) if event.word == "node_up" else 0
+    return Life(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
 
 
 def by_group(found: Sequence[Life], now_us: int, half_life_h: float = math.inf) -> dict[Group, Exposure]:
@@ -97,9 +100,10 @@ def by_age(found: Sequence[Life]) -> list[tuple[float, float, Exposure]]:
     for low, high in pairwise(AGE_BANDS_H):
         total = Exposure()
         for life in found:
-            age_h = (life.end_us - life.begin_us) / HOUR_US
+            young_h = life.begin_age_us / HOUR_US
+            age_h = young_h + (life.end_us - life.begin_us) / HOUR_US
             died_here = life.preempted and low <= age_h < high
-            total += Exposure(events=float(died_here), hours=max(0.0, min(age_h, high) - low))
+            total += Exposure(events=float(died_here), hours=max(0.0, min(age_h, high) - max(young_h, low)))
         rows.append((low, high, total))
     return rows
 

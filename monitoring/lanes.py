@@ -5,12 +5,13 @@ once has n lanes from its first event to its last; wall time is their sum (worke
 """
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
+from monitoring.account import Account, Point, Recovery
 from monitoring.events import Event
-from monitoring.gang import Account, Recovery
 from monitoring.lives import Life, evictions, lives
-from monitoring.spans import Interval, Span, State, paint
+from monitoring.spans import Painting, Span, State
 
 STARTED = ("claimed", "stored", "acked", "released", "item_failed", "dead_lettered")
 ON_ITS_WAY_US = 1_000_000  # a line can be written between the eviction's line and its effect
@@ -26,46 +27,82 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
     spans: list[Span] = []
     lanes = _lanes(workers)
     for number, lane in enumerate(lanes):
-        intervals = [i for life in lane for i in _of_life(life)]
-        last = lane[-1]
-        if last.exit_code == 0:
-            intervals.append(Interval(last.ends_us, end_us, State.IDLE))
-        spans += paint(begin_us, end_us, intervals, lane=number, base=State.RESTARTING)
+        painting = Painting(begin_us, end_us, lane=number, base=State.RESTARTING)
+        for life in lane:
+            _paint_life(painting, life)
+        if lane[-1].exit_code == 0:
+            painting.add(lane[-1].ends_us, end_us, State.IDLE)
+        spans += painting.spans()
     return Account(
         spans=tuple(spans),
         lanes=len(lanes),
         recoveries=tuple(_recoveries(workers, evicts, victims)),
         lost=sum(_in_hand(life) for life in workers),
-        progress=tuple(_progress(events)),
+        points=lambda: _progress(events),
     )
 
 
 def _victims(workers: Sequence[Life], evicts: Sequence[Event]) -> list[Life | None]:
     """Who each eviction hit: the named process, else whoever stopped at that moment and is not taken yet."""
-    found: list[Life | None] = []
+    names = _names(workers)
+    silent, leaving = _Silent(workers), _Leaving(workers)
     taken: set[str] = set()
+    found: list[Life | None] = []
     for evict in evicts:
-        named = [life for life in workers if _is_named(life, str(evict.fields.get("target", "")))]
-        stopped = [life for life in workers if life.process not in taken and _stopped_at(life, evict.t_us)]
-        victim = (named or sorted(stopped, key=lambda life: abs(life.ends_us - evict.t_us)) or [None])[0]
+        target, t_us = str(evict.fields.get("target", "")), evict.t_us
+        near = [life for life in (silent.nearest(t_us, taken), leaving.nearest(t_us, taken)) if life]
+        victim = (
+            names.get(target)
+            or names.get(target.removeprefix("pod-"))
+            or min(near, key=lambda life: abs(life.ends_us - t_us), default=None)
+        )
         found.append(victim)
         taken |= {victim.process} if victim else set()
     return found
 
 
-def _is_named(life: Life, target: str) -> bool:
+def _names(workers: Sequence[Life]) -> dict[str, Life]:
     """A target is the name of a process, or pod-<process id>; a process is called <host>-<process id>-<random>."""
-    pid = target.removeprefix("pod-")
-    return life.process == target or (pid.isdecimal() and f"-{pid}-" in life.process)
+    names: dict[str, Life] = {}
+    for life in workers:
+        for part in (life.process, *(p for p in life.process.split("-")[1:-1] if p.isdecimal())):
+            names.setdefault(part, life)
+    return names
 
 
-def _stopped_at(life: Life, t_us: int) -> bool:
-    """Killed: no event after the eviction, but for one on its way. With notice: it left early, and after it."""
-    if life.begins_us > t_us:
-        return False
-    if life.exit_code is None:
-        return life.ends_us <= t_us + ON_ITS_WAY_US
-    return life.exit_code != 0 and life.ends_us >= t_us
+class _Silent:
+    """Killed without a word: no event after the eviction, but for one on its way. By their last event."""
+
+    def __init__(self, workers: Iterable[Life]) -> None:
+        self._lives = sorted((w for w in workers if w.exit_code is None), key=lambda life: life.ends_us)
+        self._ends = [life.ends_us for life in self._lives]
+
+    def nearest(self, t_us: int, taken: set[str]) -> Life | None:
+        """Those taken leave the list, so each is passed by once."""
+        before = at = bisect_right(self._ends, t_us)
+        while before and self._lives[before - 1].process in taken:
+            before -= 1
+        del self._lives[before:at], self._ends[before:at]
+        found = [self._lives[before - 1]] if before else []
+        for life in self._lives[before : bisect_right(self._ends, t_us + ON_ITS_WAY_US)]:
+            found += [life] if life.begins_us <= t_us and life.process not in taken else []
+        return min(found, key=lambda life: abs(life.ends_us - t_us), default=None)
+
+
+class _Leaving:
+    """Left early, with notice: an exit other than 0, at or after the eviction. Asked in the order of time."""
+
+    def __init__(self, workers: Iterable[Life]) -> None:
+        self._coming = [life for life in reversed(list(workers)) if life.exit_code]
+        self._alive: list[tuple[int, int, Life]] = []
+
+    def nearest(self, t_us: int, taken: set[str]) -> Life | None:
+        while self._coming and self._coming[-1].begins_us <= t_us:
+            life = self._coming.pop()
+            heapq.heappush(self._alive, (life.ends_us, len(self._coming), life))
+        while self._alive and (self._alive[0][0] < t_us or self._alive[0][2].process in taken):
+            heapq.heappop(self._alive)
+        return self._alive[0][2] if self._alive else None
 
 
 def _lanes(workers: Sequence[Life]) -> list[list[Life]]:
@@ -83,19 +120,19 @@ def _lanes(workers: Sequence[Life]) -> list[list[Life]]:
     return lanes
 
 
-def _of_life(life: Life) -> Iterable[Interval]:
-    started = [e.t_us for e in life.events if e.word in STARTED]
-    if not started:
+def _paint_life(painting: Painting, life: Life) -> None:
+    begun = next((e.t_us for e in life.events if e.word in STARTED), None)
+    if begun is None:
         return
-    yield Interval(started[0], life.ends_us, State.IDLE)
+    painting.add(begun, life.ends_us, State.IDLE)
     in_hand, before_us = 0, life.begins_us
     for event in life.events:
         if in_hand > 0:
-            yield Interval(before_us, event.t_us, State.PRODUCTIVE if event.word in KEPT else State.LOST)
+            painting.add(before_us, event.t_us, State.PRODUCTIVE if event.word in KEPT else State.LOST)
         in_hand = max(0, in_hand + _change(event))
         before_us = event.t_us
     if in_hand > 0:
-        yield Interval(before_us, life.ends_us, State.LOST)
+        painting.add(before_us, life.ends_us, State.LOST)
 
 
 def _change(event: Event) -> int:
@@ -121,18 +158,15 @@ def _in_hand(life: Life) -> int:
 
 def _recoveries(workers: Sequence[Life], evicts: Sequence[Event], victims: Sequence[Life | None]) -> Iterable[Recovery]:
     """A worker is replaced by the first one that starts after its eviction; each replacement counts once."""
-    taken: set[str] = set()
+    coming = iter(workers)
     for evict, victim in zip(evicts, victims, strict=True):
-        successor = next((w for w in workers if w.begins_us > evict.t_us and w.process not in taken), None)
-        back = None
-        if successor:
-            taken.add(successor.process)
-            back = next((e.t_us for e in successor.events if e.word in STARTED), None)
+        successor = next((worker for worker in coming if worker.begins_us > evict.t_us), None)
+        back = next((e.t_us for e in successor.events if e.word in STARTED), None) if successor else None
         signal, target = str(evict.fields.get("signal", "")), str(evict.fields.get("target", ""))
         yield Recovery(evict.t_us, signal, target, back, _in_hand(victim) if victim else 0)
 
 
-def _progress(events: Iterable[Event]) -> Iterable[tuple[int, float, int]]:
+def _progress(events: Iterable[Event]) -> Iterable[Point]:
     done = 0
     for event in events:
         if event.word == "stored":

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from monitoring import gang, lanes
-from monitoring.events import Event
-from monitoring.gang import Account, Recovery
+from monitoring.account import Account, Recovery
+from monitoring.events import Event, uncollected
 from monitoring.spans import STATES, Span, State
 
 KINDS = (KIND_TRAINING, KIND_BATCH)
@@ -62,6 +62,7 @@ class Ledger:
         return sum(totals[s] for s in USEFUL) / self.wall_us if self.wall_us else 0.0
 
 
+@uncollected()
 def ledgers(events: Iterable[Event]) -> list[Ledger]:
     """One ledger a job, in the order in which they began. Lines about nodes belong to no job."""
     by_job: dict[tuple[str, str], list[Event]] = defaultdict(list)

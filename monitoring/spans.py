@@ -4,7 +4,6 @@ Called by the rules of training (gang.py) and batch (lanes.py). Guarantee: the s
 do not overlap, and cover it from begin to end, so that their lengths add up to it exactly.
 """
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -29,12 +28,6 @@ _RANK_MASK = 0b111
 assert len(STATES) <= _RANK_MASK + 1
 
 
-class Interval(NamedTuple):
-    begin_us: int
-    end_us: int
-    state: State
-
-
 class Span(NamedTuple):
     begin_us: int
     end_us: int
@@ -46,18 +39,30 @@ class Span(NamedTuple):
         return self.end_us - self.begin_us
 
 
-def paint(begin_us: int, end_us: int, intervals: Iterable[Interval], *, lane: int = 0, base: State) -> list[Span]:
-    """Cover [begin, end] with `base`, the intervals over it, the strongest state on top."""
-    # One integer per edge sorts four times as fast as tuples: time, then state, then open or close.
-    edges: list[int] = []
-    for interval in (*intervals, Interval(begin_us, end_us, base)):
-        low, high = max(interval.begin_us, begin_us), min(interval.end_us, end_us)
+class Painting:
+    """A lane from begin to end: covered with `base`, intervals painted over it, the strongest state on top."""
+
+    def __init__(self, begin_us: int, end_us: int, *, lane: int = 0, base: State) -> None:
+        # One integer an edge (time, then state, then open or close) sorts four times as fast as tuples.
+        self._edges: list[int] = []
+        self._lane = lane
+        self.within(begin_us, end_us)
+        self.add(begin_us, end_us, base)
+
+    def within(self, low_us: int, high_us: int) -> None:
+        """What follows is cut to these bounds, which lie inside the lane."""
+        self._low, self._high = low_us, high_us
+
+    def add(self, begin_us: int, end_us: int, state: State) -> None:
+        low = begin_us if begin_us > self._low else self._low
+        high = end_us if end_us < self._high else self._high
         if low < high:
-            rank = _RANK[interval.state] << 1
-            edges.append(low << _EDGE_BITS | rank | 1)
-            edges.append(high << _EDGE_BITS | rank)
-    edges.sort()
-    return _sweep(edges, lane)
+            rank = _RANK[state] << 1
+            self._edges.append(low << _EDGE_BITS | rank | 1)
+            self._edges.append(high << _EDGE_BITS | rank)
+
+    def spans(self) -> list[Span]:
+        return _sweep(sorted(self._edges), self._lane)
 
 
 def _sweep(edges: list[int], lane: int) -> list[Span]:
@@ -69,19 +74,19 @@ def _sweep(edges: list[int], lane: int) -> list[Span]:
         open_by_rank[rank] += 1 if edge & 1 else -1
         if rank < strongest:
             continue
-        now = rank if open_by_rank[rank] else next((r for r in range(rank, -1, -1) if open_by_rank[r]), -1)
-        if now == strongest:
-            continue
-        _append(spans, since, t, strongest, lane)
-        since, strongest = t, now
+        now = rank
+        while now >= 0 and not open_by_rank[now]:
+            now -= 1
+        if now != strongest:
+            if strongest >= 0 and since != t:
+                _append(spans, Span(since, t, STATES[strongest], lane))
+            since, strongest = t, now
     return spans
 
 
-def _append(spans: list[Span], begin: int, end: int, rank: int, lane: int) -> None:
-    if rank < 0 or begin == end:
-        return
-    state = STATES[rank]
-    if spans and spans[-1].state is state and spans[-1].end_us == begin:
-        spans[-1] = Span(spans[-1].begin_us, end, state, lane)
+def _append(spans: list[Span], span: Span) -> None:
+    """Another state may have covered an interval's end and the next one's beginning for no time at all."""
+    if spans and spans[-1].state is span.state and spans[-1].end_us == span.begin_us:
+        spans[-1] = spans[-1]._replace(end_us=span.end_us)
     else:
-        spans.append(Span(begin, end, state, lane))
+        spans.append(span)

@@ -27,7 +27,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "dead_lettered": ("item", "reason"),
     # Written by the node watcher (the exporter), read by the ledger and the churn estimate.
     "scheduled": ("seconds", "node", "pool", "capacity", "accelerator"),  # a pod of the job got its node after so long
-    "node_up": ("node", "pool", "zone", "machine_type", "capacity"),
+    # seconds: its age when the watcher first saw it
+    "node_up": ("node", "pool", "zone", "machine_type", "capacity", "seconds"),
     "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age
 }
 

@@ -4,13 +4,16 @@ Called by main.py. Pure: objects as dicts in, samples out. Guarantee: memory fol
 those that have been; of each object only the few fields below are kept.
 """
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from infra.contract import pools
+from monitoring.exporter import lines
+from monitoring.exporter.lines import Line
 from monitoring.exporter.sample import Sample, sample
 
 LABEL_JOB = "jobset.sigs.k8s.io/jobset-name"
@@ -22,6 +25,8 @@ SHUTDOWN_REASONS = ("node is shutting down",)
 SPOT = "spot"
 
 REMEMBERED = 2_000
+# So long after a node is gone a pod may still tell that it was a preemption.
+SETTLE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Node:
     """Planned end; 0 without one."""
     taken: bool
     """It was told to shut down."""
+    gone_s: float = 0.0
+    """When it was deleted, until that is told; 0 before and after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Pod:
 
 @dataclass(slots=True)
 class Cluster:
+    clock: Callable[[], float] = time.time
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
     budgets: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
@@ -58,6 +66,7 @@ class Cluster:
     """(pool, zone) -> Spot nodes taken away since the exporter began."""
     gone: dict[str, Node] = field(default_factory=dict[str, Node])
     """The last REMEMBERED nodes that were deleted."""
+    _lines: list[Line] = field(default_factory=list[Line])
 
     def node(self, change: str, found: Mapping[str, Any]) -> None:
         name = found["metadata"]["name"]
@@ -68,6 +77,9 @@ class Cluster:
             self._bury(name)
             return
         now = _node(found)
+        if before is None:
+            self._bury_again(name)
+            self._lines.append(lines.node_up(name, now, self.clock()))
         self.nodes[name] = replace(now, taken=bool(before and before.taken))
         self.preempted.setdefault((now.pool, now.zone), 0)
         if now.taken:
@@ -82,7 +94,10 @@ class Cluster:
         if change == "DELETED" or done:
             self.pods.pop(uid, None)
         else:
-            self.pods[uid] = _pod(found)
+            before, now = self.pods.get(uid), _pod(found)
+            if before and now.node and not before.node:
+                self._scheduled(found, now)
+            self.pods[uid] = now
 
     def budget(self, change: str, found: Mapping[str, Any]) -> None:
         meta, status = found["metadata"], found.get("status", {})
@@ -104,9 +119,30 @@ class Cluster:
     def _bury(self, name: str) -> None:
         """The pods' watch may tell why a node went only after the nodes' watch told that it is gone."""
         if node := self.nodes.pop(name, None):
-            self.gone[name] = node
+            self.gone[name] = replace(node, gone_s=self.clock())
         while len(self.gone) > REMEMBERED:
             del self.gone[next(iter(self.gone))]
+
+    def _bury_again(self, name: str) -> None:
+        """A machine may come back under its name before its end was told."""
+        node = self.gone.pop(name, None)
+        if node and node.gone_s:
+            self._lines.append(lines.node_down(name, node))
+
+    def _scheduled(self, found: Mapping[str, Any], pod: Pod) -> None:
+        created, bound = seconds(found["metadata"].get("creationTimestamp")), _bound_s(found) or self.clock()
+        node = self.nodes.get(pod.node)
+        if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, max(0.0, bound - created)):
+            self._lines.append(line)
+
+    def lines(self, now_s: float) -> list[Line]:
+        """What happened since the last call, in the contract's words."""
+        for name, node in self.gone.items():
+            if node.gone_s and now_s - node.gone_s >= SETTLE_S:
+                self._lines.append(lines.node_down(name, node))
+                self.gone[name] = replace(node, gone_s=0.0)
+        told, self._lines = self._lines, []
+        return told
 
     def samples(self, now_s: float) -> Iterable[Sample]:
         for (pool, zone), count in self.preempted.items():
@@ -227,6 +263,13 @@ def _pod(found: Mapping[str, Any]) -> Pod:
         # DaemonSets belong on every node, and static pods are the node's own.
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
     )
+
+
+def _bound_s(found: Mapping[str, Any]) -> float:
+    for condition in (found.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            return seconds(condition.get("lastTransitionTime"))
+    return 0.0
 
 
 def _unschedulable_since(status: Mapping[str, Any]) -> float:

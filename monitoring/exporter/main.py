@@ -5,6 +5,7 @@ Called by `python -m monitoring export`.
 
 import itertools
 import logging
+import os
 import signal
 import threading
 import time
@@ -16,6 +17,8 @@ from kubernetes.client.exceptions import ApiException
 
 from infra.contract.errors import InputError, Unjudged
 from infra.contract.names import NAMESPACE_MONITORING
+from monitoring.exporter import lines
+from monitoring.exporter.backlog import ENV_DATABASE, Backlog
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.jobs import Jobs
@@ -30,8 +33,15 @@ LOG = logging.getLogger(__name__)
 class Exporter:
     """One pass reads everything and publishes it at once, so that metrics of one moment fit together."""
 
-    def __init__(self, cluster: Cluster, lock: threading.Lock, jobs: Jobs | None, clock: Callable[[], float]) -> None:
-        self.cluster, self._lock, self._jobs, self._clock = cluster, lock, jobs, clock
+    def __init__(
+        self,
+        cluster: Cluster,
+        lock: threading.Lock,
+        jobs: Jobs | None,
+        clock: Callable[[], float],
+        backlog: Backlog | None = None,
+    ) -> None:
+        self.cluster, self._lock, self._jobs, self._clock, self._backlog = cluster, lock, jobs, clock, backlog
         self.newest = Newest()
 
     def gather(self) -> list[Sample]:
@@ -41,13 +51,27 @@ class Exporter:
         if self._jobs:
             self._jobs.read()
             found += self._jobs.samples(now)
+        if self._backlog:
+            found += self._backlog.samples(now)
         found.append(sample("exporter_heartbeat_seconds", now))
         self.newest.show(found)
         return found
 
+    def lines(self) -> list[lines.Line]:
+        """What the watches told since the last pass."""
+        with self._lock:
+            return self.cluster.lines(self._clock())
+
 
 def serve(
-    project: str, location: str, cluster_name: str, events: Path | None, port: int, every_s: float, kubeconfig: str
+    project: str,
+    location: str,
+    cluster_name: str,
+    events: Path | None,
+    told: Path | None,
+    port: int,
+    every_s: float,
+    kubeconfig: str,
 ) -> None:
     if project and not (location and cluster_name):
         raise InputError("cloud metrics need a place", got="--project alone", allowed="--project, --location, --cluster", fix="add both")  # fmt: skip
@@ -60,11 +84,16 @@ def serve(
     watchers = [Watcher(kind, api, cluster, lock) for kind in KINDS]
     for watcher in watchers:
         watcher.start()
-    exporter = Exporter(cluster, lock, Jobs(events) if events else None, time.time)
+    backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
+    if backlog:
+        backlog.start()
+    exporter = Exporter(cluster, lock, Jobs(events) if events else None, time.time, backlog)
     exporter.newest.serve(port)
     lease = Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING) if project else None
     writer = cloud_writer(project, location, cluster_name) if project else None
-    run(exporter, watchers, lease, writer, stop, every_s)
+    run(exporter, watchers, lease, writer, told, stop, every_s)
+    if backlog:
+        backlog.close()
 
 
 def run(
@@ -72,6 +101,7 @@ def run(
     watchers: Sequence[Watcher],
     lease: Lease | None,
     writer: CloudWriter | None,
+    told: Path | None,
     stop: threading.Event,
     every_s: float,
 ) -> None:
@@ -81,9 +111,11 @@ def run(
     for _ in itertools.count():
         if stop.is_set():
             break
-        samples = exporter.gather()
-        if writer and lease and _mine(lease):
-            writer.write(samples)
+        samples, happened = exporter.gather(), exporter.lines()
+        if lease is None or _mine(lease):
+            lines.append(told, happened)
+            if writer:
+                writer.write(samples)
         stop.wait(every_s)
     for watcher in watchers:
         watcher.close()

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from monitoring.exporter.cluster import Cluster
+from monitoring import churn
+from monitoring.events import parse
+from monitoring.exporter.cluster import SETTLE_S, Cluster
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.main import Exporter
 from tests.monitoring import sample
@@ -50,6 +52,7 @@ def said(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
     return {tuple(v for _, v in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric}
 
 
+BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T00:30:00Z"}]
 ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
 
 
@@ -164,6 +167,74 @@ def test_memory_is_flat_over_ten_thousand_pods() -> None:
     tracemalloc.stop()
     assert cluster.pods == {}
     assert after_all - after_some < 50_000  # five bytes a pod
+
+
+def told(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
+    return [(line["event"], line.get("reason", ""), line["seconds"]) for line in cluster.lines(now_s)]
+
+
+@pytest.mark.parametrize("order", [("node", "gone"), ("gone", "pod"), ("pod", "gone"), ("gone",)], ids="-".join)
+def test_the_line_of_a_node_that_went_says_why_whatever_told_of_it_first(order: tuple[str, ...]) -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    cluster.node("ADDED", node("a"))
+    assert told(cluster) == [("node_up", "", 3600.0)]
+    for sign in order:
+        SIGNS[sign](cluster)
+    assert told(cluster, NOW + SETTLE_S - 1) == []  # a pod may still tell
+    assert told(cluster) == [("node_down", "deleted" if order == ("gone",) else "preempted", 3600.0)]
+    assert told(cluster) == []
+
+
+def test_a_node_that_went_at_its_planned_end_is_no_preemption() -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    for change in ("ADDED", "MODIFIED", "DELETED"):
+        message = "" if change == "ADDED" else "node is shutting down"
+        cluster.node(
+            change,
+            node(
+                "a", labels={}, ready="True" if not message else "False", message=message, ends="2026-11-21T01:05:00Z"
+            ),
+        )
+    assert told(cluster) == [("node_up", "", 3600.0), ("node_down", "expired", 3600.0)]
+
+
+def test_a_machine_that_comes_back_under_its_name_ends_before_it_begins() -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    for change in ("ADDED", "DELETED", "ADDED"):
+        cluster.node(change, node("a"))
+    assert [word for word, _, _ in told(cluster)] == ["node_up", "node_down", "node_up"]
+
+
+def test_a_pod_that_gets_its_node_is_told_once_with_its_wait() -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    cluster.node("ADDED", node("a"))
+    waiting, bound = pod("p"), pod("p", on="a", phase="Running", conditions=BOUND)
+    for found in (waiting, bound):
+        found["metadata"] |= {"name": "run-7-0", "creationTimestamp": BORN}
+    for found in (waiting, waiting, bound, bound):
+        cluster.pod("MODIFIED", found)
+    [_, line] = cluster.lines(NOW)
+    assert (line["event"], line["job"], line["kind"], line["seconds"]) == ("scheduled", "run-7", "training", 1800.0)
+    assert (line["pool"], line["capacity"], line["accelerator"]) == ("spot-l4", "spot", "nvidia-l4")
+    assert cluster.lines(NOW) == []
+
+
+def test_the_lines_are_what_the_churn_estimate_reads() -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    cluster.node("ADDED", node("a"))
+    cluster.node("ADDED", node("b"))
+    SIGNS["node"](cluster)
+    cluster.clock = lambda: NOW + 1800
+    cluster.node("DELETED", node("a"))
+    reading = parse(sample.encoded(cluster.lines(NOW + 3600)))
+    assert not reading.problems
+    lives = churn.lives(reading.events, round((NOW + 3600) * 1e6))
+    assert sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives) == [
+        (False, 1.0),
+        (True, 0.5),
+    ]
+    [_, _, band, *_] = churn.by_age(lives)
+    assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
 
 
 def jobs_of(folder: Path, *lines: Any) -> Jobs:

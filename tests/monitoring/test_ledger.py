@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from monitoring.events import parse
 from monitoring.ledger import Ledger, ledger, ledgers
-from monitoring.spans import Interval, State, paint
+from monitoring.spans import Painting, State
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH, Line, line
 
@@ -122,14 +122,17 @@ def test_an_empty_history_has_no_goodput_and_no_error() -> None:
 def test_painted_spans_touch_and_cover_their_lane(
     begin: int, length: int, pieces: list[tuple[int, int, State]]
 ) -> None:
-    intervals = [Interval(begin + low, begin + low + size, state) for low, size, state in pieces]
-    spans = paint(begin, begin + length, intervals, base=State.RESTARTING)
+    intervals = [(begin + low, begin + low + size, state) for low, size, state in pieces]
+    painting = Painting(begin, begin + length, base=State.RESTARTING)
+    for interval in intervals:
+        painting.add(*interval)
+    spans = painting.spans()
     edges = [begin, *(span.end_us for span in spans)]
     assert [span.begin_us for span in spans] == edges[:-1]
     assert edges[-1] == (begin + length if length else begin)
     for span in spans:
         middle = (span.begin_us + span.end_us) / 2
-        over = [i.state for i in intervals if i.begin_us <= middle < i.end_us]
+        over = [state for low, high, state in intervals if low <= middle < high]
         assert span.state is max([*over, State.RESTARTING], key=list(State).index)
 
 

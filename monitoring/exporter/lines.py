@@ -1,0 +1,76 @@
+"""Event lines of the node watcher: nodes that came and went, pods that got one.
+
+Made by cluster.py, written by main.py, read by the ledger (waiting) and the churn estimate. Pure but for `append`.
+"""
+
+import json
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
+from infra.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
+
+if TYPE_CHECKING:
+    from monitoring.exporter.cluster import Node, Pod
+
+Line = dict[str, Any]
+KIND_NODE = "node"
+KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
+WATCHER = f"watcher-{socket.gethostname()}"
+PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
+# A flex-start node goes within minutes of its planned end.
+EXPIRY_S = 900.0
+
+
+def node_up(name: str, node: "Node", t: float) -> Line:
+    """`seconds`: its age, as it may have come before anybody watched."""
+    return _of_node("node_up", name, node, t) | {"seconds": _age(node, t)}
+
+
+def node_down(name: str, node: "Node") -> Line:
+    t = node.gone_s
+    expired = node.ends_s and t >= node.ends_s - EXPIRY_S
+    reason = EXPIRED if expired else PREEMPTED if node.taken else DELETED
+    return _of_node("node_down", name, node, t) | {"reason": reason, "seconds": _age(node, t)}
+
+
+def scheduled(name: str, pod: "Pod", node: "Node | None", t: float, waited_s: float) -> Line | None:
+    """None for pods that belong to no job of ours."""
+    kind = KIND_OF.get(pod.namespace)
+    if not (kind and pod.job):
+        return None
+    where = {"node": pod.node, "pool": node.pool if node else ""}
+    what = {"capacity": node.capacity if node else pod.capacity, "accelerator": pod.accelerator}
+    return _line("scheduled", t, pod.job, kind, name) | {"seconds": round(waited_s, 3)} | where | what
+
+
+def append(target: Path | None, told: Iterable[Line]) -> None:
+    """To a file, or to standard output, where the cloud's log agent reads it."""
+    text = "".join(json.dumps(line) + "\n" for line in told)
+    if not text:
+        return
+    if target is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("a") as handle:
+        handle.write(text)
+
+
+def _of_node(word: str, name: str, node: "Node", t: float) -> Line:
+    where = {"node": name, "pool": node.pool, "zone": node.zone}
+    return (
+        _line(word, t, "", KIND_NODE, WATCHER) | where | {"machine_type": node.machine_type, "capacity": node.capacity}
+    )
+
+
+def _line(word: str, t: float, job: str, kind: str, process: str) -> Line:
+    return {"v": EVENT_VERSION, "t": round(t, 6), "event": word, "job": job, "kind": kind, "process": process}
+
+
+def _age(node: "Node", t: float) -> float:
+    return round(max(0.0, t - node.born_s), 3) if node.born_s else 0.0
