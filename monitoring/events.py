@@ -8,7 +8,7 @@ import gc
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +67,7 @@ def read_folder(folder: Path) -> Reading:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def uncollected() -> Generator[None]:
     """A million events are no garbage: looking for cycles among them would cost a third of the time."""
     was_on = gc.isenabled()
     gc.disable()

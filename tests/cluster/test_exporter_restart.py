@@ -4,7 +4,6 @@ Each test has a control plane of its own: the shared one may not be killed under
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from infra.contract.pools import Pool
 from tests import support
 from tests.cluster.sim import nodes, storm
 from tests.cluster.sim.control_plane import ControlPlane, missing_tools
-from tests.cluster.sim.processes import Processes, free_ports
+from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.jobs.api import Api
@@ -71,11 +70,18 @@ def told(lines: Path) -> list[tuple[str, str, str]]:
     return [(row["event"], row["node"], row.get("reason", "")) for row in rows if row["event"] != "scheduled"]
 
 
-def kill_apiserver(plane: ControlPlane, processes: Processes) -> None:
+def kill_apiserver(plane: ControlPlane) -> None:
     """A crash: nobody is told, every watch breaks."""
-    pid = next(p for p in processes.pids() if "kube-apiserver" in Path(f"/proc/{p}/cmdline").read_text())
-    os.kill(pid, signal.SIGKILL)
-    until("the API server is gone", lambda: not plane.answers("/livez"), 60)
+    running = plane.processes._running
+    [dead] = [entry for entry in running if entry[0] == "kube-apiserver"]
+    running.remove(dead)  # it ends on purpose
+    dead[1].kill()
+    dead[1].wait()
+
+
+def restart_apiserver(plane: ControlPlane) -> None:
+    plane._start_apiserver()
+    plane.processes.wait_until("the API server is ready again", lambda: plane.answers("/readyz"))
 
 
 def test_preemptions_are_told_after_the_api_server_was_killed_and_none_is_told_twice(
@@ -91,11 +97,11 @@ def test_preemptions_are_told_after_the_api_server_was_killed_and_none_is_told_t
     storm.preempt(api, names[:1])
     until("the first preemption is told", lambda: metrics(port).get("preemptions_total") == 1 or None, 60)
 
-    kill_apiserver(plane, plane.processes)
+    kill_apiserver(plane)
     before = metrics(port)["exporter_heartbeat_seconds"]
     until("passes go on without the API server", lambda: metrics(port)["exporter_heartbeat_seconds"] > before or None)
     assert metrics(port)["preemptions_total"] == 1
-    plane.restart_apiserver()
+    restart_apiserver(plane)
 
     fresh = Api(plane.kubeconfig("admin"))
     until("nodes are ready again", lambda: nodes.ready(fresh, names[1:]), 120)
