@@ -28,8 +28,9 @@ setup: .venv/.ready ## Python environment and Node under .venv; nothing global
 demo: setup ## The main job: train and score under evictions, and a report (5 minutes)
 	@$(PY) -m workloads demo --out $(OUT)/demo
 
-drill: setup ## Evict on purpose and judge: TARGET=local (2 minutes)
-	@$(PY) -m workloads drill run --target $(TARGET) --out $(OUT)/drills
+drill: setup $(if $(filter cluster node,$(TARGET)),tools) ## Evict on purpose and judge: TARGET=local|cluster|node (node: root, Debian)
+	@$(if $(filter node,$(TARGET)),$(PY) -m tests.node.install && $(PY) -m tests.tools.build kubelet)
+	@$(PY) -m $(if $(filter cluster node,$(TARGET)),tests.workloads.drill.rig $(TARGET),workloads drill run --target $(TARGET)) --out $(OUT)/drills
 
 ##@ Check
 

@@ -128,7 +128,105 @@ _LOCAL = (
         control=True,
     ),
 )
-DRILLS: dict[str, Drill] = {drill.name: drill for drill in _LOCAL}
+_COMES_BACK = (
+    Objective(promise="recovered in time", bound=at_most("recovered_s", 120, "s")),
+    Objective(promise="no failure charged", bound=equal("failures_charged", 0)),
+    Objective(promise="nothing duplicated", bound=equal("pods_doubled", 0)),
+    Objective(promise="not taken for finished", bound=equal("false_completions", 0)),
+    Objective(promise="nothing crashed", bound=equal("pods_crashed", 0)),
+    Objective(promise="only the named pods were hit", bound=equal("pods_outside_blast", 0)),
+)
+_LOST_STEPS = Objective(
+    promise="lost work within one interval", bound=at_most("lost_steps", SAVE_EVERY, "steps"), essential=False
+)
+_EVICT = Drill(
+    name="cluster-evict",
+    question="Is a pod that the Eviction API takes replaced, and its Job not charged?",
+    place=Place.CLUSTER,
+    work=Work.NAMED,
+    steady_state=SteadyState(bound=equal("pods_missing", 0), within_s=60),
+    blast=Blast(of="pod", percent=50),
+    fault=Fault.EVICT,
+    stop_when=at_least("pods_outside_blast", 1),
+    recovery_s=180,
+    objectives=(*_COMES_BACK, _LOST_STEPS),
+    rollback="nothing to put back: the Job replaces its pod",
+    budget=Budget(minutes=5),
+)
+_CLUSTER = (
+    _EVICT,
+    replace(
+        _EVICT,
+        name="cluster-lone-node",
+        question="Does one lost Spot node cost no failure and wake nobody?",
+        fault=Fault.PREEMPT,
+        blast=Blast(of="Spot node", percent=30),
+        objectives=(*_COMES_BACK, _quiet(BURST)),
+        rollback="open again the nodes that were closed",
+    ),
+    replace(
+        _EVICT,
+        name="cluster-storm",
+        question="Does the work survive a storm over 30 % of its Spot nodes, and is somebody told?",
+        fault=Fault.PREEMPT,
+        blast=Blast(of="Spot nodes", most=100, percent=30),
+        objectives=(
+            *_COMES_BACK,
+            Objective(promise="the burst alert fires", bound=equal(f"fires:{BURST}", 1), essential=False),
+        ),
+        rollback="open again the nodes that were closed",
+    ),
+)
+_NODE = replace(
+    _EVICT,
+    name="node-shutdown",
+    question="Does our trainer survive a real Spot shutdown of a real kubelet's machine?",
+    place=Place.NODE,
+    steady_state=SteadyState(bound=at_least("commits", 1), within_s=180),
+    fault=Fault.PREEMPT,
+    blast=Blast(of="machine"),
+    objectives=(
+        Objective(promise="left in order", bound=equal("exit_code", EXIT_PREEMPTED)),
+        *_COMES_BACK,
+        replace(_LOST_STEPS, essential=True),
+        _quiet(BURST),
+    ),
+    rollback="nothing to put back: the rig removes its machines",
+    budget=Budget(minutes=8),
+)
+_GKE = replace(
+    _EVICT,
+    name="gke-maintenance",
+    question="Does the work survive a preemption that Compute Engine itself plays?",
+    place=Place.GKE,
+    fault=Fault.PREEMPT,
+    blast=Blast(of="Spot VM", percent=50),
+    recovery_s=900,
+    objectives=(
+        Objective(promise="recovered in time", bound=at_most("recovered_s", 600, "s")),
+        *_COMES_BACK[1:],
+        _LOST_STEPS,
+        _quiet(BURST),
+    ),
+    rollback="nothing to put back: the pool replaces its machine",
+    budget=Budget(minutes=20, usd=1),
+)
+DRILLS: dict[str, Drill] = {
+    drill.name: drill
+    for drill in (
+        *_LOCAL,
+        *_CLUSTER,
+        _NODE,
+        _GKE,
+        replace(
+            _GKE,
+            name="gke-delete",
+            question="Does the work survive a VM that is deleted under it?",
+            fault=Fault.DELETE,
+            control=True,  # its pool must replace the machine: only when it is asked for
+        ),
+    )
+}
 
 
 def find(name: str) -> Drill:

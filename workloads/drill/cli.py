@@ -52,9 +52,26 @@ def run(
     names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
     target: Annotated[str, typer.Option(help="local, cluster, node or gke.")] = "local",
     out: Out = Path("out/drills"),
+    kubeconfig: Annotated[Path | None, typer.Option(help="cluster, gke: default as kubectl's.")] = None,
+    context: Annotated[str, typer.Option(help="cluster, gke: of the kubeconfig; never its current one.")] = "",
+    namespace: Annotated[str, typer.Option(help="cluster, gke: of the work that is hit.")] = "",
+    selector: Annotated[str, typer.Option(help="cluster, gke: labels of its pods, as kubectl -l.")] = "",
+    events: Annotated[Path | None, typer.Option(help="cluster, gke: its event file, for lost steps.")] = None,
+    project: Annotated[str, typer.Option(help="gke: project of the VMs.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
     """Play drills and print their verdicts."""
+    from workloads.drill.remote import Where
     from workloads.drill.rooms import run_drills
 
-    raise typer.Exit(run_drills(names or [], target, out.resolve(), as_json=as_json))
+    where = Where(
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace,
+        selector=selector,
+        events=events,
+        project=project,
+        yes=yes,
+    )
+    raise typer.Exit(run_drills(names or [], target, out.resolve(), where, as_json=as_json))

@@ -18,6 +18,7 @@ from workloads.drill.record import AFTER, FAULT, GATE, RECOVERY, TARGETS, Activi
 from workloads.drill.target import Loss, Target
 from workloads.drill.verdict import results
 from workloads.drill.waiting import DrillError
+from workloads.jobs.api import ApiError
 
 _POLL_S = 0.1
 _NOTICES = (signal.SIGINT, signal.SIGTERM)
@@ -83,7 +84,8 @@ class Conductor:
                 record.rollbacks[-1].output = f"{type(error).__name__}: {error}"
                 record.fail("rollback", f"{name}: {error}")
         done = sum(step.succeeded for step in record.rollbacks)
-        self.note(record, "rollback", f"{done} of {len(record.rollbacks)} steps done")
+        steps = f"{done} of {len(record.rollbacks)} steps done" if record.rollbacks else "nothing to put back"
+        self.note(record, "rollback", steps)
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class _Play:
         except Refused as refusal:
             self.record.stopped = True
             self._failed(step, str(refusal))
-        except (DrillError, Unjudged) as error:
+        except (DrillError, Unjudged, ApiError) as error:
             self._failed(step, str(error))
             self._judge(None)
 

@@ -35,7 +35,8 @@ class Fault(StrEnum):
     POWER_LOSS = "power-loss"  # SIGKILL to everything, without notice
     UPLOADER_KILL = "uploader-kill"  # SIGKILL to the process that writes checkpoints
     EVICT = "evict"  # the Eviction API, pod by pod
-    PREEMPT = "preempt"  # the node is taken away; how is the place's affair
+    PREEMPT = "preempt"  # the node is taken away with notice; how is the place's affair
+    DELETE = "instance-delete"  # its VM is deleted
 
 
 class Operator(StrEnum):
@@ -123,7 +124,7 @@ class Drill:
     rollback: str
     budget: Budget
     control: bool = False
-    """Shows that the judge can say `broken`: runs only when named."""
+    """Runs only when named: it shows that the judge can say `broken`, or does more harm than the others."""
 
     def __post_init__(self) -> None:
         promises = [objective.promise for objective in self.objectives]

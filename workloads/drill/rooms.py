@@ -1,16 +1,18 @@
 """Bodies of `python -m workloads drill list|show|run`."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from infra.contract.errors import InputError
 from workloads.drill import store
+from workloads.drill.alerting import fires
 from workloads.drill.catalogue import DRILLS, find, of
 from workloads.drill.conduct import Conductor
 from workloads.drill.plan import Drill, Place
-from workloads.drill.play import Player, local
+from workloads.drill.play import Builder, Player, local
+from workloads.drill.remote import Where, builder, checked, consent
 from workloads.drill.show import console
 
 
@@ -34,10 +36,22 @@ def show_one(name: str, out: Path, *, as_json: bool) -> None:
         console.verdict(console.stdout(), last)
 
 
-def run_drills(names: list[str], target: str, out: Path, *, as_json: bool) -> int:
+def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_json: bool) -> int:
     drills = chosen(names, target)
+    place = drills[0].place
+    if place is Place.NODE:
+        raise InputError(
+            "real kubelets are brought up by the test rig",
+            got="--target node",
+            allowed="local, cluster, gke",
+            fix="make drill TARGET=node",
+        )
     say = partial(console.moment, console.stderr())
-    player = Player(out=out, build=local, conductor=lambda last: Conductor(say=say, last=last), quiet=as_json)
+    base = Conductor(say=say, alert=fires)
+    build: Builder = local
+    if place is not Place.LOCAL:
+        base, build = replace(base, agree=consent(checked(place, where))), builder(place, where)
+    player = Player(out=out, build=build, conductor=lambda last: replace(base, last=last), quiet=as_json)
     code, told = player.play(drills)
     if as_json:
         print(json.dumps(told, default=str))

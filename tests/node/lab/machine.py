@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ async def live(machine: MachineConfig) -> None:
     _write_configuration(machine)
     address = f"unix:path={folder}/bus.sock"
     _spawn(machine, "dbus-daemon", ["dbus-daemon", f"--config-file={folder}/bus.xml", "--nofork"])
-    await _exists(folder / "bus.sock")
+    await _accepts(folder / "bus.sock")
     manager = await logind.serve(address, machine.total_s + 5)
     _spawn(machine, "containerd", ["containerd", "--config", f"{folder}/containerd.toml"])
     await _exists(folder / "containerd.sock")
@@ -92,6 +93,17 @@ def _spawn(machine: MachineConfig, name: str, command: list[str], env: dict[str,
 async def _exists(path: Path) -> None:
     while not path.exists():
         await asyncio.sleep(0.02)
+
+
+async def _accepts(path: Path) -> None:
+    """A socket is there a moment before its owner listens on it."""
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+                return
+            except (FileNotFoundError, ConnectionRefusedError):
+                await asyncio.sleep(0.02)
 
 
 if __name__ == "__main__":

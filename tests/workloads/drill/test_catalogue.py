@@ -9,7 +9,7 @@ from workloads.drill.catalogue import DRILLS, at_most, find, of
 from workloads.drill.conduct import FIRES
 from workloads.drill.plan import RECOVERED, Blast, Budget, Drill, Objective, Place, Work
 from workloads.drill.rooms import chosen
-from workloads.drill.targets import local_batch, local_training
+from workloads.drill.targets import cluster, local_batch, local_training
 
 NOTICE = DRILLS["trainer-notice"]
 
@@ -19,10 +19,14 @@ def asked(drill: Drill) -> set[str]:
     return {bound.metric for bound in bounds if not bound.metric.startswith(FIRES)}
 
 
-@pytest.mark.parametrize("drill", [*of(Place.LOCAL), DRILLS["naive-notice"]], ids=lambda d: d.name)
-def test_a_local_drill_asks_only_for_what_its_target_measures(drill: Drill) -> None:
-    known = local_batch.METRICS if drill.work is Work.BATCH else local_training.METRICS
-    assert asked(drill) <= set(known)
+def measured(work: Work) -> set[str]:
+    known = {Work.BATCH: local_batch.METRICS, Work.NAMED: cluster.METRICS}
+    return set(known.get(work, local_training.METRICS))
+
+
+@pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda d: d.name)
+def test_a_drill_asks_only_for_what_its_target_measures(drill: Drill) -> None:
+    assert asked(drill) <= measured(drill.work)
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda d: d.name)

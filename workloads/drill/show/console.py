@@ -31,7 +31,7 @@ def _console(*, stderr: bool) -> Console:
 
 def moment(console: Console, t: float, step: str, what: str) -> None:
     clock = time.strftime("%H:%M:%S", time.localtime(t))
-    console.print(f"  {clock}  {step:<19} {what}", markup=False)
+    console.print(f"  {clock}  {step:<19} {what}", markup=False, soft_wrap=True)
 
 
 def verdict(console: Console, journal: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ def verdict(console: Console, journal: dict[str, Any]) -> None:
             numbers = (number(each["measured"]), number(each["last"]), change(each))
             table.add_row(_MARKS[word], each["promise"], f"[{_COLOURS[word]}]{word}[/]", each["wanted"], *numbers)
         console.print(table)
-    console.print(sentence(journal), style=f"bold {_COLOURS[journal['verdict']]}", markup=False)
+    console.print(sentence(journal), style=f"bold {_COLOURS[journal['verdict']]}", markup=False, soft_wrap=True)
 
 
 def drills(console: Console, known: Sequence[Drill], last: dict[str, str]) -> None:

@@ -1,0 +1,151 @@
+"""Drills on the real control plane, through the door as a user takes it, and with whole nodes taken away."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from infra.contract.pools import Pool
+from tests.cluster.sim.nodes import NODES
+from tests.cluster.sim.world import World
+from tests.workloads.drill.by_hand import silent, unheard
+from tests.workloads.drill.rig import JOB, Way, target
+from workloads.drill.catalogue import find
+from workloads.drill.conduct import Conductor
+from workloads.drill.targets.takers import TAINT, Tainter
+from workloads.drill.verdict import Word
+from workloads.jobs.api import Object
+
+PODS, SPARE = 6, 3
+QUIET = Conductor(say=unheard, alert=silent)
+
+
+@pytest.fixture
+def work(world: World, spot: Pool) -> World:
+    """A Job on Spot nodes, with room for what is lost."""
+    world.add_nodes(spot, PODS + SPARE)
+    world.create_job(JOB, world.job_spec(spot, PODS))
+    world.wait_running(PODS)
+    return world
+
+
+def door(cluster: AClusterManager, world: World, out: Path, *words: str) -> tuple[int, str, Any]:
+    """Exit code, standard error, the JSON object."""
+    named = ["--namespace", world.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(out)]
+    command = [sys.executable, "-m", "workloads", "drill", "run", *words, "--target", "cluster", *named]
+    command += ["--kubeconfig", str(cluster.kubeconfig), "--json"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
+    return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else None
+
+
+def context(cluster: AClusterManager) -> str:
+    from kubernetes import config
+
+    known: Any = config.list_kube_config_contexts(str(cluster.kubeconfig))
+    return known[1]["name"]
+
+
+def tainted(world: World) -> list[str]:
+    nodes = [node for node in world.api.items(NODES) if node["metadata"]["name"] in world.nodes]
+    return [n["metadata"]["name"] for n in nodes if any(t["key"] == TAINT for t in n["spec"].get("taints", ()))]
+
+
+def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
+    cluster: AClusterManager, work: World, tmp_path: Path
+) -> None:
+    code, _, told = door(cluster, work, tmp_path, "cluster-lone-node", "--context", context(cluster), "--yes")
+    (journal,) = told["drills"]
+    words = {each["promise"]: each["verdict"] for each in journal["objectives"]}
+    words.pop("a lone eviction pages nobody")  # needs promtool
+    assert (code, journal["verdict"], set(words.values())) == (0, "held", {"held"}), journal
+    assert [step["activity"]["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
+    assert not tainted(work)
+    assert len(work.nodes) == PODS + SPARE
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--context", "gke_prod_europe-west4_prod", "--yes"), "the kubeconfig has no such context"),
+        (("--yes",), "hits only what is named"),
+    ],
+)
+def test_a_cluster_that_was_not_named_is_not_touched(
+    cluster: AClusterManager, work: World, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    before = versions(work)
+    code, said, _ = door(cluster, work, tmp_path, "cluster-evict", *words)
+    assert (code, told in said) == (2, True), said
+    assert versions(work) == before
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_hit(
+    cluster: AClusterManager, work: World, tmp_path: Path
+) -> None:
+    code, said, _ = door(cluster, work, tmp_path, "cluster-evict", "--context", context(cluster))
+    assert (code, "add --yes" in said) == (2, True), said
+
+
+def versions(world: World) -> dict[str, str]:
+    return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in world.pods()}
+
+
+def test_a_storm_hits_thirty_percent_and_the_job_pays_nothing(work: World) -> None:
+    way = Way("notice and end of", work.preempt)
+    drill = find("cluster-storm")
+    record = QUIET.conduct(drill, target(work.api, work, drill, way))
+    words = {each.objective.promise: each.word for each in record.results}
+    assert words.pop("the burst alert fires") is Word.BROKEN, "the silent alert of this test did not fire"
+    assert set(words.values()) == {Word.HELD}, record.why
+    assert len(way.taken) == PODS * 30 // 100
+
+
+def test_a_job_that_pays_for_evictions_is_found_out(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, PODS + SPARE)
+    spec = world.job_spec(spot, PODS, backoffLimit=100)
+    del spec["podFailurePolicy"], spec["backoffLimitPerIndex"]
+    world.create_job(JOB, spec)
+    world.wait_running(PODS)
+    drill = find("cluster-lone-node")
+    record = QUIET.conduct(drill, target(world.api, world, drill, Way("end of", world.preempt)))
+    broken = [each.objective.promise for each in record.results if each.word is Word.BROKEN]
+    assert (record.word, broken) == (Word.BROKEN, ["no failure charged"])
+
+
+def test_a_job_that_is_not_whole_is_left_alone(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, PODS - 1)
+    world.create_job(JOB, world.job_spec(spot, PODS))
+    world.wait_running(PODS - 1)
+    drill = find("cluster-lone-node")
+    drill = replace(drill, steady_state=replace(drill.steady_state, within_s=1))
+    way = Way("end of", world.preempt)
+    record = QUIET.conduct(drill, target(world.api, world, drill, way))
+    assert (record.word, record.fail_step, way.taken) == (Word.INCONCLUSIVE, "steady state", [])
+
+
+def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving: Pool) -> None:
+    world.add_nodes(serving, 1)
+    world.create_job(JOB, world.job_spec(serving, 1))
+    world.wait_running(1)
+    drill = find("cluster-lone-node")
+    record = QUIET.conduct(drill, target(world.api, world, drill, Tainter(world.api)))
+    assert (record.word, record.fail_step) == (Word.STOPPED, "targets")
+    assert "a serving node is never hit" in record.why
+    assert not tainted(world)
+
+
+def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> None:
+    alien: Object = work.pod_template(spot)
+    alien["spec"]["containers"] = [{"name": "main", "image": "none"}]
+    for pod in work.pods("Running"):
+        alien["spec"]["nodeName"] = pod["spec"]["nodeName"]
+        work.create_pod(f"alien-{pod['metadata']['name']}", alien)
+    drill = find("cluster-lone-node")
+    record = QUIET.conduct(drill, target(work.api, work, drill, Tainter(work.api)))
+    assert (record.word, record.fail_step) == (Word.STOPPED, "targets")
+    assert "runs there too" in record.why

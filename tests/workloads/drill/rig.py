@@ -1,0 +1,148 @@
+"""`python -m tests.workloads.drill.rig cluster|node [DRILL...]`: brings the test rig up and plays its drills there.
+
+Called by `make drill TARGET=cluster|node`. The cluster is the control plane of the cluster tier with simulated
+Spot nodes; the nodes are the real kubelets of the node tier, so that needs root.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infra import environments
+from infra.contract.errors import Unjudged, run_door
+from infra.contract.lifecycle import DEFAULT_WINDOW
+from infra.contract.pools import Pool
+from tests.cluster.sim.control_plane import missing_tools
+from tests.cluster.sim.manager import HostManager
+from tests.cluster.sim.world import World
+from workloads.drill.alerting import fires
+from workloads.drill.catalogue import SAVE_EVERY, of
+from workloads.drill.conduct import Conductor
+from workloads.drill.plan import Drill, Place
+from workloads.drill.play import Builder, Player
+from workloads.drill.rooms import chosen
+from workloads.drill.show import console
+from workloads.drill.target import Target
+from workloads.drill.targets.cluster import Cluster, Named
+from workloads.drill.targets.takers import Taker
+from workloads.jobs.api import Api, Object
+
+if TYPE_CHECKING:
+    from tests.node.lab.lab import Lab
+
+PODS, SPARE = 27, 9  # 30 % of 27 nodes are 8: above the burst alert's 6
+JOB = "train"
+STEPS = 1_000_000  # the drill ends first
+
+
+@dataclass
+class Way:
+    """One way of taking nodes away, that needs nothing put back."""
+
+    told: str
+    how: Callable[[list[str]], object]
+    taken: list[str] = field(default_factory=list)
+
+    def check(self, node: Object) -> str:
+        return ""
+
+    def take(self, nodes: Sequence[str]) -> str:
+        self.how(list(nodes))
+        self.taken += nodes
+        return f"{self.told} {len(nodes)} of them"
+
+    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        return ()
+
+
+def player(out: Path, build: Builder) -> Player:
+    say = partial(console.moment, console.stderr())
+    return Player(out=out, build=build, conductor=lambda last: Conductor(say=say, alert=fires, last=last))
+
+
+def target(api: Api, world: World, drill: Drill, taker: Taker, events: Path | None = None) -> Target:
+    named = Named(namespace=world.name, selector=f"batch.kubernetes.io/job-name={JOB}", events=events)
+    return Cluster(api, named, drill.fault, taker)
+
+
+@contextmanager
+def simulated(spot: Pool, pods: int = PODS, spare: int = SPARE) -> Generator[World]:
+    """A control plane of its own with a running Job on simulated Spot nodes."""
+    missing = missing_tools()
+    if missing:
+        raise Unjudged(f"`make tools` has not built {', '.join(missing)}")
+    manager = HostManager("drill")
+    try:
+        manager.create()
+        world = World(Api(manager.kubeconfig), "drill")
+        world.create()
+        world.add_nodes(spot, pods + spare)
+        world.create_job(JOB, world.job_spec(spot, pods))
+        yield world
+    finally:
+        manager.delete()
+
+
+@contextmanager
+def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
+    """Two real kubelets, and our trainer on one of them."""
+    from tests.node.lab import pods
+    from tests.node.lab.lab import Lab
+
+    lab = Lab()
+    try:
+        world = World(lab.api, "drill")
+        world.create()
+        for name in ("spot-a", "spot-b"):
+            lab.boot(name, spot)
+        words = [
+            *("-m", "workloads", "train", "run", "--checkpoints", folder / "checkpoints", "--run", JOB),
+            *("--ranks", 1, "--steps", STEPS, "--every", SAVE_EVERY, "--device", "cpu", "--report-every", 1),
+            *("--events", folder / "events.jsonl", "--window", DEFAULT_WINDOW.pod_s),
+        ]
+        world.create_job(JOB, pods.job(pods.python(spot, [str(word) for word in words], folder)))
+        yield lab, world
+    finally:
+        lab.close()
+
+
+def on_cluster(drills: list[Drill], out: Path) -> int:
+    spot = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+    with simulated(spot) as world:
+        way = Way("notice and end of", world.preempt)
+        build: Builder = lambda drill, _folder: target(world.api, world, drill, way)  # noqa: E731
+        return player(out, build).play(drills)[0]
+
+
+def on_nodes(drills: list[Drill], out: Path) -> int:
+    from tests.node.conftest import _missing as missing  # pyright: ignore[reportPrivateUsage]
+
+    if lacking := missing():
+        raise Unjudged(lacking)
+    spot = environments.load("example").pool("spot-a100")
+    with tempfile.TemporaryDirectory(prefix="holdfast-drill-") as scratch, real(spot, Path(scratch)) as (lab, world):
+        way = Way("a Spot shutdown of", lambda names: [lab.preempt(lab.machines[name]) for name in names])
+        events = Path(scratch) / "events.jsonl"
+        build: Builder = lambda drill, _folder: target(lab.api, world, drill, way, events)  # noqa: E731
+        return player(out, build).play(drills)[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.workloads.drill.rig", description=__doc__)
+    parser.add_argument("target", choices=("cluster", "node"))
+    parser.add_argument("drills", nargs="*")
+    parser.add_argument("--out", type=Path, default=Path("out/drills"))
+    given = parser.parse_args()
+    drills = chosen(given.drills, given.target) if given.drills else of(Place(given.target))
+    play = on_cluster if given.target == "cluster" else on_nodes
+    sys.exit(play(drills, given.out.resolve()))
+
+
+if __name__ == "__main__":
+    run_door(main)
