@@ -13,6 +13,8 @@ from workloads.drill.journal import journal, last_numbers
 from workloads.drill.plan import Drill, Work
 from workloads.drill.record import Record
 from workloads.drill.show import console as show
+from workloads.drill.show.junit import junit
+from workloads.drill.show.page import page
 from workloads.drill.target import Target
 from workloads.drill.verdict import Word, exit_code
 
@@ -52,10 +54,14 @@ class Player:
         target = self.build(drill, folder)
         record = self.conductor(last_numbers(before or {})).conduct(drill, target)
         made = journal(record)
-        path = store.write(folder, made)
+        (folder / "junit.xml").write_text(junit(made))
+        (folder / "report.html").write_text(page(made))
+        store.write(folder, made)
         if not self.quiet:
             show.verdict(show.stdout(), made)
-        err.print(f"  {os.path.relpath(path)}", style="dim", markup=False)
+        err.print(
+            f"  {os.path.relpath(folder)}/report.html (beside it journal.json, junit.xml)", style="dim", markup=False
+        )
         return record, made
 
 

@@ -1,0 +1,110 @@
+"""Every report tells the same verdict, and each can be read where it is meant to be read."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tests.workloads.drill.by_hand import DRILL, ByHand, silent, unheard
+from workloads.__main__ import app
+from workloads.drill import store
+from workloads.drill.catalogue import DRILLS
+from workloads.drill.conduct import Conductor
+from workloads.drill.journal import journal
+from workloads.drill.plan import Drill
+from workloads.drill.show import console
+from workloads.drill.show.junit import junit
+from workloads.drill.show.numbers import sentence
+from workloads.drill.show.page import page
+
+QUIET = Conductor(say=unheard, alert=silent)
+
+
+def told(target: ByHand, drill: Drill = DRILL, last: Mapping[str, float | None] | None = None) -> dict[str, Any]:
+    return journal(replace(QUIET, last=last or {}).conduct(drill, target))
+
+
+HELD = told(ByHand(), last={"recovered in time": 0.05, "nothing lost": 0.0})
+BROKEN = told(ByHand({"pulse": 1.0, "recovered_s": 0.1, "lost": 3.0}))
+NOT_STEADY = told(ByHand({"pulse": 0.0}), replace(DRILL, question="Does <b>markup</b> & more pass?"))
+UNSEEN = told(ByHand({"pulse": 1.0, "recovered_s": 0.1}))
+
+
+@pytest.mark.parametrize(
+    ("made", "counts"),
+    [
+        (HELD, {"tests": "3", "failures": "0", "errors": "0", "skipped": "0"}),
+        (BROKEN, {"tests": "3", "failures": "1", "errors": "0", "skipped": "0"}),
+        (NOT_STEADY, {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}),
+        (UNSEEN, {"tests": "4", "failures": "0", "errors": "1", "skipped": "1"}),
+    ],
+    ids=["held", "broken", "not steady", "unseen"],
+)
+def test_junit_counts_what_broke_and_what_was_not_seen(made: dict[str, Any], counts: dict[str, str]) -> None:
+    (suite,) = ElementTree.fromstring(junit(made))
+    assert {name: suite.get(name) for name in counts} == counts
+    assert suite.get("name") == "drill.by-hand"
+
+
+class Outside(HTMLParser):
+    """Collects what a browser would fetch or run, and whether tags close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [name for name, _ in attrs if name in ("src", "href")] + [tag] * (tag in ("script", "link"))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.mark.parametrize("made", [HELD, BROKEN, NOT_STEADY, UNSEEN], ids=["held", "broken", "not steady", "unseen"])
+def test_the_page_fetches_nothing_and_tells_the_verdict_first(made: dict[str, Any]) -> None:
+    reader = Outside()
+    html = page(made)
+    reader.feed(html)
+    assert not reader.fetched
+    assert "url(" not in html and "@import" not in html
+    assert sentence(made) in " ".join(reader.text)
+    assert html.index(made["verdict"]) < html.index("What happened")
+
+
+def test_words_from_outside_are_no_markup() -> None:
+    assert "<b>markup" not in page(NOT_STEADY)
+    assert "Does &lt;b&gt;markup&lt;/b&gt; &amp; more pass?" in page(NOT_STEADY)
+
+
+def test_the_table_shows_the_change_against_the_last_run(capsys: pytest.CaptureFixture[str]) -> None:
+    console.verdict(Console(width=200), HELD)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[-3:] == ["0.1", "0.05", "+0.05"]
+    assert lines[2].split()[-1] == "same"
+    assert lines[-1].startswith("by-hand: held; 3 of 3 objectives held; back after 0.1 s")
+
+
+def test_a_drill_that_showed_nothing_names_the_step() -> None:
+    assert "inconclusive; at step `steady state`: not steady: pulse >= 1 wanted" in sentence(NOT_STEADY)
+
+
+def test_list_and_show_know_the_last_verdict(tmp_path: Path) -> None:
+    made = BROKEN | {"experiment": HELD["experiment"]}
+    store.write(store.fresh(tmp_path, "trainer-notice"), made)
+    run = CliRunner()
+    listed = run.invoke(app, ["drill", "list", "--out", str(tmp_path)])
+    assert listed.exit_code == 0
+    rows = {line.split()[0]: line for line in listed.output.splitlines()[1:]}
+    assert set(rows) == set(DRILLS)
+    assert "broken" in rows["trainer-notice"]
+    shown = run.invoke(app, ["drill", "show", "trainer-notice", "--out", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert "else nothing is injected" in shown.output
+    assert "last run" in shown.output
