@@ -2,10 +2,12 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.plan.isolated import environment
 from workloads.manifests.lint.engine import Options, Report, lint, lint_texts
 from workloads.manifests.lint.formats import FORMATS
 from workloads.manifests.lint.formats.markdown import MAX_CHARACTERS
@@ -63,3 +65,26 @@ def test_sarif_has_what_the_specification_requires(report: Report) -> None:
 def test_sarif_of_a_clean_run_has_an_empty_list() -> None:
     clean = lint_texts({"a.yaml": all_rules()["HF412"].good}, Options())
     assert json.loads(FORMATS["sarif"](clean))["runs"][0]["results"] == []
+
+
+@pytest.mark.process
+@pytest.mark.timeout(900)  # the first run installs the models
+def test_sarif_is_valid_by_models_made_from_the_official_schema(report: Report, tmp_path: Path) -> None:
+    file = tmp_path / "report.sarif"
+    file.write_text(FORMATS["sarif"](report))
+    assert valid(file) == ""
+    file.write_text(file.read_text().replace('"startLine"', '"startline"', 1))
+    assert "startline" in valid(file), "a validator that takes every text proves nothing"
+
+
+def valid(file: Path) -> str:
+    """What breaks the schema; the models are strict about names that it does not know."""
+    script = (
+        "import sys; from pathlib import Path; from pydantic import ValidationError\n"
+        "from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Log\n"
+        "try: Log.model_validate_json(Path(sys.argv[1]).read_text())\n"
+        "except ValidationError as error: print(error)\n"
+    )
+    python = environment("sarif") / "bin" / "python"
+    done = subprocess.run([python, "-c", script, file], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
