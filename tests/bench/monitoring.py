@@ -16,19 +16,21 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from infra import environments
+from infra.contract.lifecycle import EXIT_PREEMPTED
 from monitoring.events import parse
 from monitoring.ledger import ledgers
 from tests.bench.cluster_jobs import KINDS
-from tests.cluster.sim import nodes, storm
+from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane, Scale
+from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.monitoring import sample
-from workloads.jobs.api import Api
+from workloads.jobs.api import Api, ApiError
 
 LEDGER_GOAL_S, LAG_GOAL_S = 5.0, 5.0
 GANG, WRITERS = 100, 16
@@ -59,7 +61,7 @@ def million_events(count: int) -> dict[str, float]:
 @contextmanager
 def exporter(kubeconfig: Path, port: int, every_s: float) -> Iterator[int]:
     command = [sys.executable, "-m", "monitoring", "export", "--kubeconfig", str(kubeconfig)]
-    command += ["--port", str(port), "--every-s", str(every_s)]
+    command += ["--port", str(port), "--every-s", str(every_s), "--lines", os.devnull]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         yield process.pid
@@ -105,9 +107,9 @@ def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: flo
         until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
         for n in range(pods // GANG):
             kind.create(world, pool, f"job-{n}", GANG)
-        bound = min(pods, count * pool.gpus_per_node)
-        until("pods run", lambda: running(world) >= bound, limit_s)
-        return measured(api, kubeconfig, port, losses, bound, pods)
+        with suppress(AssertionError):  # the figure says how many do
+            until("pods run", lambda: running(world) >= pods, limit_s)
+        return measured(api, kubeconfig, port, losses) | {"nodes": count, "pods": pods, "pods_running": running(world)}
     finally:
         plane.stop()
         shutil.rmtree(plane.folder, ignore_errors=True)
@@ -117,7 +119,7 @@ def running(world: World) -> int:
     return sum(job["status"].get("ready") or 0 for job in world.api.items(world.path("jobs", "/apis/batch/v1")))
 
 
-def measured(api: Api, kubeconfig: Path, port: int, losses: int, bound: int, pods: int) -> dict[str, float]:
+def measured(api: Api, kubeconfig: Path, port: int, losses: int) -> dict[str, float]:
     victims = sorted({pod["spec"]["nodeName"] for pod in api.items("/api/v1/pods") if pod["spec"].get("nodeName")})
     with exporter(kubeconfig, port, every_s=1.0) as pid:
         began = time.monotonic()
@@ -126,12 +128,10 @@ def measured(api: Api, kubeconfig: Path, port: int, losses: int, bound: int, pod
         lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
         elapsed = time.monotonic() - started
         return {
-            "nodes": len(list(api.items(nodes.NODES))) + losses,
-            "pods": pods,
-            "pods_running": bound,
             "first_pass_s": first_s,
             "lag_p50_s": statistics.median(lags),
             "lag_p99_s": statistics.quantiles(lags, n=100)[98],
+            "lag_max_s": max(lags),
             "losses": losses,
             "cpu_share": (cpu_s(pid) - cpu) / elapsed,
             "rss_mib": rss_mib(pid),
@@ -141,12 +141,21 @@ def measured(api: Api, kubeconfig: Path, port: int, losses: int, bound: int, pod
 def lag(api: Api, port: int, victim: str, expected: int) -> float:
     """One node is taken; the clock starts before the notice is written."""
     began = time.monotonic()
-    with ThreadPoolExecutor(1) as taking:
-        gone = taking.submit(storm.preempt, api, [victim])
-        until(f"{expected} preemptions are told", lambda: metric(port, "preemptions_total") >= expected or None, 60)
-        seen = time.monotonic() - began
-        gone.result()
+    take(api, victim)
+    until(f"{expected} preemptions are told", lambda: metric(port, "preemptions_total") >= expected or None, 60)
+    seen = time.monotonic() - began
+    nodes.remove(api, [victim])
     return seen
+
+
+def take(api: Api, victim: str) -> None:
+    """The notice, then its pods. Only theirs are listed: five thousand would take longer than what is measured."""
+    api.merge(f"{nodes.NODES}/{victim}", {"metadata": {"labels": {GOING: "true"}}, "spec": {"unschedulable": True}})
+    for pod in api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={victim}"):
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        with suppress(ApiError):  # gone by itself
+            api.merge(path, {"metadata": {"annotations": {PREEMPT: str(EXIT_PREEMPTED)}}})
 
 
 def main() -> None:
@@ -156,7 +165,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=5000)
     parser.add_argument("--losses", type=int, default=100)
     parser.add_argument("--port", type=int, default=19_400)
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a step may take")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds that a step may take")
     args = parser.parse_args()
     ledger = million_events(args.events)
     cluster = beside_a_cluster(args.nodes, args.pods, args.losses, args.port, args.limit) if args.nodes else {}
