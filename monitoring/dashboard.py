@@ -65,7 +65,10 @@ def render(title: str, charts: tuple[Chart, ...], labels: dict[str, str], *, cho
     return json.dumps(layout, indent=2, sort_keys=True)
 
 
-def on_call(cluster: str, dead_letter_subscription: str, goodput_min: float) -> tuple[Chart, ...]:
+def on_call(
+    cluster: str, dead_letter_subscription: str, goodput_min: float, usd_by_pool: tuple[tuple[str, float], ...]
+) -> tuple[Chart, ...]:
+    """`usd_by_pool`: dollars an hour of one node, by the price table of the day on which this was deployed."""
     lost = (
         'kubernetes_io:node_pool_interruption_count{monitored_resource="k8s_node_pool",'
         f'cluster_name="{cluster}",interruption_type="PreemptionEvent",interruption_reason!="AutoResize"}}'
@@ -107,6 +110,7 @@ def on_call(cluster: str, dead_letter_subscription: str, goodput_min: float) -> 
             title="Batch backlog",
             queries=(("{{job}}", ours("batch_backlog_items", cluster)), ("dead letters", dead)),
         ),
+        *_cost(nodes, usd_by_pool),
         Chart(
             title="Oldest item", queries=(("{{job}}", ours("batch_oldest_seconds", cluster)),), unit="s", width=THIRD
         ),
@@ -121,6 +125,19 @@ def on_call(cluster: str, dead_letter_subscription: str, goodput_min: float) -> 
             unit="s",
             width=THIRD,
         ),
+    )
+
+
+def _cost(nodes: str, usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart, ...]:
+    """Nodes times price; an invoice comes a day later and knows no pools."""
+    if not usd_by_pool:
+        return ()
+    label = "metadata_user_cloud_google_com_gke_nodepool"
+    queries = tuple(
+        (pool, f'count({nodes.removesuffix("}")},{label}="{pool}"}}) * {usd:g}') for pool, usd in usd_by_pool
+    )
+    return (
+        Chart(title="Cost of GPU pools, dollars an hour", queries=queries, unit="USD/h", stacked=True, width=COLUMNS),
     )
 
 

@@ -1,7 +1,7 @@
 """Plays an alert's histories through Prometheus's own engine, and shows what fired.
 
-Called by `python -m monitoring fire ALERT` and by the tests. promtool comes from PATH (Debian: prometheus) or
-from HOLDFAST_PROMTOOL.
+Called by `python -m monitoring fire ALERT` and by the tests. promtool comes from HOLDFAST_PROMTOOL, from PATH
+(Debian: prometheus), or from the cache that `make tools` fills.
 """
 
 import json
@@ -31,10 +31,20 @@ class Outcome:
 
 
 def promtool() -> str:
-    found = os.environ.get("HOLDFAST_PROMTOOL") or shutil.which("promtool")
+    named = os.environ.get("HOLDFAST_PROMTOOL", "")
+    if named and not os.access(named, os.X_OK):
+        raise InputError("HOLDFAST_PROMTOOL is no program", got=named, allowed="promtool's path", fix="unset or correct it")  # fmt: skip
+    found = named or shutil.which("promtool") or _built()
     if not found:
-        raise Unjudged("promtool is not installed: `make tools`, or Debian's package prometheus")
+        raise Unjudged("no promtool: neither HOLDFAST_PROMTOOL, nor on PATH, nor built by `make tools`")
     return found
+
+
+def _built() -> str:
+    """The newest build in the user's cache; tests/tools/build.py names its folders by the hash of the pins."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "tools"
+    builds = [path for path in cache.glob("promtool-*/promtool") if os.access(path, os.X_OK)]
+    return str(max(builds, key=lambda path: path.stat().st_mtime, default=""))
 
 
 def find(name: str) -> Alert:

@@ -1,15 +1,16 @@
 """The receipt of a job: what was paid, what evictions wasted of it, what on-demand would have cost.
 
 Called by `python -m monitoring receipt`. The line goes to the log, the JSON to whoever adds it up, the annotation
-onto the JobSet (`kubectl annotate jobset JOB KEY=VALUE`). Prices are given, never guessed.
+onto the JobSet or Job. Prices are given, never guessed.
 """
 
 import json
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.contract.errors import InputError
+from infra.contract.errors import InputError, Unjudged
 from monitoring.events import read_folder
 from monitoring.ledger import Ledger, ledgers
 from monitoring.spans import Span, State
@@ -48,6 +49,30 @@ class Receipt:
         return {"schema": SCHEMA} | asdict(self)
 
 
+JOBSET, JOB = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets/{}", "/apis/batch/v1/namespaces/{}/jobs/{}"
+HTTP_NOT_FOUND = 404
+
+
+def annotate(made: Receipt, namespace: str, kubeconfig: str) -> str:
+    """Leaves the receipt on the JobSet of that name, or on the Job; returns which."""
+    from kubernetes.client.exceptions import ApiException
+
+    from monitoring.exporter.main import connect
+
+    api = connect(kubeconfig)
+    body = {"metadata": {"annotations": {ANNOTATION: json.dumps(made.as_json())}}}
+    for place in (JOBSET, JOB):
+        path = place.format(namespace, made.job)
+        headers = {"Content-Type": "application/merge-patch+json", "Accept": "application/json"}
+        request = api.param_serialize("PATCH", path, header_params=headers, body=body, auth_settings=["BearerToken"])
+        answer: Any = api.call_api(*request, _request_timeout=30)
+        if answer.status != HTTP_NOT_FOUND:
+            if answer.status >= 400:
+                raise Unjudged(f"{path}: {ApiException(status=answer.status, reason=answer.reason)}")
+            return path
+    raise InputError("no object for the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
+
+
 def receipt(found: Ledger, usd_per_hour: float, on_demand_usd_per_hour: float) -> Receipt:
     hours = {state: us / 3.6e9 for state, us in found.totals_us().items()}
     paid_h = sum(h for state, h in hours.items() if state not in UNPAID)
@@ -81,7 +106,16 @@ def _first_starts(found: Ledger) -> list[Span]:
     return spans
 
 
-def show(events: Path, job: str, usd_per_hour: float, on_demand_usd_per_hour: float, *, as_json: bool) -> None:
+def show(
+    events: Path,
+    job: str,
+    usd_per_hour: float,
+    on_demand_usd_per_hour: float,
+    *,
+    as_json: bool,
+    namespace: str = "",
+    kubeconfig: str = "",
+) -> None:
     for name, price in (("--usd-per-hour", usd_per_hour), ("--on-demand-usd-per-hour", on_demand_usd_per_hour)):
         if not 0 < price < 10_000:
             raise InputError(
@@ -92,3 +126,5 @@ def show(events: Path, job: str, usd_per_hour: float, on_demand_usd_per_hour: fl
         raise InputError("no such job", got=job, allowed=", ".join(known) or "none", fix="name a job of these events")
     made = receipt(known[job], usd_per_hour, on_demand_usd_per_hour)
     print(json.dumps(made.as_json()) if as_json else made.line())
+    if namespace:
+        print(f"annotated {annotate(made, namespace, kubeconfig)}", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Any
 
 from infra import cdk
 from infra.environments.schema import Environment
-from monitoring import dashboard, runbook
+from monitoring import dashboard, money, runbook
 from monitoring.alerts import Alert, Limits, Source, alerts, scale_failures
 
 CLOSE_AFTER = "604800s"
@@ -16,6 +16,8 @@ EVALUATE_EVERY = "60s"
 # A log alert would otherwise notify for every line.
 AT_MOST_EVERY = "3600s"
 MAX_CONDITION_NAME = 200
+# Where no Spot pool has a price.
+GOODPUT_MIN = 0.8
 
 
 def limits_of(environment: Environment) -> Limits:
@@ -28,7 +30,7 @@ def limits_of(environment: Environment) -> Limits:
         flex_pending_s=told.flex_pending_s,
         checkpoint_age_s=told.checkpoint_age_s,
         preemptions_per_hour=told.preemptions_per_hour,
-        goodput_min=told.goodput_min,
+        goodput_min=told.goodput_min or money.break_even_share(environment.pools(), environment.region) or GOODPUT_MIN,
         batch_oldest_s=told.batch_oldest_s,
         heartbeat_s=told.heartbeat_s,
     )
@@ -64,7 +66,8 @@ class MonitoringStack(cdk.Stack):
 
     def _dashboards(self, environment: Environment, limits: Limits) -> None:
         cluster, labels = limits.cluster, {"environment": environment.name}
-        on_call = dashboard.on_call(cluster, limits.dead_letter_subscription, limits.goodput_min)
+        usd = money.usd_by_pool(environment.pools(), environment.region)
+        on_call = dashboard.on_call(cluster, limits.dead_letter_subscription, limits.goodput_min, usd)
         screens = {
             "on-call": dashboard.render(f"{cluster}: on call", on_call, labels),
             "job": dashboard.render(f"{cluster}: job", dashboard.one_job(cluster), labels, choose="job"),

@@ -53,6 +53,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "workloads.drill",
     },
     "monitoring": {"infra.contract"},
+    # Prices and break-even are those of `infra place`, or two doors would give two answers.
+    "monitoring.money": {"infra.contract", "infra.placement", "monitoring"},
     "monitoring.stack": {"infra.contract", "infra.environments", "infra.cdk", "monitoring"},
 }
 PACKAGES = ("infra", "workloads", "monitoring")

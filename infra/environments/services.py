@@ -228,7 +228,8 @@ class Alerts:
     checkpoint_age_s: int = 3_600
     preemptions_per_hour: int = 6
     """Of one pool."""
-    goodput_min: float = 0.8
+    goodput_min: float = 0.0
+    """Useful share of machine time; 0: where the dearest Spot pool costs as much as on-demand, by the price table."""
     batch_oldest_s: int = 86_400
     heartbeat_s: int = 600
 
@@ -246,7 +247,8 @@ class Alerts:
             between(f"alerts.{field}", getattr(self, field), 60, 30 * 86_400)
         between("alerts.heartbeat_s", self.heartbeat_s, 120, 86_400)
         between("alerts.preemptions_per_hour", self.preemptions_per_hour, 1, 10_000)
-        between("alerts.goodput_min", self.goodput_min, 0.01, 0.99)
+        if self.goodput_min != 0.0:
+            between("alerts.goodput_min", self.goodput_min, 0.01, 0.99)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,19 +1,24 @@
 """The exporter on a real API server: what it tells after a preemption, and who may write."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kubernetes import client, config
 from pytest_kubernetes.providers.base import AClusterManager
 
+from infra.contract.errors import InputError
 from infra.contract.pools import Pool
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.lease import Lease
 from monitoring.exporter.watch import KINDS, Watcher
+from monitoring.receipt import ANNOTATION, show
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from tests.monitoring import sample
 
 
 @pytest.fixture
@@ -64,6 +69,18 @@ def test_a_pod_that_fits_nowhere_waits_in_sight(world: World, watched: Cluster, 
         return mine[0] if mine else None
 
     assert until("the wait is told", waited, 60) < 400
+
+
+def test_a_receipt_is_left_on_the_job_it_is_for(
+    world: World, cluster: AClusterManager, spot: Pool, tmp_path: Path
+) -> None:
+    sample.write(tmp_path / "a.jsonl", sample.training("run", kills=((13.0, "SIGKILL"),)))
+    world.create_job("run", world.job_spec(spot, 1))
+    show(tmp_path, "run", 0.34, 0.85, as_json=True, namespace=world.name, kubeconfig=str(cluster.kubeconfig))
+    left = json.loads(world.job("run")["metadata"]["annotations"][ANNOTATION])
+    assert (left["schema"], left["job"], left["evictions"]) == ("holdfast.receipt/1", "run", 1)
+    with pytest.raises(InputError, match="no object for the receipt"):
+        show(tmp_path, "run", 0.34, 0.85, as_json=True, namespace="elsewhere", kubeconfig=str(cluster.kubeconfig))
 
 
 def test_one_of_two_exporters_writes_until_it_lets_go(world: World, client_api: client.ApiClient) -> None:

@@ -11,7 +11,11 @@ from monitoring import dashboard
 from monitoring.alerts import Limits, alerts
 
 SCREENS = {
-    "on-call": dashboard.render("c: on call", dashboard.on_call("c", "c-dead", 0.8), {"environment": "e"}),
+    "on-call": dashboard.render(
+        "c: on call",
+        dashboard.on_call("c", "c-dead", 0.8, (("spot-l4", 0.34), ("flex-a100", 2.02))),
+        {"environment": "e"},
+    ),
     "job": dashboard.render("c: job", dashboard.one_job("c"), {"environment": "e"}, choose="job"),
 }
 
@@ -34,6 +38,13 @@ def test_tiles_fill_the_screen_without_overlap(text: str) -> None:
         assert not cells & taken
         assert x + tile["width"] <= dashboard.COLUMNS
         taken |= cells
+
+
+def test_the_cost_of_an_hour_is_nodes_times_price() -> None:
+    [tile] = [t for t in json.loads(SCREENS["on-call"])["mosaicLayout"]["tiles"] if "Cost" in t["widget"]["title"]]
+    first, second = (d["timeSeriesQuery"]["prometheusQuery"] for d in tile["widget"]["xyChart"]["dataSets"])
+    assert 'nodepool="spot-l4"}) * 0.34' in first
+    assert 'nodepool="flex-a100"}) * 2.02' in second
 
 
 def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:

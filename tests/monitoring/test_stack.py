@@ -4,12 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.contract.capacity import Capacity
+from infra.contract.machines import MACHINE_TYPES
 from infra.environments import load
+from infra.placement import prices
 from monitoring.alerts import Source, alerts
 from monitoring.stack import limits_of
 
@@ -37,6 +41,18 @@ def test_every_alert_is_a_policy_with_its_query_threshold_and_hold(resources: di
             block = condition["condition_prometheus_query_language"]
             assert (block["query"], block["duration"]) == (alert.query, f"{alert.hold_s}s")
             assert block["disable_metric_validation"] is True
+
+
+def test_goodput_is_judged_by_the_break_even_of_the_dearest_spot_pool() -> None:
+    environment, table = load("prod"), prices.load()
+    shares = [
+        table.quote(machine, environment.region, Capacity.SPOT).usd  # type: ignore[union-attr]
+        / table.quote(machine, environment.region, Capacity.ON_DEMAND).usd  # type: ignore[union-attr]
+        for machine in {MACHINE_TYPES[p.machine_type] for p in environment.pools() if p.capacity is Capacity.SPOT}
+    ]
+    assert limits_of(environment).goodput_min == round(max(shares), 2) < 0.99
+    moved = replace(environment, alerts=replace(environment.alerts, goodput_min=0.7))
+    assert limits_of(moved).goodput_min == 0.7
 
 
 def test_every_policy_is_on_and_heard_and_explains_itself(resources: dict[str, Any]) -> None:
