@@ -57,12 +57,15 @@ fmt: setup ## Format and mend what ruff can
 lock: setup ## Locks of every dependency group, with hashes and without addresses
 	@$(PY) .ci/lock.py
 
-.PHONY: test-cluster test-node test-gpu test-cloud kill-matrix
+.PHONY: test-cluster test-kind test-node test-gpu test-cloud kill-matrix
 test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
 
 test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
 	@$(PY) -m tests.node.install && $(PY) -m tests.tools.build kubelet && $(PY) -m tests.tiers node
+
+test-kind: setup tools ## The cluster tier on a real kind cluster, and real pods of ours (Docker, kind)
+	@$(PY) -m tests.tiers kind
 
 test-gpu: setup ## Pinned staging and nccl (a GPU)
 	@$(PY) -m tests.tiers gpu

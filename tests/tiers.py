@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 SLOW = "process or plan or browser or cluster"
-ELSEWHERE = "node or gpu or cloud"  # need root, a GPU, a project: their own make targets
+ELSEWHERE = "node or kind or gpu or cloud"  # need root, Docker, a GPU, a project: their own make targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +18,7 @@ class Tier:
     marks: str
     workers: int = 0
     """0: one process, for tests that start processes or measure time."""
+    options: tuple[str, ...] = ()
 
 
 TIERS = {
@@ -26,6 +27,7 @@ TIERS = {
     "plan": Tier(marks=f"plan and not ({ELSEWHERE})"),
     "cluster": Tier(marks=f"cluster and not ({ELSEWHERE})"),
     "node": Tier(marks="node"),
+    "kind": Tier(marks="cluster or kind", options=("--k8s-provider=kind",)),
     "gpu": Tier(marks="gpu"),
     "cloud": Tier(marks="cloud"),
 }
@@ -38,7 +40,9 @@ def run(name: str, extra: list[str]) -> int:
     print(f"\n== tier {name}: pytest -m {tier.marks!r}", flush=True)
     parallel = ["-n", str(tier.workers)] if tier.workers else ["-p", "no:xdist"]
     started = time.monotonic()
-    code = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", tier.marks, *parallel, *extra]).returncode
+    code = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", tier.marks, *parallel, *tier.options, *extra]
+    ).returncode
     print(f"== tier {name}: exit {code} after {time.monotonic() - started:.0f} s", flush=True)
     return code
 

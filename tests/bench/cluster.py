@@ -22,7 +22,8 @@ from infra import environments
 from infra.contract.pools import Pool
 from tests.bench.cluster_jobs import KINDS, Kind
 from tests.cluster.sim import nodes, operators, storm
-from tests.cluster.sim.control_plane import ControlPlane, Scale
+from tests.cluster.sim.control_plane import ControlPlane
+from tests.cluster.sim.host import Scale
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS, build
@@ -31,6 +32,7 @@ from workloads.jobs.api import Api
 GANG = 100
 LOST_SHARE = 0.3
 STEADY_GOAL_S, RSS_GOAL_MIB = 60.0, 2500
+LARGE = Scale(lease_s=40, parallelism=8, apiserver_heap_mib=1300)
 PAGE = 4096 / (1 << 20)
 WRITERS = 16
 
@@ -78,7 +80,7 @@ def rss_mib(pid: int) -> float:
 
 def measure(kind: Kind, pool: Pool, count: int, pods: int, limit_s: float) -> Figures:
     """One kind of job on a control plane of its own, so that memory and queues are its own too."""
-    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), Scale(lease_s=40, parallelism=8))
+    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), LARGE)
     try:
         api = Api(plane.start())
         if kind.needs_jobset:

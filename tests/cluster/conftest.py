@@ -1,6 +1,6 @@
 """Fixtures of the cluster tier: one cluster for the session, a namespace and nodes of its own for each test.
 
-`--k8s-provider=kind --k8s-version=1.36.3` and `--k8s-kubeconfig=FILE` run the same tests elsewhere.
+`--k8s-provider=kind` (`make test-kind`) and `--k8s-kubeconfig=FILE` run the same tests elsewhere.
 """
 
 import sys
@@ -14,9 +14,10 @@ from pytest_kubernetes.providers.base import AClusterManager
 from infra import environments
 from infra.contract.pools import Pool
 from tests import support
-from tests.cluster.sim import operators
+from tests.cluster.sim import kind, operators
 from tests.cluster.sim.control_plane import missing_tools
-from tests.cluster.sim.manager import HostManager
+from tests.cluster.sim.manager import HostManager, OwnManager
+from tests.cluster.sim.runnable import HOST_FOLDERS
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
 from workloads.jobs.api import Api
@@ -26,6 +27,7 @@ ManagerFactory = Callable[..., type[AClusterManager]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kind: needs real nodes of a kind cluster (make test-kind)")
     config.addinivalue_line("markers", "k8s: read by pytest-kubernetes; set on every test of this folder")
 
 
@@ -39,10 +41,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def k8s_manager(request: pytest.FixtureRequest, k8s_manager: ManagerFactory) -> ManagerFactory:
-    """The stock providers where one is asked for, or where this host cannot run the components."""
-    if request.config.getoption("k8s_provider") or request.config.getoption("k8s_kubeconfig"):
-        return k8s_manager
-    if sys.platform != "linux":
+    """Ours; the stock providers where one is asked for, or where this host cannot run the components."""
+    provider = request.config.getoption("k8s_provider")
+    if provider == "kind":
+        support.require(not kind.missing(), kind.missing())
+        kind.KindManager.mounts = HOST_FOLDERS
+        return lambda name=None: kind.KindManager
+    if provider or request.config.getoption("k8s_kubeconfig") or sys.platform != "linux":
         return k8s_manager
     missing = missing_tools()
     support.require(not missing, f"`make tools` has not built {', '.join(missing)}")
@@ -108,10 +113,10 @@ _installed: set[tuple[int, str]] = set()
 
 
 def _install(operator: operators.Operator, cluster: AClusterManager, api: Api) -> None:
-    support.require(isinstance(cluster, HostManager), f"{operator.name} is installed on the host's control plane only")
+    support.require(isinstance(cluster, OwnManager), f"{operator.name} is installed on clusters of our own only")
     support.require(TOOLS[operator.name].binary.exists(), f"`make tools` has not built {operator.name}")
-    assert isinstance(cluster, HostManager)
-    assert cluster.control_plane is not None
+    assert isinstance(cluster, OwnManager)
+    assert cluster.host is not None
     if (id(cluster), operator.name) not in _installed:
-        operators.install(operator, cluster.control_plane, api)
+        operators.install(operator, cluster.host, api)
         _installed.add((id(cluster), operator.name))

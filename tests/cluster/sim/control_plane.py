@@ -4,17 +4,13 @@ Started by `HostManager` for the tests and by the benchmark. Each component has 
 rights that Kubernetes gives it; nothing is shared but the authority that signed them.
 """
 
-import json
 import ssl
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tests.cluster.sim import stages
-from tests.cluster.sim.pki import Authority
-from tests.cluster.sim.processes import Processes, free_ports
+from tests.cluster.sim.host import Host, Scale
+from tests.cluster.sim.processes import free_ports
 from tests.tools.build import TOOLS
 
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
@@ -32,23 +28,20 @@ def missing_tools() -> list[str]:
     return [name for name in NEEDED if not TOOLS[name].binary.exists()]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """What a large cluster needs otherwise than a small one."""
-
-    lease_s: int = 40
-    parallelism: int = 4
-
-
-class ControlPlane:
+class ControlPlane(Host):
     def __init__(self, folder: Path, scale: Scale | None = None, *, simulate_nodes: bool = True) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.simulate_nodes = simulate_nodes
         self.scale = scale or Scale()
-        self.authority = Authority(folder / "pki")
-        self.processes = Processes(folder / "log")
         self.port, self._etcd_port, self._peer_port, *self._other_ports = free_ports(5)
-        self.url = f"https://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def cluster_ca(self) -> Path:
+        return self.authority.ca
 
     def start(self) -> Path:
         """The administrator's kubeconfig, once the API server and the controllers answer."""
@@ -59,12 +52,9 @@ class ControlPlane:
         self._start_controller_manager()
         self._start_scheduler()
         if self.simulate_nodes:
-            self._start_kwok()
+            self.start_kwok(self.kubeconfig("kwok"), self.scale)
         self.processes.wait_until("the API server is ready", lambda: self.answers("/readyz"))
         return self.kubeconfig("admin")
-
-    def stop(self) -> None:
-        self.processes.stop()
 
     def answers(self, path: str) -> bool:
         context = ssl.create_default_context(cafile=str(self.authority.ca))
@@ -83,25 +73,6 @@ class ControlPlane:
         }
         return self.write_kubeconfig(identity, user)
 
-    def write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
-        cluster = {"server": self.url, "certificate-authority": str(self.authority.ca)}
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "sim", "cluster": cluster}],
-            "users": [{"name": name, "user": user}],
-            "contexts": [{"name": "sim", "context": {"cluster": "sim", "user": name}}],
-            "current-context": "sim",
-        }
-        return self.write_json(f"{name}.kubeconfig", content)
-
-    def write_json(self, name: str, *documents: object) -> Path:
-        """JSON is YAML, so every component reads it."""
-        path = self.folder / name
-        path.touch(mode=0o600)
-        path.write_text("\n---\n".join(json.dumps(document, indent=1) for document in documents))
-        return path
-
     def _issue(self) -> None:
         for name in ("etcd", "kube-apiserver"):
             self.authority.issue(name)
@@ -111,7 +82,7 @@ class ControlPlane:
 
     def _start_etcd(self) -> None:
         peer = f"http://127.0.0.1:{self._peer_port}"
-        self._start(
+        self.start_tool(
             "etcd",
             data_dir=self.folder / "etcd",
             unsafe_no_fsync="true",  # the data lives as long as the process
@@ -134,8 +105,10 @@ class ControlPlane:
     def _start_apiserver(self) -> None:
         certificate, key = self.authority.certificate("kube-apiserver"), self.authority.key("kube-apiserver")
         tokens = self.authority.key("service-accounts")
-        self._start(
+        heap_mib = self.scale.apiserver_heap_mib
+        self.start_tool(
             "kube-apiserver",
+            {"GOMEMLIMIT": f"{heap_mib}MiB"} if heap_mib else None,
             bind_address="127.0.0.1",
             secure_port=self.port,
             endpoint_reconciler_type="none",
@@ -159,7 +132,7 @@ class ControlPlane:
         )
 
     def _start_controller_manager(self) -> None:
-        self._start(
+        self.start_tool(
             "kube-controller-manager",
             **self._component("kube-controller-manager"),
             use_service_account_credentials="true",
@@ -170,6 +143,9 @@ class ControlPlane:
             kube_api_burst=2000,
             concurrent_job_syncs=20,
             concurrent_gc_syncs=20,
+            # Else the Service of a gang is written anew for each of its pods that comes or goes.
+            endpoint_updates_batch_period="1s",
+            endpointslice_updates_batch_period="1s",
         )
 
     def _component(self, name: str) -> dict[str, object]:
@@ -192,26 +168,4 @@ class ControlPlane:
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 2,
         }
-        self._start("kube-scheduler", **arguments, config=self.write_json("scheduler.json", configuration))
-
-    def _start_kwok(self) -> None:
-        options = {name: 4 * self.scale.parallelism for name in _KWOK_PARALLELISM}
-        configuration: dict[str, Any] = {
-            "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
-            "kind": "KwokConfiguration",
-            "options": options,
-        }
-        self._start(
-            "kwok",
-            kubeconfig=self.kubeconfig("kwok"),
-            config=self.write_json("kwok.json", configuration, *stages.all_stages()),
-            manage_nodes_with_annotation_selector=f"{stages.MANAGED}=fake",
-            node_lease_duration_seconds=self.scale.lease_s,
-        )
-
-    def _start(self, name: str, **flags: object) -> None:
-        arguments = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
-        self.processes.start(name, [TOOLS[name].binary, *arguments])
-
-
-_KWOK_PARALLELISM = ("podPlayStageParallelism", "nodePlayStageParallelism", "nodeLeaseParallelism")
+        self.start_tool("kube-scheduler", **arguments, config=self.write_json("scheduler.json", configuration))

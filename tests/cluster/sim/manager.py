@@ -1,7 +1,6 @@
-"""The provider that pytest-kubernetes gets where there is no Docker: a control plane of host processes.
+"""The providers that pytest-kubernetes gets from us, behind the interface of its own.
 
-Same interface as its kind provider, so the same tests run on both. It touches no cluster but the one that
-it started: `create` makes a new one, `delete` ends exactly that.
+They touch no cluster but the one that they made: `create` makes a new one, `delete` ends exactly that.
 """
 
 import json
@@ -14,46 +13,25 @@ from typing import Any
 from pytest_kubernetes.options import ClusterOptions
 from pytest_kubernetes.providers.base import AClusterManager
 
-from tests.cluster.sim.control_plane import ControlPlane, Scale
+from tests.cluster.sim.control_plane import ControlPlane
+from tests.cluster.sim.host import Host, Scale
 from tests.tools.build import TOOLS
 
 
-class HostManager(AClusterManager):
+class OwnManager(AClusterManager):
+    """What both have in common: kubectl of our own build, and nothing passes through a shell."""
+
     scale = Scale()
+    host: Host | None = None
+    """The processes of this host that belong to the cluster, while there is one."""
 
     def __init__(self, cluster_name: str | None = None, *_: object) -> None:
         super().__init__(cluster_name)
-        self.control_plane: ControlPlane | None = None
-
-    @classmethod
-    def get_binary_name(cls) -> str:
-        return str(TOOLS["kube-apiserver"].binary)
-
-    def create(self, cluster_options: ClusterOptions | None = None, timeout: int = 90, **_: object) -> None:
-        """Idempotent; the options of other providers mean nothing here."""
-        if self.control_plane is None:
-            self.control_plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-cluster-")), self.scale)
-            try:
-                self._cluster_options.kubeconfig_path = self.control_plane.start()
-            except BaseException:
-                self.delete()
-                raise
-
-    def delete(self) -> None:
-        if self.control_plane is not None:
-            self.control_plane.stop()
-            shutil.rmtree(self.control_plane.folder, ignore_errors=True)
-            self.control_plane = None
-            self._cluster_options.kubeconfig_path = None
-
-    def ready(self, timeout: int = 20) -> bool:
-        return self.control_plane is not None and self.control_plane.answers("/readyz")
 
     def kubectl(self, args: list[str], as_dict: bool = True, timeout: int = 60) -> Any:
         return self._run([*args, "-o", "json"] if as_dict else args, as_dict, timeout)
 
     def apply(self, input: Path | dict[str, Any]) -> None:
-        """JSON on standard input: nothing passes through a shell."""
         if isinstance(input, dict):
             self._run(["apply", "-f", "-"], False, 60, json.dumps(input))
         else:
@@ -63,8 +41,12 @@ class HostManager(AClusterManager):
         server = self.kubectl(["version"])["serverVersion"]
         return int(server["major"]), int("".join(c for c in server["minor"] if c.isdigit()))
 
-    def load_image(self, image: str) -> None:
-        """Simulated nodes run no image."""
+    def _run(self, args: list[str], as_dict: bool, timeout: int, text: str | None = None) -> Any:
+        command = [str(TOOLS["kubectl"].binary), "--kubeconfig", str(self.kubeconfig), *args]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return json.loads(done.stdout) if as_dict else done.stdout
 
     def _on_create(self, cluster_options: ClusterOptions, **_: object) -> None:
         raise NotImplementedError
@@ -72,9 +54,37 @@ class HostManager(AClusterManager):
     def _on_delete(self) -> None:
         raise NotImplementedError
 
-    def _run(self, args: list[str], as_dict: bool, timeout: int, text: str | None = None) -> Any:
-        command = [str(TOOLS["kubectl"].binary), "--kubeconfig", str(self.kubeconfig), *args]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        return json.loads(done.stdout) if as_dict else done.stdout
+
+class HostManager(OwnManager):
+    """A control plane of host processes: no Docker, no image."""
+
+    @property
+    def control_plane(self) -> ControlPlane | None:
+        return self.host if isinstance(self.host, ControlPlane) else None
+
+    @classmethod
+    def get_binary_name(cls) -> str:
+        return str(TOOLS["kube-apiserver"].binary)
+
+    def create(self, cluster_options: ClusterOptions | None = None, timeout: int = 90, **_: object) -> None:
+        """Idempotent; the options of other providers mean nothing here."""
+        if self.host is None:
+            plane = self.host = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-cluster-")), self.scale)
+            try:
+                self._cluster_options.kubeconfig_path = plane.start()
+            except BaseException:
+                self.delete()
+                raise
+
+    def delete(self) -> None:
+        if self.host is not None:
+            self.host.stop()
+            shutil.rmtree(self.host.folder, ignore_errors=True)
+            self.host = None
+            self._cluster_options.kubeconfig_path = None
+
+    def ready(self, timeout: int = 20) -> bool:
+        return self.control_plane is not None and self.control_plane.answers("/readyz")
+
+    def load_image(self, image: str) -> None:
+        """Simulated nodes run no image."""

@@ -1,4 +1,4 @@
-"""JobSet and Kueue as host processes: their own manifests and RBAC, webhooks pointed at 127.0.0.1.
+"""JobSet and Kueue as host processes: their own manifests and RBAC, webhooks pointed at this host.
 
 Installed once into the session's cluster. What runs in the cluster otherwise (Deployment, Service, ...) is
 left out; what decides (CRDs, roles, admission) is theirs, unchanged.
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.sim.control_plane import ControlPlane
+from tests.cluster.sim.host import Host
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from tests.tools.build import TOOLS
@@ -63,16 +63,18 @@ KUEUE = Operator(
 )
 
 
-def install(operator: Operator, plane: ControlPlane, api: Api) -> None:
+def install(operator: Operator, plane: Host, api: Api) -> None:
     """Its objects, its process, and last its webhooks, which would refuse everything before it serves."""
     plane.authority.issue(operator.name)
-    webhook, health, metrics = free_ports(3)
-    objects = [aimed(o, operator, webhook, plane.authority.ca) for o in manifests(operator)]
+    health, metrics = free_ports(2)
+    (webhook,) = free_ports(1, plane.address)
+    address = f"https://{plane.address}:{webhook}"
+    objects = [aimed(o, operator, address, plane.authority.ca) for o in manifests(operator)]
     for each in (o for o in objects if o["kind"] not in WEBHOOKS):
         apply(api, each)
     until("the CRDs are served", lambda: all(established(api, o) for o in objects))
     config = operator.config | {
-        "webhook": {"port": webhook, "host": "127.0.0.1", "certDir": str(_certificates(operator, plane))},
+        "webhook": {"port": webhook, "host": plane.address, "certDir": str(_certificates(operator, plane))},
         "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
         "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
         "leaderElection": {"leaderElect": False},
@@ -95,17 +97,17 @@ def manifests(operator: Operator) -> list[Object]:
     return [each for each in found if each["kind"] not in REPLACED_BY_THE_PROCESS]
 
 
-def aimed(each: Object, operator: Operator, port: int, ca: Path) -> Object:
+def aimed(each: Object, operator: Operator, address: str, ca: Path) -> Object:
     """The object with its webhooks at the host process."""
     bundle = base64.b64encode(ca.read_bytes()).decode()
     if each["kind"] in WEBHOOKS:
         each["webhooks"] = [w for w in each["webhooks"] if _wanted(w, operator)]
         for webhook in each["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]
-            webhook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": bundle}
+            webhook["clientConfig"] = {"url": f"{address}{path}", "caBundle": bundle}
     conversion = each["spec"].get("conversion", {}) if each["kind"] == "CustomResourceDefinition" else {}
     if conversion.get("strategy") == "Webhook":
-        url = f"https://127.0.0.1:{port}/convert"
+        url = f"{address}/convert"
         conversion["webhook"]["clientConfig"] = {"url": url, "caBundle": bundle}
     return each
 
@@ -128,7 +130,7 @@ def established(api: Api, each: Object) -> bool:
     return any(c["type"] == "Established" and c["status"] == "True" for c in found["status"].get("conditions") or ())
 
 
-def _certificates(operator: Operator, plane: ControlPlane) -> Path:
+def _certificates(operator: Operator, plane: Host) -> Path:
     """The layout that controllers expect: tls.crt and tls.key in a folder; below it what /etc should hold."""
     etc = plane.folder / operator.name / "etc"
     folder = etc / (operator.fixed_certificates or "certs")
@@ -139,7 +141,7 @@ def _certificates(operator: Operator, plane: ControlPlane) -> Path:
     return folder
 
 
-def _start(operator: Operator, plane: ControlPlane, api: Api, config: Object) -> None:
+def _start(operator: Operator, plane: Host, api: Api, config: Object) -> None:
     """Under the token of its own service account, so that its shipped roles are what is tested."""
     account = f"/api/v1/namespaces/{operator.namespace}/serviceaccounts/{operator.name}-controller-manager/token"
     token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]

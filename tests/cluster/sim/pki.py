@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 LIFE = datetime.timedelta(days=1)
+LOCAL = "127.0.0.1"
 SERVICE_IP = "10.0.0.1"
 DNS_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
@@ -17,8 +18,10 @@ DNS_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.defaul
 class Authority:
     """Issues `<folder>/<name>.crt` and `.key`; `ca.crt` is what everybody trusts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str = LOCAL) -> None:
+        """`address` is where its servers are reached besides this host's own loopback."""
         self.folder = folder
+        self._addresses = dict.fromkeys((LOCAL, SERVICE_IP, address))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("holdfast-test-ca", "")
@@ -38,9 +41,9 @@ class Authority:
         return self.folder / f"{name}.key"
 
     def issue(self, name: str, *, common_name: str = "", organization: str = "") -> None:
-        """A certificate that serves 127.0.0.1 and is a client named `common_name` of group `organization`."""
+        """A certificate that serves this host and is a client named `common_name` of group `organization`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [x509.IPAddress(ipaddress.ip_address(ip)) for ip in ("127.0.0.1", SERVICE_IP)]
+        alternatives = [x509.IPAddress(ipaddress.ip_address(ip)) for ip in self._addresses]
         builder = self._builder(_name(common_name or name, organization), key.public_key()).add_extension(
             x509.SubjectAlternativeName([*alternatives, *(x509.DNSName(n) for n in DNS_NAMES)]), critical=False
         )

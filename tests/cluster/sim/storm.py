@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from infra.contract.lifecycle import EXIT_PREEMPTED
 from tests.cluster.sim import nodes
 from tests.cluster.sim.stages import GOING, PREEMPT
+from tests.cluster.sim.waiting import until
 from workloads.jobs.api import Api, ApiError, Object
 
 WRITERS = 8
@@ -19,6 +20,11 @@ def preempt(api: Api, victims: list[str], *, code: int = EXIT_PREEMPTED, timeout
     """
     notice = {"metadata": {"labels": {GOING: "true"}}, "spec": {"unschedulable": True}}
     hit: set[str] = set()
+
+    def ended(pod: Object) -> bool:
+        found = api.find(_path(pod))
+        return found is None or found["metadata"]["uid"] != pod["metadata"]["uid"] or not _active(found)
+
     deadline = time.monotonic() + timeout_s
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(lambda name: api.merge(f"{nodes.NODES}/{name}", notice), victims))
@@ -26,29 +32,31 @@ def preempt(api: Api, victims: list[str], *, code: int = EXIT_PREEMPTED, timeout
             fresh = [pod for pod in active if pod["metadata"]["uid"] not in hit]
             hit |= {pod["metadata"]["uid"] for pod in fresh}
             list(pool.map(lambda pod: _terminate(api, pod, code), fresh))
+            # kwok takes them in order: asking for the last is cheap, listing thousands again is not.
+            until("the last pods have ended", lambda last=active[-WRITERS:]: all(map(ended, last)), timeout_s)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(active)} pods still active on the victims, first {active[0]['metadata']}")
-            time.sleep(0.1)
         list(pool.map(lambda name: nodes.remove(api, [name]), victims))
     return len(hit)
 
 
 def active_pods(api: Api, victims: set[str]) -> list[Object]:
     """Pods that a scheduler has put on the victims and that have not ended."""
-    return [
-        pod
-        for pod in api.items("/api/v1/pods")
-        if pod["spec"].get("nodeName") in victims and pod["status"]["phase"] in ACTIVE
-    ]
+    unended = api.items("/api/v1/pods", fieldSelector="status.phase!=Failed,status.phase!=Succeeded")
+    return [pod for pod in unended if pod["spec"].get("nodeName") in victims and _active(pod)]
+
+
+def _active(pod: Object) -> bool:
+    return pod["status"]["phase"] in ACTIVE
+
+
+def _path(pod: Object) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
 def _terminate(api: Api, pod: Object, code: int) -> None:
-    meta = pod["metadata"]
     try:
-        api.merge(
-            f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}",
-            {"metadata": {"annotations": {PREEMPT: str(code)}}},
-        )
+        api.merge(_path(pod), {"metadata": {"annotations": {PREEMPT: str(code)}}})
     except ApiError as error:
         if error.status != 404:  # gone by itself
             raise

@@ -15,7 +15,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 def write(path: Path) -> Path:
-    layer = _layer()
+    layer = gzip.compress(root_file_system())
     config = {
         "architecture": "amd64",
         "os": "linux",
@@ -45,9 +45,10 @@ def write(path: Path) -> Path:
     return path
 
 
-def _layer() -> bytes:
+def root_file_system() -> bytes:
+    """A tar of it; `docker import` takes it too."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         _add(archive, "bin/busybox", BUSYBOX.read_bytes(), 0o755)
         for applet in APPLETS:
             link = tarfile.TarInfo(f"bin/{applet}")

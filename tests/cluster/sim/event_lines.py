@@ -1,0 +1,19 @@
+"""Event lines that real pods write into a folder of this host."""
+
+import json
+from pathlib import Path
+
+from workloads.jobs.api import Object
+
+
+def events(path: Path, word: str) -> list[Object]:
+    """Whole lines only, in the order in which they were written."""
+    if not path.exists():
+        return []
+    lines = (json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n"))
+    return [line for line in lines if line["event"] == word]
+
+
+def committed_before(path: Path, moment: float) -> int:
+    """The step that a restore at `moment` owes; 0 before the first commit."""
+    return max((line["step"] for line in events(path, "commit") if line["t"] < moment), default=0)

@@ -1,0 +1,88 @@
+"""Processes of this host that serve a cluster, whoever runs its API server: kwok, JobSet, Kueue.
+
+`ControlPlane` runs the API server itself; `kind.Beside` stands next to one that runs in a container.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.sim import stages
+from tests.cluster.sim.pki import LOCAL, Authority
+from tests.cluster.sim.processes import Processes
+from tests.tools.build import TOOLS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What a large cluster needs otherwise than a small one."""
+
+    lease_s: int = 40
+    parallelism: int = 4
+    apiserver_heap_mib: int = 0
+    """Above it the API server collects garbage more often; 0: it takes what it likes."""
+
+
+class Host(ABC):
+    def __init__(self, folder: Path, address: str = LOCAL) -> None:
+        self.folder = folder
+        self.address = address
+        """Where the API server reaches the webhooks of this host."""
+        self.authority = Authority(folder / "pki", address)
+        self.processes = Processes(folder / "log")
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Of the API server."""
+
+    @property
+    @abstractmethod
+    def cluster_ca(self) -> Path:
+        """What the API server's certificate is judged by."""
+
+    def stop(self) -> None:
+        self.processes.stop()
+
+    def write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
+        cluster = {"server": self.url, "certificate-authority": str(self.cluster_ca)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "sim", "cluster": cluster}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": "sim", "context": {"cluster": "sim", "user": name}}],
+            "current-context": "sim",
+        }
+        return self.write_json(f"{name}.kubeconfig", content)
+
+    def write_json(self, name: str, *documents: object) -> Path:
+        """JSON is YAML, so every component reads it."""
+        path = self.folder / name
+        path.touch(mode=0o600)
+        path.write_text("\n---\n".join(json.dumps(document, indent=1) for document in documents))
+        return path
+
+    def start_tool(self, name: str, env: dict[str, str] | None = None, **flags: object) -> None:
+        arguments = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
+        self.processes.start(name, [TOOLS[name].binary, *arguments], env)
+
+    def start_kwok(self, kubeconfig: Path, scale: Scale) -> None:
+        configuration: dict[str, Any] = {
+            "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+            "kind": "KwokConfiguration",
+            "options": {name: 4 * scale.parallelism for name in _KWOK_PARALLELISM},
+        }
+        self.start_tool(
+            "kwok",
+            kubeconfig=kubeconfig,
+            config=self.write_json("kwok.json", configuration, *stages.all_stages()),
+            manage_nodes_with_annotation_selector=f"{stages.MANAGED}=fake",
+            node_lease_duration_seconds=scale.lease_s,
+            v="WARN",  # else a line for every step of every pod
+        )
+
+
+_KWOK_PARALLELISM = ("podPlayStageParallelism", "nodePlayStageParallelism", "nodeLeaseParallelism")

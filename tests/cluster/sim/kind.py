@@ -1,0 +1,206 @@
+"""A kind cluster of the test run's own: stock nodes in containers, simulated nodes and operators beside them.
+
+`--k8s-provider=kind` asks for it. kwok, JobSet and Kueue stay processes of this host, as with the control plane
+of host processes; the API server in its container reaches their webhooks at the gateway of kind's network.
+"""
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pytest_kubernetes.options import ClusterOptions
+
+from infra.contract.errors import InputError, Unjudged
+from tests.cluster.sim.host import Host
+from tests.cluster.sim.manager import OwnManager
+from tests.cluster.sim.processes import alive
+
+IMAGE_VARIABLE = "HOLDFAST_KIND_IMAGE"  # empty: the default of the kind on PATH
+MINIMUM = (1, 36)  # what the control plane of host processes is built from
+WORKERS = 2  # a drained node's pods need another one
+CREATE_S, COMMAND_S = 300, 120
+HOST_MOUNT = "/host"  # of a node: below it lie the folders of this host that its pods may mount
+# A Job's pods are made at the rate of the tests, not at that of a small cluster of people.
+_CONTROLLERS = {"kube-api-qps": "500", "kube-api-burst": "1000", "concurrent-job-syncs": "20"}
+
+
+class Beside(Host):
+    """Processes of this host for an API server that runs in a container."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, address: str) -> None:
+        super().__init__(folder, address)
+        cluster = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]
+        self._url = str(cluster["server"])
+        self._ca = folder / "cluster-ca.crt"
+        self._ca.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def cluster_ca(self) -> Path:
+        return self._ca
+
+
+class KindManager(OwnManager):
+    mounts: tuple[Path, ...] = ()
+    """Folders of this host that real pods read, at HOST_MOUNT of every node."""
+
+    def __init__(self, cluster_name: str | None = None, *_: object) -> None:
+        super().__init__(cluster_name)
+        self._folder: Path | None = None
+        self.name = own_name(os.getpid())
+
+    @classmethod
+    def get_binary_name(cls) -> str:
+        return "kind"
+
+    @property
+    def workers(self) -> list[str]:
+        return [f"{self.name}-worker{n if n > 1 else ''}" for n in range(1, WORKERS + 1)]
+
+    @property
+    def shared(self) -> Path:
+        """A folder of this host that pods may write to."""
+        assert self._folder is not None
+        return self._folder / "shared"
+
+    def create(self, cluster_options: ClusterOptions | None = None, timeout: int = CREATE_S, **_: object) -> None:
+        """Idempotent. A run that was killed cannot clean up: the next one does, by the dead process in the name."""
+        if self._folder is not None:
+            return
+        check_image(os.environ.get(IMAGE_VARIABLE, ""))
+        self._reap()
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-kind-"))
+        try:
+            self._start()
+        except BaseException:
+            self.delete()
+            raise
+
+    def _start(self) -> None:
+        self.shared.mkdir()
+        self.shared.chmod(0o777)  # pods do not run as root
+        assert self._folder is not None
+        kubeconfig = self._folder / "admin.kubeconfig"
+        config = self._folder / "kind.json"
+        config.write_text(json.dumps(self._config()))
+        # Its own kubeconfig: the user's stays as it is.
+        command = ["create", "cluster", "--name", self.name, "--config", config, "--kubeconfig", kubeconfig]
+        self._kind([*command, "--wait", f"{CREATE_S}s"], CREATE_S + COMMAND_S)
+        self._cluster_options.kubeconfig_path = kubeconfig
+        found = self.version()
+        if found < MINIMUM:
+            raise too_old(f"a cluster of Kubernetes {found[0]}.{found[1]}")
+        self.host = Beside(self._folder, kubeconfig, self._gateway())
+        self.host.start_kwok(kubeconfig, self.scale)
+
+    def delete(self) -> None:
+        """Of this run only: the name holds its process id."""
+        if self.host is not None:
+            self.host.stop()
+            self.host = None
+        if self._folder is not None:
+            self._delete(self.name, self._folder / "admin.kubeconfig")
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+            self._cluster_options.kubeconfig_path = None
+
+    def ready(self, timeout: int = 20) -> bool:
+        return self._folder is not None and self.kubectl(["get", "--raw=/readyz"], as_dict=False) == "ok"
+
+    def load_image(self, image: str) -> None:
+        self._kind(["load", "docker-image", image, "--name", self.name])
+
+    def _config(self) -> dict[str, Any]:
+        image = os.environ.get(IMAGE_VARIABLE, "")
+        mounts = [
+            {"hostPath": str(path), "containerPath": f"{HOST_MOUNT}{path}", "readOnly": True} for path in self.mounts
+        ]
+        mounts.append({"hostPath": str(self.shared), "containerPath": f"{HOST_MOUNT}{self.shared}"})
+        common = {"image": image} if image else {}
+        workers = [{"role": "worker", "extraMounts": mounts} | common for _ in range(WORKERS)]
+        flags = [{"name": name, "value": value} for name, value in _CONTROLLERS.items()]
+        patch = {
+            "apiVersion": "kubeadm.k8s.io/v1beta4",
+            "kind": "ClusterConfiguration",
+            "controllerManager": {"extraArgs": flags},
+        }
+        return {
+            "kind": "Cluster",
+            "apiVersion": "kind.x-k8s.io/v1alpha4",
+            "kubeadmConfigPatches": [json.dumps(patch)],
+            "nodes": [{"role": "control-plane"} | common, *workers],
+        }
+
+    def _gateway(self) -> str:
+        template = "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}"
+        command = ["docker", "inspect", "--format", template, f"{self.name}-control-plane"]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_S).stdout.strip()
+
+    def _reap(self) -> None:
+        for name in self._kind(["get", "clusters"]).split():
+            if is_orphan(name):
+                self._delete(name, Path(os.devnull))
+
+    def _delete(self, name: str, kubeconfig: Path) -> None:
+        with contextlib.suppress(Unjudged):  # the cluster may never have come up
+            self._kind(["delete", "cluster", "--name", name, "--kubeconfig", kubeconfig])
+
+    def _kind(self, arguments: list[str | Path], timeout_s: float = COMMAND_S) -> str:
+        command = ["kind", *(str(each) for each in arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+        if done.returncode:
+            raise Unjudged(f"`kind {command[1]} {command[2]}` ended with {done.returncode}: {done.stderr[-2000:]}")
+        return done.stdout
+
+
+def _prefix() -> str:
+    """The engine may be another host's, so a process id alone says nothing."""
+    return f"holdfast-tests-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
+
+
+def own_name(pid: int) -> str:
+    return f"{_prefix()}{pid}"
+
+
+def is_orphan(name: str) -> bool:
+    """Made by a test run of this host that has died."""
+    pid = name.removeprefix(_prefix())
+    return name.startswith(_prefix()) and pid.isdigit() and not alive(int(pid))
+
+
+def check_image(image: str) -> None:
+    """By its tag, before minutes are spent; a digest alone says nothing, then the API server is asked."""
+    tag = image.partition("@")[0].rpartition(":v")[2]
+    numbers = [int(part) for part in tag.split(".")[:2] if part.isdigit()]
+    if image and len(numbers) == 2 and tuple(numbers) < MINIMUM:
+        raise too_old(image)
+
+
+def too_old(got: str) -> InputError:
+    return InputError(
+        "the kind node image is too old for these tests",
+        got=got,
+        allowed=f"Kubernetes {MINIMUM[0]}.{MINIMUM[1]} or newer",
+        fix=f"{IMAGE_VARIABLE}=kindest/node:v1.36.3, or a newer kind",
+    )
+
+
+def missing() -> str:
+    """What a kind cluster needs and this host lacks, in words; empty if nothing."""
+    if not shutil.which("docker") or not shutil.which("kind"):
+        absent = [name for name in ("docker", "kind") if not shutil.which(name)]
+        return f"{' and '.join(absent)} not on PATH"
+    done = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=COMMAND_S)
+    return "" if done.returncode == 0 else f"no Docker engine answers: {done.stderr.strip()[-300:]}"

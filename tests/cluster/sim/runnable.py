@@ -1,0 +1,87 @@
+"""Rendered workloads as they run on a laptop's nodes: everything as rendered but what only GKE has.
+
+Image, GPU, bucket and queue are replaced; policies, security, restarts, signals and services stay. Used by the kind
+and node tiers. The interpreter and its packages are this host's own, mounted read-only at their own paths.
+"""
+
+import copy
+import sys
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from workloads.jobs.api import Object
+
+ROOT = Path(__file__).parents[3]
+RENDERED = ROOT / "workloads" / "rendered" / "example"
+# What an interpreter of this host needs to run unchanged inside a pod.
+HOST_FOLDERS = tuple(
+    path
+    for path in dict.fromkeys(
+        (Path("/usr"), Path("/lib"), Path("/lib64"), Path(sys.base_prefix), Path(sys.prefix).resolve(), ROOT)
+    )
+    if path.is_dir()
+)
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def rendered(kind: str, name: str) -> Object:
+    for path in sorted(RENDERED.glob("*.yaml")):
+        for doc in YAML(typ="safe", pure=True).load_all(path.read_text()):
+            if doc and (doc["kind"], doc["metadata"]["name"]) == (kind, name):
+                return doc
+    raise LookupError(f"{kind} {name} is not in {RENDERED}")
+
+
+def job(doc: Object, namespace: str, pod_changes: "Here", size: int = 0) -> Object:
+    """`doc`, a Job or JobSet, in `namespace` and not held by a queue; `size`: another number of pods."""
+    made = copy.deepcopy(doc)
+    made["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
+    made["spec"]["suspend"] = False
+    spec = made["spec"]
+    if made["kind"] == "JobSet":
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    if size:
+        spec |= {"completions": size, "parallelism": size}
+    pod_changes.apply(spec["template"]["spec"])
+    return made
+
+
+class Here:
+    """What a pod needs on nodes of this host: image, mounts, and options instead of the rendered ones."""
+
+    def __init__(self, image: str, node_root: str, writable: Path, selector: dict[str, str], **options: object) -> None:
+        """`node_root` is where a node has this host's folders; "" where it is this host."""
+        self._image, self._node_root, self._writable, self._selector = image, node_root, writable, selector
+        self._options = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items()}
+        self.environment: dict[str, str] = dict(ENVIRONMENT)
+        self.spec: Object = {}
+        """Fields of the pod that are set besides."""
+
+    def apply(self, spec: Object) -> None:
+        for gone in ("serviceAccountName", "priorityClassName"):
+            spec.pop(gone, None)
+        spec["nodeSelector"] = self._selector
+        (container,) = spec["containers"]
+        container.pop("resources", None)
+        container |= {"image": self._image, "imagePullPolicy": "IfNotPresent", "workingDir": str(ROOT)}
+        container["command"] = [sys.executable, *self._with_options(container["command"][1:])]
+        kept = [each for each in container["env"] if each["name"] not in self.environment]
+        container["env"] = kept + [{"name": name, "value": value} for name, value in self.environment.items()]
+        spec["volumes"] = [v for v in spec.get("volumes", ()) if "secret" not in v]
+        known = {volume["name"] for volume in spec["volumes"]}
+        container["volumeMounts"] = [m for m in container.get("volumeMounts", ()) if m["name"] in known]
+        for n, path in enumerate((*HOST_FOLDERS, self._writable)):
+            spec["volumes"].append({"name": f"host-{n}", "hostPath": {"path": f"{self._node_root}{path}"}})
+            read_only = path != self._writable
+            container["volumeMounts"].append({"name": f"host-{n}", "mountPath": str(path), "readOnly": read_only})
+        spec |= self.spec
+
+    def _with_options(self, command: list[str]) -> list[str]:
+        found = list(command)
+        for name, value in self._options.items():
+            if name in found:
+                found[found.index(name) + 1] = value
+            else:
+                found += [name, value]
+        return found

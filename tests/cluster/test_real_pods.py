@@ -1,0 +1,166 @@
+"""Our trainer and batch worker as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from infra.contract.lifecycle import EXIT_PREEMPTED
+from infra.contract.pools import Pool
+from tests.cluster.sim import nodes, runnable
+from tests.cluster.sim.event_lines import committed_before, events
+from tests.cluster.sim.jobsets import GROUP
+from tests.cluster.sim.kind import HOST_MOUNT, KindManager
+from tests.cluster.sim.processes import alive
+from tests.cluster.sim.runnable import Here
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import OWNER, World, disruption
+from tests.node.lab import image
+from tests.node.lab.config import IMAGE
+from workloads.jobs.api import Object
+from workloads.jobs.view import exit_code
+
+EVERY, STEPS = 20, 400
+ITEMS = 20_000
+LIMIT_S = 240
+
+pytestmark = [pytest.mark.kind, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def kind(cluster: AClusterManager) -> KindManager:
+    assert isinstance(cluster, KindManager), "selected by `make test-kind` only"
+    return cluster
+
+
+@pytest.fixture
+def workers(kind: KindManager, world: World, spot: Pool) -> Iterator[list[str]]:
+    """The cluster's real nodes as Spot nodes of this test, with our image on them."""
+    tar = image.root_file_system()
+    subprocess.run(["docker", "import", "--change", 'CMD ["/bin/sh"]', "-", IMAGE], input=tar, check=True, timeout=120)
+    kind.load_image(IMAGE)
+    labels = spot.node_labels() | world.selector
+    for name in kind.workers:
+        change = {"metadata": {"labels": labels}, "spec": {"taints": nodes.taints(spot)}}
+        world.api.merge(f"{nodes.NODES}/{name}", change)
+    yield kind.workers
+    for name in kind.workers:
+        back = {"metadata": {"labels": dict.fromkeys(labels)}, "spec": {"taints": None, "unschedulable": None}}
+        world.api.merge(f"{nodes.NODES}/{name}", back)
+
+
+def here(kind: KindManager, world: World, folder: Path, **options: object) -> Here:
+    folder.mkdir()
+    folder.chmod(0o777)
+    return Here(IMAGE, HOST_MOUNT, folder, {OWNER: world.name}, events=folder / "events.jsonl", **options)
+
+
+def drain(kind: KindManager, node: str, app: str) -> None:
+    only = f"--pod-selector=app.kubernetes.io/name={app}"
+    options = ["--delete-emptydir-data", "--ignore-daemonsets", f"--timeout={LIMIT_S}s"]
+    kind.kubectl(["drain", node, only, *options], as_dict=False, timeout=LIMIT_S + 10)
+
+
+def running(world: World, count: int, old: set[str]) -> list[Object]:
+    def fresh() -> list[Object] | None:
+        pods = [p for p in world.pods("Running") if "deletionTimestamp" not in p["metadata"]]
+        found = [pod for pod in pods if pod["metadata"]["uid"] not in old]
+        return found if len(found) == count else None
+
+    return until(f"{count} new pods run", fresh, LIMIT_S)
+
+
+def uids(pods: list[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain(
+    kind: KindManager, world: World, workers: list[str], jobset: None
+) -> None:
+    folder = kind.shared / "gang"
+    place = here(
+        kind, world, folder, checkpoints=folder / "ckpt", device="cpu", steps=STEPS, every=EVERY, data=folder / "data"
+    )
+    (folder / "data").mkdir()
+    (folder / "data" / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
+    gang = runnable.job(runnable.rendered("JobSet", "train-gang"), world.name, place)
+    path = f"{world.path('jobsets', GROUP)}/train-gang"
+    log = folder / "events.jsonl"
+    world.api.apply(path, gang)
+
+    first = running(world, 2, set())
+    until("a first checkpoint is committed", lambda: events(log, "commit"), LIMIT_S)
+    assert world.evict(first[0]["metadata"]["name"]) == 201
+    second = running(world, 2, uids(first))
+    known = len(events(log, "commit"))
+    until("it commits again", lambda: len(events(log, "commit")) > known, LIMIT_S)
+    node = second[0]["spec"]["nodeName"]
+    drain(kind, node, "train-gang")
+    third = running(world, 2, uids(first) | uids(second))
+    assert node not in {pod["spec"]["nodeName"] for pod in third}
+    until("the gang is done", lambda: world.api.get(path)["status"].get("terminalState") == "Completed", LIMIT_S)
+
+    restores = events(log, "restore")
+    assert len({line["step"] for line in restores}) == 2, "resumed twice"
+    for line in restores:
+        assert line["step"] == committed_before(log, line["t"])
+    assert events(log, "exit")[-1]["step"] == STEPS
+    assert world.api.get(path)["status"]["restarts"] == 2
+
+
+@contextmanager
+def database(folder: Path) -> Iterator[str]:
+    """The embedded PostgreSQL on this host; pods reach its socket through the shared folder."""
+    command = [sys.executable, "-m", "workloads", "batch", "database", "--dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=runnable.ROOT) as server:
+        assert server.stdout is not None
+        try:
+            yield json.loads(server.stdout.readline())["uri"]
+        finally:
+            server.terminate()
+    assert not alive(server.pid)
+
+
+def batch(*arguments: object) -> Object:
+    command = [sys.executable, "-m", "workloads", "batch", *(str(each) for each in arguments), "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=runnable.ROOT, timeout=LIMIT_S)
+    return json.loads(done.stdout)
+
+
+def test_batch_workers_store_every_item_once_through_an_eviction_and_a_drain(
+    kind: KindManager, world: World, workers: list[str]
+) -> None:
+    folder = kind.shared / "batch"
+    name = "batch-drain"
+    place = here(kind, world, folder, predictor="entropy", micro_batch=8)
+    source = folder / "items.jsonl"
+    source.write_text("".join(json.dumps({"id": f"i{n}", "text": f"document {n}"}) + "\n" for n in range(ITEMS)))
+    with database(folder / "db") as uri:
+        batch("enqueue", name, "--source", source, "--database", uri)
+        place.environment["HOLDFAST_DATABASE_URL"] = uri
+        doc = runnable.job(runnable.rendered("Job", name), world.name, place, size=2)
+        world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
+        first = running(world, 2, set())
+        stored = lambda: batch("status", name, "--database", uri)["done"]  # noqa: E731
+        until("some items are stored", stored, LIMIT_S)
+        evicted = first[0]["metadata"]["name"]
+        assert world.evict(evicted) == 201
+        ended = until("the evicted pod has ended", lambda: found_ended(world, evicted), LIMIT_S)
+        assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
+        drain(kind, first[1]["spec"]["nodeName"], name)
+        assert 0 < stored() < ITEMS, "both were taken away in the middle"
+        assert world.wait_condition(name, LIMIT_S) == "Complete"
+        status = batch("status", name, "--database", uri)
+    assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
+    assert sum(line["items"] for line in events(folder / "events.jsonl", "stored")) == ITEMS, "none was stored twice"
+    assert not world.job(name)["status"].get("failedIndexes")
+
+
+def found_ended(world: World, name: str) -> Object | None:
+    pod = world.pod(name)
+    return pod if pod["status"]["phase"] in ("Failed", "Succeeded") else None
