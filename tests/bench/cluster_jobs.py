@@ -1,13 +1,11 @@
 """The kinds of jobs that the cluster benchmark compares, and how each counts its own completion and failures."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from infra.contract.pools import Pool
 from tests.cluster.sim.jobsets import GROUP, jobset
-from tests.cluster.sim.stages import RUN_S
 from tests.cluster.sim.world import World
-from workloads.jobs.api import ApiError, Object
+from workloads.jobs.api import Object
 
 JOBS = "/apis/batch/v1"
 
@@ -39,17 +37,7 @@ class Kind:
 
     def release(self, world: World, jobs: int, writers: int) -> bool:
         """Let every pod that runs now end; whether all jobs are complete."""
-
-        def end(pod: Object) -> None:
-            try:
-                path = f"{world.path('pods')}/{pod['metadata']['name']}"
-                world.api.merge(path, {"metadata": {"annotations": {RUN_S: "0"}}})
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-
-        with ThreadPoolExecutor(writers) as pool:
-            list(pool.map(end, world.pods("Running")))
+        world.release(writers)
         return self.complete(world) == jobs
 
     def _spec(self, world: World, pool: Pool, size: int) -> Object:

@@ -117,6 +117,13 @@ def test_a_crash_is_told_apart_from_evictions(world: World, spot: Pool) -> None:
     assert (listed["crashing"].evicted, listed["evicted"].evicted) == (0, 2)
     assert (listed["crashing"].crashed > 0, listed["evicted"].crashed) == (True, 0)
 
+    world.add_nodes(spot, 2)
+    world.wait_running(2)
+    for pod in world.pods("Failed"):  # as garbage collection does once their nodes are gone
+        world.api.delete(f"{world.path('pods')}/{pod['metadata']['name']}")
+    until("their pods are gone", lambda: not world.pods("Failed"))
+    assert {row.name: row.evicted for row in listing(world)}["evicted"] == 2, "and still counted"
+
 
 def test_a_list_prices_what_ran_and_knows_a_complete_job(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 1)

@@ -30,12 +30,14 @@ def terminal(world: World) -> str:
 
 def test_a_preempted_gang_restarts_again_and_again_without_using_its_budget(world: World, spot: Pool) -> None:
     world.add_nodes(spot, GANG)
-    world.api.create(world.path("jobsets", GROUP), gang(world, spot, run_s=15), fieldValidation="Strict")
+    world.api.create(world.path("jobsets", GROUP), gang(world, spot), fieldValidation="Strict")
     for restart in (1, 2, 3):
         world.wait_running(GANG)
         assert world.preempt(world.nodes[:1]) == 1
         world.add_nodes(spot, 1)
         until("the gang is made anew", lambda wanted=restart: status(world).get("restarts", 0) >= wanted)
+    world.wait_running(GANG)
+    world.release()
     assert terminal(world) == "Completed"
     assert status(world)["restarts"] == 3
     assert not status(world).get("restartsCountTowardsMax")

@@ -1,25 +1,34 @@
 """Jobs under lost nodes, on the real Job controller."""
 
+import time
+
 from infra.contract.lifecycle import EXIT_BUG
 from infra.contract.pools import Pool
+from tests.cluster.sim import jobsets
+from tests.cluster.sim.jobsets import GROUP
 from tests.cluster.sim.stages import SHUTDOWN_REASON
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from workloads.jobs.api import Object
+from workloads.jobs.view import LABEL_JOBSET, when
 
 SIZE = 10
 LOST = 3  # 30 %
+FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those it was told to ignore
+CLOCK_S = 2  # creation times are whole seconds, and the notice comes a moment after the failure
 
 
 def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(world: World, spot: Pool) -> None:
     world.add_nodes(spot, SIZE)
-    world.create_job("train", world.job_spec(spot, SIZE, run_s=20))
+    world.create_job("train", world.job_spec(spot, SIZE))
     ended: dict[str, str] = {}
     for _ in range(2):
         world.wait_running(SIZE)
         assert world.preempt(world.nodes[:LOST]) == LOST
         ended |= {pod["metadata"]["name"]: pod["status"]["reason"] for pod in preempted(world)}
         world.add_nodes(spot, LOST)
+    world.wait_running(SIZE)
+    world.release()
     assert world.wait_condition("train") == "Complete"
     status = world.job("train")["status"]
     assert status["succeeded"] == SIZE
@@ -40,6 +49,35 @@ def test_the_same_job_without_the_policy_fails(world: World, spot: Pool) -> None
     world.wait_running(SIZE)
     world.preempt(world.nodes[:LOST])
     assert world.wait_condition("naive") == "Failed:BackoffLimitExceeded"
+
+
+def test_a_plain_job_waits_ever_longer_after_evictions_that_it_ignores_and_a_jobset_does_not(
+    world: World, spot: Pool, jobset: None
+) -> None:
+    """Why gangs are JobSets. The node tier measures five in a row with real kubelets."""
+    plain = world.job_spec(spot, 1, backoffLimit=0)
+    del plain["backoffLimitPerIndex"]
+    world.create_job("plain", plain)
+    world.api.create(world.path("jobsets", GROUP), jobsets.jobset("ours", world.job_spec(spot, 1)))
+    for doubled in (1, 2):
+        world.add_nodes(spot, 2)
+        before = {pod["metadata"]["uid"] for pod in world.wait_running(2)}
+        world.preempt(list(world.nodes))
+        lost_s = time.time()
+        made = until("both have new pods", lambda old=before: replaced(world, old))
+        assert made["plain"] - lost_s > FIRST_BACK_OFF_S * doubled - CLOCK_S
+        assert made["ours"] < made["plain"]
+    assert not world.job("plain")["status"].get("failed"), "slow, but not charged"
+
+
+def replaced(world: World, old: set[str]) -> dict[str, float] | None:
+    """When the new pod of each was made."""
+    fresh = [pod for pod in world.pods() if pod["metadata"]["uid"] not in old and pod["status"]["phase"] == "Pending"]
+    made = {
+        "ours" if LABEL_JOBSET in pod["metadata"]["labels"] else "plain": when(pod["metadata"]["creationTimestamp"])
+        for pod in fresh
+    }
+    return made if len(made) == 2 else None
 
 
 def test_a_bug_ends_the_job_at_once(world: World, spot: Pool) -> None:

@@ -1,6 +1,5 @@
 """Our trainer as a real pod on a real kubelet: preempted, replaced on the other machine, resumed."""
 
-import json
 import time
 from pathlib import Path
 
@@ -8,23 +7,16 @@ import pytest
 
 from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED
 from infra.contract.pools import Pool
+from tests.cluster.sim.event_lines import events
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from tests.node.lab import pods
 from tests.node.lab.lab import Lab
-from workloads.jobs.api import Object
 from workloads.jobs.view import exit_code, when
 
 EVERY, STEPS = 20, 400
 
 pytestmark = pytest.mark.timeout(600)
-
-
-def events(path: Path, word: str) -> list[Object]:
-    if not path.exists():
-        return []
-    lines = (json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n"))
-    return [line for line in lines if line["event"] == word]
 
 
 def test_the_trainer_commits_in_its_window_and_resumes_on_the_other_machine(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START
 from workloads.jobs import nodes, quota
-from workloads.jobs.view import Surroundings, View, condition, crashed, disruption, evicted, exit_code
+from workloads.jobs.view import Surroundings, View, condition, crashed, crashes, disruption, evicted, exit_code
 
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 
@@ -42,7 +42,7 @@ def cause_of(view: View, around: Surroundings) -> Cause:
 def state_of(view: View) -> str:
     running = len(view.phase("Running"))
     word = view.finished or ("Suspended" if view.suspended else "Running" if running >= view.size else "Waiting")
-    return f"{word}: {running} of {view.size} pods run; evicted {evicted(view)}, crashed {len(crashed(view))}"
+    return f"{word}: {running} of {view.size} pods run; evicted {evicted(view)}, crashed {crashes(view)}"
 
 
 def _finished(view: View, _: Surroundings) -> Cause | None:

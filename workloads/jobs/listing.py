@@ -14,7 +14,7 @@ from workloads.jobs import buying
 from workloads.jobs import view as views
 from workloads.jobs.api import Api, Object
 from workloads.jobs.causes import cause_of, state_of
-from workloads.jobs.view import Surroundings, View, crashed, evicted, waited_s, when
+from workloads.jobs.view import Surroundings, View, crashes, evicted, waited_s, when
 
 SCHEMA = "holdfast.jobs/1"
 
@@ -108,7 +108,7 @@ def _row(api: Api, view: View, env: Environment, prices: Table, nodes: Iterable[
         step=progress.step,
         saved_age_s=progress.saved_age_s,
         evicted=evicted(view),
-        crashed=len(crashed(view)),
+        crashed=crashes(view),
         waited_s=max((now - created if wait is None else wait for wait in waits), default=now - created),
         ran_s=sum(_ran_s(pod, now) for pod in view.pods),
         useful_ratio=progress.useful_ratio,

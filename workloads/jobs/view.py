@@ -4,7 +4,7 @@ A job is a JobSet, or a Job that no JobSet owns. Read by `explain` and `list`; n
 """
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -16,6 +16,10 @@ JOBS = "/apis/batch/v1"
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 LABEL_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 LABEL_JOB = "batch.kubernetes.io/job-name"
+_INDEX = "batch.kubernetes.io/job-completion-index"
+# Written on the pods of Jobs with backoffLimitPerIndex: earlier failures of the index.
+_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
+_CHARGED = "batch.kubernetes.io/job-index-failure-count"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,15 +163,42 @@ def exit_code(pod: Object) -> int | None:
 
 
 def evicted(view: View) -> int:
-    """Times that the platform took the job down: counted by JobSet; of a Job, by the pods that are still there."""
+    """Times that the platform took the job down, those included whose pods are gone with their nodes.
+
+    JobSet counts restarts. Of an indexed Job each new pod bears how often its index was lost before; of any other
+    Job only the pods tell that are still there.
+    """
     if view.kind == "JobSet":
         return int(view.status.get("restarts", 0)) - int(view.status.get("restartsCountTowardsMax", 0))
-    return sum(1 for pod in view.phase("Failed") if disruption(pod))
+    return _losses(view, _IGNORED, lambda pod: bool(disruption(pod)))
+
+
+def crashes(view: View) -> int:
+    """Times that it ended by its own fault, counted alike."""
+    if view.kind == "JobSet":
+        return max(int(view.status.get("restartsCountTowardsMax", 0)), len(crashed(view)))
+    return _losses(view, _CHARGED, lambda pod: not disruption(pod))
 
 
 def crashed(view: View) -> list[Object]:
-    """Pods that ended by their own fault."""
+    """Pods that ended by their own fault and are still there."""
     return [pod for pod in view.phase("Failed") if not disruption(pod)]
+
+
+def _losses(view: View, counter: str, ours: Callable[[Object], bool]) -> int:
+    """Per index, whichever knows of more: the failed pods that are there, or the newest pod's count of those before."""
+    indexes: dict[str, list[Object]] = {}
+    for n, pod in enumerate(view.pods):
+        index = pod.get("metadata", {}).get("annotations", {}).get(_INDEX, f"none-{n}")
+        indexes.setdefault(index, []).append(pod)
+
+    def lost(pod: Object) -> bool:
+        return pod["status"].get("phase") == "Failed" and ours(pod)
+
+    def before(pod: Object) -> int:
+        return int(pod.get("metadata", {}).get("annotations", {}).get(counter, 0))
+
+    return sum(max(sum(map(lost, pods)), max(before(pod) + lost(pod) for pod in pods)) for pods in indexes.values())
 
 
 def when(text: str) -> float:

@@ -1,6 +1,6 @@
 """Rendered workloads as they run on a laptop's nodes: everything as rendered but what only GKE has.
 
-Image, GPU, bucket and queue are replaced; policies, security, restarts, signals and services stay. Used by the kind
+Image, GPU, bucket, database proxy and queue are replaced; policies, security, restarts, signals and services stay. Used by the kind
 and node tiers. The interpreter and its packages are this host's own, mounted read-only at their own paths.
 """
 
@@ -59,7 +59,7 @@ class Here:
         """Fields of the pod that are set besides."""
 
     def apply(self, spec: Object) -> None:
-        for gone in ("serviceAccountName", "priorityClassName"):
+        for gone in ("serviceAccountName", "priorityClassName", "initContainers"):
             spec.pop(gone, None)
         spec["nodeSelector"] = self._selector
         (container,) = spec["containers"]
@@ -68,7 +68,7 @@ class Here:
         container["command"] = [sys.executable, *self._with_options(container["command"][1:])]
         kept = [each for each in container["env"] if each["name"] not in self.environment]
         container["env"] = kept + [{"name": name, "value": value} for name, value in self.environment.items()]
-        spec["volumes"] = [v for v in spec.get("volumes", ()) if "secret" not in v]
+        spec["volumes"] = [v for v in spec.get("volumes", ()) if "emptyDir" in v]
         known = {volume["name"] for volume in spec["volumes"]}
         container["volumeMounts"] = [m for m in container.get("volumeMounts", ()) if m["name"] in known]
         for n, path in enumerate((*HOST_FOLDERS, self._writable)):

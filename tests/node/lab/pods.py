@@ -6,13 +6,10 @@ from typing import Any
 
 from infra.contract.lifecycle import EXIT_PREEMPTED
 from infra.contract.pools import Pool
+from tests.cluster.sim.runnable import HOST_FOLDERS, ROOT
 from tests.cluster.sim.world import POLICY
 from tests.node.lab.config import IMAGE
 from workloads.jobs.api import Object
-
-ROOT = Path(__file__).parents[3]
-# What an interpreter of this host needs to run unchanged inside a pod.
-HOST_FOLDERS = (Path("/usr"), Path("/lib"), Path("/lib64"), Path(sys.base_prefix), Path(sys.prefix), ROOT)
 
 STOPS_IN_ORDER = f"trap 'echo told; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do sleep 0.1; done"
 EXITS_ZERO = "trap 'exit 0' TERM; echo up; while true; do sleep 0.1; done"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workloads.jobs.listing import read_progress
-from workloads.jobs.view import View, crashed, evicted, exit_code, when
+from workloads.jobs.view import View, crashed, crashes, evicted, exit_code, when
 
 
 def write(path: Path, *events: dict[str, object]) -> None:
@@ -48,6 +48,24 @@ def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
     view = View(body={"kind": "Job", "metadata": {"name": "j"}}, pods=pods)
     assert evicted(view) == 2
     assert [exit_code(p) for p in crashed(view)] == [70]
+
+
+def indexed(found: dict[str, object], index: int, ignored: int = 0, charged: int = 0) -> dict[str, object]:
+    annotations = {
+        "batch.kubernetes.io/job-completion-index": str(index),
+        "batch.kubernetes.io/job-index-ignored-failure-count": str(ignored),
+        "batch.kubernetes.io/job-index-failure-count": str(charged),
+    }
+    return found | {"metadata": {"annotations": annotations}}
+
+
+def test_losses_stay_counted_when_their_pods_are_gone_with_the_nodes() -> None:
+    gone = [indexed(pod("Running"), 0, ignored=3, charged=1), indexed(pod("Running"), 1)]
+    view = View(body={"kind": "Job", "metadata": {"name": "j"}}, pods=gone)
+    assert (evicted(view), crashes(view)) == (3, 1)
+    there = [indexed(pod("Failed", 143, True), 0), indexed(pod("Failed", 143, True), 0, ignored=1)]
+    assert evicted(View(body=view.body, pods=there)) == 2, "not yet replaced, and nothing counted twice"
+    assert evicted(View(body=view.body, pods=[*there, indexed(pod("Running"), 0, ignored=2)])) == 2
 
 
 def test_a_jobset_counts_only_restarts_that_the_platform_caused() -> None:

@@ -1,0 +1,41 @@
+"""The batch doors on this host, for workers that are real pods: database, queue, status."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from tests.cluster.sim.runnable import ROOT
+from workloads.jobs.api import Object
+
+COMMAND = (sys.executable, "-m", "workloads", "batch")
+LIMIT_S = 240
+
+
+@contextmanager
+def database(folder: Path) -> Iterator[str]:
+    """The URI of the embedded PostgreSQL; pods reach its socket where `folder` is mounted at its own path."""
+    command = [*COMMAND, "database", "--dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+        assert server.stdout is not None
+        try:
+            uri = json.loads(server.stdout.readline())["uri"]
+            # PostgreSQL looks at this mode at its start only; pods are another user and need the socket.
+            Path(parse_qs(urlsplit(uri).query)["host"][0]).chmod(0o711)
+            yield uri
+        finally:
+            server.terminate()
+
+
+def batch(*arguments: object) -> Object:
+    command = [*COMMAND, *(str(each) for each in arguments), "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=LIMIT_S)
+    return json.loads(done.stdout)
+
+
+def write_items(path: Path, count: int) -> Path:
+    path.write_text("".join(json.dumps({"id": f"i{n}", "text": f"document {n}"}) + "\n" for n in range(count)))
+    return path

@@ -1,0 +1,91 @@
+"""Our batch worker, as rendered, on real kubelets: lost with its machine, then drained, every item stored once."""
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.contract.lifecycle import EXIT_PREEMPTED
+from infra.contract.pools import Pool
+from tests.cluster.sim import runnable
+from tests.cluster.sim.batch import batch, database, write_items
+from tests.cluster.sim.event_lines import events
+from tests.cluster.sim.runnable import Here
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World, disruption
+from tests.node.lab.config import IMAGE
+from tests.node.lab.lab import Lab
+from tests.tools.build import TOOLS
+from workloads.jobs.api import Object
+from workloads.jobs.view import exit_code
+
+NAME, ITEMS, LIMIT_S = "batch-drain", 20_000, 240
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def folder(lab: Lab) -> Iterator[Path]:
+    """Short, for the socket below it; pods do not run as root."""
+    made = lab.folder / uuid.uuid4().hex[:6]
+    made.mkdir()
+    made.chmod(0o777)
+    yield made
+
+
+def drain(lab: Lab, node: str) -> None:
+    kubectl = [TOOLS["kubectl"].binary, "--kubeconfig", lab.plane.kubeconfig("admin"), "drain", node]
+    options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={LIMIT_S}s"]
+    subprocess.run([*map(str, kubectl), *options], check=True, timeout=LIMIT_S)
+
+
+def only_pod(world: World, old: set[str]) -> Object:
+    def fresh() -> Object | None:
+        return next((p for p in world.pods("Running") if p["metadata"]["uid"] not in old), None)
+
+    found = until("a worker runs", fresh, LIMIT_S)
+    old.add(found["metadata"]["uid"])
+    return found
+
+
+def test_every_item_is_stored_once_through_a_node_shutdown_and_a_drain(
+    lab: Lab, world: World, spot: Pool, folder: Path
+) -> None:
+    log = folder / "events.jsonl"
+    place = Here(IMAGE, "", folder, spot.selector(), predictor="entropy", micro_batch=8, events=log)
+    place.spec = {"hostNetwork": True}
+    machine = lab.boot("spot-a", spot)
+    with database(folder / "db") as uri:
+        place.environment["HOLDFAST_DATABASE_URL"] = uri
+        batch("enqueue", NAME, "--source", write_items(folder / "items.jsonl", ITEMS), "--database", uri)
+        doc = runnable.job(runnable.rendered("Job", NAME), world.name, place, size=1)
+        world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
+        seen: set[str] = set()
+        causes: list[str] = []
+        for node, take in (("spot-b", lab.preempt), ("spot-c", lambda old: drain(lab, old.name))):
+            pod, before = only_pod(world, seen), stored(log)
+            until("it stores items", lambda known=before: stored(log) > known, LIMIT_S)
+            lab.boot(node, spot)
+            take(machine)
+            ended = until("the worker has ended", lambda gone=pod: terminal(world, gone), LIMIT_S)
+            causes.append(disruption(ended))
+            assert exit_code(ended) == EXIT_PREEMPTED
+            machine = lab.machines[node]
+        assert causes == ["TerminationByKubelet", "EvictionByEvictionAPI"]
+        assert stored(log) < ITEMS, "both took it away in the middle"
+        assert world.wait_condition(NAME, LIMIT_S) == "Complete"
+        status = batch("status", NAME, "--database", uri)
+    assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
+    assert stored(log) == ITEMS, "none was stored twice"
+    assert not world.job(NAME)["status"].get("failedIndexes")
+
+
+def stored(log: Path) -> int:
+    return sum(line["items"] for line in events(log, "stored"))
+
+
+def terminal(world: World, pod: Object) -> Object | None:
+    found = world.pod(pod["metadata"]["name"])
+    return found if found["status"]["phase"] in ("Failed", "Succeeded") else None
