@@ -42,7 +42,7 @@ def _quiet(alert: str) -> Objective:
 
 _NO_CRASH = Objective(promise="nothing crashed", bound=equal("crashes", 0))
 _RESUMES = (
-    Objective(promise="recovered in time", bound=at_most("recovered_s", 60, "s")),
+    Objective(promise="recovered in time", bound=at_most("recovered_s", 90, "s")),
     Objective(promise="lost work within one interval", bound=at_most("lost_steps", SAVE_EVERY, "steps")),
     Objective(promise="no committed step done twice", bound=equal("committed_steps_redone", 0, "steps")),
     Objective(promise="no damaged checkpoint met", bound=equal("checkpoints_skipped", 0)),
@@ -86,7 +86,7 @@ _LOCAL = (
         fault=Fault.UPLOADER_KILL,
         blast=Blast(of="uploader process"),
         objectives=(
-            Objective(promise="saved again in time", bound=at_most("recovered_s", 60, "s")),
+            Objective(promise="saved again in time", bound=at_most("recovered_s", 90, "s")),
             Objective(promise="training went on", bound=equal("lost_steps", 0, "steps")),
             Objective(promise="not taken for finished", bound=equal("false_completions", 0)),
             _NO_CRASH,
@@ -103,7 +103,7 @@ _LOCAL = (
         stop_when=at_least("crashes", 1),
         recovery_s=120,
         objectives=(
-            Objective(promise="recovered in time", bound=at_most("recovered_s", 60, "s")),
+            Objective(promise="recovered in time", bound=at_most("recovered_s", 90, "s")),
             Objective(promise="no item lost", bound=equal("items_lost", 0)),
             Objective(promise="nothing duplicated", bound=equal("items_duplicated", 0)),
             Objective(promise="no item given up", bound=equal("dead_letters", 0)),

@@ -93,3 +93,15 @@ def test_members_are_found_by_an_inherited_variable(tmp_path: Path, owner: str) 
     assert environment[OWNER] == owner
     assert environment[MARK]
     assert pod.kill() == 137
+
+
+def test_what_a_pod_leaves_in_its_temporary_folder_goes_with_it(tmp_path: Path, owner: str) -> None:
+    code = (
+        f"import tempfile, time; print('in', tempfile.mkdtemp(prefix='left-'), flush=True); {DEAF.split('; ', 1)[0]}; "
+        "print('up', flush=True); time.sleep(60)"
+    )
+    pod = start(code, tmp_path, owner)
+    left = Path(pod.tail().split("in ")[1].split()[0])
+    assert left.is_dir()
+    pod.kill()
+    assert not left.parent.exists()

@@ -12,7 +12,7 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .verdict { border-left: .5rem solid var(--line); padding: .5rem 1rem; font-weight: 600; }
-.held { border-color: var(--good); } .broken { border-color: var(--bad); }
+.verdict.held { border-color: var(--good); } .verdict.broken { border-color: var(--bad); }
 td.held { color: var(--good); } td.broken { color: var(--bad); font-weight: 600; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
@@ -58,7 +58,7 @@ def _objectives(objectives: list[dict[str, Any]]) -> list[str]:
 
 def _timeline(timeline: list[dict[str, str]]) -> list[str]:
     rows = [
-        f"<tr><td>{escape(each['t'])}</td><td>{escape(each['step'])}</td><td>{escape(each['what'])}</td></tr>"
+        f"<tr><td>{escape(each['t'][11:19])}</td><td>{escape(each['step'])}</td><td>{escape(each['what'])}</td></tr>"
         for each in timeline
     ]
     return ["<h2>What happened</h2>", _table("<th>When (UTC)</th><th>Step</th><th>What</th>", rows)]
