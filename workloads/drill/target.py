@@ -14,7 +14,7 @@ class Loss:
 
 
 class Target(Protocol):
-    """Numbers are read, never remembered: `measure` may be asked at any time, and answers None for not yet."""
+    """`measure` may be asked at any time, and answers None for not yet and for never."""
 
     def prepare(self) -> None:
         """Start the work, or look whether it is there. Changes nothing that the drill did not make."""

@@ -24,9 +24,9 @@ from tests.cluster.sim.world import World
 from workloads.drill.alerting import fires
 from workloads.drill.catalogue import SAVE_EVERY, of
 from workloads.drill.conduct import Conductor
+from workloads.drill.doors import chosen
 from workloads.drill.plan import Drill, Place
 from workloads.drill.play import Builder, Player
-from workloads.drill.rooms import chosen
 from workloads.drill.show import console
 from workloads.drill.target import Target
 from workloads.drill.targets.cluster import Cluster, Named

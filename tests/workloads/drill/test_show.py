@@ -1,5 +1,6 @@
 """Every report tells the same verdict, and each can be read where it is meant to be read."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from infra.contract.errors import InputError
 from tests.workloads.drill.by_hand import DRILL, ByHand, silent, unheard
 from workloads.__main__ import app
 from workloads.drill import store
@@ -108,3 +110,21 @@ def test_list_and_show_know_the_last_verdict(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert "else nothing is injected" in shown.output
     assert "last run" in shown.output
+
+
+@pytest.mark.parametrize("words", [["list"], ["show", "gke-delete"]], ids=["list", "show"])
+def test_json_is_one_object_with_a_schema(words: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["drill", *words, "--json", "--out", str(tmp_path)])
+    assert done.exit_code == 0
+    assert json.loads(done.output)["schema"].startswith("holdfast.drill-")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["--target", "node"], "make drill TARGET=node"), (["--target", "cluster"], "hits only what is named")],
+    ids=["node", "cluster"],
+)
+def test_a_place_that_needs_more_says_what(words: list[str], told: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(app, ["drill", "run", *words, "--out", str(tmp_path)], catch_exceptions=False)
+    assert told in error.value.lines()
