@@ -23,3 +23,22 @@ def reading(name: str, rules: list[client.V1PolicyRule], *, account: str, namesp
     )
     yield plain(role)
     yield plain(binding)
+
+
+def holding(lease: str, *, account: str, namespace: str) -> Iterator[Body]:
+    """One Lease, by name; only its creation cannot be bound to a name."""
+    groups, resources = ["coordination.k8s.io"], ["leases"]
+    rules = [
+        client.V1PolicyRule(api_groups=groups, resources=resources, verbs=["create"]),
+        client.V1PolicyRule(api_groups=groups, resources=resources, resource_names=[lease], verbs=["get", "update"]),
+    ]
+    role = client.V1Role(api_version=f"{API}/v1", kind="Role", metadata=meta(lease, namespace), rules=rules)
+    binding = client.V1RoleBinding(
+        api_version=f"{API}/v1",
+        kind="RoleBinding",
+        metadata=meta(lease, namespace),
+        role_ref=client.V1RoleRef(api_group=API, kind="Role", name=lease),
+        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=account, namespace=namespace)],
+    )
+    yield plain(role)
+    yield plain(binding)

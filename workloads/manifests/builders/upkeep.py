@@ -8,7 +8,7 @@ from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import Size, Work, template
-from workloads.manifests.builders.rights import reading
+from workloads.manifests.builders.rights import holding, reading
 from workloads.manifests.builders.site import Body, Site, meta, plain
 from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
 
@@ -56,13 +56,14 @@ def exporter(site: Site) -> Body:
 
 
 def _watching_rights() -> Iterator[Body]:
+    watching = ["list", "watch"]
     rules = [
-        client.V1PolicyRule(api_groups=[""], resources=["pods", "nodes", "events"], verbs=["get", "list", "watch"]),
-        client.V1PolicyRule(api_groups=["batch"], resources=["jobs"], verbs=["get", "list", "watch"]),
-        client.V1PolicyRule(api_groups=["jobset.x-k8s.io"], resources=["jobsets"], verbs=["get", "list", "watch"]),
-        client.V1PolicyRule(api_groups=["policy"], resources=["poddisruptionbudgets"], verbs=["get", "list", "watch"]),
+        client.V1PolicyRule(api_groups=[""], resources=["pods", "nodes"], verbs=watching),
+        client.V1PolicyRule(api_groups=["policy"], resources=["poddisruptionbudgets"], verbs=watching),
     ]
     yield from reading("holdfast-exporter", rules, account="exporter", namespace=NAMESPACE_MONITORING)
+    # While one is replaced by the next, the holder alone writes to Cloud Monitoring.
+    yield from holding("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
 
 
 def verifier(site: Site) -> Body:

@@ -1,0 +1,46 @@
+"""The exporter's pod may do what its code does, and no more."""
+
+import pytest
+
+from infra.environments import names
+from monitoring.exporter import lease, watch
+from tests.workloads.manifests.rendered import Body, bodies, named
+
+NAMESPACE = "monitoring"
+
+
+def granted(env: str) -> set[tuple[str, str, str, str]]:
+    """(group, resource, name or nothing, verb) of everything that the exporter's account may do."""
+    found: set[tuple[str, str, str, str]] = set()
+    for binding in (b for b in bodies(env) if b["kind"] in ("ClusterRoleBinding", "RoleBinding")):
+        if any((s["name"], s["namespace"]) == ("exporter", NAMESPACE) for s in binding["subjects"]):
+            role = named(
+                env, binding["roleRef"]["kind"], binding["roleRef"]["name"], binding["metadata"].get("namespace")
+            )
+            found |= {grant for rule in role["rules"] for grant in grants(rule)}
+    return found
+
+
+def grants(rule: Body) -> set[tuple[str, str, str, str]]:
+    return {
+        (group, resource, name, verb)
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize("env", names())
+def test_it_may_hold_its_lease_and_no_other(env: str) -> None:
+    leases = {(name, verb) for group, resource, name, verb in granted(env) if resource == "leases"}
+    assert leases == {("", "create"), (lease.NAME, "get"), (lease.NAME, "update")}
+
+
+@pytest.mark.parametrize("env", names())
+def test_it_may_watch_what_it_watches_and_changes_nothing(env: str) -> None:
+    wanted = set()
+    for kind in watch.KINDS:
+        group = kind.path.split("/")[2] if kind.path.startswith("/apis/") else ""
+        wanted |= {(group, kind.path.rsplit("/", 1)[-1], "", verb) for verb in ("list", "watch")}
+    assert {grant for grant in granted(env) if grant[1] != "leases"} == wanted
