@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -74,7 +75,7 @@ def measure_memory(folder: Path, mib: int, method: str) -> float:
     def watch() -> None:
         nonlocal peak, base
         while not done.wait(0.05):
-            now = sum(pss(pid) for process in ranks for pid in family(process.pid))
+            now = held([pid for process in ranks for pid in family(process.pid)])
             if (folder / "state-is-there").exists():
                 base = base or now
                 peak = max(peak, now)
@@ -96,12 +97,30 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def pss(pid: int) -> int:
-    """This process' share of memory that no file backs: code pages are shared with whatever else runs torch."""
-    with suppress(OSError):
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-    return 0
+SHARED = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
+
+
+def held(pids: list[int]) -> int:
+    """Memory that no file backs. Shared memory counts once: processes are read one after the other, so that
+    shares of pages that are just being mapped would not add up."""
+    private, shared = 0, dict[str, int]()
+    for pid in pids:
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            private += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:"))
+            for inode, resident in shared_mappings(pid):
+                shared[inode] = max(shared.get(inode, 0), resident)
+    return private + sum(shared.values())
+
+
+def shared_mappings(pid: int) -> Iterator[tuple[str, int]]:
+    inode = ""
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if not fields[0].endswith(":"):
+            inode = fields[4] if len(fields) > 5 and fields[5].startswith(SHARED) else ""
+        elif inode and fields[0] == "Rss:":
+            yield inode, int(fields[1]) * 1024
 
 
 def free_port() -> int:

@@ -84,6 +84,7 @@ class Checkpointer:
             stop_asked=lambda: self.stop.requested,
             pace=self._pace,
         )
+        self._saver.prepare(self._state)
         self._cadence = cadence_of(self._every, self._auto_interval_s, self._ranks, self.step)
         self._ticked_at, self._announced = 0.0, False
         return self

@@ -8,7 +8,7 @@ import itertools
 import mmap
 import os
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -132,9 +132,9 @@ class Landing:
 class Transfer:
     """Reads every shard that some copies need once and whole, verifies it, and puts its bytes where they belong.
 
-    Bytes pass through small buffers that are used again and again: fresh memory costs more to touch than
-    to fill. So a target may have been written when damage is found; the caller then overwrites it with an
-    older checkpoint or gives up.
+    Bytes go straight to their tensor where a read falls into one, else through small buffers that are used
+    again and again: fresh memory costs more to touch than to fill. So a target may have been written when
+    damage is found; the caller then overwrites it with an older checkpoint or gives up.
     """
 
     def __init__(self, storage: Storage, opened: Opened, *, parallel: int) -> None:
@@ -186,10 +186,13 @@ class Transfer:
         running = Crc32c()
         try:
             for start in range(0, shard.bytes, self._storage.read_bytes):
-                chunk = self._buffer(min(self._storage.read_bytes, shard.bytes - start))
+                length = min(self._storage.read_bytes, shard.bytes - start)
+                direct = self._within_one(rank, at + start, length)
+                chunk = self._buffer(length) if direct is None else direct
                 self._storage.read_into(name, start, chunk)
                 running.extend(chunk)
-                self._scatter(rank, at + start, chunk)
+                if direct is None:
+                    self._scatter(rank, at + start, chunk)
         except (NotFound, EOFError) as error:
             raise Damaged(str(error)) from error
         if running.hex() != shard.crc32c:
@@ -200,6 +203,16 @@ class Transfer:
         if len(getattr(self._own, "buffer", b"")) < length:
             self._own.buffer = memoryview(mmap.mmap(-1, length))
         return self._own.buffer[:length]
+
+    def _within_one(self, rank: int, at: int, length: int) -> memoryview | None:
+        """The memory of the tensor that takes all of this stretch, where there is one that the CPU can write."""
+        landings = self._landings[rank]
+        found = bisect_right(landings, at, key=lambda landing: landing.at) - 1
+        if found < 0 or landings[found].at + len(landings[found].into) < at + length:
+            return None
+        into = landings[found].into
+        low = at - landings[found].at
+        return into[low : low + length].numpy().data if into.device.type == "cpu" else None
 
     def _scatter(self, rank: int, at: int, chunk: memoryview) -> None:
         data = torch.frombuffer(chunk, dtype=torch.uint8)

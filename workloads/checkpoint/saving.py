@@ -47,6 +47,7 @@ class Saver:
         self._uploader = Uploader(
             url, run, self._staging.descriptor, keep=keep, tuning=tuning, coordinator=ranks.coordinator
         )
+        self._prepared = 0
         self._save = 0
         self._began = 0.0
         self._failure = ""
@@ -74,8 +75,10 @@ class Saver:
         return self._full_save_s or (self._staging.bytes / self.upload_rate if self.upload_rate else math.inf)
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Touch the staging memory before the first save needs it, once the optimizer has its tensors."""
-        if not self._staging.bytes:
+        """Touch the staging memory before the first save needs it: at the start, and once more when the first
+        step has given the optimizer its tensors. Never waits for the first to be through."""
+        if self._prepared < 2 and not self._staging.touching:
+            self._prepared += 1
             with suppress(InputError):  # the next save tells it on every rank
                 self._staging.prepare(pieces_of(capture(state), self._ranks.rank, self._ranks.world_size))
 

@@ -48,6 +48,10 @@ class Staging:
         return stream_bytes(pieces)
 
     @property
+    def touching(self) -> bool:
+        return self._toucher is not None and self._toucher.is_alive()
+
+    @property
     def copying(self) -> bool:
         """Whether a GPU is still copying what the last `stage` asked for."""
         return self._copied is not None and not self._copied.query()
