@@ -93,6 +93,8 @@ def _section(title: str, ledgers: Sequence[Ledger], plots: Sequence[charts.Plot]
 def figure(plot: charts.Plot) -> Markup:
     """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths included."""
     svg = re.sub(r'(id="|url\(#)(clip|gradient_)', rf"\1{plot.slug}-\2", plot.svg())
+    # The picture is one image with a name; nameless parts of it would be read out as well.
+    svg = re.sub(r' (role="graphics-[a-z-]+"|aria-roledescription="[^"]*")', "", svg)
     label = f'role="img" aria-labelledby="{plot.slug}-title {plot.slug}-desc"'
     title = f'<title id="{plot.slug}-title">{escape(plot.title)}</title>'
     desc = f'<desc id="{plot.slug}-desc">{escape(plot.description)}</desc>'

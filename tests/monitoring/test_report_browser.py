@@ -10,6 +10,9 @@ from monitoring.report.cli import write_report
 from tests.monitoring import sample
 from tests.monitoring.chromium import Page, binary, chromium
 
+# What `make cdktf-cli` installs from requirements/node/package-lock.json.
+AXE = Path(__file__).parents[2] / ".node/node_modules/axe-core/axe.min.js"
+
 pytestmark = pytest.mark.browser
 
 
@@ -86,6 +89,16 @@ def test_on_paper_the_plots_keep_to_the_width(page: Page) -> None:
         page.evaluate("Math.max(...[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right))")
         <= 700
     )
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing(require: Callable[[object, str], None], page: Page, dark: bool) -> None:
+    require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
+    page.look(dark=dark)
+    page.evaluate(AXE.read_text() + ";0")
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert len(found["passes"]) > 20
+    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
 
 
 # Ratio of WCAG 2: every text of the page and of the plots against the page, or against the bar it stands on.
