@@ -4,6 +4,7 @@ Run as `torchrun --standalone --nproc-per-node 2 -m tests.bench.dcp_twin FOLDER 
 and batch are the trainer's; the position in the data follows from the step.
 """
 
+import os
 import sys
 import time
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.workloads.training.runs import die_with
 from workloads.runtime.events import EventLog
 from workloads.training.config import TrainConfig
 from workloads.training.data import Corpus, Samples, mixed_seed
@@ -24,6 +26,7 @@ from workloads.training.trainer import share
 
 
 def main(folder: Path, events_path: Path, steps: int, every: int) -> None:
+    die_with(os.getppid())  # torchrun puts it into a session of its own and does not take it along
     config = TrainConfig(checkpoints=str(folder), steps=steps, every=every, device="cpu")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -1,6 +1,7 @@
 """Real training runs of this machine: start one, wait for a step, take it down, read what it wrote."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,16 @@ DOOR = ("-m", "workloads", "train", "run")
 NAIVE = ("-m", "workloads.training.naive")
 
 Event = dict[str, Any]
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """In a child: leave no orphan when the test or the benchmark is killed. Linux only."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 @dataclass(kw_only=True)
@@ -52,6 +64,7 @@ class Run:
                 stderr=log,
                 text=True,
                 start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
             )
         try:
             yield process

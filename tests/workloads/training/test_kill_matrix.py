@@ -1,10 +1,12 @@
-"""A sample of `make kill-matrix`: power losses at named points and at random moments."""
+"""A sample of `make kill-matrix`, through the real door: power losses at named points and at random moments."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.bench.kill_matrix import TARGETS, Kill, Matrix, plan, verdict
+from tests.bench.kill_lane import TARGETS, Kill, Lane, Results, new_run
+from tests.bench.kill_matrix import plan, verdict
+from tests.workloads.training.runs import Run
 from workloads.checkpoint.points import POINTS
 
 SAMPLE = [
@@ -19,9 +21,11 @@ SAMPLE = [
 @pytest.mark.process
 @pytest.mark.timeout(900)  # seven starts of torch
 def test_a_run_killed_at_points_and_moments_ends_with_the_same_bits(tmp_path: Path) -> None:
-    matrix = Matrix(tmp_path)
-    matrix.play(SAMPLE)
-    result = verdict(matrix, len(SAMPLE))
+    reference = new_run(Run, tmp_path / "undisturbed")
+    assert reference.complete() == 0, reference.log()
+    results = Results(path=tmp_path / "results")
+    Lane(folder=tmp_path, reference=reference, results=results).play(iter(SAMPLE))
+    result = verdict(results, len(SAMPLE))
     goals = result["goals"]
     assert isinstance(goals, dict)
     goals.pop("every_target_and_point_hit")  # of the whole matrix
