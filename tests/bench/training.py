@@ -1,4 +1,4 @@
-"""`python -m tests.bench.training [--samples N] [--wall S]`: the training runtime's numbers.
+"""`python -m tests.bench.training [--samples N] [--evictions N]`: the training runtime's numbers.
 
 Stops under an upload in flight, the price of asking, the parts of a restart, and goodput under an eviction
 every minute beside the naive twin and beside torchrun with dcp.async_save. Prints tables, then one JSON line.
@@ -7,28 +7,28 @@ every minute beside the naive twin and beside torchrun with dcp.async_save. Prin
 import argparse
 import contextlib
 import json
+import math
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tests.workloads.training.runs import NAIVE, PATIENCE_S, Run, notice
+from tests.bench.training_goodput import ENDLESS, WINDOW_S, goodput
+from tests.workloads.training.runs import PATIENCE_S, Run, notice
+from tests.workloads.training.warm import Fork, WarmRun, prepare
 from workloads.runtime.shutdown import Shutdown
 from workloads.runtime.stop import StopAgreement
 
-WINDOW_S = 15.0
-EVICT_EVERY_S = 60.0
-ENDLESS = 10_000_000
+LANES = 2
 
 
 class CountingStore:
@@ -74,18 +74,21 @@ class Stop:
     extra_steps: int
     step_s: float
     committed: bool
+    frozen: bool
+    """Whether the uploaders stood still."""
 
 
-def one_stop(folder: Path, down: Callable[[subprocess.Popen[str]], object] = notice) -> tuple[Stop, Run]:
-    """SIGTERM while every step starts an upload."""
-    run = Run(folder=folder, steps=ENDLESS, every=1)
+def one_stop(folder: Path, *, frozen: bool = False) -> Stop:
+    """SIGTERM while every step starts an upload; the worst upload in flight is one that never moves again."""
+    run = WarmRun(folder=folder, steps=ENDLESS, every=1)
     with run.started() as process:
-        run.wait_for_step(process, 20)
-        before, told = max(e["last_step"] for e in run.of("window")), time.time()
-        down(process)
-        process.wait(PATIENCE_S)
-        exit_s = time.time() - told
-    stops, windows = run.of("stop"), run.of("window")[5:]
+        run.wait_for_step(process, 8)
+        with _frozen_uploaders(process.pid) if frozen else contextlib.nullcontext():
+            before, told = max(e["last_step"] for e in run.of("window")), time.time()
+            notice(process)
+            process.wait(PATIENCE_S)
+            exit_s = time.time() - told
+    stops, windows = run.of("stop"), run.of("window")[2:]
     stopped = stops[-1] if stops else {"t": told + exit_s, "step": before}
     return Stop(
         exit_s=exit_s,
@@ -93,14 +96,8 @@ def one_stop(folder: Path, down: Callable[[subprocess.Popen[str]], object] = not
         extra_steps=stopped["step"] - before,
         step_s=statistics.median(e["seconds"] for e in windows),
         committed=any(e["step"] == stopped["step"] for e in run.of("commit")),
-    ), run
-
-
-def stop_uploaders_first(process: subprocess.Popen[str]) -> None:
-    """The worst upload in flight is one that never moves again."""
-    with _frozen_uploaders(process.pid):
-        notice(process)
-        process.wait(PATIENCE_S)
+        frozen=frozen,
+    )
 
 
 @contextlib.contextmanager
@@ -118,14 +115,29 @@ def _frozen_uploaders(agent: int) -> Iterator[None]:
 
 
 def stops(folder: Path, samples: int) -> dict[str, Any]:
-    taken = [one_stop(folder / str(n))[0] for n in range(samples)]
-    frozen = [one_stop(folder / f"frozen-{n}", stop_uploaders_first)[0] for n in range(2)]
+    """Two pods at a time on whatever cores there are: the figures are those of a busy machine."""
+    found = folder / "stops.jsonl"
+
+    def lane(number: int) -> None:
+        for n in range(number, samples + LANES, LANES):
+            stop = one_stop(folder / str(n), frozen=n >= samples)
+            with found.open("a") as file:
+                file.write(json.dumps(asdict(stop)) + "\n")
+
+    folder.mkdir()
+    prepare()
+    lanes = [Fork(partial(lane, number)) for number in range(LANES)]
+    if any([fork.wait() for fork in lanes]):
+        raise RuntimeError("a stop failed")
+    every = [Stop(**json.loads(line)) for line in found.read_text().splitlines()]
+    taken = [stop for stop in every if not stop.frozen]
     exits = sorted(stop.exit_s for stop in taken)
     return {
-        "samples": samples,
+        "samples": len(taken),
         "exit_s_median": round(statistics.median(exits), 2),
+        "exit_s_p99": round(exits[math.ceil(0.99 * len(exits)) - 1], 2),  # the worst of fewer than 100
         "exit_s_worst": round(exits[-1], 2),
-        "exit_s_frozen_uploader": round(max(stop.exit_s for stop in frozen), 2),
+        "exit_s_frozen_uploader": round(max(stop.exit_s for stop in every if stop.frozen), 2),
         "consensus_beyond_step_s_worst": round(max(s.consensus_s - s.step_s for s in taken), 3),
         "extra_steps_worst": max(stop.extra_steps for stop in taken),
         "last_step_committed": sum(stop.committed for stop in taken),
@@ -143,90 +155,22 @@ def start_parts(folder: Path, starts: int = 5) -> dict[str, float]:
     return {name: round(statistics.median(phases[name] for phases in told), 2) for name in told[0]}
 
 
-@dataclass(kw_only=True)
-class Variant:
-    name: str
-    run: Run
-    evicted: bool = True
-    false_ends: int = 0
-
-    @property
-    def kept(self) -> int:
-        """Steps done in the end, each counted once."""
-        windows = self.run.of("window")
-        return int(windows[-1]["last_step"]) if windows else 0
-
-    @property
-    def step_s(self) -> float:
-        """Its own step, so that a machine with other work to do does not decide the comparison."""
-        each = [e["seconds"] / (e["last_step"] - e["first_step"] + 1) for e in self.run.of("window")]
-        return statistics.median(each) if each else 0.0
-
-
-def goodput(folder: Path, wall_s: float) -> dict[str, Any]:
-    """Share of `wall_s` that went into steps which still counted at its end."""
-    options = {"steps": ENDLESS, "every": 50}
-    variants = [
-        Variant(name="undisturbed", run=Run(folder=folder / "undisturbed", **options), evicted=False),
-        Variant(name="holdfast", run=Run(folder=folder / "holdfast", **options)),
-        Variant(name="naive", run=Run(folder=folder / "naive", door=NAIVE, **options)),
-        Variant(name="torchrun + dcp.async_save", run=DcpRun(folder=folder / "dcp", **options)),
-    ]
-    for variant in variants:
-        _play(variant, wall_s)
-    return {
-        "wall_s": wall_s,
-        "steps": {variant.name: variant.kept for variant in variants},
-        "share": {variant.name: round(variant.kept * variant.step_s / wall_s, 3) for variant in variants},
-        "exits_with_0": {variant.name: variant.false_ends for variant in variants},
-    }
-
-
-class DcpRun(Run):
-    def command(self) -> list[str]:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        script = ["-m", "tests.bench.dcp_twin", str(self.folder / "checkpoints"), str(self.events_path)]
-        return [*torchrun, *script, str(self.steps), str(self.every)]
-
-
-def _play(variant: Variant, wall_s: float) -> None:
-    """Restart at once after every eviction, as if nobody had to wait for a machine."""
-    began = time.monotonic()
-    ends = [began + n * EVICT_EVERY_S for n in range(1, int(wall_s // EVICT_EVERY_S) + 1)] if variant.evicted else []
-    ends = [*(end for end in ends if end < began + wall_s), began + wall_s]
-    while ends:
-        with variant.run.started() as process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, ends[0] - time.monotonic()))
-            if process.poll() is None and len(ends) > 1:
-                _preempt(process)
-                variant.false_ends += process.returncode == 0
-        ends = [end for end in ends if end > time.monotonic()]
-
-
-def _preempt(process: subprocess.Popen[str]) -> None:
-    """The kubelet's way: SIGTERM to the first process, the window, SIGKILL to all."""
-    process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(WINDOW_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=30)
-    parser.add_argument("--wall", type=float, default=200.0)
-    parser.add_argument("--only", nargs="*", choices=("asking", "stops", "restart_s", "goodput"))
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--evictions", type=int, default=2)
+    parser.add_argument("--only", nargs="*", choices=("stops", "asking", "restart_s", "goodput"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
         parts: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+            "stops": (
+                "SIGTERM under uploads",
+                lambda: stops(folder / "stops", options.samples),
+            ),  # forks: no thread yet
             "asking": ("asking whether to stop", price_of_asking),
-            "stops": ("SIGTERM under uploads", lambda: stops(folder / "stops", options.samples)),
             "restart_s": ("parts of a restart, s", lambda: start_parts(folder / "starts")),
-            "goodput": ("an eviction every minute", lambda: goodput(folder / "goodput", options.wall)),
+            "goodput": ("an eviction every minute", lambda: goodput(folder / "goodput", options.evictions)),
         }
         result: dict[str, Any] = {"schema": "holdfast.bench.training/1", "load_at_start": round(os.getloadavg()[0], 1)}
         for part in options.only or parts:
@@ -240,7 +184,7 @@ def main() -> None:
 def _goals(result: dict[str, Any]) -> dict[str, bool]:
     goals: dict[str, bool] = {}
     if stopping := result.get("stops"):
-        goals["sigterm_to_exit_under_12_s"] = stopping["exit_s_worst"] < 12
+        goals["sigterm_to_exit_under_12_s_at_p99"] = stopping["samples"] >= 100 and stopping["exit_s_p99"] < 12
         goals["exit_in_window_with_a_frozen_uploader"] = stopping["exit_s_frozen_uploader"] < WINDOW_S
         goals["consensus_within_a_step_and_1_s"] = stopping["consensus_beyond_step_s_worst"] <= 1
     if asking := result.get("asking"):

@@ -8,6 +8,7 @@ for the ordinary stop, with `lead_s` as its window: a save that no Spot notice h
 import json
 import os
 import ssl
+import sys
 import threading
 import time
 import urllib.request
@@ -61,11 +62,22 @@ def keep(shutdown: Shutdown, end: float, *, lead_s: float = DEFAULT_LEAD_S) -> t
 
 
 def node_annotations(node: str) -> Mapping[str, str]:
-    """Ask the API server, with the pod's own service account; needs `get` on nodes."""
+    """Ask the API server, with the pod's own service account; needs `get` on nodes.
+
+    Without an answer the run goes on: what a surprising end costs is one checkpoint interval.
+    """
+    try:
+        return _asked(node)
+    except (OSError, KeyError) as error:  # refused, unreachable, no token, not in a cluster
+        print(f"the planned end of node {node} is unknown: {error}", file=sys.stderr)
+        return {}
+
+
+def _asked(node: str) -> Mapping[str, str]:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     request = urllib.request.Request(
         f"https://{host}:{port}/api/v1/nodes/{node}",
-        headers={"Authorization": f"Bearer {(_ACCOUNT / 'token').read_text()}"},
+        headers={"Authorization": f"Bearer {(_ACCOUNT / 'token').read_text().strip()}"},
     )
     trusted = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=trusted) as answer:

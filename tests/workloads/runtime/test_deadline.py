@@ -36,6 +36,14 @@ def test_the_node_names_the_end_where_the_environment_does_not() -> None:
     assert end({"HOLDFAST_NODE": "flex-1"}, annotated) == NOON
 
 
+def test_a_node_that_cannot_be_asked_is_no_reason_to_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert end({"HOLDFAST_NODE": "flex-1"}, deadline.node_annotations) is None
+    assert "planned end of node flex-1 is unknown" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "said"), [("2027-01-31T10:59:00Z", "has passed"), ("in seven days", "no time"), ("1800000000", "no time")]
 )

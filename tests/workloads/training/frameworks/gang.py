@@ -7,18 +7,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
-from tests.workloads.training.runs import PATIENCE_S
+from tests.workloads.training.runs import PATIENCE_S, die_with
 
 ROOT = Path(__file__).parents[4]
 
 
 class Gang:
-    def __init__(self, script: Path, *, site: Path, folder: Path, steps: int) -> None:
+    def __init__(
+        self, script: Path, *, site: Path, folder: Path, steps: int, env: Mapping[str, str] | None = None
+    ) -> None:
+        folder.mkdir(exist_ok=True)
         self._command = [sys.executable, str(script), str(folder / "ck"), str(steps), str(folder / "out")]
-        self._site, self._folder, self._starts = site, folder, 0
+        self._site, self._folder, self._starts, self._env = site, folder, 0, env or {}
 
     @staticmethod
     def python(code: str, *, path: list[Path]) -> subprocess.CompletedProcess[str]:
@@ -66,10 +70,18 @@ class Gang:
             "WORLD_SIZE": "2",
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
+            **self._env,
             **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
         }
         with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:
-            return subprocess.Popen(self._command, env=environment, stdout=out, stderr=err, start_new_session=True)
+            return subprocess.Popen(
+                self._command,
+                env=environment,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
 
     def _path(self, rank: int, stream: str) -> Path:
         return self._folder / f"start-{self._starts}-rank-{rank}.{stream}"

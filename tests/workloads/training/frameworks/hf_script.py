@@ -1,6 +1,7 @@
 """A Hugging Face run of one rank: `hf_script.py URL STEPS OUT`, with RANK and friends in the environment."""
 
 import hashlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ from torch import nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from infra.contract.telemetry import ENV_WINDOW_S
+from tests.workloads.training.frameworks.endless import compiled
 from workloads.training.frameworks.huggingface import HoldfastCallback
 
 torch.set_num_threads(1)
@@ -46,6 +49,7 @@ class Tell(TrainerCallback):
 def main(url: str, steps: int, out: Path) -> None:
     torch.manual_seed(1)
     model = Net()
+    model.body.forward = compiled(model.body.forward)
     args = TrainingArguments(
         output_dir=str(out),
         max_steps=steps,
@@ -59,7 +63,8 @@ def main(url: str, steps: int, out: Path) -> None:
         disable_tqdm=True,
         logging_strategy="no",
     )
-    callbacks = [Tell(), HoldfastCallback(url, run="hf", every=5)]
+    window_s = float(os.environ.get(ENV_WINDOW_S, "15"))
+    callbacks = [Tell(), HoldfastCallback(url, run="hf", every=4, window_s=window_s)]
     trainer = Trainer(model=model, args=args, train_dataset=Lines(), eval_dataset=Lines(), callbacks=callbacks)
     trainer.train()
     bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()

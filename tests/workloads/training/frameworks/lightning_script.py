@@ -1,6 +1,7 @@
 """A Lightning run of one rank: `lightning_script.py URL STEPS OUT`, with RANK and friends in the environment."""
 
 import hashlib
+import os
 import sys
 import time
 
@@ -9,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from infra.contract.telemetry import ENV_WINDOW_S
+from tests.workloads.training.frameworks.endless import compiled
 from workloads.training.frameworks.lightning import HoldfastCallback
 
 torch.set_num_threads(1)
@@ -46,6 +49,8 @@ class Net(pl.LightningModule):
 def main(url: str, steps: int) -> None:
     torch.manual_seed(1)
     model = Net()
+    model.body.forward = compiled(model.body.forward)
+    window_s = float(os.environ.get(ENV_WINDOW_S, "15"))
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=2,
@@ -57,7 +62,7 @@ def main(url: str, steps: int) -> None:
         logger=False,
         check_val_every_n_epoch=None,
         val_check_interval=10,
-        callbacks=[HoldfastCallback(url, run="pl", every=5)],
+        callbacks=[HoldfastCallback(url, run="pl", every=4, window_s=window_s)],
     )
     loaders = [DataLoader(Points(), batch_size=4, shuffle=shuffle, num_workers=2) for shuffle in (True, False)]
     trainer.fit(model, *loaders)
