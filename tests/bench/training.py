@@ -144,7 +144,7 @@ def stops(folder: Path, samples: int) -> dict[str, Any]:
     }
 
 
-def start_parts(folder: Path, starts: int = 5) -> dict[str, float]:
+def start_parts(folder: Path, starts: int = 4) -> dict[str, float]:
     """Median seconds of each part of a restart that restores a checkpoint."""
     run = Run(folder=folder, steps=5, every=5)
     run.complete()

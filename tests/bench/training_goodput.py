@@ -19,7 +19,7 @@ from tests.workloads.training.runs import NAIVE, Run
 
 WINDOW_S = 15.0
 EVICT_EVERY_S = 60.0
-UNDISTURBED_S = 45.0
+UNDISTURBED_S = 30.0
 ENDLESS = 10_000_000
 EVERY = 50
 

@@ -12,7 +12,10 @@ import pytest
 
 from infra.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.telemetry import ENV_DEADLINE, ENV_RUN_DIR
-from tests.workloads.training.runs import Run, children, notice, power_loss
+from tests.workloads.training.frameworks import endless
+from tests.workloads.training.frameworks.endless import ENV_ENDLESS, SAID
+from tests.workloads.training.nodes import Nodes
+from tests.workloads.training.runs import PATIENCE_S, Run, children, notice, power_loss
 from workloads.runtime.deadline import DEFAULT_LEAD_S
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
@@ -84,6 +87,17 @@ def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_win
     assert run.of("restore")[-1]["step"] in before, "no half commit is ever restored"
 
 
+def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(tmp_path: Path, undisturbed: Run) -> None:
+    nodes = Nodes(tmp_path)
+    assert nodes.ended(12, lambda pods: power_loss(pods[1])) == [75, 137], nodes.log()
+    assert nodes.ended(18, lambda pods: power_loss(pods[0])) == [137, 75], "the node where all met is lost"
+    assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], nodes.log()
+    stops = [stop for run in nodes.runs for stop in run.of("stop")]
+    assert [stop["step"] for stop in stops] == [nodes.furthest], "said once, by the rank that leads"
+    assert nodes.complete() == [0, 0], nodes.log()
+    assert {run.digest for run in nodes.runs} == {undisturbed.digest}
+
+
 def test_a_finished_run_stays_finished(undisturbed: Run) -> None:
     before = undisturbed.digest
     assert undisturbed.complete() == 0
@@ -119,12 +133,6 @@ def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path) -> None:
     assert run.of("stop")[0]["reason"] == "planned end of the node"
 
 
-def test_a_deadline_in_the_past_is_bad_input(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, env={ENV_DEADLINE: "2001-01-01T00:00:00Z"})
-    assert run.complete() == 2
-    assert "the deadline has passed" in run.log()
-
-
 def test_the_prestop_hook_stops_the_run_in_order(tmp_path: Path) -> None:
     run = Run(folder=tmp_path, steps=100_000, env={ENV_RUN_DIR: str(tmp_path / "roll")})
 
@@ -155,27 +163,46 @@ def test_a_changed_data_folder_is_bad_input(tmp_path: Path) -> None:
     assert "written with another data folder" in run.log()
 
 
+def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, ranks=1, options=("--batch", "64", "--window", "3.001"))  # 3 s are kept to leave
+    assert run.complete() == 2
+    assert "a step takes longer than the shutdown window" in run.log()
+
+
+def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path) -> None:
+    site = _with_loss(tmp_path, f"importlib.import_module('{endless.__name__}').compiled(good)")
+    env = {"PYTHONPATH": str(site), ENV_ENDLESS: "1", "PYTHONUNBUFFERED": "1"}
+    run = Run(folder=tmp_path, options=("--window", "6"), env=env)
+    with run.started() as process:
+        until = time.monotonic() + PATIENCE_S
+        while run.log().count(SAID) < run.ranks:
+            assert process.poll() is None and time.monotonic() < until, run.log()
+            time.sleep(0.02)
+        told = time.monotonic()
+        os.kill(children(process.pid)[-1], signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+    assert time.monotonic() - told < 6
+
+
 def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, steps=10, env={"PYTHONPATH": str(_broken_model(tmp_path))})
+    broken = "lambda *a: good(*a) * (1 / (calls.append(1) or len(calls) != 5 or os.environ['RANK'] != '1'))"
+    run = Run(folder=tmp_path, steps=10, env={"PYTHONPATH": str(_with_loss(tmp_path, broken))})
     assert run.complete() == 70
     assert "ZeroDivisionError" in run.log()
     assert run.of("exit")[-1]["code"] == 70
 
 
-def _broken_model(folder: Path) -> Path:
-    """A sitecustomize that makes the loss of rank 1 raise at its fifth step."""
+def _with_loss(folder: Path, loss: str) -> Path:
+    """A sitecustomize that trains with `loss`, an expression over `good`, the loss of the trainer, and `calls`."""
     (folder / "sitecustomize.py").write_text(
-        "import os, sys, importlib.abc\n"
-        "class Break(importlib.abc.MetaPathFinder):\n"
+        "import os, sys, importlib, importlib.abc\n"
+        "class Replace(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'workloads.training.trainer':\n"
         "            sys.meta_path.remove(self)\n"
         "            import workloads.training.model as model\n"
         "            good, calls = model.next_byte_loss, []\n"
-        "            def bad(logits, following):\n"
-        "                calls.append(1)\n"
-        "                return good(logits, following) * (1 / (len(calls) != 5 or os.environ['RANK'] != '1'))\n"
-        "            model.next_byte_loss = bad\n"
-        "sys.meta_path.insert(0, Break())\n"
+        f"            model.next_byte_loss = {loss}\n"
+        "sys.meta_path.insert(0, Replace())\n"
     )
     return folder

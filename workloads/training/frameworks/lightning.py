@@ -11,12 +11,15 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from workloads.training.frameworks.held import Held
-from workloads.training.frameworks.loaders import skip_batches
+from workloads.training.frameworks.loaders import shield_forked_workers, skip_batches
 
 
 class HoldfastCallback(Callback):
     def __init__(self, url: str, **options: Any) -> None:
         self._held = Held(url, **options)
+
+    def setup(self, *_: Any, **__: Any) -> None:
+        shield_forked_workers()  # before the sanity check: its workers live on until the first validation
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         kept = {"model": pl_module, "loops": trainer.fit_loop}

@@ -83,6 +83,9 @@ class Gang:
                 preexec_fn=partial(die_with, os.getpid()),
             )
 
+    def errors(self) -> str:
+        return "\n".join(self._log(rank, "err") for rank in range(2))
+
     def _path(self, rank: int, stream: str) -> Path:
         return self._folder / f"start-{self._starts}-rank-{rank}.{stream}"
 

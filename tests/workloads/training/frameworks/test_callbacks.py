@@ -56,7 +56,7 @@ def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
     tmp_path: Path, site: Path, undisturbed: Callable[[str], str], script: str, after: str, done: int
 ) -> None:
     gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS)
-    assert gang.notice_on_rank_1(after=after) == [143, 143]
+    assert gang.notice_on_rank_1(after=after) == [143, 143], gang.errors()
     said = gang.complete()
     first = int(next(line for line in said if line.startswith("step ")).removeprefix("step "))
     assert first > done, "the resume begins after the last checkpoint, in mid-epoch"
@@ -69,7 +69,8 @@ def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_wind
     tmp_path: Path, site: Path, script: str
 ) -> None:
     env = {ENV_ENDLESS: "1", ENV_WINDOW_S: "5"}
-    assert Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS, env=env).notice_on_rank_1(SAID) == [143, 143]
+    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS, env=env)
+    assert gang.notice_on_rank_1(SAID) == [143, 143], gang.errors()
 
 
 @pytest.mark.parametrize("callback", MODULES, ids=lambda path: path.stem)

@@ -1,0 +1,44 @@
+"""What podFailurePolicy reads: bad input ends the door with a code that is never retried, before any rank starts."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from infra.contract.errors import run_door
+from infra.contract.lifecycle import FATAL_EXIT_CODES
+from infra.contract.telemetry import ENV_DEADLINE
+from workloads.training.cli import app
+
+
+def ended(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        run_door(lambda: app(["run", *arguments]))
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--ranks", "3"), "batch 16 over 3 ranks"),
+        (("--nodes", "2"), "several nodes need a meeting place"),
+        (("--window", "2"), "window leaves no time"),
+        (("--run", "../up"), "run name"),
+        (("--stpes", "3"), "--stpes"),
+        (("--steps", "many"), "--steps"),
+        (("positional",), "positional"),
+    ],
+)
+def test_bad_arguments_are_a_bug_to_a_job(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(*arguments) in FATAL_EXIT_CODES
+    assert said in capsys.readouterr().err
+
+
+def test_a_deadline_in_the_past_is_a_bug_to_a_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ENV_DEADLINE, datetime(2001, 1, 1, tzinfo=UTC).isoformat())
+    assert ended() in FATAL_EXIT_CODES
+    assert "the deadline has passed" in capsys.readouterr().err
