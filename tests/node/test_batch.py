@@ -3,6 +3,7 @@
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.cluster.sim.runnable import Here
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from tests.node.lab.config import IMAGE
-from tests.node.lab.lab import Lab
+from tests.node.lab.lab import Lab, Machine
 from tests.tools.build import TOOLS
 from workloads.jobs.api import Object
 from workloads.jobs.view import exit_code
@@ -35,10 +36,20 @@ def folder(lab: Lab) -> Iterator[Path]:
     yield made
 
 
-def drain(lab: Lab, node: str) -> None:
-    kubectl = [TOOLS["kubectl"].binary, "--kubeconfig", lab.plane.kubeconfig("admin"), "drain", node]
+@contextmanager
+def preempted(lab: Lab, machine: Machine) -> Iterator[None]:
+    assert lab.preempt(machine), "the kubelet gave its lock back within the window"
+    yield
+
+
+@contextmanager
+def drained(lab: Lab, machine: Machine) -> Iterator[None]:
+    """While `kubectl drain` runs: it ends when its pods are gone, and with them what they ended with."""
+    kubectl = [TOOLS["kubectl"].binary, "--kubeconfig", lab.plane.kubeconfig("admin"), "drain", machine.name]
     options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={LIMIT_S}s"]
-    subprocess.run([*map(str, kubectl), *options], check=True, timeout=LIMIT_S)
+    with subprocess.Popen([*map(str, kubectl), *options]) as command:
+        yield
+        assert command.wait(LIMIT_S) == 0
 
 
 def only_pod(world: World, old: set[str]) -> Object:
@@ -64,12 +75,12 @@ def test_every_item_is_stored_once_through_a_node_shutdown_and_a_drain(
         world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
         seen: set[str] = set()
         causes: list[str] = []
-        for node, take in (("spot-b", lab.preempt), ("spot-c", lambda old: drain(lab, old.name))):
+        for node, take in (("spot-b", preempted), ("spot-c", drained)):
             pod, before = only_pod(world, seen), stored(log)
             until("it stores items", lambda known=before: stored(log) > known, LIMIT_S)
             lab.boot(node, spot)
-            take(machine)
-            ended = until("the worker has ended", lambda gone=pod: terminal(world, gone), LIMIT_S)
+            with take(lab, machine):
+                ended = until("the worker has ended", lambda gone=pod: terminal(world, gone), LIMIT_S)
             causes.append(disruption(ended))
             assert exit_code(ended) == EXIT_PREEMPTED
             machine = lab.machines[node]
