@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.workloads.drill.by_hand import silent, unheard
 from tests.workloads.drill.rig import JOB, Way, target
 from workloads.drill.catalogue import find
 from workloads.drill.conduct import Conductor
+from workloads.drill.plan import Drill
+from workloads.drill.targets.gce import Instance, VmTaker
 from workloads.drill.targets.takers import TAINT, Tainter
 from workloads.drill.verdict import Word
 from workloads.jobs.api import Object
@@ -149,3 +152,36 @@ def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> N
     record = QUIET.conduct(drill, target(work.api, work, drill, Tainter(work.api)))
     assert (record.word, record.fail_step) == (Word.STOPPED, "targets")
     assert "runs there too" in record.why
+
+
+@dataclass
+class StandIn:
+    """Compute Engine, played: a maintenance event takes the simulated node of the VM's name."""
+
+    world: World
+    hit: list[Instance] = field(default_factory=list)
+
+    def simulate_maintenance(self, instance: Instance) -> None:
+        self.hit.append(instance)
+        self.world.preempt([instance.name])
+
+    def delete(self, instance: Instance) -> None:
+        raise AssertionError("nobody asked for a deletion")
+
+
+def test_a_gke_drill_takes_the_vm_under_one_node_of_the_named_project(work: World) -> None:
+    for name in work.nodes:
+        project = "theirs" if name.endswith("-0") else "ours"
+        work.api.merge(f"{NODES}/{name}", {"spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}})
+    compute = StandIn(work)
+    drill = find("gke-maintenance")
+    asked: list[str] = []
+
+    def agree(_drill: Drill, victims: Sequence[str]) -> None:
+        asked.extend(victims)
+
+    conductor = replace(QUIET, agree=agree)
+    record = conductor.conduct(drill, target(work.api, work, drill, VmTaker(work.api, compute, "ours", drill.fault)))
+    assert record.word is Word.HELD, record.why
+    (vm,) = compute.hit
+    assert (vm.project, asked) == ("ours", [f"node/{vm.name}"])

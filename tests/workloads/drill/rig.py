@@ -84,6 +84,7 @@ def simulated(spot: Pool, pods: int = PODS, spare: int = SPARE) -> Generator[Wor
         world.create()
         world.add_nodes(spot, pods + spare)
         world.create_job(JOB, world.job_spec(spot, pods))
+        world.wait_running(pods)
         yield world
     finally:
         manager.delete()
@@ -107,6 +108,7 @@ def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
             *("--events", folder / "events.jsonl", "--window", DEFAULT_WINDOW.pod_s),
         ]
         world.create_job(JOB, pods.job(pods.python(spot, [str(word) for word in words], folder)))
+        world.wait_running(1)
         yield lab, world
     finally:
         lab.close()

@@ -73,8 +73,8 @@ def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
 
 
 def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
-    never = SteadyState(bound=at_least("stored_items", 10**9), within_s=0)
-    drill = replace(find("batch-power-loss"), steady_state=never)
+    never = SteadyState(bound=at_least("commits", 10**9), within_s=0)
+    drill = replace(find("trainer-notice"), steady_state=never)
     player = Player(out=tmp_path, build=local, conductor=lambda last: Conductor(say=unheard), quiet=True)
     code, told = player.play([drill])
     (journal,) = told["drills"]
