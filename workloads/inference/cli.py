@@ -56,10 +56,11 @@ def migrate(database: Database = "") -> None:
 @app.command()
 def enqueue(
     job: Job,
-    source: Annotated[str, typer.Option(help="Folder, .csv, .jsonl or .parquet file, or gs://BUCKET/PREFIX.")],
+    source: Annotated[str, typer.Option(help="Folder, .csv, .jsonl or .parquet file, or gs://BUCKET/FOLDER.")],
     pattern: Annotated[str, typer.Option(help="Files of a folder to take.")] = "*",
     id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
     body_column: Annotated[str, typer.Option(help="Column with its content; else the whole row.")] = "",
+    deadline: Annotated[str, typer.Option(help="When it must be done (RFC 3339); decides the replicas wanted.")] = "",
     database: Database = "",
     topic: Topic = "",
     subscription: Subscription = "",
@@ -67,13 +68,14 @@ def enqueue(
 ) -> None:
     """Queue every item of a source, once however often this runs."""
     from workloads.inference.items import checked_job
+    from workloads.inference.jobs import deadline_of
     from workloads.inference.progress import counting
     from workloads.inference.run import enqueue_source
     from workloads.inference.sources import items_of
 
     items = items_of(checked_job(job), source, pattern=pattern, id_column=id_column, body_column=body_column)
     with counting("enqueue") as progress:
-        done = enqueue_source(database, job, items, _broker(topic, subscription), progress)
+        done = enqueue_source(database, job, items, _broker(topic, subscription), progress, deadline_of(deadline))
     if as_json:
         print(json.dumps({"schema": "holdfast.batch-enqueue/1", "job": job, **done}))
     print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m workloads batch run {job}", file=sys.stderr)
@@ -83,7 +85,8 @@ def enqueue(
 def run(
     job: Job,
     database: Database = "",
-    predictor: Annotated[str, typer.Option(help="gpt or entropy.")] = "gpt",
+    predictor: Annotated[str, typer.Option(help="gpt, hf, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
+    model: Annotated[str, typer.Option(help="Folder of a Hugging Face model (hf).")] = "",
     checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
     run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is used.")] = "",
     events: Annotated[Path | None, typer.Option(help="File for event lines.")] = None,
@@ -91,6 +94,7 @@ def run(
         DEFAULT_WINDOW.pod_s
     ),
     micro_batch: Annotated[int, typer.Option(help="Items predicted and committed together.")] = 32,
+    overlap: Annotated[bool, typer.Option(help="Predict while the last micro-batch is committed.")] = True,
     lease: Annotated[float, typer.Option(help="Seconds until a killed worker's items come back.")] = 10.0,
     max_failures: Annotated[int, typer.Option(help="Processing errors of an item before it is dead.")] = 3,
     topic: Topic = "",
@@ -99,16 +103,17 @@ def run(
     recompute: Annotated[bool, typer.Option(help="Do all items again under this configuration.")] = False,
 ) -> None:
     """Work until the job is drained (exit 0) or SIGTERM asks to leave (exit 143)."""
+    from workloads.inference.predictor_spec import PredictorSpec
     from workloads.inference.run import Launch, run_worker
     from workloads.inference.settings import WorkerSettings
 
-    settings = WorkerSettings(micro_batch=micro_batch, lease_s=lease, window_s=window, max_failures=max_failures)
+    settings = WorkerSettings(
+        micro_batch=micro_batch, overlap=overlap, lease_s=lease, window_s=window, max_failures=max_failures
+    )
     launch = Launch(
         job=job,
         database=database,
-        predictor=predictor,
-        checkpoints=checkpoints,
-        run=run_name,
+        predictor=PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name),
         events=events,
         settings=settings,
         recompute=recompute,

@@ -94,9 +94,13 @@ def _drop_rights(connection: Connection) -> None:
 
 
 def retried(
-    operation: Callable[[], _T], *, give_up: Callable[[], bool], sleep: Callable[[float], object] = time.sleep
+    operation: Callable[[], _T],
+    *,
+    give_up: Callable[[], bool],
+    tell: Callable[[Exception], None],
+    sleep: Callable[[float], object] = time.sleep,
 ) -> _T:
-    """Run until it works; transient errors wait 0.05 to 2 s in between, until `give_up()` says so."""
+    """Run until it works; transient errors are told and wait 0.05 to 2 s in between, until `give_up()` says so."""
     delay_s = 0.05
     while True:
         try:
@@ -104,6 +108,7 @@ def retried(
         except TRANSIENT as error:
             if isinstance(error, psycopg.Error):
                 _raise_if_hopeless(error)
+            tell(error)
             if give_up():
                 raise
         sleep(delay_s * random.uniform(0.5, 1.0))
@@ -116,12 +121,13 @@ def _raise_if_hopeless(error: psycopg.Error) -> None:
     text = str(error)
     refused = "password authentication failed" in text or "no password supplied" in text
     unknown = "does not exist" in text and ("role" in text or "database" in text)
+    unknown = unknown or ("definition of service" in text and "not found" in text)
     if state.startswith(_HOPELESS) or refused or unknown or "no pg_hba.conf entry" in text:
         raise InputError(
             "the database refuses this user",
             got=_first_line(error),
             allowed="a user with the role " + WORKER_ROLE,
-            fix="correct user, password or database name; retrying does not help",
+            fix="correct user, password, database or service name; retrying does not help",
         ) from None
 
 

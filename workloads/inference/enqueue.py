@@ -5,7 +5,9 @@ goes when the queue has taken the item. Killed in between, the next run publishe
 holds; at worst an item is published twice, which the worker computes once.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from psycopg import Connection
@@ -17,6 +19,7 @@ from workloads.inference.queue import Queue
 
 CHUNK_ITEMS = 1000
 CHUNK_BYTES = 8 * 1024 * 1024
+AHEAD = 3
 
 _REGISTER = """
 WITH fresh AS (
@@ -56,9 +59,10 @@ class Enqueued:
 def enqueue(
     connection: Connection, queue: Queue, job: str, items: Iterable[Item], progress: Callable[[int], None]
 ) -> Enqueued:
+    """Of a job that may be new; `jobs.register` gives one a deadline."""
     jobs.register(connection, job)
     seen = new = published = 0
-    for chunk in chunks(items):
+    for chunk in ahead(chunks(items)):
         new += _register(connection, job, chunk)
         published += publish_outbox(connection, queue, job)
         seen += len(chunk)
@@ -95,6 +99,15 @@ def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def ahead(chunks: Iterator[list[Item]]) -> Iterator[list[Item]]:
+    """The source is read by a thread of its own while the chunk before is registered."""
+    with ThreadPoolExecutor(1, thread_name_prefix="source") as reader:
+        coming = deque(reader.submit(next, chunks, None) for _ in range(AHEAD))
+        while (chunk := coming.popleft().result()) is not None:
+            coming.append(reader.submit(next, chunks, None))
+            yield chunk
 
 
 def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:

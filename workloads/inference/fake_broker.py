@@ -97,7 +97,7 @@ class FakeBroker:
 
     def _take(self, topic: str, limit: int) -> list[types.ReceivedMessage]:
         now = self.clock()
-        due = [m for m in self._messages[topic].values() if m.visible_at <= now][:limit]
+        due = list(itertools.islice((m for m in self._messages[topic].values() if m.visible_at <= now), limit))
         return [self._deliver(message, now) for message in due if not self._given_up(topic, message)]
 
     def _deliver(self, message: _Message, now: float) -> types.ReceivedMessage:
@@ -116,9 +116,9 @@ class FakeBroker:
 
     def _held(self, request: dict[str, Any]) -> list[_Message]:
         """Messages whose newest delivery has one of these ids and whose lease has not ended."""
-        wanted, now = set(request["ack_ids"]), self.clock()
-        messages = self._messages[request["subscription"]].values()
-        return [m for m in messages if m.ack_id in wanted and m.visible_at > now]
+        now, messages = self.clock(), self._messages[request["subscription"]]
+        named = ((ack_id, messages.get(ack_id.partition(":")[0])) for ack_id in request["ack_ids"])
+        return [m for ack_id, m in named if m is not None and m.ack_id == ack_id and m.visible_at > now]
 
     def _require_available(self) -> None:
         if self.unavailable:

@@ -122,4 +122,4 @@ class Feeder:
             self._patiently(lambda: self._queue.ack(finished))
 
     def _patiently(self, operation: Callable[[], _T]) -> _T:
-        return retried(operation, give_up=lambda: self._shutdown.requested)
+        return retried(operation, give_up=lambda: self._shutdown.requested, tell=self._report.trouble)

@@ -6,6 +6,7 @@ A job is computed under one configuration: its first worker pins the fingerprint
 import hashlib
 import json
 from collections.abc import Mapping
+from datetime import datetime
 
 from psycopg import Connection
 
@@ -19,9 +20,29 @@ def fingerprint(configuration: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def register(connection: Connection, job: str) -> None:
+def register(connection: Connection, job: str, deadline: datetime | None = None) -> None:
+    """Make the job where it is new; a deadline, where given, replaces an earlier one."""
     with connection.transaction():
-        connection.execute("INSERT INTO holdfast.job (job) VALUES (%s) ON CONFLICT DO NOTHING", (checked_job(job),))
+        connection.execute(
+            "INSERT INTO holdfast.job AS j (job, deadline) VALUES (%s, %s)"
+            " ON CONFLICT (job) DO UPDATE SET deadline = coalesce(excluded.deadline, j.deadline)",
+            (checked_job(job), deadline),
+        )
+
+
+def deadline_of(text: str) -> datetime | None:
+    """RFC 3339 with an offset, as in HOLDFAST_DEADLINE; empty: none."""
+    if not text:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise InputError(
+            "the deadline cannot be read", got=text[:60], allowed="such as 2026-11-22T06:00:00Z", fix="write it so"
+        )
+    return when
 
 
 def require(connection: Connection, job: str) -> int:

@@ -14,8 +14,10 @@ from workloads.inference.queue import Lease, Queue
 class LeaseKeeper:
     """Deliveries by item: a publisher's duplicate of an item in hand is acked with it, computed once."""
 
-    def __init__(self, queue: Queue, *, lease_s: float, beat: Callable[[], None]) -> None:
-        self._queue, self._lease_s, self._beat = queue, lease_s, beat
+    def __init__(
+        self, queue: Queue, *, lease_s: float, beat: Callable[[], None], tell: Callable[[Exception], None]
+    ) -> None:
+        self._queue, self._lease_s, self._beat, self._tell = queue, lease_s, beat, tell
         self._held: dict[str, list[Lease]] = {}
         self._changed = threading.Condition()
         self._ended = threading.Event()
@@ -64,5 +66,5 @@ class LeaseKeeper:
                 if held:
                     self._queue.extend(held, self._lease_s)
                 self._beat()
-            except TRANSIENT:
-                continue  # the queue is away; what expires meanwhile is fenced
+            except TRANSIENT as error:
+                self._tell(error)  # and go on: what expires meanwhile is fenced

@@ -16,6 +16,22 @@ class PredictorBroken(RuntimeError):
     """The device or the model, not an item, is at fault: leave, and let another node try."""
 
 
+class ProcessDied(RuntimeError):
+    """The predicting process ended, or did not answer in time: an item's fault, or the device's."""
+
+
+class LoaderFailed(RuntimeError):
+    """load() raised what nobody expects: a bug, which another node would meet too."""
+
+
+class ItemFault(Exception):
+    """An exception of the predictor, told by the process in which it was raised."""
+
+    def __init__(self, error_class: str, message: str) -> None:
+        self.error_class = error_class
+        super().__init__(message)
+
+
 class Predictor(Protocol):
     @property
     def configuration(self) -> Mapping[str, object]:

@@ -31,6 +31,8 @@ class Claim:
 
     item: str
     fence: int
+    failures: int = field(default=0, compare=False)
+    """Of its processing, so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,10 +21,11 @@ FROM (SELECT DISTINCT unnest(%(items)s::text[]) AS item ORDER BY 1) AS i
 ON CONFLICT (job, item, fingerprint) DO UPDATE
 SET status = 'held', fence = excluded.fence, worker = excluded.worker, claims = r.claims + 1, updated_at = now()
 WHERE r.status IN ('held', 'waiting')
-RETURNING r.item, r.fence
+RETURNING r.item, r.fence, r.failures
 """
 
 _STORE = """
+WITH stored AS (
 INSERT INTO holdfast.result AS r (job, item, fingerprint, status, fence, worker, value)
 SELECT %(job)s, v.item, %(fingerprint)s, 'done', v.fence, %(worker)s, v.value::jsonb
 FROM (SELECT * FROM unnest(%(items)s::text[], %(fences)s::bigint[], %(values)s::text[]) AS u(item, fence, value)
@@ -33,6 +34,12 @@ ON CONFLICT (job, item, fingerprint) DO UPDATE
 SET status = 'done', value = excluded.value, updated_at = now()
 WHERE r.fence = excluded.fence AND r.worker = excluded.worker AND r.status = 'held'
 RETURNING r.item
+), counted AS (
+INSERT INTO holdfast.worker AS w (worker, job, fingerprint, done)
+SELECT %(worker)s, %(job)s, %(fingerprint)s, count(*) FROM stored
+ON CONFLICT (worker) DO UPDATE SET done = w.done + excluded.done
+)
+SELECT item FROM stored
 """
 
 _FAIL = """
@@ -73,6 +80,11 @@ SELECT item FROM holdfast.result
 WHERE job = %(job)s AND fingerprint = %(fingerprint)s AND item = ANY(%(items)s) AND status = 'done'
 """
 
+# The workers' own counts first: they cost nothing. What they say is then counted out, once.
+_MAY_BE_DRAINED = """
+SELECT backlog_items = 0 FROM holdfast.job_scaling WHERE job = %(job)s
+"""
+
 _DRAINED = """
 SELECT (SELECT total FROM holdfast.job WHERE job = %(job)s)
     <= (SELECT count(*) FROM holdfast.result
@@ -90,7 +102,7 @@ class PostgresResults:
     def claim(self, items: Sequence[str]) -> dict[str, Claim]:
         with self._pool.connection() as connection:
             rows = connection.execute(_CLAIM, {**self._key, "items": list(items)}).fetchall()
-        return {item: Claim(item=item, fence=fence) for item, fence in rows}
+        return {item: Claim(item=item, fence=fence, failures=failures) for item, fence, failures in rows}
 
     def store(self, values: Mapping[Claim, str]) -> Stored:
         items = [claim.item for claim in values]
@@ -140,14 +152,16 @@ class PostgresResults:
     def beat(self) -> None:
         with self._pool.connection() as connection:
             connection.execute(
-                "INSERT INTO holdfast.worker (worker, job) VALUES (%(worker)s, %(job)s)"
+                "INSERT INTO holdfast.worker (worker, job, fingerprint) VALUES (%(worker)s, %(job)s, %(fingerprint)s)"
                 " ON CONFLICT (worker) DO UPDATE SET seen_at = now()",
                 self._key,
             )
 
     def drained(self) -> bool:
         with self._pool.connection() as connection:
-            row = connection.execute(_DRAINED, self._key).fetchone()
+            row = connection.execute(_MAY_BE_DRAINED, self._key).fetchone()
+            if row and row[0]:
+                row = connection.execute(_DRAINED, self._key).fetchone()
         return bool(row and row[0])
 
     def end(self, how: str) -> None:

@@ -2,23 +2,24 @@
 
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from infra.contract.errors import InputError
-from infra.contract.lifecycle import EXIT_PREEMPTED
+from infra.contract.lifecycle import EXIT_BUG, EXIT_PREEMPTED
 from infra.contract.telemetry import KIND_BATCH
 from workloads.inference import jobs, schema
 from workloads.inference.connect import TRANSIENT, connect, database_uri, open_pool
 from workloads.inference.enqueue import enqueue, publish_outbox
 from workloads.inference.items import Item
-from workloads.inference.predictors import ByteEntropy, Predictor
+from workloads.inference.predictor_proxy import ProcessPredictor
+from workloads.inference.predictor_spec import PredictorSpec
+from workloads.inference.predictors import LoaderFailed, Predictor, PredictorBroken
 from workloads.inference.queue import Queue
 from workloads.inference.queue_postgres import PostgresQueue
 from workloads.inference.redrive import redrive
@@ -34,9 +35,7 @@ from workloads.runtime.shutdown import Shutdown, of_process
 class Launch:
     job: str
     database: str
-    predictor: str
-    checkpoints: str
-    run: str
+    predictor: PredictorSpec
     events: Path | None
     settings: WorkerSettings
     recompute: bool
@@ -53,11 +52,17 @@ class Broker:
 
 
 def enqueue_source(
-    database: str, job: str, items: Iterable[Item], broker: Broker | None, progress: Callable[[int], None]
+    database: str,
+    job: str,
+    items: Iterable[Item],
+    broker: Broker | None,
+    progress: Callable[[int], None],
+    deadline: datetime | None = None,
 ) -> dict[str, int]:
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
+        jobs.register(connection, job, deadline)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             done = enqueue(connection, queue, job, items, progress)
     return asdict(done)
@@ -108,9 +113,14 @@ def run_worker(launch: Launch) -> int:
     shutdown = of_process()  # first, so that a notice during the slow start is heard
     uri = database_uri(launch.database)
     with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
-        predictor, fingerprint = _loaded(launch, uri)
+        try:
+            predictor, fingerprint = _loaded(launch, uri)
+        except (PredictorBroken, LoaderFailed) as error:
+            print(f"the model cannot be loaded: {error}", file=sys.stderr)
+            return EXIT_DEVICE_LOST if isinstance(error, PredictorBroken) else EXIT_BUG
         events.emit("start", rank=0, world_size=1, attempt=0)
-        code = _work(launch, uri, predictor, fingerprint, shutdown, events)
+        with closing(predictor):
+            code = _work(launch, uri, predictor, fingerprint, shutdown, events)
         events.emit("exit", code=code, step=0)
     return code
 
@@ -147,32 +157,14 @@ def _work(
         return EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
 
 
-def _loaded(launch: Launch, uri: str) -> tuple[Predictor, str]:
+def _loaded(launch: Launch, uri: str) -> tuple[ProcessPredictor, str]:
     with connect(uri) as connection:
         schema.require_current(connection)
         jobs.require(connection, launch.job)
-        predictor = _predictor(launch, jobs.pinned_configuration(connection, launch.job))
+        pinned = {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)
+        spec = replace(launch.predictor, pinned=pinned)
+        predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s)
         # Loaded first: a model that does not fit must not become the job's configuration.
         predictor.load()
         fingerprint = jobs.pin(connection, launch.job, predictor.configuration, recompute=launch.recompute)
     return predictor, fingerprint
-
-
-def _predictor(launch: Launch, pinned: Mapping[str, Any]) -> Predictor:
-    if launch.predictor == "entropy":
-        return ByteEntropy()
-    if launch.predictor != "gpt":
-        raise InputError(
-            "the predictor is unknown", got=launch.predictor, allowed="gpt, entropy", fix="give another --predictor"
-        )
-    if not launch.checkpoints:
-        raise InputError(
-            "the predictor needs a model",
-            got="no --checkpoints",
-            allowed="the URL that the training writes to",
-            fix="give --checkpoints, or --predictor entropy",
-        )
-    from workloads.inference.gpt import GptLoss
-    from workloads.inference.model_source import load_model
-
-    return GptLoss(load_model(launch.checkpoints, launch.run, {} if launch.recompute else pinned))

@@ -9,7 +9,9 @@ from infra.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
     micro_batch: int = 32
-    """Items predicted, committed and acked together: what a kill costs at most, beside the one being committed."""
+    """Items predicted, committed and acked together."""
+    overlap: bool = True
+    """Predict one micro-batch while the one before is committed: a kill then costs two at most, else one."""
     longest_batch_s: float = 1.0
     """A micro-batch is made smaller until its prediction lasts no longer: a drain waits for one."""
     fill_s: float = 0.05
@@ -22,6 +24,10 @@ class WorkerSettings:
     """What the pool grants after the notice."""
     max_failures: int = 3
     """Processing failures of one item before it is dead. Evictions never count."""
+    predict_timeout_s: float = 300.0
+    """A micro-batch that takes longer is ended; its items are then tried in halves, the guilty one counted."""
+    settle_s: float = 1.0
+    """When the predicting process dies: whoever is still here after this was not evicted with it."""
     retry_delay_s: float = 1.0
     """A failed item waits this long for each failure so far: what failed for a moment gets a chance."""
 

@@ -1,19 +1,25 @@
-"""Where items come from: a folder, a file of rows, a bucket prefix. Lazily, so that millions need no memory."""
+"""Where items come from: a folder, a file of rows, a folder of a bucket. Lazily, so that millions need no memory.
+
+Files and objects are read in parallel, a window at a time. Rows are parsed one after the other, by a thread that
+is a few chunks ahead of the database (enqueue): registering costs more than parsing.
+"""
 
 import csv
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from infra.contract.errors import InputError
-from workloads.inference.items import MAX_BODY_BYTES, Item, checked_item, require_size
+from workloads.inference.items import MAX_BODY_BYTES, Item, checked_item, require_name, require_size
 
 GCS = "gs://"
 _ROW_FILES = (".csv", ".jsonl", ".ndjson", ".parquet")
 _PARALLEL = 16
+_T = TypeVar("_T")
 
 
 def items_of(job: str, source: str, *, pattern: str, id_column: str, body_column: str) -> Iterator[Item]:
@@ -28,19 +34,20 @@ def items_of(job: str, source: str, *, pattern: str, id_column: str, body_column
     raise InputError(
         "the source cannot be read",
         got=source,
-        allowed=f"a folder, a file ending in {', '.join(_ROW_FILES)}, or gs://BUCKET/PREFIX",
+        allowed=f"a folder, a file ending in {', '.join(_ROW_FILES)}, or gs://BUCKET/FOLDER",
         fix="check --source",
     )
 
 
 def folder_items(job: str, root: Path, pattern: str = "*") -> Iterator[Item]:
     """Every file below `root` whose name matches, in the order of paths; its id is its path below `root`."""
-    for path in _walk(root, pattern):
-        # A link could lead out of the folder: what it names was not given to us.
-        if path.is_symlink() or not path.is_file():
-            continue
+
+    def read(path: Path) -> Item:
         require_size(path.name, path.stat().st_size, source=path)  # before it is read
-        yield checked_item(job, path.relative_to(root).as_posix(), path.read_bytes(), source=path)
+        return checked_item(job, path.relative_to(root).as_posix(), path.read_bytes(), source=path)
+
+    # A link could lead out of the folder: what it names was not given to us.
+    return _in_parallel(read, (p for p in _walk(root, pattern) if p.is_file() and not p.is_symlink()))
 
 
 def _walk(folder: Path, pattern: str) -> Iterator[Path]:
@@ -114,20 +121,45 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, object]]:
 
 
 def bucket_items(job: str, url: str) -> Iterator[Item]:
-    """Every object below the prefix, read in parallel, in the order of names; its id is its name below it."""
+    """Every object below gs://BUCKET/FOLDER, in the order of names; its id is its name below it."""
+    from google.api_core import exceptions
     from google.cloud import storage
 
-    name, _, prefix = url.removeprefix(GCS).partition("/")
+    name, _, folder = url.removeprefix(GCS).partition("/")
+    # With its slash: docs must not take in docs-of-somebody-else.
+    prefix = folder.rstrip("/") + "/" if folder else ""
     bucket = storage.Client().bucket(name)
 
     def read(blob: storage.Blob) -> Item:
         object_name = str(blob.name)
+        require_name(object_name.removeprefix(prefix), source=url)
+        _require_no_dot_segments(object_name)
         require_size(object_name, blob.size or 0, source=url)
-        below = object_name.removeprefix(prefix).lstrip("/") or object_name
-        return checked_item(job, below, blob.download_as_bytes(), source=url)
+        return checked_item(job, object_name.removeprefix(prefix), blob.download_as_bytes(), source=url)
 
     blobs: Iterable[storage.Blob] = (b for b in bucket.list_blobs(prefix=prefix) if not str(b.name).endswith("/"))
+    try:
+        yield from _in_parallel(read, blobs)
+    except (exceptions.NotFound, exceptions.Forbidden) as error:
+        raise InputError(
+            "the bucket cannot be read",
+            got=f"{url}: {error.message[:200]}",
+            allowed="a bucket that this identity may list and read (roles/storage.objectViewer)",
+            fix="check --source, and who runs this",
+        ) from None
+
+
+def _require_no_dot_segments(name: str) -> None:
+    """The client puts the name into a URL and its HTTP library resolves "..": another object would be read."""
+    if {".", ".."} & set(name.split("/")):
+        raise InputError(
+            "an object's name has dot segments", got=name[:80], allowed="no part that is '.' or '..'", fix="rename it"
+        )
+
+
+def _in_parallel(read: Callable[[_T], Item], names: Iterable[_T]) -> Iterator[Item]:
+    """A window at a time: map() over everything would list and read it all at once."""
+    names = iter(names)
     with ThreadPoolExecutor(_PARALLEL) as threads:
-        # A window at a time: map() over a whole bucket would list and read it all at once.
-        while window := list(itertools.islice(blobs, 4 * _PARALLEL)):
+        while window := list(itertools.islice(names, 4 * _PARALLEL)):
             yield from threads.map(read, window)

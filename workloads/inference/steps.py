@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from enum import StrEnum
 
+from workloads.inference.queue import QueueUnavailable
 from workloads.runtime.events import EventLog
 
 
@@ -23,3 +24,8 @@ class Report:
     def __init__(self, events: EventLog, at: Callable[[Step], None] = _pass) -> None:
         self.at = at
         self.emit = events.emit
+
+    def trouble(self, error: Exception) -> None:
+        """A call that failed and is tried again; counts against no item."""
+        source = "queue" if isinstance(error, QueueUnavailable) else "database"
+        self.emit("item_failed", item=None, error_class=source, failures=0)

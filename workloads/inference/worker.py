@@ -7,6 +7,7 @@ The feeder's thread pulls and claims, the caller's own predicts (devices want th
 writer's commits and acks, and the lease keeper's keeps alive what is in hand.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +20,10 @@ from workloads.inference.pace import Pace
 from workloads.inference.predictors import Predictor, PredictorBroken
 from workloads.inference.queue import Queue
 from workloads.inference.redact import redacted
-from workloads.inference.results import Claim, Failure, Results, encode_value
+from workloads.inference.results import Results
 from workloads.inference.settings import WorkerSettings
 from workloads.inference.steps import Report, Step
+from workloads.inference.triage import Triage
 from workloads.inference.writer import Outcome, Writer
 from workloads.runtime.shutdown import Shutdown, leave_now
 
@@ -41,9 +43,10 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pace, self._clock = Pace(most=settings.micro_batch, longest_s=settings.longest_batch_s), clock
-        self._queue, self._results, self._predictor = queue, results, predictor
+        self._queue, self._results = queue, results
+        self._triage = Triage(predictor, shutdown, settle_s=settings.settle_s)
         self._settings, self._shutdown, self._report = settings, shutdown, report
-        self._keeper = LeaseKeeper(queue, lease_s=settings.lease_s, beat=results.beat)
+        self._keeper = LeaseKeeper(queue, lease_s=settings.lease_s, beat=results.beat, tell=report.trouble)
         self._feeder = Feeder(
             queue=queue,
             results=results,
@@ -65,6 +68,8 @@ class Worker:
 
     def run(self) -> int:
         """Until the job is drained or a stop is asked for; the exit code says which."""
+        # The interpreter's default lets the feeder and the writer keep the predictor waiting for 5 ms at a time.
+        sys.setswitchinterval(0.0005)
         self._results.beat()
         threading.Thread(target=self._abandon_when_late, name="abandon", daemon=True).start()
         for part in (self._keeper, self._feeder, self._writer):
@@ -73,10 +78,11 @@ class Worker:
             while batch := self._feeder.take():
                 self._writer.put(self._predict(batch))
         except PredictorBroken as broken:
-            self._report.emit("stop", step=0, reason=str(broken))
+            preempted = self._shutdown.requested
+            self._report.emit("stop", step=0, reason=redacted(str(broken)))
             self._shutdown.request("predictor broken")
-            self._drain("failed")
-            return EXIT_DEVICE_LOST
+            self._drain("preempted" if preempted else "failed")
+            return EXIT_PREEMPTED if preempted else EXIT_DEVICE_LOST
         except BaseException:
             self._give_back_late()
             raise
@@ -129,35 +135,8 @@ class Worker:
 
     def _predict(self, batch: Sequence[Work]) -> Outcome:
         self._report.at(Step.PREDICTING)
-        values: dict[Claim, str] = {}
-        failures: list[Failure] = []
         began = self._clock()
-        self._halve_until_known(batch, values, failures)
+        outcome = self._triage.predict(batch)
         self._pace.learn(len(batch), self._clock() - began)
         self._report.at(Step.PREDICTED)
-        return Outcome(values=values, failures=failures)
-
-    def _halve_until_known(self, batch: Sequence[Work], values: dict[Claim, str], failures: list[Failure]) -> None:
-        """One bad item costs its neighbours a second prediction, not their result."""
-        try:
-            answers = self._predictor.predict([work.item.body for work in batch])
-            encoded = [(work.claim, encode_value(value)) for work, value in zip(batch, answers, strict=True)]
-            values.update(encoded)
-        except PredictorBroken:
-            raise
-        except Exception as error:  # noqa: BLE001  a predictor is a user's code and may raise anything
-            if len(batch) == 1:
-                failures.append(_failure(batch[0], error))
-                return
-            middle = len(batch) // 2
-            self._halve_until_known(batch[:middle], values, failures)
-            self._halve_until_known(batch[middle:], values, failures)
-
-
-def _failure(work: Work, error: Exception) -> Failure:
-    return Failure(
-        claim=work.claim,
-        error_class=type(error).__name__,
-        message=redacted(str(error), content=work.item.body),
-        digest=work.item.digest,
-    )
+        return outcome

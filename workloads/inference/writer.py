@@ -1,7 +1,7 @@
 """The thread that makes predictions durable: one transaction for a micro-batch, then its acks.
 
 It works while the next micro-batch is predicted. One is in its hands and none waits, so a kill costs
-at most the micro-batch being committed and the one being predicted.
+at most the micro-batch being committed and the one being predicted; without overlap, only one of them.
 """
 
 import queue as handoff
@@ -53,10 +53,13 @@ class Writer:
         self._thread.start()
 
     def put(self, outcome: Outcome) -> None:
-        """Hand over; waits until the one before is committed and acked."""
+        """Hand over; waits until the one before is committed and acked, without overlap until this one is."""
         self._free.acquire()
         self._raise_fault()
         self._handoff.put(outcome)
+        if not self._settings.overlap:
+            with self._free:
+                self._raise_fault()
 
     def finish(self) -> None:
         """Wait for the last commit and ack."""
@@ -111,4 +114,7 @@ class Writer:
             self._report.emit("acked", items=len(leases))
 
     def _patiently(self, operation: Callable[[], _T]) -> _T:
-        return retried(operation, give_up=lambda: self._shutdown.seconds_left(self._settings.window_s) <= 0)
+        def late() -> bool:
+            return self._shutdown.seconds_left(self._settings.window_s) <= 0
+
+        return retried(operation, give_up=late, tell=self._report.trouble)

@@ -9,11 +9,13 @@ import pytest
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
+from tests.workloads.checkpoint import conftest as checkpoint
 from workloads.inference import schema
 from workloads.inference.connect import connect, open_pool
 from workloads.inference.database import EmbeddedPostgres
 
 _jobs = itertools.count()
+gcs_emulator, bucket = checkpoint.gcs_emulator, checkpoint.bucket
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from infra.contract.errors import EXIT_BAD_INPUT, InputError
+from workloads.inference.connect import WORKER_ROLE, connect, database_uri, open_pool
 from workloads.inference.database import EmbeddedPostgres
 
 pytestmark = pytest.mark.process
@@ -80,3 +82,28 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="does not start"), EmbeddedPostgres(tmp_path / "file" / "db"):
         pass
+
+
+@pytest.mark.parametrize("uri", ["service=holdfast", "postgresql:///?service=holdfast", "environment alone"])
+def test_the_database_may_be_named_by_a_service_file_as_beside_a_cloud_sql_proxy(
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    """Host, user and password in a mounted file; the URI, which anybody may read, holds none of them."""
+    named = conninfo_to_dict(server.uri)
+    lines = "".join(f"{name}={value}\n" for name, value in {**named, "password": "pa ss"}.items())
+    (tmp_path / "pg_service.conf").write_text("[holdfast]\n" + lines)
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))
+    if "service" not in uri:
+        monkeypatch.setenv("PGSERVICE", "holdfast")
+        uri = "postgresql://"
+    with connect(database_uri(uri)) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == (named["user"],)
+    with open_pool(uri, size=1) as pool, pool.connection() as connection:
+        assert connection.execute("SELECT current_user").fetchone() == (WORKER_ROLE,)
+
+
+def test_a_service_that_is_not_in_the_file_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pg_service.conf").write_text("[other]\nhost=nowhere\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))
+    with pytest.raises(InputError, match="not found"):
+        connect("service=holdfast", patience_s=0.0)

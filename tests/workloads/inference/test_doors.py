@@ -1,5 +1,7 @@
-"""The doors as a user and Kubernetes meet them: real processes, real signals."""
+"""The doors as a user and Kubernetes meet them: the worker as a real process with real signals, the other
+verbs through the same entry in this one."""
 
+import io
 import json
 import os
 import signal
@@ -8,25 +10,53 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import psycopg
 import pytest
 from pyarrow import parquet
 
-from infra.contract.errors import EXIT_BAD_INPUT, EXIT_FINDINGS
+from infra.contract.errors import EXIT_BAD_INPUT, EXIT_FINDINGS, run_door
 from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
+from workloads.__main__ import app
 from workloads.inference.database import EmbeddedPostgres
 
 pytestmark = pytest.mark.process
 BATCH = (sys.executable, "-m", "workloads", "batch")
 
 
-def door(*words: object, uri: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HOLDFAST_DATABASE_URL": uri}
-    done = subprocess.run([*BATCH, *map(str, words)], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
+@dataclass
+class Done:
+    code: int
+    stdout: str
+    stderr: str
+
+
+def door(*words: object, uri: str = "", code: int = 0) -> Done:
+    enter = as_process if words[0] == "run" else in_this_process
+    done = enter([str(word) for word in words], {**os.environ, "HOLDFAST_DATABASE_URL": uri})
+    assert done.code == code, (words, done)
     return done
+
+
+def as_process(words: list[str], environment: dict[str, str]) -> Done:
+    done = subprocess.run([*BATCH, *words], env=environment, capture_output=True, text=True, timeout=120)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def in_this_process(words: list[str], environment: dict[str, str]) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err):
+        try:
+            run_door(lambda: app(["batch", *words]))
+        except SystemExit as end:
+            code = end.code
+    return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
 
 
 def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
@@ -140,7 +170,7 @@ def test_the_worker_outlives_a_restart_of_the_database(
     tmp_path: Path, job: str, workers: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     source = tmp_path / "rows.jsonl"
-    source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(3000)))
+    source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(1500)))
     events = tmp_path / "e.jsonl"
     with EmbeddedPostgres(tmp_path / "own") as own:
         door("migrate", uri=own.uri)
@@ -154,30 +184,24 @@ def test_the_worker_outlives_a_restart_of_the_database(
         assert worker.wait(120) == EXIT_COMPLETE
         with psycopg.connect(own.uri) as connection:
             row = connection.execute("SELECT count(*), count(DISTINCT item) FROM holdfast.result WHERE status = 'done'")
-            assert row.fetchone() == (3000, 3000)
+            assert row.fetchone() == (1500, 1500)
 
 
 def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: str, tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
-    source.write_text('{"id": "a"}\n{"id": "b"}\n')
-    door("enqueue", job, "--source", source, uri=server.uri)
-    door("run", job, "--predictor", "entropy", "--events", tmp_path / "e", uri=server.uri)
-    with psycopg.connect(server.uri) as connection:
-        connection.execute(
-            "UPDATE holdfast.result SET status = 'dead', failures = 3 WHERE job = %s AND item = 'a'", (job,)
-        )
-        connection.execute(
-            "INSERT INTO holdfast.dead_letter (job, item, fingerprint, digest, reason, failures)"
-            " SELECT job, item, fingerprint, 'd', 'ValueError', 3 FROM holdfast.result WHERE job = %s AND item = 'a'",
-            (job,),
-        )
+    source.write_text('{"id": "a", "text": "exit"}\n{"id": "b", "text": "good"}\n')
+    door("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
+    run = ("run", job, "--predictor", "tests.workloads.inference.killers:killer", "--max-failures", 1)
+    run += ("--events", tmp_path / "e")
+    door(*run, uri=server.uri)
     found = json.loads(door("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout)["failures"]
-    assert [(f["item"], f["reason"], f["failures"]) for f in found] == [("a", "ValueError", 3)]
+    assert [(f["item"], f["reason"], f["failures"]) for f in found] == [("a", "ProcessDied", 1)]
     assert "not dead" in door("redrive", job, "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
     door("redrive", job, uri=server.uri)
-    door("run", job, "--predictor", "entropy", "--events", tmp_path / "e", uri=server.uri)
-    door("failures", job, uri=server.uri)
-    assert json.loads(door("status", job, "--json", uri=server.uri).stdout)["done"] == 2
+    assert json.loads(door("status", job, "--json", uri=server.uri).stdout)["failed"] == 0
+    door(*run, uri=server.uri)
+    status = json.loads(door("status", job, "--json", uri=server.uri).stdout)
+    assert (status["done"], status["failed"]) == (1, 1), "it was tried again, and is as bad as before"
 
 
 def test_bad_input_ends_with_exit_2_and_names_the_fix(
@@ -192,7 +216,7 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
     (large / "large.txt").write_bytes(b"x" * (4 * 1024 * 1024 + 1))
     door("enqueue", job, "--source", documents, uri=server.uri)
     cases: list[tuple[str, tuple[object, ...], str]] = [
-        ("unknown", ("run", "no-such-job"), server.uri),
+        ("unknown", ("status", "no-such-job"), server.uri),
         ("no item", ("enqueue", f"{job}-e", "--source", empty), server.uri),
         ("lacks a column", ("enqueue", f"{job}-c", "--source", twice, "--id-column", "key"), server.uri),
         ("two different contents", ("enqueue", f"{job}-t", "--source", twice), server.uri),
@@ -204,11 +228,17 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         ("half of a Pub/Sub queue", ("run", job, "--topic", "projects/p/topics/t"), server.uri),
         ("refuses this user", ("status", job), server.uri.replace("postgres@", "nobody-knows@")),
         ("no database is named", ("status", job), ""),
-        ("older than the code", ("run", job), server.uri.replace("/postgres?", "/template1?")),
+        ("older than the code", ("redrive", job), server.uri.replace("/postgres?", "/template1?")),
     ]
-    with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(lambda case: door(*case[1], uri=case[2], code=EXIT_BAD_INPUT), cases))
-    for (expected, *_), done in zip(cases, answers, strict=True):
+
+    def enter(case: tuple[str, tuple[object, ...], str]) -> Done:
+        return door(*case[1], uri=case[2], code=EXIT_BAD_INPUT)
+
+    with ThreadPoolExecutor(3) as threads:
+        processes = list(threads.map(enter, [case for case in cases if case[1][0] == "run"]))
+    others = [enter(case) for case in cases if case[1][0] != "run"]
+    expectations = sorted(cases, key=lambda case: case[1][0] != "run")
+    for (expected, *_), done in zip(expectations, [*processes, *others], strict=True):
         assert expected in done.stderr, (expected, done.stderr)
         assert "fix:" in done.stderr
         assert "Traceback" not in done.stderr
@@ -226,3 +256,36 @@ def test_another_configuration_is_refused_until_recompute_is_asked_for(
     assert "version=1 (job: 0)" in door(*run, uri=server.uri, code=EXIT_BAD_INPUT).stderr
     door(*run, "--recompute", uri=server.uri)
     assert json.loads(door("status", job, "--json", uri=server.uri).stdout)["done"] == 100
+
+
+def test_the_scaling_view_says_what_the_exporter_shows(server: EmbeddedPostgres, job: str, documents: Path) -> None:
+    in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    door("enqueue", job, "--source", documents, "--deadline", in_an_hour, uri=server.uri)
+    assert "cannot be read" in door(
+        "enqueue", job, "--source", documents, "--deadline", "tomorrow", uri=server.uri, code=EXIT_BAD_INPUT
+    ).stderr  # fmt: skip
+
+    def scaling() -> tuple[int, float, int]:
+        with psycopg.connect(server.uri) as connection:
+            connection.execute("SET ROLE holdfast_exporter")
+            query = "SELECT backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling WHERE job = %s"
+            row = connection.execute(query, (job,)).fetchone()
+        assert row is not None
+        return row
+
+    backlog, oldest, replicas = scaling()
+    assert (backlog, replicas) == (100, 1), "the pace of a worker is unknown yet"
+    assert oldest > 0
+    with psycopg.connect(server.uri) as connection:
+        # A worker that does an item in ten minutes: 100 items in an hour need 17 of them.
+        connection.execute("UPDATE holdfast.job SET fingerprint = 'f' WHERE job = %s", (job,))
+        connection.execute(
+            "INSERT INTO holdfast.worker (worker, job, fingerprint, done, started_at, seen_at)"
+            " VALUES (%s, %s, 'f', 1, now() - interval '10 minutes', now())", (f"{job}-w", job),
+        )  # fmt: skip
+    assert scaling()[0::2] == (99, 17)
+    with psycopg.connect(server.uri) as connection:
+        connection.execute("DELETE FROM holdfast.worker WHERE job = %s", (job,))
+        connection.execute("UPDATE holdfast.job SET fingerprint = NULL WHERE job = %s", (job,))
+    door("run", job, "--predictor", "entropy", "--events", os.devnull, uri=server.uri)
+    assert scaling() == (0, 0.0, 0)

@@ -1,0 +1,144 @@
+"""What the batch benchmarks are built from: one database, jobs in it, workers in this process, forked, or as doors."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from psycopg import Connection
+
+from infra.contract.lifecycle import EXIT_COMPLETE
+from infra.contract.telemetry import KIND_BATCH
+from workloads.inference import jobs
+from workloads.inference.connect import connect, open_pool
+from workloads.inference.enqueue import enqueue
+from workloads.inference.items import Item
+from workloads.inference.predictor_proxy import ProcessPredictor
+from workloads.inference.predictor_spec import PredictorSpec
+from workloads.inference.predictors import Predictor
+from workloads.inference.queue_postgres import PostgresQueue
+from workloads.inference.results import Value
+from workloads.inference.results_postgres import PostgresResults
+from workloads.inference.settings import WorkerSettings
+from workloads.inference.steps import Report
+from workloads.inference.worker import Worker
+from workloads.runtime.events import EventLog
+from workloads.runtime.shutdown import Shutdown
+
+BATCH = 32
+BATCH_S = 0.020
+SETTINGS = WorkerSettings(micro_batch=BATCH, pull_wait_s=0.2, lease_s=30.0)
+
+
+@dataclass
+class Fixed:
+    """A device that takes `seconds` for a micro-batch, however full; zero: nothing at all."""
+
+    seconds: float
+    configuration: Mapping[str, object] = field(default_factory=lambda: {"predictor": "fixed"})
+    on_batch: Callable[[], object] = lambda: None
+
+    def load(self) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        self.on_batch()
+        if self.seconds:
+            time.sleep(self.seconds)
+        return [{"score": len(body)} for body in bodies]
+
+
+def gpu_like(spec: PredictorSpec) -> Fixed:
+    return Fixed(BATCH_S)
+
+
+def free(spec: PredictorSpec) -> Fixed:
+    return Fixed(0.0)
+
+
+def in_process(name: str) -> ProcessPredictor:
+    """As `batch run` predicts: in a process of its own."""
+    predictor = ProcessPredictor(PredictorSpec(name=f"{__name__}:{name}"), timeout_s=60.0)
+    predictor.load()
+    return predictor
+
+
+@dataclass
+class Bench:
+    uri: str
+    connection: Connection
+    folder: Path
+
+    def fill(self, job: str, count: int) -> float:
+        """Seconds to enqueue."""
+        began = time.monotonic()
+        with open_pool(self.uri, size=1) as pool:
+            enqueue(self.connection, PostgresQueue(pool, job, lease_s=30.0), job, items(job, count), lambda _: None)
+        return time.monotonic() - began
+
+    def work(self, job: str, predictor: Predictor, shutdown: Shutdown | None = None, *, overlap: bool = True) -> int:
+        events = EventLog.open(self.folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
+        with connect(self.uri) as connection:
+            fingerprint = jobs.pin(connection, job, predictor.configuration)
+        with events, open_pool(self.uri) as pool:
+            results = PostgresResults(pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=3)
+            stop = shutdown or Shutdown()
+            return Worker(
+                queue=PostgresQueue(pool, job, lease_s=SETTINGS.lease_s, sleep=stop.wait),
+                results=results,
+                predictor=predictor,
+                settings=replace(SETTINGS, overlap=overlap),
+                shutdown=stop,
+                report=Report(events),
+            ).run()
+
+    def work_as_shipped(self, job: str, predictor: str, *, overlap: bool = True) -> None:
+        with closing(in_process(predictor)) as made:
+            assert self.work(job, made, overlap=overlap) == EXIT_COMPLETE
+
+    def events(self, job: str) -> list[dict[str, Any]]:
+        path = self.folder / f"{job}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def rate(self, job: str, count: int) -> float:
+        """Items a second from the first claim to the last commit: a start costs once, a job runs for hours."""
+        times = {word: [e["t"] for e in self.events(job) if e["event"] == word] for word in ("claimed", "stored")}
+        return count / (max(times["stored"]) - min(times["claimed"]))
+
+    def done(self, job: str) -> int:
+        query = "SELECT count(*) FROM holdfast.result WHERE job = %s AND status = 'done'"
+        row = self.connection.execute(query, (job,)).fetchone()
+        self.connection.commit()
+        return int(row[0]) if row else 0
+
+
+def door(bench: Bench, *words: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "workloads", "batch", *words, "--database", bench.uri]
+    return subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+
+
+def forked(work: Callable[[], int]) -> int:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    return pid
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def items(job: str, count: int) -> Iterator[Item]:
+    return (Item(job=job, id=f"item-{n:09d}", body=f"document {n} ".encode() * 8) for n in range(count))

@@ -1,0 +1,59 @@
+"""A predictor whose items do to its process what their body says; `batch run --predictor` and tests name it."""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+from workloads.inference.predictor_spec import PredictorSpec
+from workloads.inference.results import Value
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(60)
+
+
+DEEDS = {
+    b"segfault": lambda: ctypes.string_at(0),
+    b"exit": lambda: os._exit(3),
+    b"out of memory": lambda: os.kill(os.getpid(), signal.SIGKILL),  # what the kernel does then
+    b"hang": _hang,
+}
+
+
+class Killer:
+    configuration: Mapping[str, object] = {"predictor": "killer"}
+
+    def load(self) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        for body in bodies:
+            if body in DEEDS:
+                DEEDS[body]()
+        return [{"environment": body.decode() in os.environ} for body in bodies]
+
+
+class Dying(Killer):
+    """As on a device that is broken: whatever it is asked, it dies."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        os.abort()
+
+
+class Odd(Killer):
+    def load(self) -> None:
+        raise RuntimeError("a bug")
+
+
+def killer(spec: PredictorSpec) -> Killer:
+    return Killer()
+
+
+def dying(spec: PredictorSpec) -> Dying:
+    return Dying()
+
+
+def odd(spec: PredictorSpec) -> Odd:
+    return Odd()

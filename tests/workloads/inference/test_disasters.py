@@ -1,0 +1,181 @@
+"""A database that fails in the middle: its disk is full, it is restarted in a commit, it cannot serialise."""
+
+import contextlib
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg import Connection, sql
+from psycopg_pool import ConnectionPool
+
+from infra.contract.lifecycle import EXIT_COMPLETE
+from tests.workloads.inference.parts import Bench, Tally, expected, items
+from workloads.inference import schema
+from workloads.inference.connect import connect, open_pool
+from workloads.inference.database import EmbeddedPostgres
+from workloads.inference.results import Value
+
+pytestmark = pytest.mark.process
+COUNT = 400
+SMALL = ("max_wal_size=32MB", "min_wal_size=32MB", "shared_buffers=8MB", "fsync=off")
+
+
+@contextmanager
+def own_database(folder: Path, job: str, events: Path) -> Generator[tuple[EmbeddedPostgres, Bench]]:
+    with EmbeddedPostgres(folder, settings=SMALL) as server:
+        with connect(server.uri) as connection:
+            schema.migrate(connection)
+        with open_pool(server.uri) as pool, psycopg.connect(server.uri) as connection:
+            yield server, Bench(pool=pool, connection=connection, job=job, events=events)
+
+
+@contextmanager
+def working(bench: Bench, predictor: type[Tally]) -> Generator[threading.Thread]:
+    """A worker in a thread; at the end it must have drained the job by itself."""
+    codes: list[int] = []
+    worker = bench.worker(predictor(before=lambda: time.sleep(0.01)))
+    thread = threading.Thread(target=lambda: codes.append(worker.run()))
+    thread.start()
+    until(lambda: bench.told("stored"), thread)
+    yield thread
+    thread.join(120)
+    assert codes == [EXIT_COMPLETE]
+
+
+def until(condition: Callable[[], object], thread: threading.Thread, *, within_s: float = 60.0) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert thread.is_alive(), "the worker ended"
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def rows(uri: str, bench: Bench) -> dict[str, tuple[str, dict[str, object]]]:
+    """By a new connection: the old one may have died with the server."""
+    with psycopg.connect(uri) as connection:
+        bench.connection = connection
+        return bench.rows()
+
+
+def database_troubles(bench: Bench) -> int:
+    return sum(event["error_class"] == "database" for event in bench.told("item_failed"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        # Also where CI is set: who may mount is decided outside.
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+class Bulky(Tally):
+    """Values large enough that a full disk is met soon."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        super().predict(bodies)
+        return [{"text": random.Random(body).randbytes(20_000).hex()} for body in bodies]
+
+
+def test_a_full_disk_is_waited_for(small_disk: Path, job: str, tmp_path: Path) -> None:
+    with own_database(small_disk / "db", job, tmp_path / "e.jsonl") as (server, bench):
+        wanted = items(job, COUNT)
+        bench.enqueue(wanted)
+        ballast = small_disk / "ballast"
+        with working(bench, Bulky) as thread:
+            fill_up(ballast)
+            until(lambda: server.wait(0.0) or database_troubles(bench), thread)
+            ballast.unlink()
+            if server.wait(0.0):  # without room for its log PostgreSQL gives up, as it should
+                server.stop()
+                server.start()
+        values = Bulky().predict([item.body for item in wanted])
+        assert rows(server.uri, bench) == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
+        assert database_troubles(bench) > 0
+
+
+def fill_up(path: Path) -> None:
+    block = b"\0" * 65_536
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(block):
+            pass
+
+
+_SLOW_COMMIT = """
+CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER lingering AFTER UPDATE ON holdfast.result DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.status = 'done' AND NEW.item LIKE '%7') EXECUTE FUNCTION linger();
+"""
+_COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ILIKE 'commit%'"
+
+
+def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str, tmp_path: Path) -> None:
+    with own_database(tmp_path / "db", job, tmp_path / "e.jsonl") as (server, bench):
+        wanted = items(job, 60)
+        bench.enqueue(wanted)
+        with connect(server.uri) as connection:
+            connection.execute(_SLOW_COMMIT)
+        with working(bench, Tally) as thread:
+            for crash in (signal.SIGQUIT, signal.SIGINT):
+                with psycopg.connect(server.uri, autocommit=True) as connection:
+                    until(lambda c=connection: one(c, _COMMITTING), thread)
+                    server.stop(crash)
+                server.start()
+        assert rows(server.uri, bench) == expected(wanted)
+        assert database_troubles(bench) > 0
+        assert sum(event["items"] for event in bench.told("stored")) == 60
+
+
+_REFUSE_FIRST = """
+CREATE SEQUENCE public.refusals;
+GRANT USAGE ON public.refusals TO holdfast_worker;
+CREATE FUNCTION public.refuse_first() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('public.refusals') <= 6 THEN RAISE EXCEPTION 'not now' USING ERRCODE = TG_ARGV[0]; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refusing BEFORE UPDATE ON holdfast.result FOR EACH ROW
+"""
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01", "53300", "57014"])
+def test_what_the_database_refuses_for_a_moment_is_tried_again(
+    server: EmbeddedPostgres, pool: ConnectionPool[Connection], job: str, tmp_path: Path, state: str
+) -> None:
+    """Serialisation failure, deadlock, out of connections, statement cancelled."""
+    with psycopg.connect(server.uri) as connection:
+        bench = Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
+        wanted = items(job, 50)
+        bench.enqueue(wanted)
+        when = sql.SQL("WHEN (NEW.status = 'done') EXECUTE FUNCTION public.refuse_first({})").format(state)
+        connection.execute(sql.SQL(_REFUSE_FIRST) + when)
+        connection.commit()
+        try:
+            with working(bench, Tally):
+                pass
+        finally:
+            connection.rollback()
+            connection.execute("DROP TRIGGER refusing ON holdfast.result")
+            connection.execute("DROP FUNCTION public.refuse_first")
+            connection.execute("DROP SEQUENCE public.refusals")
+            connection.commit()
+        assert bench.rows() == expected(wanted)
+        assert database_troubles(bench) == 6
+
+
+def one(connection: Connection, query: LiteralString) -> int:
+    row = connection.execute(query).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,40 @@
+"""The wire between a worker and its predicting process: a JSON header, then raw bodies. Nothing is unpickled."""
+
+import json
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_LENGTH = struct.Struct(">I")
+
+
+def send(link: socket.socket, header: Mapping[str, object], bodies: Sequence[bytes] = ()) -> None:
+    link.sendall(encoded(header, bodies))
+
+
+def encoded(header: Mapping[str, object], bodies: Sequence[bytes] = ()) -> bytes:
+    """ValueError or TypeError for a header that JSON cannot hold."""
+    head = json.dumps({**header, "sizes": [len(body) for body in bodies]}, allow_nan=False).encode()
+    return b"".join((_LENGTH.pack(len(head)), head, *bodies))
+
+
+def receive(link: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
+    """EOFError when the other side is gone."""
+    (length,) = _LENGTH.unpack(_exactly(link, _LENGTH.size))
+    header = json.loads(_exactly(link, length))
+    return header, [bytes(_exactly(link, size)) for size in header.pop("sizes")]
+
+
+def _exactly(link: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        try:
+            count = link.recv_into(view)
+        except ConnectionError:
+            raise EOFError from None
+        if not count:
+            raise EOFError
+        view = view[count:]
+    return data
