@@ -125,7 +125,7 @@ _COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND 
 
 def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str, tmp_path: Path) -> None:
     with own_database(tmp_path / "db", job, tmp_path / "e.jsonl") as (server, bench):
-        wanted = items(job, 60)
+        wanted = items(job, 120)
         bench.enqueue(wanted)
         with connect(server.uri) as connection:
             connection.execute(_SLOW_COMMIT)
@@ -137,7 +137,7 @@ def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str,
                 server.start()
         assert rows(server.uri, bench) == expected(wanted)
         assert database_troubles(bench) > 0
-        assert sum(event["items"] for event in bench.told("stored")) == 60
+        assert sum(event["items"] for event in bench.told("stored")) == 120
 
 
 _REFUSE_FIRST = """
