@@ -16,6 +16,7 @@ from typing import Any, Self
 from infra.contract.errors import InputError
 from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
 from infra.contract.names import checked_run
+from workloads.checkpoint import sealing
 from workloads.checkpoint.cadence import cadence_of
 from workloads.checkpoint.history import History, node_age_s
 from workloads.checkpoint.interval import Pace
@@ -55,6 +56,7 @@ class Checkpointer:
     ) -> None:
         self._url, self._state, self._run = url, checked_state(state), checked_run(run)
         self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
+        sealing.key()  # one that cannot be used is an error before anything starts
         self._events, self._tuning = events, tuning or Tuning()
         self.step = 0
         """Steps done, as of the last tick or restore."""
@@ -142,7 +144,7 @@ class Checkpointer:
         try:
             if kind is None:
                 if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
-                    self._saver.save(self.step, self._state, self._history.notes(), in_any_case=True)
+                    self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
                 self.wait(self._tuning.commit_timeout_s)
                 self._together(self._tuning.commit_timeout_s)
             elif kind is not Preempted:

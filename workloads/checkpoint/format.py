@@ -2,7 +2,7 @@
 
 Each rank writes its tensors as one stream of bytes, cut into shards of bounded size, and a manifest that
 lists them. COMMIT.json, written last, carries the sha256 of every manifest and one of itself; a manifest
-carries the crc32c of every shard. So every byte is covered from the commit down, and objects of two
+carries the crc32c of every shard; where there is a key, a seal proves who wrote the commit. So every byte is covered from the commit down, and objects of two
 attempts, steps or runs do not fit together.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from infra.contract import names
 from infra.contract.errors import InputError
+from workloads.checkpoint import sealing
 
 SCHEMA = "holdfast.checkpoint/1"
 MAX_JSON_BYTES = 512 << 20
@@ -91,7 +92,9 @@ class Commit:
 
     def encode(self) -> bytes:
         body = {"schema": SCHEMA, **asdict(self)}
-        return _encode({"body": body, "sha256": _digest(_encode(body))})
+        encoded = _encode(body)
+        seal = {"seal": found} if (found := sealing.seal_of(encoded)) else {}
+        return _encode({"body": body, "sha256": _digest(encoded), **seal})
 
     def manifest_name(self, rank: int) -> str:
         return names.manifest_object(self.run, self.step, self.attempt, rank)
@@ -107,6 +110,8 @@ def decode_commit(data: bytes, *, run: str, step: int) -> Commit:
     body = _object(envelope.get("body"), "commit")
     if envelope.get("sha256") != _digest(_encode(body)):
         raise Damaged("the commit does not match its own digest")
+    if not sealing.holds(_encode(body), envelope.get("seal")):
+        raise Damaged("the commit is not sealed with this run's key: forged, or written without the key")
     _checked_schema(body)
     commit = _build("commit", lambda: _commit(body))
     if commit.run != run:

@@ -1,6 +1,7 @@
 """What a run has lived through, carried from launch to launch inside its own checkpoints.
 
-Used by Checkpointer. A resume is counted as one eviction: a run that ends in order is not resumed. The time
+Used by Checkpointer. A resume counts as one eviction, but not from the checkpoint that a run leaves when its
+loop ends in order. Whoever stops a run by a signal, to go on later, is counted: it looks the same. The time
 between the last checkpoint and the eviction is not known and counts as no exposure.
 """
 
@@ -28,13 +29,13 @@ class History:
     def resumed(cls, notes: dict[str, Any]) -> Self:
         """`notes` of the restored checkpoint; empty at the start of a run."""
         hazard = Hazard.decode(notes["hazard"]) if notes else Hazard()
-        if notes:
+        if notes and not notes.get("ended"):
             hazard.observe(notes["age_s"], notes["age_s"], evicted=True)
         return cls(hazard)
 
-    def notes(self) -> dict[str, Any]:
+    def notes(self, *, ended: bool = False) -> dict[str, Any]:
         """Up to now, censored: this launch still runs."""
         age_s = node_age_s()
         self.hazard.observe(self._from_age_s, age_s, evicted=False)
         self._from_age_s = age_s
-        return {"hazard": self.hazard.encode(), "age_s": age_s}
+        return {"hazard": self.hazard.encode(), "age_s": age_s, "ended": ended}

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from workloads.checkpoint.history import History
 from workloads.checkpoint.interval import HOUR_S, Hazard, Pace, daly_s, waste, young_s
 
 MINUTE = 60.0
@@ -94,3 +95,10 @@ def test_the_interval_keeps_floor_ceiling_and_the_time_of_an_upload() -> None:
     pace.saved(10_000.0)
     assert pace.interval_s(0) == 1800
     assert pace.most_lost_s(0) == 1920
+
+
+@pytest.mark.parametrize(("ended", "evictions"), [(False, 1), (True, 0)])
+def test_a_resume_is_an_eviction_unless_the_loop_had_ended_in_order(ended: bool, evictions: int) -> None:
+    first = History.resumed({})
+    assert sum(first.hazard.events) == 0
+    assert sum(History.resumed(first.notes(ended=ended)).hazard.events) == evictions

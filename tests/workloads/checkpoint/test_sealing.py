@@ -1,0 +1,91 @@
+"""Whoever can write to the bucket but has no key cannot make a checkpoint that is restored."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from infra.contract.errors import InputError
+from workloads.checkpoint import Checkpointer, load_tensors
+from workloads.checkpoint.sealing import ENV_KEY_FILE
+
+RUN = "run"
+
+
+def save(url: Path, step: int, value: float) -> None:
+    tensor = torch.zeros(8)
+    with Checkpointer(str(url), {"w": tensor}, run=RUN, every=10**9) as ckpt:
+        tensor.fill_(value)
+        ckpt.save(step)
+        assert ckpt.wait()
+
+
+def use_key(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    path = folder / name
+    path.write_bytes(hashlib.sha256(name.encode()).hexdigest().encode())
+    monkeypatch.setenv(ENV_KEY_FILE, str(path))
+    return path
+
+
+def restored(url: Path) -> tuple[int, float]:
+    step, tensors = load_tensors(str(url), RUN)
+    return step, float(tensors["w"][0])
+
+
+@pytest.mark.process
+def test_a_commit_of_another_writer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forgery is whole and matches all its own checksums: only the key is missing, or is another."""
+    url = tmp_path / "url"
+    use_key(tmp_path, monkeypatch, "ours")
+    save(url, 1, 1.0)
+    monkeypatch.delenv(ENV_KEY_FILE)
+    save(url, 2, 2.0)
+    assert restored(url) == (2, 2.0)
+    use_key(tmp_path, monkeypatch, "theirs")
+    with pytest.raises(InputError, match="none of them verifies"):
+        save(url, 3, 3.0)
+    use_key(tmp_path, monkeypatch, "ours")
+    assert restored(url) == (1, 1.0)
+
+
+def resealed(commit: Path, **changed: Any) -> None:
+    envelope = json.loads(commit.read_text())
+    body = envelope["body"] | changed
+    sha256 = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    commit.write_text(json.dumps(envelope | {"body": body, "sha256": sha256}))
+
+
+@pytest.mark.process
+def test_a_changed_or_replayed_commit_with_its_digest_made_anew_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = tmp_path / "url"
+    key = use_key(tmp_path, monkeypatch, "ours")
+    save(url, 1, 1.0)
+    save(url, 2, 2.0)
+    commits = {step: url / RUN / f"step-{step:010d}" / "COMMIT.json" for step in (1, 2)}
+    genuine = commits[2].read_text()
+    assert key.read_text() not in genuine
+    resealed(commits[2], created=0)
+    assert restored(url) == (1, 1.0)
+    commits[2].write_text(commits[1].read_text())
+    resealed(commits[2], step=2)
+    assert restored(url) == (1, 1.0)
+    commits[2].write_text(genuine)
+    assert restored(url) == (2, 2.0)
+
+
+@pytest.mark.parametrize("content", [None, b"short"])
+def test_a_key_that_cannot_be_used_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
+    with pytest.raises(InputError, match="key") as told:
+        Checkpointer(str(tmp_path / "url"), {"w": 1}, run=RUN)
+    assert "short" not in str(told.value)
+    assert not (tmp_path / "url").exists()
