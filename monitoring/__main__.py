@@ -22,12 +22,14 @@ def report(
     summary: Annotated[Path | None, typer.Option(help="What a demo or drill found out, as JSON.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("out/report.html"),
     since: Annotated[str, typer.Option(help="Only this long before the newest event, as 7d, 12h or 30m.")] = "",
+    machine: Annotated[str, typer.Option(help="Machine type to price by; empty: what the node lines tell.")] = "",
+    region: Annotated[str, typer.Option(help="Region to price in, with --machine.")] = "",
     as_json: Json = False,
 ) -> None:
     """Write where the time went, what evictions cost, and whether the objectives held."""
     from monitoring.report.cli import write_report
 
-    raise typer.Exit(write_report(events, summary, out, since=since, as_json=as_json))
+    raise typer.Exit(write_report(events, summary, out, since=since, machine=machine, region=region, as_json=as_json))
 
 
 @app.command()

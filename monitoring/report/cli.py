@@ -4,35 +4,64 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
+from infra.contract.machines import MACHINE_TYPES
 from monitoring.events import read_folder
-from monitoring.ledger import ledgers
-from monitoring.report.model import Report, build
+from monitoring.ledger import Ledger, ledgers
+from monitoring.money import Money, money, prices_of
+from monitoring.report.capacity import Capacities, capacities
+from monitoring.report.model import Report, build, role_order
 from monitoring.report.objectives import Verdict
 
 
-def write_report(events: Path, summary: Path | None, out: Path, *, as_json: bool, since: str = "") -> int:
+def write_report(
+    events: Path,
+    summary: Path | None,
+    out: Path,
+    *,
+    as_json: bool,
+    since: str = "",
+    machine: str = "",
+    region: str = "",
+) -> int:
     """Returns the exit code: 1 if an objective is broken."""
     from monitoring.report.page import render
 
-    report = read_report(events, summary, since)
+    report = read_report(events, summary, since, machine, region)
     write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)
     return exit_code(report)
 
 
-def read_report(events: Path, summary: Path | None, since: str = "") -> Report:
+def read_report(events: Path, summary: Path | None, since: str = "", machine: str = "", region: str = "") -> Report:
     span_s = span_seconds(since) if since else 0.0
     reading = read_folder(events)
     if not reading.events:
         raise Unjudged(f"no usable event line under {events}: {dict(reading.problems) or 'the files are empty'}")
     newest_us = reading.events[-1].t_us
     kept = [e for e in reading.events if not span_s or e.t_us >= newest_us - span_s * 1e6]
-    return build(ledgers(kept), reading.problems, read_summary(summary))
+    found = ledgers(kept)
+    seen = capacities(kept, found)
+    return build(found, reading.problems, read_summary(summary), seen, _money(found, seen, machine, region))
+
+
+def _money(found: Sequence[Ledger], seen: Capacities, machine: str, region: str) -> Money | None:
+    """On what the node watcher saw most of, or on what the options say; None where neither tells."""
+    if bool(machine) != bool(region):
+        allowed = "--machine and --region together"
+        raise InputError("a price needs both", got=machine or region, allowed=allowed, fix="add the other one")
+    at, zone = seen.spot
+    machine, region = machine or at, region or zone.rpartition("-")[0]
+    priced = machine in MACHINE_TYPES and bool(MACHINE_TYPES[machine].accelerator)
+    if not machine or not region or (not priced and machine == at):
+        return None
+    ours = [x for x in found if role_order(x.job) == 1]
+    return money(ours, prices_of(machine, region))
 
 
 def span_seconds(text: str) -> float:

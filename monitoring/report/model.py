@@ -3,6 +3,7 @@
 Called by cli.py. Pure: ledgers, problems and the demo's summary in; a Report out.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,8 +11,10 @@ from typing import Any
 
 from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from monitoring.ledger import Ledger
+from monitoring.money import Money
+from monitoring.report.capacity import Capacities
 from monitoring.report.objectives import Objective, objectives
-from monitoring.report.words import answer, next_steps
+from monitoring.report.words import answer, next_steps, pays
 
 SCHEMA = "holdfast.report/1"
 # Jobs of one experiment share a stem; the suffix says what a job is compared as.
@@ -36,6 +39,8 @@ class Report:
     next_steps: tuple[str, ...]
     problems: Mapping[str, int] = field(default_factory=dict[str, int])
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    capacity: Capacities = field(default_factory=Capacities)
+    money: Money | None = None
 
     def of_kind(self, kind: str) -> list[Ledger]:
         return [ledger for ledger in self.ledgers if ledger.kind == kind]
@@ -46,26 +51,46 @@ class Report:
             "answer": self.answer,
             "objectives": [asdict(o) for o in self.objectives],
             "jobs": [job_row(ledger) for ledger in self.ledgers],
+            **self.capacity.as_json(),
+            "money": money_row(self.money) if self.money else None,
             "next_steps": list(self.next_steps),
             "problems": dict(self.problems),
             "summary": dict(self.summary),
         }
 
 
-def build(ledgers: Sequence[Ledger], problems: Mapping[str, int], summary: Mapping[str, Any]) -> Report:
+def build(
+    ledgers: Sequence[Ledger],
+    problems: Mapping[str, int],
+    summary: Mapping[str, Any],
+    capacity: Capacities | None = None,
+    money: Money | None = None,
+) -> Report:
     ordered = tuple(
         sorted(ledgers, key=lambda ledger: (ledger.kind != KIND_TRAINING, role_order(ledger.job), ledger.job))
     )
     goals = objectives(ordered, summary)
     return Report(
-        answer=answer(ordered, summary),
+        answer=pays(money) if money else answer(ordered, summary),
         figures=figures(ordered, summary),
         objectives=goals,
         ledgers=ordered,
         next_steps=next_steps(ordered, goals, problems),
         problems=problems,
         summary=summary,
+        capacity=capacity or Capacities(),
+        money=money,
     )
+
+
+def money_row(money: Money) -> dict[str, Any]:
+    """JSON knows no infinity: null is `at any churn`, or `no upper bound`."""
+    row = asdict(money) | {"pays": money.pays, "interval": [_finite(v) for v in money.interval]}
+    return row | {"flip_per_node_h": _finite(money.flip_per_node_h)}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def role_order(job: str) -> int:

@@ -15,10 +15,13 @@ import jinja2
 from markupsafe import Markup
 
 from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
+from monitoring.churn import Exposure
 from monitoring.ledger import Ledger
-from monitoring.report import charts
+from monitoring.report import charts, timeline
+from monitoring.report.capacity import Capacities
+from monitoring.report.ink import ORDER, Plot
 from monitoring.report.model import Report
-from monitoring.report.words import duration, naive_sentence
+from monitoring.report.words import duration, naive_sentence, turn
 
 HERE = Path(__file__).parent
 MEANING = {
@@ -47,8 +50,11 @@ def render(report: Report) -> str:
         report=report,
         style=Markup((HERE / "style.css").read_text()),
         sections=sections(report),
-        states=charts.ORDER,
+        states=ORDER,
         meaning=MEANING,
+        turn=turn(report.money) if report.money else "",
+        churn=churn_rows(report.capacity),
+        losses=_losses(report),
         naive=naive_sentence(report.summary),
         span=window(report.ledgers),
         duration=duration,
@@ -64,6 +70,20 @@ def _percent(share: float) -> str:
     return f"{share:.1%}"
 
 
+def _losses(report: Report) -> tuple[Plot, Markup] | None:
+    if not report.capacity.losses:
+        return None
+    plot = charts.losses(report.capacity.losses)
+    return plot, figure(plot)
+
+
+def churn_rows(capacity: Capacities) -> list[tuple[str, str, Exposure]]:
+    """By pool first, then by the age of the node."""
+    groups = [(g.pool or "no pool", f"{g.machine_type} {g.zone}".strip(), exposure) for g, exposure in capacity.churn]
+    bands = [("all", f"{low:g} to {high:g} h old", exposure) for low, high, exposure in capacity.ages if exposure.hours]
+    return groups + bands
+
+
 def sections(report: Report) -> list[dict[str, Any]]:
     """Heading, plots and table of each part that has something to show."""
     training, batch = report.of_kind(KIND_TRAINING), report.of_kind(KIND_BATCH)
@@ -71,13 +91,13 @@ def sections(report: Report) -> list[dict[str, Any]]:
     if training:
         plots = [
             charts.progress(training, slug="training-progress", unit="steps done", title="Training: steps done"),
-            charts.timeline(training, slug="training-timeline", title="Training: what the time was spent on"),
+            timeline.timeline(training, slug="training-timeline", title="Training: what the time was spent on"),
         ]
         parts.append(_section("Training", training, plots))
     if batch:
         plots = [
             charts.progress(batch, slug="batch-progress", unit="documents stored", title="Batch: documents stored"),
-            charts.timeline(batch, slug="batch-timeline", title="Batch: what each worker did"),
+            timeline.timeline(batch, slug="batch-timeline", title="Batch: what each worker did"),
         ]
         parts.append(_section("Batch", batch, plots))
     if report.ledgers:
@@ -86,11 +106,11 @@ def sections(report: Report) -> list[dict[str, Any]]:
     return parts
 
 
-def _section(title: str, ledgers: Sequence[Ledger], plots: Sequence[charts.Plot]) -> dict[str, Any]:
+def _section(title: str, ledgers: Sequence[Ledger], plots: Sequence[Plot]) -> dict[str, Any]:
     return {"title": title, "ledgers": ledgers, "plots": [(plot, figure(plot)) for plot in plots]}
 
 
-def figure(plot: charts.Plot) -> Markup:
+def figure(plot: Plot) -> Markup:
     """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths included."""
     svg = re.sub(r'(id="|url\(#)(clip|gradient_)', rf"\1{plot.slug}-\2", plot.svg())
     # The picture is one image with a name; nameless parts of it would be read out as well.

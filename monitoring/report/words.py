@@ -1,10 +1,12 @@
 """The sentences of a report. Called by model.py; pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infra.contract.telemetry import KIND_TRAINING
 from monitoring.ledger import Ledger
+from monitoring.money import Money
 from monitoring.report.objectives import Objective, Verdict
 from monitoring.spans import State
 
@@ -32,6 +34,26 @@ def answer(ledgers: Sequence[Ledger], summary: Mapping[str, Any]) -> str:
     useful = sum(x.goodput * x.wall_us for x in ledgers) / wall if wall else 0.0
     jobs = plural(len(ledgers), "job")
     return f"{useful:.0%} of {duration(wall / 1e6)} machine time moved {jobs} forward, through {plural(evictions, 'eviction')}."
+
+
+def pays(money: Money) -> str:
+    """Does Spot still pay: with the interval, the count it rests on, and where it would stop."""
+    low, high = money.interval
+    spread = f"{low:.2f} to {high:.2f}" if math.isfinite(high) else f"at least {low:.2f}"
+    flex = f" and ${money.flex_usd_per_useful_h:.2f} on flex-start" if money.flex_usd_per_useful_h else ""
+    verdict = "Spot pays" if money.pays else "Spot does not pay"
+    text = (
+        f"{verdict} on {money.prices.machine}: ${money.usd_per_useful_h:.2f} per useful hour against "
+        f"${money.on_demand_usd_per_useful_h:.2f} on demand{flex} (90 %: {spread}, {plural(money.evictions, 'eviction')})"
+    )
+    return f"{text}; {turn(money)}."
+
+
+def turn(money: Money) -> str:
+    rival, now = money.prices.rival[0].value, f"now {money.per_node_h:.2g}"
+    if math.isinf(money.flip_per_node_h):
+        return f"it stays cheaper than {rival} at any churn"
+    return f"it stops paying against {rival} above {money.flip_per_node_h:.2g} evictions a node-hour, {now}"
 
 
 def _demo(ledgers: Sequence[Ledger], training: Mapping[str, Any], batch: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
-from monitoring.report import charts
+from monitoring.report import ink
 from monitoring.report.cli import read_report, write_report
 from monitoring.report.model import Report, build
 from monitoring.report.objectives import Verdict
@@ -115,10 +115,10 @@ def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
 
 
 def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
-    style = (Path(charts.__file__).parent / "style.css").read_text()
+    style = (Path(ink.__file__).parent / "style.css").read_text()
     dark = style[style.index("prefers-color-scheme: dark") :]
-    for ink in {*charts.INK.values(), charts.OURS, charts.BASELINE, charts.NAIVE, charts.AXIS_INK, charts.MARK_INK}:
-        assert f'[fill="{ink}"]' in dark, ink
+    for colour in {*ink.INK.values(), ink.OURS, ink.BASELINE, ink.NAIVE, ink.AXIS_INK, ink.MARK_INK}:
+        assert f'[fill="{colour}"]' in dark, colour
 
 
 def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""What capacity did, from the node watcher's lines: losses by hour and pool, waits, churn. Called by model.py; pure."""
+
+import math
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from monitoring import churn
+from monitoring.churn import Exposure, Group
+from monitoring.events import Event
+from monitoring.ledger import Ledger
+
+HOUR_US = 3_600_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """How long pods of one kind waited for a node."""
+
+    accelerator: str
+    capacity: str
+    n: int
+    p50_s: float
+    p95_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saves:
+    """How one training job kept its work."""
+
+    job: str
+    commits: int
+    failed: int
+    blocked_s: float
+    age_p50_s: float | None
+    """Age of the newest commit when an eviction came."""
+    age_max_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capacities:
+    waits: tuple[Wait, ...] = ()
+    losses: tuple[tuple[str, str, int], ...] = ()
+    """(hour, pool, preemptions)"""
+    churn: tuple[tuple[Group, Exposure], ...] = ()
+    ages: tuple[tuple[float, float, Exposure], ...] = ()
+    spot: tuple[str, str] = ("", "")
+    """Machine type and zone of most Spot nodes; empty where no line tells."""
+    saves: tuple[Saves, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "waits": [{"accelerator": w.accelerator, "capacity": w.capacity, "n": w.n, "p50_seconds": w.p50_s, "p95_seconds": w.p95_s} for w in self.waits],
+            "preemptions": [{"hour": hour, "pool": pool, "count": count} for hour, pool, count in self.losses],
+            "churn": [churn_row(group, exposure) for group, exposure in self.churn],
+        }  # fmt: skip
+
+
+def churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
+    low, high = exposure.interval()
+    rate = {"events": exposure.events, "node_hours": exposure.hours, "per_hour": exposure.per_hour}
+    named = {"pool": group.pool, "machine_type": group.machine_type, "zone": group.zone}
+    return named | rate | {"low": low, "high": high if math.isfinite(high) else None}
+
+
+def capacities(events: Sequence[Event], ledgers: Iterable[Ledger]) -> Capacities:
+    nodes = [e for e in events if e.word in ("node_up", "node_down")]
+    lives = churn.lives(nodes, events[-1].t_us if events else 0)
+    spot = Counter(
+        (str(e.fields.get("machine_type", "")), str(e.fields.get("zone", "")))
+        for e in nodes
+        if e.fields.get("capacity") == "spot"
+    )
+    return Capacities(
+        waits=tuple(_waits(events)),
+        losses=tuple((hour, pool, n) for (hour, pool), n in sorted(_losses(nodes).items())),
+        churn=tuple(churn.by_group(lives, events[-1].t_us).items()) if lives else (),
+        ages=tuple(churn.by_age(lives)) if lives else (),
+        spot=spot.most_common(1)[0][0] if spot else ("", ""),
+        saves=tuple(_saves(x) for x in ledgers if x.account.commits_us or x.account.failed_saves),
+    )
+
+
+def _waits(events: Iterable[Event]) -> Iterable[Wait]:
+    by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in events:
+        if event.word == "scheduled":
+            kind = str(event.fields.get("accelerator", "none")), str(event.fields.get("capacity", ""))
+            by_kind[kind].append(float(event.fields.get("seconds") or 0))
+    for (accelerator, capacity), waited in sorted(by_kind.items()):
+        waited.sort()
+        yield Wait(
+            accelerator=accelerator, capacity=capacity, n=len(waited), p50_s=at(waited, 50), p95_s=at(waited, 95)
+        )
+
+
+def at(ordered: Sequence[float], percent: int) -> float:
+    """Nearest rank: an observation that was really made."""
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def _losses(nodes: Iterable[Event]) -> Counter[tuple[str, str]]:
+    return Counter(
+        (f"{datetime.fromtimestamp(e.t_us // HOUR_US * 3600, UTC):%Y-%m-%dT%H:00Z}", str(e.fields.get("pool", "")))
+        for e in nodes
+        if e.word == "node_down" and str(e.fields.get("reason", "")) in churn.PREEMPTED
+    )
+
+
+def _saves(found: Ledger) -> Saves:
+    commits = found.account.commits_us
+    # The commit before each eviction, else the beginning of the job.
+    before = (found.begin_us, *commits)
+    ages = sorted((r.t_us - before[bisect_right(commits, r.t_us)]) / 1e6 for r in found.recoveries)
+    return Saves(
+        job=found.job,
+        commits=len(commits),
+        failed=found.account.failed_saves,
+        blocked_s=sum(us for state, us in found.totals_us().items() if state == "checkpointing") / 1e6,
+        age_p50_s=at(ages, 50) if ages else None,
+        age_max_s=ages[-1] if ages else None,
+    )
