@@ -29,6 +29,8 @@ GOOGLE_APIS_CIDR = "199.36.153.8/30"
 
 # On the Cloud SQL instance; batch pods connect to it.
 RESULTS_DATABASE = "results"
+# Workers write results; the exporter reads how many are left.
+DATABASE_ROLES = ("batch", "exporter")
 
 # Google's limits.
 MAX_CLUSTER_NAME = 40

@@ -173,10 +173,9 @@ class Environment:
         """What the Cloud SQL Auth Proxy is told."""
         return f"{self.project}:{self.region}:{self.database_name}"
 
-    @property
-    def database_user(self) -> str:
-        """PostgreSQL's name for the batch workers' service account."""
-        return self.service_account_email("batch").removesuffix(".gserviceaccount.com")
+    def database_user(self, role: str) -> str:
+        """PostgreSQL's name for the service account of a role."""
+        return self.service_account_email(role).removesuffix(".gserviceaccount.com")
 
     @property
     def repository_name(self) -> str:

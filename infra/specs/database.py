@@ -1,6 +1,6 @@
 """Cloud SQL for PostgreSQL: private address, IAM authentication, backups with point-in-time recovery."""
 
-from infra.contract.names import RESULTS_DATABASE
+from infra.contract.names import DATABASE_ROLES, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
 from infra.specs.encryption import key_grant
 from infra.specs.identities import account
@@ -37,18 +37,22 @@ def resources(environment: Environment) -> list[Resource]:
             arguments={"name": RESULTS_DATABASE, "instance": environment.database_name},
             after=(INSTANCE,),
         ),
-        Resource(
-            kind="google_sql_user",
-            id="batch",
-            arguments={
-                "name": environment.database_user,
-                "instance": environment.database_name,
-                "type": "CLOUD_IAM_SERVICE_ACCOUNT",
-            },
-            after=(INSTANCE, account("batch")),
-        ),
-        *(_login(environment, role) for role in ("client", "instanceUser")),
+        *(_user(environment, role) for role in DATABASE_ROLES),
+        *(_login(environment, role, right) for role in DATABASE_ROLES for right in ("client", "instanceUser")),
     ]
+
+
+def _user(environment: Environment, role: str) -> Resource:
+    return Resource(
+        kind="google_sql_user",
+        id=role,
+        arguments={
+            "name": environment.database_user(role),
+            "instance": environment.database_name,
+            "type": "CLOUD_IAM_SERVICE_ACCOUNT",
+        },
+        after=(INSTANCE, account(role)),
+    )
 
 
 def _instance(environment: Environment, database: Database) -> Resource:
@@ -100,20 +104,20 @@ def _settings(environment: Environment, database: Database) -> dict[str, object]
     }
 
 
-def _login(environment: Environment, role: str) -> Resource:
+def _login(environment: Environment, role: str, right: str) -> Resource:
     """Cloud SQL has no grants on an instance; a condition on the project's grant does the same."""
     instance = f"projects/{environment.project}/instances/{environment.database_name}"
     return Resource(
         kind="google_project_iam_member",
-        id=f"batch-sql-{role}",
+        id=f"{role}-sql-{right}",
         arguments={
             "project": environment.project,
-            "role": f"roles/cloudsql.{role}",
-            "member": f"serviceAccount:{environment.service_account_email('batch')}",
+            "role": f"roles/cloudsql.{right}",
+            "member": f"serviceAccount:{environment.service_account_email(role)}",
             "condition": {
                 "title": "results database only",
                 "expression": (f'resource.name == "{instance}" && resource.type == "sqladmin.googleapis.com/Instance"'),
             },
         },
-        after=(account("batch"),),
+        after=(account(role),),
     )

@@ -1,10 +1,13 @@
 """The exporter's pod may do what its code does, and no more."""
 
+from urllib.parse import quote
+
 import pytest
 
-from infra.environments import names
+from infra.environments import load, names
 from monitoring.exporter import lease, watch
-from tests.workloads.manifests.rendered import Body, bodies, named
+from monitoring.exporter.backlog import ENV_DATABASE
+from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 
 NAMESPACE = "monitoring"
 
@@ -44,3 +47,12 @@ def test_it_may_watch_what_it_watches_and_changes_nothing(env: str) -> None:
         group = kind.path.split("/")[2] if kind.path.startswith("/apis/") else ""
         wanted |= {(group, kind.path.rsplit("/", 1)[-1], "", verb) for verb in ("list", "watch")}
     assert {grant for grant in granted(env) if grant[1] != "leases"} == wanted
+
+
+@pytest.mark.parametrize("env", names())
+def test_where_there_is_a_database_it_reads_the_backlog_that_the_autoscaler_follows(env: str) -> None:
+    """Else the autoscaler of the batch workers waits for a series that nobody writes."""
+    (template,) = (t for body, t in workloads(env) if body["metadata"]["name"] == "exporter")
+    said = variables(template).get(ENV_DATABASE, {}).get("value", "")
+    assert bool(said) is bool(load(env).database) is ("initContainers" in template["spec"])
+    assert not said or quote(load(env).database_user("exporter"), safe="") in said

@@ -70,12 +70,14 @@ def test_names_are_resolved_where_cloud_dns_and_the_nodes_cache_answer(env: str)
 
 
 @pytest.mark.parametrize("env", names())
-def test_only_batch_pods_reach_the_database_and_on_the_port_that_they_use(env: str) -> None:
+def test_only_workers_and_the_exporter_reach_the_database_and_on_the_port_that_they_use(env: str) -> None:
     environment = load(env)
     for namespace in contract.KSA_NAMESPACES.values():
         ports = {port for cidr, port in opened(env, namespace) if cidr == environment.network.database_cidr}
-        wanted = {PORT_OF_PROXY if environment.database else 5432}
-        assert ports == (wanted if namespace == contract.NAMESPACE_BATCH else set())
+        wanted = {contract.NAMESPACE_BATCH: {PORT_OF_PROXY if environment.database else 5432}}
+        if environment.database:
+            wanted[contract.NAMESPACE_MONITORING] = {PORT_OF_PROXY}
+        assert ports == wanted.get(namespace, set())
 
 
 @pytest.mark.parametrize("env", names())

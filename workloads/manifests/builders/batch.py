@@ -24,7 +24,7 @@ def objects(site: Site) -> Iterator[Body]:
 
 
 def _work(site: Site, name: str, *, restart: str | None) -> Work:
-    results, window = database.access(site), site.batch.window.pod_s
+    results, window = database.access(site, "batch"), site.batch.window.pod_s
     words = ["python", "-m", "workloads", "batch", "run", name, "--checkpoints", site.checkpoints]
     return Work(
         name=name,
@@ -45,7 +45,7 @@ def _work(site: Site, name: str, *, restart: str | None) -> Work:
 
 def load(site: Site) -> Body:
     """The dataset into the queue, each item once however often this runs."""
-    results = database.access(site)
+    results = database.access(site, "batch")
     work = Work(
         name=LOAD,
         role="batch",

@@ -30,11 +30,11 @@ class Access:
     volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
 
 
-def access(site: Site) -> Access:
+def access(site: Site, role: str) -> Access:
     if site.env.database is None:
         env = {ENV_DATABASE: "postgresql:///?service=results", "PGSERVICEFILE": f"{SECRET_DIR}/{SERVICE_FILE}"}
         return Access(env=env, volumes=[(_secret(), SECRET_DIR)])
-    user = quote(site.env.database_user, safe="")
+    user = quote(site.env.database_user(role), safe="")
     # Plain on the loopback; the proxy encrypts, proves who we are and fetches the password of the hour.
     uri = f"postgresql://{user}@127.0.0.1:{POSTGRES_PORT}/{RESULTS_DATABASE}?sslmode=disable"
     return Access(env={ENV_DATABASE: uri}, sidecars=[_proxy(site)])

@@ -81,7 +81,7 @@ def _policies(site: Site, role: str, namespace: str) -> Iterator[Body]:
     apis = _egress(["443/TCP"], [_block(GOOGLE_APIS_CIDR)])
     metadata = _egress([f"{port}/TCP" for port in METADATA_PORTS], [*map(_block, METADATA)])
     egress = [dns, apis, metadata]
-    if role == "batch":
+    if role == "batch" or (role in names.DATABASE_ROLES and site.env.database):
         egress.append(_egress([f"{database.port(site)}/TCP"], [_block(site.env.network.database_cidr)]))
     yield _policy("egress-named", namespace, ["Egress"], None, egress)
     if role == "trainer":

@@ -6,7 +6,7 @@ from kubernetes import client
 
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
-from workloads.manifests.builders import data
+from workloads.manifests.builders import data, database
 from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.rights import holding, reading
 from workloads.manifests.builders.site import Body, Site, meta, plain
@@ -27,6 +27,8 @@ def objects(site: Site) -> Iterator[Body]:
 def exporter(site: Site) -> Body:
     env = site.env
     words = ["python", "-m", "monitoring", "export", "--project", env.project, "--location", env.region]
+    # Without Cloud SQL it says nothing about batches, and needs no secret to start.
+    results = database.access(site, "exporter") if env.database else database.Access(env={})
     work = Work(
         name="exporter",
         role="exporter",
@@ -36,6 +38,8 @@ def exporter(site: Site) -> Body:
         priority="platform",
         grace_s=30,
         calls_kubernetes=True,
+        env=results.env,
+        sidecars=results.sidecars,
         ports=[EXPORTER_PORT],
         probe="/metrics",
         annotations=RULE,
