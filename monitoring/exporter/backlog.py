@@ -1,4 +1,4 @@
-"""What is left of the batch jobs, from the view holdfast.job_status of the results database.
+"""What is left of the batch jobs, from the view holdfast.job_scaling of the results database.
 
 Called by main.py. A thread of its own, so that a slow database never delays a pass. Guarantee: a value older than
 STALE_S is not shown: the series ends, and nobody mistakes an outage for an empty queue.
@@ -17,8 +17,8 @@ from monitoring.exporter.sample import Sample, sample
 LOG = logging.getLogger(__name__)
 ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # the batch room's name, written by manifests from a secret
 EVERY_S, STALE_S = 30.0, 120.0
-QUERY = "SELECT job, held + waiting, oldest_seconds, replicas_wanted FROM holdfast.job_status"
-# The view counts rows: it may not pile up behind itself, and it writes nothing.
+QUERY = "SELECT job, backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling"
+# A read may not pile up behind itself, and writes nothing.
 OPTIONS = "-c statement_timeout=20000 -c default_transaction_read_only=on"
 
 
