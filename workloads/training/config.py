@@ -1,6 +1,7 @@
 """What a training run is told, checked before any process starts."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from infra.contract.names import checked_run
 from workloads.training.model import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda")
+_MEETING = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +62,10 @@ class TrainConfig:
             )
         if self.device not in DEVICES:
             raise InputError("unknown device", got=self.device, allowed=", ".join(DEVICES), fix="--device auto")
-        if self.nodes > 1 and not self.rendezvous:
+        if (self.nodes > 1 or self.rendezvous) and not _MEETING.fullmatch(self.rendezvous):
             raise InputError(
                 "several nodes need a meeting place",
-                got=f"--nodes {self.nodes} without --rendezvous",
+                got=f"--nodes {self.nodes} with --rendezvous {self.rendezvous or '(nothing)'}",
                 allowed="HOST:PORT that all nodes reach",
                 fix="--rendezvous <first pod's name>:29500",
             )

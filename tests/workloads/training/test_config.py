@@ -18,7 +18,9 @@ from workloads.training.rank import failure_code
         ({"run": "../escape"}, "run name"),
         ({"window_s": 2.0}, "window leaves no time"),
         ({"device": "tpu"}, "unknown device"),
-        ({"nodes": 2, "batch": 16}, "several nodes need a meeting place"),
+        ({"nodes": 2}, "several nodes need a meeting place"),
+        ({"nodes": 2, "rendezvous": "first-pod"}, "several nodes need a meeting place"),
+        ({"nodes": 2, "rendezvous": "tcp://first-pod:29500"}, "several nodes need a meeting place"),
     ],
 )
 def test_bad_input_is_named_with_its_fix(wrong: dict[str, Any], said: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from infra.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.telemetry import ENV_DEADLINE, ENV_RUN_DIR
-from tests.workloads.training.frameworks import endless
-from tests.workloads.training.frameworks.endless import ENV_ENDLESS, SAID
+from tests.workloads.training.frameworks import waits
+from tests.workloads.training.frameworks.waits import COMPILING, ENV_WAIT_AT
 from tests.workloads.training.nodes import Nodes
 from tests.workloads.training.runs import PATIENCE_S, Run, children, notice, power_loss
 from workloads.runtime.deadline import DEFAULT_LEAD_S
@@ -170,12 +170,12 @@ def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Pa
 
 
 def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path) -> None:
-    site = _with_loss(tmp_path, f"importlib.import_module('{endless.__name__}').compiled(good)")
-    env = {"PYTHONPATH": str(site), ENV_ENDLESS: "1", "PYTHONUNBUFFERED": "1"}
+    site = _with_loss(tmp_path, f"importlib.import_module('{waits.__name__}').compiled(good)")
+    env = {"PYTHONPATH": str(site), ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
     run = Run(folder=tmp_path, options=("--window", "6"), env=env)
     with run.started() as process:
         until = time.monotonic() + PATIENCE_S
-        while run.log().count(SAID) < run.ranks:
+        while run.log().count(COMPILING) < run.ranks:
             assert process.poll() is None and time.monotonic() < until, run.log()
             time.sleep(0.02)
         told = time.monotonic()

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from infra.contract.telemetry import ENV_WINDOW_S
+from tests.workloads.training.frameworks.waits import ENV_WAIT_AT
 from tests.workloads.training.runs import PATIENCE_S, die_with
 
 ROOT = Path(__file__).parents[4]
 
 
 class Gang:
-    def __init__(
-        self, script: Path, *, site: Path, folder: Path, steps: int, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, script: Path, *, site: Path, folder: Path, steps: int) -> None:
         folder.mkdir(exist_ok=True)
         self._command = [sys.executable, str(script), str(folder / "ck"), str(steps), str(folder / "out")]
-        self._site, self._folder, self._starts, self._env = site, folder, 0, env or {}
+        self._site, self._folder, self._starts = site, folder, 0
 
     @staticmethod
     def python(code: str, *, path: list[Path]) -> subprocess.CompletedProcess[str]:
@@ -32,13 +32,13 @@ class Gang:
 
     def complete(self) -> list[str]:
         """What rank 0 said in a start that came to its end."""
-        with self._started() as ranks:
+        with self._started({}) as ranks:
             assert [rank.wait(PATIENCE_S) for rank in ranks] == [0, 0], self._log(0, "err")
         return self._log(0, "out").splitlines()
 
-    def notice_on_rank_1(self, after: str) -> list[int]:
-        """torchrun's way: SIGTERM to the rank's whole group, as soon as it says `after`; all exit codes."""
-        with self._started() as ranks:
+    def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
+        """torchrun's way: SIGTERM to the rank's whole group where it says `after` and waits; all exit codes."""
+        with self._started({ENV_WAIT_AT: after, ENV_WINDOW_S: str(window_s)}) as ranks:
             until = time.monotonic() + PATIENCE_S
             while after not in self._log(1, "out").splitlines():
                 assert ranks[1].poll() is None, self._log(1, "err")
@@ -48,12 +48,12 @@ class Gang:
             return [rank.wait(PATIENCE_S) for rank in ranks]
 
     @contextlib.contextmanager
-    def _started(self) -> Iterator[list[subprocess.Popen[bytes]]]:
+    def _started(self, env: Mapping[str, str]) -> Iterator[list[subprocess.Popen[bytes]]]:
         self._starts += 1
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        ranks = [self._start(rank, port) for rank in range(2)]
+        ranks = [self._start(rank, port, env) for rank in range(2)]
         try:
             yield ranks
         finally:
@@ -62,7 +62,7 @@ class Gang:
                     os.killpg(rank.pid, signal.SIGKILL)
                 rank.wait()
 
-    def _start(self, rank: int, port: int) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, port: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         environment = os.environ | {
             "PYTHONPATH": f"{ROOT}{os.pathsep}{self._site}",
             "MASTER_ADDR": "127.0.0.1",
@@ -70,7 +70,7 @@ class Gang:
             "WORLD_SIZE": "2",
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
-            **self._env,
+            **env,
             **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
         }
         with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:

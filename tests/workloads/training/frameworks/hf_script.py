@@ -3,7 +3,6 @@
 import hashlib
 import os
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from infra.contract.telemetry import ENV_WINDOW_S
-from tests.workloads.training.frameworks.endless import compiled
+from tests.workloads.training.frameworks.waits import EVALUATING, compiled, say
 from workloads.training.frameworks.huggingface import HoldfastCallback
 
 torch.set_num_threads(1)
@@ -39,11 +38,10 @@ class Net(nn.Module):
 
 class Tell(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
-        print(f"step {state.global_step}", flush=True)
+        say(f"step {state.global_step}")
 
     def on_prediction_step(self, args, state, control, **_):
-        print("evaluating", flush=True)
-        time.sleep(0.4)  # an evaluation long enough to be interrupted
+        say(EVALUATING)
 
 
 def main(url: str, steps: int, out: Path) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import sys
-import time
 
 import lightning.pytorch as pl
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from infra.contract.telemetry import ENV_WINDOW_S
-from tests.workloads.training.frameworks.endless import compiled
+from tests.workloads.training.frameworks.waits import EVALUATING, compiled, say
 from workloads.training.frameworks.lightning import HoldfastCallback
 
 torch.set_num_threads(1)
@@ -35,12 +34,11 @@ class Net(pl.LightningModule):
         return (self.body(batch[0]) - batch[1]).square().mean()
 
     def on_train_batch_end(self, *_):
-        print(f"step {self.trainer.global_step}", flush=True)
+        say(f"step {self.trainer.global_step}")
 
     def validation_step(self, batch, index):
         if not self.trainer.sanity_checking:
-            print("evaluating", flush=True)
-            time.sleep(0.4)  # an evaluation long enough to be interrupted
+            say(EVALUATING)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.telemetry import ENV_WINDOW_S
 from tests import support
 from tests.tools import frameworks
-from tests.workloads.training.frameworks.endless import ENV_ENDLESS, SAID
 from tests.workloads.training.frameworks.gang import Gang
+from tests.workloads.training.frameworks.waits import COMPILING, EVALUATING
 
 SCRIPTS = {name: Path(__file__).with_name(name) for name in ("hf_script.py", "lightning_script.py")}
 ROOT = Path(__file__).parents[4]
@@ -40,7 +39,7 @@ def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return digest
 
 
-# Epochs have eight steps: a stop soon after 13 is inside the second, one after 15 is likely at its end. Evaluations
+# Epochs have eight steps: a stop after 13 is inside the second, one after 15 is at its end. Evaluations
 # stand behind steps 10 and 20, where nothing is saved but by the stop itself.
 @pytest.mark.parametrize(
     ("script", "after", "done"),
@@ -48,19 +47,19 @@ def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         ("hf_script.py", "step 13", 13),
         ("lightning_script.py", "step 13", 13),
         ("lightning_script.py", "step 15", 15),
-        ("hf_script.py", "evaluating", 10),
-        ("lightning_script.py", "evaluating", 10),
+        ("hf_script.py", EVALUATING, 10),
+        ("lightning_script.py", EVALUATING, 10),
     ],
 )
 def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
     tmp_path: Path, site: Path, undisturbed: Callable[[str], str], script: str, after: str, done: int
 ) -> None:
     gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS)
-    assert gang.notice_on_rank_1(after=after) == [143, 143], gang.errors()
+    assert gang.notice_on_rank_1(after) == [143, 143], gang.errors()
     said = gang.complete()
     first = int(next(line for line in said if line.startswith("step ")).removeprefix("step "))
     assert first > done, "the resume begins after the last checkpoint, in mid-epoch"
-    assert after != "evaluating" or first <= done + 2, "the evaluation itself heard the notice"
+    assert after != EVALUATING or first <= done + 2, "the evaluation itself heard the notice"
     assert said[-1] == undisturbed(script)
 
 
@@ -68,9 +67,8 @@ def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
 def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(
     tmp_path: Path, site: Path, script: str
 ) -> None:
-    env = {ENV_ENDLESS: "1", ENV_WINDOW_S: "5"}
-    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS, env=env)
-    assert gang.notice_on_rank_1(SAID) == [143, 143], gang.errors()
+    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS)
+    assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.errors()
 
 
 @pytest.mark.parametrize("callback", MODULES, ids=lambda path: path.stem)
