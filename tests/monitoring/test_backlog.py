@@ -23,7 +23,7 @@ def database(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
         with connect(running.uri) as connection:
             schema.migrate(connection)
             connection.execute("INSERT INTO holdfast.job (job, fingerprint, total, created_at) VALUES ('nightly', 'f', 5, now() - interval '2 days')")  # fmt: skip
-            connection.execute("INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker) VALUES ('nightly', 'a', 'f', 'done', 1, 'w')")  # fmt: skip
+            connection.execute("INSERT INTO holdfast.result (job, item, fingerprint, status, fence, worker) VALUES ('nightly', 'a', 'f', 'dead', 1, 'w')")  # fmt: skip
             connection.commit()
         yield running
 
@@ -53,13 +53,13 @@ def test_the_backlog_is_told_until_the_database_is_gone(
     assert (found["batch_backlog_items"], found["batch_replicas_wanted"]) == (4, 1)
     assert 2 * 86_400 <= found["batch_oldest_seconds"] < 2 * 86_400 + 600  # what HoldfastBacklogPastDeadline asks
     with connect(database.uri) as connection:
-        connection.execute("ALTER VIEW holdfast.job_status RENAME TO gone")
+        connection.execute("ALTER VIEW holdfast.job_scaling RENAME TO gone")
         connection.commit()
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%job_status'")  # fmt: skip
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%job_scaling'")  # fmt: skip
         connection.commit()
     now[0] += STALE_S + 1
     until("a silent database is not told as an empty one", lambda: "batch_backlog_items" not in told() or None, 60)
     with connect(database.uri) as connection:
-        connection.execute("ALTER VIEW holdfast.gone RENAME TO job_status")
+        connection.execute("ALTER VIEW holdfast.gone RENAME TO job_scaling")
         connection.commit()
     until("the backlog is told again", lambda: "batch_backlog_items" in told() or None, 60)
