@@ -77,14 +77,18 @@ def fire(alert: Annotated[str, typer.Argument(help="Name or slug.")], as_json: J
 
 @app.command()
 def churn(
-    events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")],
+    events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")] = None,
+    project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
+    since: Annotated[
+        str, typer.Option(help="With --project: how far back, from a midnight; 30d, 12h. Empty: 30d.")
+    ] = "",
     half_life_days: Annotated[float, typer.Option(help="After so long an observation counts half.")] = 14.0,
     as_json: Json = False,
 ) -> None:
     """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
     from monitoring.churn_cli import show_churn
 
-    show_churn(events, half_life_days, as_json=as_json)
+    show_churn(events, project, since, half_life_days, as_json=as_json)
 
 
 @app.command()

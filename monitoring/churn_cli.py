@@ -1,34 +1,73 @@
-"""Body of `python -m monitoring churn`."""
+"""Body of `python -m monitoring churn`: from event files, or from what the exporter wrote to Cloud Monitoring."""
 
 import json
 import math
+import re
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from infra.contract.errors import Unjudged
-from monitoring import churn
+from infra.contract.errors import InputError, Unjudged
+from monitoring import churn, churn_days
 from monitoring.churn import Exposure, Group
 from monitoring.events import read_folder
+from monitoring.span import span_seconds
 
 DAY_H = 24.0
+Ages = Sequence[tuple[float, float, Exposure]]
 
 
-def show_churn(events: Path, half_life_days: float, *, as_json: bool) -> None:
+def show_churn(
+    events: Path | None,
+    project: str,
+    since: str,
+    half_life_days: float,
+    *,
+    as_json: bool,
+    clock: Callable[[], float] = time.time,
+) -> None:
+    if (events is None) == (not project):
+        got = "both" if project else "neither"
+        raise InputError("churn has one source", got=got, allowed="--events or --project", fix="give one of them")
+    if events is not None:
+        from_events(events, half_life_days, as_json=as_json)
+    else:
+        from_cloud(project, clock(), since or "30d", half_life_days, as_json=as_json)
+
+
+def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
     reading = read_folder(events)
     now_us = max((e.t_us for e in reading.events), default=round(time.time() * 1e6))
     found = churn.lives(reading.events, now_us)
     if not found:
         raise Unjudged(f"no node_up or node_down line under {events}: the node watcher writes them")
-    groups = churn.by_group(found, now_us, half_life_days * DAY_H)
-    ages = churn.by_age(found)
+    groups, ages = churn.by_group(found, now_us, half_life_days * DAY_H), churn.by_age(found)
+    show(groups, ages, {"problems": dict(reading.problems)}, as_json=as_json)
+
+
+def from_cloud(project: str, now_s: float, since: str, half_life_days: float, *, as_json: bool) -> None:
+    from monitoring.churn_cloud import read_days
+    from monitoring.cloud_read import cloud_reader
+
+    since_s, project = span_seconds(since), checked_project(project)
+    days = read_days(cloud_reader(project), now_s, since_s)
+    groups, ages = churn_days.by_group(days, now_s, half_life_days * DAY_H), churn_days.by_age(days)
+    show(groups, ages, {"days": [{"day": day.day.isoformat(), "hours": day.hours} for day in days]}, as_json=as_json)
+
+
+def checked_project(project: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9-]{4,28}[a-z0-9]", project):
+        allowed = "6 to 30 letters, digits and dashes, as acme-ai-prod"
+        raise InputError("--project is no project id", got=project, allowed=allowed, fix="give the id, not the name")
+    return project
+
+
+def show(groups: Mapping[Group, Exposure], ages: Ages, more: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         rows = [_row(group, exposure) for group, exposure in groups.items()]
         bands = [{"from_h": low, "to_h": _finite(high)} | _rate(exposure) for low, high, exposure in ages]
-        print(
-            json.dumps(
-                {"schema": "holdfast.churn/1", "groups": rows, "ages": bands, "problems": dict(reading.problems)}
-            )
-        )
+        print(json.dumps({"schema": "holdfast.churn/1", "groups": rows, "ages": bands} | dict(more)))
         return
     for group, exposure in groups.items():
         print(f"{group.pool} {group.machine_type} {group.zone}: {_words(exposure)}")

@@ -39,6 +39,9 @@ METRIC_PREFIX = "custom.googleapis.com/holdfast"
 # Name -> (unit, help). The exporter serves them to Prometheus with '/' as '_' and the prefix `holdfast_`.
 METRICS: dict[str, tuple[str, str]] = {
     "preemptions_total": ("1", "Spot nodes taken away, by pool and zone"),
+    # Written together, read by the churn estimate. age_h: lower end of the band of node age, in hours.
+    "spot_node_seconds_total": ("s", "time that Spot nodes were at risk, by pool, machine_type, zone and age_h"),
+    "spot_node_losses_total": ("1", "Spot nodes taken away, by pool, machine_type, zone and age_h"),
     "goodput_ratio": ("1", "productive share of wall time, by job"),
     "last_commit_age_seconds": ("s", "seconds since the newest committed checkpoint, by job"),
     "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),

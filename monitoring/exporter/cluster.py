@@ -14,6 +14,7 @@ from typing import Any
 from infra.contract import pools
 from monitoring.exporter import lines
 from monitoring.exporter.lines import Line
+from monitoring.exporter.risk import Risk
 from monitoring.exporter.sample import Sample, sample
 
 LABEL_JOB = "jobset.sigs.k8s.io/jobset-name"
@@ -66,6 +67,7 @@ class Cluster:
     """(pool, zone) -> Spot nodes taken away since the exporter began."""
     gone: dict[str, Node] = field(default_factory=dict[str, Node])
     """The last REMEMBERED nodes that were deleted."""
+    risk: Risk = field(default_factory=Risk)
     _lines: list[Line] = field(default_factory=list[Line])
 
     def node(self, change: str, found: Mapping[str, Any]) -> None:
@@ -119,6 +121,7 @@ class Cluster:
     def _bury(self, name: str) -> None:
         """The pods' watch may tell why a node went only after the nodes' watch told that it is gone."""
         if node := self.nodes.pop(name, None):
+            self.risk.left(name, node, self.clock())
             self.gone[name] = replace(node, gone_s=self.clock())
         while len(self.gone) > REMEMBERED:
             del self.gone[next(iter(self.gone))]
@@ -163,11 +166,15 @@ class Cluster:
         if node.capacity == SPOT:
             key = node.pool, node.zone
             self.preempted[key] = self.preempted.get(key, 0) + 1
+            self.risk.lost(name, node, node.gone_s or self.clock())
 
     def _nodes(self, now_s: float) -> Iterable[Sample]:
         oldest: dict[str, float] = defaultdict(float)
-        for node in self.nodes.values():
+        for name, node in self.nodes.items():
             oldest[node.pool] = max(oldest[node.pool], now_s - node.born_s)
+            if node.capacity == SPOT and not node.taken:
+                self.risk.lived(name, node, now_s)
+        yield from self.risk.samples()
         for pool, age in oldest.items():
             yield sample("node_age_seconds", age, pool=pool)
         ends: dict[str, float] = {}

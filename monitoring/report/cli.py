@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from monitoring.money import Money, money, prices_of
 from monitoring.report.capacity import Capacities, capacities
 from monitoring.report.model import Report, build, role_order
 from monitoring.report.objectives import Verdict
+from monitoring.span import span_seconds
 
 
 def write_report(
@@ -62,14 +62,6 @@ def _money(found: Sequence[Ledger], seen: Capacities, machine: str, region: str)
         return None
     ours = [x for x in found if role_order(x.job) == 1]
     return money(ours, prices_of(machine, region))
-
-
-def span_seconds(text: str) -> float:
-    match = re.fullmatch(r"([1-9]\d{0,5})([dhm])", text)
-    if not match:
-        allowed = "a number and d, h or m, as 7d, 12h or 30m"
-        raise InputError("--since is no span of time", got=text, allowed=allowed, fix="write --since 7d")
-    return int(match[1]) * {"d": 86_400, "h": 3_600, "m": 60}[match[2]]
 
 
 def exit_code(report: Report) -> int:

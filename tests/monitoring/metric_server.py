@@ -1,4 +1,4 @@
-"""Cloud Monitoring's write call in this process: refuses what the API would refuse, and can be told to fail."""
+"""Cloud Monitoring in this process, to write and to list: refuses what the API would refuse, and can be told to fail."""
 
 import re
 import threading
@@ -12,7 +12,9 @@ from google.cloud import monitoring_v3
 from google.cloud.monitoring_v3.services.metric_service.transports import MetricServiceGrpcTransport
 from google.protobuf import empty_pb2
 
-METHOD = "/google.monitoring.v3.MetricService/CreateTimeSeries"
+from tests.monitoring.metric_listing import Listing
+
+SERVICE = "google.monitoring.v3.MetricService"
 MIN_GAP_S = 5.0
 LABELS_OF = {"k8s_cluster": {"project_id", "location", "cluster_name"}}
 CUMULATIVE = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
@@ -30,17 +32,25 @@ class MetricServer:
     """Answers of the next calls, before it works again."""
     kinds: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     starts: dict[Any, float] = field(default_factory=dict[Any, float])
+    runs: dict[Any, list[float]] = field(default_factory=dict[Any, list[float]])
+    """Start time of each point of a counter."""
+    listing: Listing = field(default_factory=Listing)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> monitoring_v3.MetricServiceClient:
         self.server = grpc.server(futures.ThreadPoolExecutor(4))
-        handler = grpc.unary_unary_rpc_method_handler(
+        create = grpc.unary_unary_rpc_method_handler(
             self._create,
             request_deserializer=monitoring_v3.CreateTimeSeriesRequest.deserialize,
             response_serializer=empty_pb2.Empty.SerializeToString,
         )
-        service, _, method = METHOD[1:].partition("/")
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        list_ = grpc.unary_unary_rpc_method_handler(
+            self._list,
+            request_deserializer=monitoring_v3.ListTimeSeriesRequest.deserialize,
+            response_serializer=monitoring_v3.ListTimeSeriesResponse.serialize,
+        )
+        handlers = {"CreateTimeSeries": create, "ListTimeSeries": list_}
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
@@ -61,6 +71,17 @@ class MetricServer:
                 self._take(series)
             self.calls.append(len(request.time_series))
         return empty_pb2.Empty()
+
+    def _list(
+        self, request: monitoring_v3.ListTimeSeriesRequest, context: grpc.ServicerContext
+    ) -> monitoring_v3.ListTimeSeriesResponse:
+        with self._lock:
+            if self.faults:
+                context.abort(self.faults.pop(0), "told to fail")
+            found = self.listing.answer(request, self.points, self.runs, self.kinds)
+            if isinstance(found, tuple):
+                context.abort(*found)
+            return found
 
     def _complaint(self, request: monitoring_v3.CreateTimeSeriesRequest) -> str:
         if not re.fullmatch(r"projects/[a-z0-9-]+", request.name):
@@ -117,6 +138,7 @@ class MetricServer:
         self.points.setdefault(_key(series), []).append((point.interval.end_time.timestamp(), value))
         if point.interval.start_time:
             self.starts[_key(series)] = point.interval.start_time.timestamp()
+        self.runs.setdefault(_key(series), []).append(self.starts.get(_key(series), 0.0))
 
 
 def _key(series: monitoring_v3.TimeSeries) -> Any:

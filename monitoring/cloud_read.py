@@ -1,0 +1,92 @@
+"""Reads the exporter's own series back from Cloud Monitoring.
+
+Called by churn_cloud.py. Guarantee: all points of the window or Unjudged; a half-read window is never returned.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from google.api_core import exceptions
+from google.api_core.retry import Retry, if_exception_type
+from google.cloud import monitoring_v3
+
+from infra.contract.errors import Unjudged
+from infra.contract.telemetry import METRIC_PREFIX
+from monitoring.exporter.cloud import PASSING
+
+# One page; the patience of a reader is for all its tries.
+PAGE_S = 60.0
+PERIOD_S = 3600
+Aligner = monitoring_v3.Aggregation.Aligner
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one series did within one period."""
+
+    labels: dict[str, str]
+    begin_s: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CloudReader:
+    client: monitoring_v3.MetricServiceClient
+    project: str
+    patience_s: float = 60.0
+
+    def increases(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
+        """By how much each counter grew in each hour; the cloud's aligner knows where a counter began anew."""
+        return self._read(metric, begin_s, end_s, Aligner.ALIGN_DELTA)
+
+    def highest(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
+        return self._read(metric, begin_s, end_s, Aligner.ALIGN_MAX)
+
+    def _read(self, metric: str, begin_s: int, end_s: int, aligner: Any) -> list[Point]:
+        request = monitoring_v3.ListTimeSeriesRequest(
+            name=f"projects/{self.project}",
+            filter=f'metric.type = "{METRIC_PREFIX}/{metric}" AND resource.type = "k8s_cluster"',
+            interval={"start_time": {"seconds": begin_s}, "end_time": {"seconds": end_s}},
+            aggregation={"alignment_period": {"seconds": PERIOD_S}, "per_series_aligner": aligner},
+        )
+        retry: Any = Retry(predicate=if_exception_type(*PASSING), initial=0.2, maximum=5.0, timeout=self.patience_s)
+        try:
+            pages = self.client.list_time_series(request, retry=retry, timeout=PAGE_S).pages
+            return [point for page in pages for point in _points(page, metric)]
+        except exceptions.GoogleAPIError as error:
+            raise Unjudged(self._told(getattr(error, "cause", None) or error, metric)) from error
+
+    def _told(self, error: Exception, metric: str) -> str:
+        where = f"Cloud Monitoring of project {self.project}"
+        match error:
+            case exceptions.Forbidden() | exceptions.Unauthorized():
+                return f"{where} may not be read: {error}; the reader needs roles/monitoring.viewer"
+            case exceptions.ResourceExhausted():
+                return f"{where}: the read quota is used up, try again in a minute: {error}"
+            case exceptions.NotFound():
+                return f"{where} has no series {METRIC_PREFIX}/{metric}: the exporter has never written it"
+            case _:
+                return f"{where} did not answer for {metric}: {error}"
+
+
+def _points(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable[Point]:
+    if page.execution_errors:
+        told = "; ".join(error.message for error in page.execution_errors)
+        raise Unjudged(f"Cloud Monitoring could not read all of {metric}: {told}")
+    for series in page.time_series:
+        labels = dict(series.metric.labels)
+        for point in series.points:
+            # A double of 0 and an unset one read alike, so the one that is set counts.
+            value = float(point.value.double_value or point.value.int64_value)
+            end: Any = point.interval.end_time  # a datetime, whatever the client's stubs say
+            yield Point(labels, round(end.timestamp()) - PERIOD_S, value)
+
+
+def cloud_reader(project: str) -> CloudReader:
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        return CloudReader(client=monitoring_v3.MetricServiceClient(), project=project)
+    except DefaultCredentialsError as error:
+        raise Unjudged(f"no credentials for Cloud Monitoring: {error}") from error

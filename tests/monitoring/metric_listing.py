@@ -1,0 +1,123 @@
+"""The list call of metric_server.py: filter, alignment, pages, and the complaints of the API."""
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.api import metric_pb2
+from google.cloud import monitoring_v3
+from google.rpc import status_pb2
+
+CUMULATIVE = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
+Aligner = monitoring_v3.Aggregation.Aligner
+FILTER = re.compile(r'metric\.type = "([^"]+)" AND resource\.type = "k8s_cluster"')
+Points = Mapping[Any, list[tuple[float, float]]]
+Curve = list[tuple[float, float]]
+
+
+@dataclass
+class Listing:
+    page_series: int = 100
+    incomplete: str = ""
+    """What the next answers tell as an execution error."""
+    fault_on_page: grpc.StatusCode | None = None
+    """The answer to every page but the first."""
+    pages: list[int] = field(default_factory=list[int])
+    """Series of each page that was handed out."""
+
+    def answer(
+        self,
+        request: monitoring_v3.ListTimeSeriesRequest,
+        points: Points,
+        runs: Mapping[Any, list[float]],
+        kinds: Mapping[str, tuple[int, str]],
+    ) -> monitoring_v3.ListTimeSeriesResponse | tuple[grpc.StatusCode, str]:
+        if request.page_token and self.fault_on_page:
+            return self.fault_on_page, "told to fail"
+        matched = FILTER.fullmatch(request.filter)
+        begin, end = request.interval.start_time.timestamp(), request.interval.end_time.timestamp()
+        period = request.aggregation.alignment_period.total_seconds()
+        if not matched or not re.fullmatch(r"projects/[a-z0-9-]+", request.name) or begin >= end or period < 60:
+            return grpc.StatusCode.INVALID_ARGUMENT, f"{request.name} {request.filter} {begin} {end} {period}"
+        if matched[1] not in kinds:
+            return grpc.StatusCode.NOT_FOUND, f"Cannot find metric(s) that match type = {matched[1]}"
+        aligner = request.aggregation.per_series_aligner
+        if (aligner == Aligner.ALIGN_DELTA) != (kinds[matched[1]][0] == CUMULATIVE):
+            return grpc.StatusCode.INVALID_ARGUMENT, f"{aligner} does not fit {matched[1]}"
+        keys = sorted(key for key in points if key[0] == matched[1])
+        series = [_series(key, points[key], runs[key], aligner, begin, end, period) for key in keys]
+        return self._page([one for one in series if one.points], request.page_token)
+
+    def _page(self, series: list[monitoring_v3.TimeSeries], token: str) -> monitoring_v3.ListTimeSeriesResponse:
+        first = int(token or 0)
+        page = series[first : first + self.page_series]
+        self.pages.append(len(page))
+        rest = str(first + self.page_series) if len(series) > first + self.page_series else ""
+        errors = [status_pb2.Status(code=13, message=self.incomplete)] if self.incomplete else []
+        return monitoring_v3.ListTimeSeriesResponse(time_series=page, next_page_token=rest, execution_errors=errors)
+
+
+def _series(
+    key: Any, points: Curve, runs: list[float], aligner: Any, begin: float, end: float, period: float
+) -> monitoring_v3.TimeSeries:
+    found = monitoring_v3.TimeSeries()
+    found.metric.type = key[0]
+    found.metric.labels.update(dict(key[1]))
+    found.resource.type = "k8s_cluster"
+    found.resource.labels.update(dict(key[2]))
+    aligned = _deltas(points, runs, begin, end, period) if aligner == Aligner.ALIGN_DELTA else ()
+    if aligner == Aligner.ALIGN_MAX:
+        aligned = _maxima(points, begin, end, period)
+    found.points = [  # newest first, as the API answers
+        {"interval": {"start_time": {"seconds": int(t - period)}, "end_time": {"seconds": int(t)}}, "value": {"double_value": v}}
+        for t, v in sorted(aligned, reverse=True)
+    ]  # fmt: skip
+    return found
+
+
+def _periods(points: Curve, begin: float, end: float, period: float) -> Iterable[tuple[float, float]]:
+    """(from, to], counted back from the end of the window; only those between the first and the last point."""
+    for n in range(math.ceil((end - begin) / period)):
+        low, high = end - (n + 1) * period, end - n * period
+        if high > points[0][0] - period and low < points[-1][0]:
+            yield low, high
+
+
+def _maxima(points: Curve, begin: float, end: float, period: float) -> Iterable[tuple[float, float]]:
+    for low, high in _periods(points, begin, end, period):
+        values = [v for t, v in points if low < t <= high]
+        if values:
+            yield high, max(values)
+
+
+def _deltas(points: Curve, runs: list[float], begin: float, end: float, period: float) -> Iterable[tuple[float, float]]:
+    curve = _unwrapped(points, runs)
+    for low, high in _periods(points, begin, end, period):
+        yield high, _at(curve, high) - _at(curve, low)
+
+
+def _unwrapped(points: Curve, runs: list[float]) -> Curve:
+    """A counter that never begins anew: each run adds to where the last one ended."""
+    curve: Curve = []
+    base = before = 0.0
+    run = math.nan
+    for (t, value), start in zip(points, runs, strict=True):
+        if start != run:
+            base, run = base + before, start
+            curve.append((start, base))
+        curve.append((t, base + value))
+        before = value
+    return curve
+
+
+def _at(curve: Curve, t: float) -> float:
+    """Between two points by interpolation, as the API does; flat outside."""
+    n = bisect_right(curve, (t, math.inf))
+    if n == 0 or n == len(curve):
+        return curve[0][1] if n == 0 else curve[-1][1]
+    (t0, v0), (t1, v1) = curve[n - 1], curve[n]
+    return v0 + (v1 - v0) * (t - t0) / (t1 - t0) if t1 > t0 else v1
