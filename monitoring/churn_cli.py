@@ -25,15 +25,20 @@ def show_churn(
     half_life_days: float,
     *,
     as_json: bool,
+    history: str = "",
     clock: Callable[[], float] = time.time,
 ) -> None:
     if (events is None) == (not project):
         got = "both" if project else "neither"
         raise InputError("churn has one source", got=got, allowed="--events or --project", fix="give one of them")
+    if history and not project:
+        raise InputError(
+            "events keep no history", got="--history with --events", allowed="--project", fix="leave it away"
+        )
     if events is not None:
         from_events(events, half_life_days, as_json=as_json)
     else:
-        from_cloud(project, clock(), since or "30d", half_life_days, as_json=as_json)
+        from_cloud(project, clock(), since or "30d", half_life_days, history, as_json=as_json)
 
 
 def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
@@ -46,12 +51,18 @@ def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
     show(groups, ages, {"problems": dict(reading.problems)}, as_json=as_json)
 
 
-def from_cloud(project: str, now_s: float, since: str, half_life_days: float, *, as_json: bool) -> None:
+def from_cloud(project: str, now_s: float, since: str, half_life_days: float, history: str, *, as_json: bool) -> None:
     from monitoring.churn_cloud import read_days
+    from monitoring.churn_history import recall, remember
+    from monitoring.churn_store import open_store
     from monitoring.cloud_read import cloud_reader
 
     since_s, project = span_seconds(since), checked_project(project)
     days = read_days(cloud_reader(project), now_s, since_s)
+    if history:
+        store = open_store(history)
+        remember(store, days)
+        days = recall(store)
     groups, ages = churn_days.by_group(days, now_s, half_life_days * DAY_H), churn_days.by_age(days)
     show(groups, ages, {"days": [{"day": day.day.isoformat(), "hours": day.hours} for day in days]}, as_json=as_json)
 

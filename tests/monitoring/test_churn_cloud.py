@@ -196,3 +196,19 @@ def test_the_door_reads_the_project_it_is_told(
 def test_a_question_that_makes_no_sense_is_bad_input(events: Path | None, project: str, since: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         churn_cli.show_churn(events, project, since, 14.0, as_json=False)
+
+
+def test_the_history_keeps_what_the_cloud_has_forgotten(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("monitoring.cloud_read.cloud_reader", cloud.reader_of)
+
+    def told(hours: float, since: str) -> list[tuple[str, int]]:
+        now = MIDNIGHT + hours * HOUR + 600
+        churn_cli.show_churn(None, "acme-ai", since, 14.0, as_json=True, history=str(tmp_path / "h"), clock=lambda: now)
+        return [(row["day"], row["hours"]) for row in json.loads(capsys.readouterr().out)["days"]]
+
+    for hours in range(1, 60):
+        cloud.tell(hours, hours, 0)
+    assert told(20, "12h") == [("2024-10-04", 20)]
+    assert told(59, "12h") == [("2024-10-04", 20), ("2024-10-05", 24), ("2024-10-06", 11)]
