@@ -41,7 +41,7 @@ class Folder:
     def read(self, name: str) -> tuple[bytes, str]:
         try:
             data = (self.path / name).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return b"", ""
         return data, hashlib.sha256(data).hexdigest()
 
