@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -55,7 +54,7 @@ def from_cloud(project: str, now_s: float, since: str, half_life_days: float, hi
     from monitoring.churn_cloud import read_days
     from monitoring.churn_history import recall, remember
     from monitoring.churn_store import open_store
-    from monitoring.cloud_read import cloud_reader
+    from monitoring.cloud_read import checked_project, cloud_reader
 
     since_s, project = span_seconds(since), checked_project(project)
     days = read_days(cloud_reader(project), now_s, since_s)
@@ -65,13 +64,6 @@ def from_cloud(project: str, now_s: float, since: str, half_life_days: float, hi
         days = recall(store)
     groups, ages = churn_days.by_group(days, now_s, half_life_days * DAY_H), churn_days.by_age(days)
     show(groups, ages, {"days": [{"day": day.day.isoformat(), "hours": day.hours} for day in days]}, as_json=as_json)
-
-
-def checked_project(project: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9-]{4,28}[a-z0-9]", project):
-        allowed = "6 to 30 letters, digits and dashes, as acme-ai-prod"
-        raise InputError("--project is no project id", got=project, allowed=allowed, fix="give the id, not the name")
-    return project
 
 
 def show(groups: Mapping[Group, Exposure], ages: Ages, more: Mapping[str, Any], *, as_json: bool) -> None:

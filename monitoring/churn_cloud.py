@@ -24,13 +24,19 @@ def window(now_s: float, since_s: float) -> tuple[int, int]:
 
 
 def read_days(reader: CloudReader, now_s: float, since_s: float) -> list[Day]:
+    seconds, losses, _, end = read_counters(reader, now_s, since_s)
+    return days(seconds, losses, end)
+
+
+def read_counters(reader: CloudReader, now_s: float, since_s: float) -> tuple[list[Point], list[Point], int, int]:
+    """Time at risk and losses by hour, and the window that was read."""
     begin, end = window(now_s, since_s)
     seconds = reader.increases("spot_node_seconds_total", begin, end)
     losses = reader.increases("spot_node_losses_total", begin, end)
-    if not seconds:
+    if sum(point.value for point in seconds) <= 0:
         when = " to ".join(f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M}" for t in (begin, end))
         raise Unjudged(f"no Spot node was watched in project {reader.project} from {when} UTC: no rate can be told")
-    return days(seconds, losses, end)
+    return seconds, losses, begin, end
 
 
 def days(seconds: Sequence[Point], losses: Sequence[Point], end_s: int) -> list[Day]:

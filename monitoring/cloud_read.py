@@ -3,6 +3,7 @@
 Called by churn_cloud.py. Guarantee: all points of the window or Unjudged; a half-read window is never returned.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from google.api_core import exceptions
 from google.api_core.retry import Retry, if_exception_type
 from google.cloud import monitoring_v3
 
-from infra.contract.errors import Unjudged
+from infra.contract.errors import InputError, Unjudged
 from infra.contract.telemetry import METRIC_PREFIX
 from monitoring.exporter.cloud import PASSING
 
@@ -39,9 +40,6 @@ class CloudReader:
     def increases(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
         """By how much each counter grew in each hour; the cloud's aligner knows where a counter began anew."""
         return self._read(metric, begin_s, end_s, Aligner.ALIGN_DELTA)
-
-    def highest(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
-        return self._read(metric, begin_s, end_s, Aligner.ALIGN_MAX)
 
     def _read(self, metric: str, begin_s: int, end_s: int, aligner: Any) -> list[Point]:
         request = monitoring_v3.ListTimeSeriesRequest(
@@ -81,6 +79,13 @@ def _points(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable
             value = float(point.value.double_value or point.value.int64_value)
             end: Any = point.interval.end_time  # a datetime, whatever the client's stubs say
             yield Point(labels, round(end.timestamp()) - PERIOD_S, value)
+
+
+def checked_project(project: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9-]{4,28}[a-z0-9]", project):
+        allowed = "6 to 30 letters, digits and dashes, as acme-ai-prod"
+        raise InputError("--project is no project id", got=project, allowed=allowed, fix="give the id, not the name")
+    return project
 
 
 def cloud_reader(project: str) -> CloudReader:

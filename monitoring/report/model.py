@@ -41,6 +41,10 @@ class Report:
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
     capacity: Capacities = field(default_factory=Capacities)
     money: Money | None = None
+    span: str = ""
+    """Empty: that of the ledgers."""
+    missing: tuple[str, ...] = ()
+    """What the source cannot tell."""
 
     def of_kind(self, kind: str) -> list[Ledger]:
         return [ledger for ledger in self.ledgers if ledger.kind == kind]
@@ -55,6 +59,7 @@ class Report:
             "money": money_row(self.money) if self.money else None,
             "next_steps": list(self.next_steps),
             "problems": dict(self.problems),
+            "not_in_source": list(self.missing),
             "summary": dict(self.summary),
         }
 

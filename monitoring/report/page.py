@@ -56,7 +56,7 @@ def render(report: Report) -> str:
         churn=churn_rows(report.capacity),
         losses=_losses(report),
         naive=naive_sentence(report.summary),
-        span=window(report.ledgers),
+        span=report.span or window(report.ledgers),
         duration=duration,
         data=Markup(embedded(report.as_json())),
     )
