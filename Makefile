@@ -41,7 +41,7 @@ test: setup check tools cdktf-cli ## Everything that needs no cloud, no GPU and 
 test-fast: setup ## Logic, layers, goldens: under a minute
 	@$(PY) -m tests.tiers fast
 
-test-process: setup tools ## Real processes, real signals, real PostgreSQL
+test-process: setup tools cdktf-cli ## Real processes, real signals, real PostgreSQL
 	@$(PY) -m tests.tiers process
 
 test-plan: setup tools cdktf-cli ## Real Terraform plan with the real google provider
@@ -57,7 +57,7 @@ fmt: setup ## Format and mend what ruff can
 lock: setup ## Locks of every dependency group, with hashes and without addresses
 	@$(PY) .ci/lock.py
 
-.PHONY: test-cluster test-kind test-node test-gpu test-cloud kill-matrix
+.PHONY: test-cluster test-kind test-node test-gpu kill-matrix
 test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
 
