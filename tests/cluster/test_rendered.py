@@ -27,7 +27,7 @@ GKE_ONLY = {"cloud.google.com/v1", "monitoring.googleapis.com/v1", "networking.g
 PLATFORM_KINDS = {
     "Namespace", "ServiceAccount", "PriorityClass", "ResourceQuota", "LimitRange", "NetworkPolicy",
     "ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass", "Cohort", "Topology",
-    "AdmissionCheck", "ProvisioningRequestConfig",
+    "AdmissionCheck", "ProvisioningRequestConfig", "PersistentVolume", "PersistentVolumeClaim",
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("kueue")
