@@ -69,7 +69,7 @@ def test_an_old_node_image_is_refused_before_a_cluster_is_made(tmp_path: Path, m
     assert not called.exists()
 
 
-@pytest.mark.parametrize("image", ["", "kindest/node:v1.36.3", "kindest/node:v1.40.0@sha256:1", "registry:5000/node"])
+@pytest.mark.parametrize("image", [kind.DEFAULT_IMAGE, "kindest/node:v1.40.0@sha256:1", "registry:5000/node"])
 def test_an_image_that_may_fit_is_tried(image: str) -> None:
     kind.check_image(image)
 

@@ -1,7 +1,8 @@
 """Our trainer and batch worker as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ from tests.node.lab.config import IMAGE
 from workloads.jobs.api import Object
 from workloads.jobs.view import exit_code
 
+APP = "app.kubernetes.io/name"
+INDEX = "batch.kubernetes.io/job-completion-index"
+PORT, TCP_LISTEN = 29500, "0A"
 EVERY, STEPS = 20, 400
 ITEMS = 20_000
 LIMIT_S = 240
@@ -29,7 +33,7 @@ APART = {  # while there is room: after the drain they share a node
     "maxSkew": 1,
     "topologyKey": "kubernetes.io/hostname",
     "whenUnsatisfiable": "ScheduleAnyway",
-    "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "train-gang"}},
+    "labelSelector": {"matchLabels": {APP: "train-gang"}},
 }
 
 pytestmark = [pytest.mark.kind, pytest.mark.timeout(900)]
@@ -55,6 +59,31 @@ def workers(kind: KindManager, world: World, spot: Pool) -> Iterator[list[str]]:
     for name in kind.workers:
         back = {"metadata": {"labels": dict.fromkeys(labels)}, "spec": {"taints": None, "unschedulable": None}}
         world.api.merge(f"{nodes.NODES}/{name}", back)
+    subprocess.run(["docker", "rmi", IMAGE], check=True, timeout=120, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def no_dns(kind: KindManager) -> Iterator[Callable[[], None]]:
+    """Nobody answers for names until the test calls this: a busy cluster's DNS learns of a new pod late."""
+
+    def scale(replicas: int) -> None:
+        kind.kubectl(["scale", "deployment/coredns", "-n", "kube-system", f"--replicas={replicas}"], as_dict=False)
+
+    scale(0)
+    yield lambda: scale(1)
+    scale(1)
+
+
+@contextmanager
+def evidence(kind: KindManager, world: World) -> Iterator[None]:
+    """What the cluster knows of the test's pods goes with the error: they are gone when it is read."""
+    questions = (["describe", "pods"], ["get", "events"], ["logs", "--tail=30", "--prefix", f"--selector={APP}"])
+    try:
+        yield
+    except AssertionError as error:
+        for question in questions:
+            error.add_note(str(kind.kubectl([*question, "-n", world.name], as_dict=False)))
+        raise
 
 
 def here(kind: KindManager, world: World, folder: Path, **options: object) -> Here:
@@ -64,7 +93,7 @@ def here(kind: KindManager, world: World, folder: Path, **options: object) -> He
 
 
 def drain(kind: KindManager, node: str, app: str) -> None:
-    only = f"--pod-selector=app.kubernetes.io/name={app}"
+    only = f"--pod-selector={APP}={app}"
     options = ["--delete-emptydir-data", "--ignore-daemonsets", f"--timeout={LIMIT_S}s"]
     kind.kubectl(["drain", node, only, *options], as_dict=False, timeout=LIMIT_S + 10)
 
@@ -83,7 +112,7 @@ def uids(pods: list[Object]) -> set[str]:
 
 
 def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain(
-    kind: KindManager, world: World, workers: list[str], jobset: None
+    kind: KindManager, world: World, workers: list[str], jobset: None, no_dns: Callable[[], None]
 ) -> None:
     folder = kind.shared / "gang"
     place = here(
@@ -97,18 +126,21 @@ def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain
     log = folder / "events.jsonl"
     world.api.apply(path, gang)
 
-    first = running(world, 2, set())
-    assert {pod["spec"]["nodeName"] for pod in first} == set(workers), "its ranks meet across nodes"
-    until("a first checkpoint is committed", lambda: events(log, "commit"), LIMIT_S)
-    assert world.evict(first[0]["metadata"]["name"]) == 201
-    second = running(world, 2, uids(first))
-    known = len(events(log, "commit"))
-    until("it commits again", lambda: len(events(log, "commit")) > known, LIMIT_S)
-    node = second[0]["spec"]["nodeName"]
-    drain(kind, node, "train-gang")
-    third = running(world, 2, uids(first) | uids(second))
-    assert node not in {pod["spec"]["nodeName"] for pod in third}
-    until("the gang is done", lambda: world.api.get(path)["status"].get("terminalState") == "Completed", LIMIT_S)
+    with evidence(kind, world):
+        first = running(world, 2, set())
+        assert {pod["spec"]["nodeName"] for pod in first} == set(workers), "its ranks meet across nodes"
+        until("the first pod opens the place although no name is known", lambda: listens(kind, first, PORT), LIMIT_S)
+        no_dns()
+        until("a first checkpoint is committed", lambda: events(log, "commit"), LIMIT_S)
+        assert world.evict(first[0]["metadata"]["name"]) == 201
+        second = running(world, 2, uids(first))
+        known = len(events(log, "commit"))
+        until("it commits again", lambda: len(events(log, "commit")) > known, LIMIT_S)
+        node = second[0]["spec"]["nodeName"]
+        drain(kind, node, "train-gang")
+        third = running(world, 2, uids(first) | uids(second))
+        assert node not in {pod["spec"]["nodeName"] for pod in third}
+        until("the gang is done", lambda: world.api.get(path)["status"].get("terminalState") == "Completed", LIMIT_S)
 
     restores = events(log, "restore")
     assert len({line["step"] for line in restores} - {0}) == 2, "resumed twice"
@@ -116,6 +148,14 @@ def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain
         assert line["step"] == committed_before(log, line["t"])
     assert events(log, "exit")[-1]["step"] == STEPS
     assert world.api.get(path)["status"]["restarts"] == 2
+
+
+def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
+    """Whether the pod of index 0 does."""
+    (meta,) = (p["metadata"] for p in pods if p["metadata"]["labels"][INDEX] == "0")
+    asked = ["exec", meta["name"], "-n", meta["namespace"], "--", "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+    rows = [line.split() for line in str(kind.kubectl(asked, as_dict=False)).splitlines()]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == TCP_LISTEN for row in rows)
 
 
 def test_batch_workers_store_every_item_once_through_an_eviction_and_a_drain(
@@ -130,17 +170,18 @@ def test_batch_workers_store_every_item_once_through_an_eviction_and_a_drain(
         place.environment["HOLDFAST_DATABASE_URL"] = uri
         doc = runnable.job(runnable.rendered("Job", name), world.name, place, size=2)
         world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
-        first = running(world, 2, set())
-        stored = lambda: batch("status", name, "--database", uri)["done"]  # noqa: E731
-        until("some items are stored", stored, LIMIT_S)
-        evicted = first[0]["metadata"]["name"]
-        assert world.evict(evicted) == 201
-        ended = until("the evicted pod has ended", lambda: found_ended(world, evicted), LIMIT_S)
-        assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
-        drain(kind, first[1]["spec"]["nodeName"], name)
-        assert 0 < stored() < ITEMS, "both were taken away in the middle"
-        assert world.wait_condition(name, LIMIT_S) == "Complete"
-        status = batch("status", name, "--database", uri)
+        with evidence(kind, world):
+            first = running(world, 2, set())
+            stored = lambda: batch("status", name, "--database", uri)["done"]  # noqa: E731
+            until("some items are stored", stored, LIMIT_S)
+            evicted = first[0]["metadata"]["name"]
+            assert world.evict(evicted) == 201
+            ended = until("the evicted pod has ended", lambda: found_ended(world, evicted), LIMIT_S)
+            assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
+            drain(kind, first[1]["spec"]["nodeName"], name)
+            assert 0 < stored() < ITEMS, "both were taken away in the middle"
+            assert world.wait_condition(name, LIMIT_S) == "Complete"
+            status = batch("status", name, "--database", uri)
     assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
     assert sum(line["items"] for line in events(folder / "events.jsonl", "stored")) == ITEMS, "none was stored twice"
     assert not world.job(name)["status"].get("failedIndexes")

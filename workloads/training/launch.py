@@ -18,6 +18,7 @@ import gc
 import importlib
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -31,7 +32,7 @@ from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
@@ -48,6 +49,8 @@ from workloads.training.rank import Board, Ending, run_rank
 
 # The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
 AGENT_MARGIN_S = 1.0
+PEERS_S = 600.0  # as long as torch waits for the rest of a gang that has begun to meet
+_NAME = re.compile(r"(?=.*[a-z])[^.]+\.", re.IGNORECASE)  # of a pod and its service, no address
 
 
 def launch(config: TrainConfig, phases: Phases) -> int:
@@ -60,7 +63,7 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     board = Board(config.ranks)
     threading.Thread(target=_pass_on, args=(shutdown, board, config.window_s), daemon=True).start()
-    endings = _run_agent(_spec(config, corpus, board, phases))
+    endings = _run_agent(config, corpus, board, phases)
     code = exit_code([ending["code"] for ending in endings], noticed=shutdown.requested)
     digests = {ending["digest"] for ending in endings if "digest" in ending}
     events.emit("exit", code=code, step=board.furthest, **({"digest": digests.pop()} if digests else {}))
@@ -82,7 +85,7 @@ def exit_code(codes: Iterable[int], *, noticed: bool) -> int:
     return max(found)
 
 
-def _run_agent(spec: WorkerSpec) -> list[Ending]:
+def _run_agent(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> list[Ending]:
     """How the ranks ended; empty when they never met."""
     for name in ("elastic.multiprocessing.api", "elastic.agent.server.api"):
         # A rank says itself why it failed; the agent's traceback of its own would bury that.
@@ -90,8 +93,9 @@ def _run_agent(spec: WorkerSpec) -> list[Ending]:
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # its way with SIGTERM is to kill the ranks
     gc.freeze()  # what exists now stays shared with the forked ranks
     with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as logs:
-        agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=logs), start_method="fork")
         try:
+            spec = _spec(config, corpus, board, phases)
+            agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=logs), start_method="fork")
             result = cast(RunResult, agent.run())
         except SignalException as death:
             return [{"code": -death.sigval}]
@@ -123,33 +127,51 @@ def _spec(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> 
     alone = config.nodes == 1
     if alone:
         use_loopback()
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=config.rendezvous or "localhost:0",  # port 0: the kernel picks a free one
-        run_id=config.run,
-        min_nodes=config.nodes,
-        max_nodes=config.nodes,
-        local_addr="127.0.0.1" if alone else None,
-    )
-    try:
-        handler = get_rendezvous_handler(parameters)
-    except RendezvousError as error:
-        raise InputError(
-            "the ranks have no place to meet",
-            got=f"{config.rendezvous or 'localhost'}: {error.__cause__ or error}",
-            allowed="an address of this job's first node with a free port",
-            fix="another port in --rendezvous, or leave it out on one node",
-        ) from error
     return WorkerSpec(
         role="trainer",
         local_world_size=config.ranks,
         entrypoint=run_rank,
         args=(config, corpus, board, phases),
-        rdzv_handler=handler,
+        rdzv_handler=_meet(config),
         max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
         monitor_interval=0.05,
         master_addr="127.0.0.1" if alone else None,
     )
+
+
+def _meet(config: TrainConfig) -> RendezvousHandler:
+    """Pods of a gang start minutes apart, so a peer asks again for as long as the first pod may take."""
+    endpoint = config.rendezvous or "localhost:0"  # port 0: the kernel picks a free one
+    first = is_named(endpoint, socket.gethostname())
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=endpoint,
+        run_id=config.run,
+        min_nodes=config.nodes,
+        max_nodes=config.nodes,
+        local_addr="127.0.0.1" if config.nodes == 1 else None,
+        is_host=first or None,  # None: torch compares addresses
+    )
+    deadline = time.monotonic() + PEERS_S
+    while True:
+        try:
+            return get_rendezvous_handler(parameters)
+        except RendezvousError as error:
+            if first or not _NAME.match(endpoint):
+                raise InputError(
+                    "the ranks have no place to meet",
+                    got=f"{endpoint}: {error.__cause__ or error}",
+                    allowed="an address of this job's first node with a free port",
+                    fix="another port in --rendezvous, or leave it out on one node",
+                ) from error
+            if time.monotonic() > deadline:
+                raise
+
+
+def is_named(endpoint: str, hostname: str) -> bool:
+    """Whether the meeting place bears the name of this pod. torch would ask the DNS, once; the record of a
+    new pod may come later than its process, and then nobody would open the place."""
+    return bool(_NAME.match(endpoint)) and endpoint.partition(".")[0] == hostname.partition(".")[0]
 
 
 def use_loopback() -> None:

@@ -23,9 +23,11 @@ from infra.contract.errors import InputError, Unjudged
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.processes import alive
+from tests.tools.build import KUBERNETES_VERSION
 
-IMAGE_VARIABLE = "HOLDFAST_KIND_IMAGE"  # empty: the default of the kind on PATH
-MINIMUM = (1, 36)  # what the control plane of host processes is built from
+IMAGE_VARIABLE = "HOLDFAST_KIND_IMAGE"
+DEFAULT_IMAGE = f"kindest/node:v{KUBERNETES_VERSION}"  # what the control plane of host processes is built from
+MINIMUM = tuple(int(part) for part in KUBERNETES_VERSION.split(".")[:2])
 WORKERS = 2  # a drained node's pods need another one
 CREATE_S, COMMAND_S = 300, 120
 HOST_MOUNT = "/host"  # of a node: below it lie the folders of this host that its pods may mount
@@ -79,7 +81,7 @@ class KindManager(OwnManager):
         """Idempotent. A run that was killed cannot clean up: the next one does, by the dead process in the name."""
         if self._folder is not None:
             return
-        check_image(os.environ.get(IMAGE_VARIABLE, ""))
+        check_image(node_image())
         self._reap()
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-kind-"))
         try:
@@ -123,13 +125,12 @@ class KindManager(OwnManager):
         self._kind(["load", "docker-image", image, "--name", self.name])
 
     def _config(self) -> dict[str, Any]:
-        image = os.environ.get(IMAGE_VARIABLE, "")
+        image = node_image()
         mounts = [
             {"hostPath": str(path), "containerPath": f"{HOST_MOUNT}{path}", "readOnly": True} for path in self.mounts
         ]
         mounts.append({"hostPath": str(self.shared), "containerPath": f"{HOST_MOUNT}{self.shared}"})
-        common = {"image": image} if image else {}
-        workers = [{"role": "worker", "extraMounts": mounts} | common for _ in range(WORKERS)]
+        workers = [{"role": "worker", "image": image, "extraMounts": mounts} for _ in range(WORKERS)]
         flags = [{"name": name, "value": value} for name, value in _CONTROLLERS.items()]
         patch = {
             "apiVersion": "kubeadm.k8s.io/v1beta4",
@@ -140,7 +141,7 @@ class KindManager(OwnManager):
             "kind": "Cluster",
             "apiVersion": "kind.x-k8s.io/v1alpha4",
             "kubeadmConfigPatches": [json.dumps(patch)],
-            "nodes": [{"role": "control-plane"} | common, *workers],
+            "nodes": [{"role": "control-plane", "image": image}, *workers],
         }
 
     def _gateway(self) -> str:
@@ -180,11 +181,15 @@ def is_orphan(name: str) -> bool:
     return name.startswith(_prefix()) and pid.isdigit() and not alive(int(pid))
 
 
+def node_image() -> str:
+    return os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
+
+
 def check_image(image: str) -> None:
     """By its tag, before minutes are spent; a digest alone says nothing, then the API server is asked."""
     tag = image.partition("@")[0].rpartition(":v")[2]
     numbers = [int(part) for part in tag.split(".")[:2] if part.isdigit()]
-    if image and len(numbers) == 2 and tuple(numbers) < MINIMUM:
+    if len(numbers) == 2 and tuple(numbers) < MINIMUM:
         raise too_old(image)
 
 
@@ -193,7 +198,7 @@ def too_old(got: str) -> InputError:
         "the kind node image is too old for these tests",
         got=got,
         allowed=f"Kubernetes {MINIMUM[0]}.{MINIMUM[1]} or newer",
-        fix=f"{IMAGE_VARIABLE}=kindest/node:v1.36.3, or a newer kind",
+        fix=f"{IMAGE_VARIABLE}={DEFAULT_IMAGE}, or leave it empty",
     )
 
 
