@@ -1,10 +1,22 @@
 """Fixtures of every tier."""
 
+import os
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import support
+
+# A busy machine is not a bug: no example has a time limit. Where CI is set the examples are the same each time.
+settings.register_profile(
+    "holdfast",
+    parent=settings.get_profile("ci" if os.environ.get("CI") else "default"),
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("holdfast")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitoring.events import parse
@@ -174,7 +174,7 @@ EVENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.lists(EVENTS, min_size=1, max_size=60))
 def test_states_sum_to_wall_time_for_any_history(rows: list[Line]) -> None:
     for found in read(*({"v": 1, "job": "job"} | row for row in rows)):

@@ -129,7 +129,7 @@ HOSTILE = st.one_of(
 
 
 @given(name=HOSTILE)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_name_leaves_its_prefix(tmp_path: Path, name: str) -> None:
     inside = tmp_path / "store"
     storage = LocalStorage.open(str(inside))

@@ -145,7 +145,7 @@ def test_the_sql_rule_finds_what_it_is_for() -> None:
 
 
 @pytest.mark.process
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(max_size=60).filter(lambda t: not id_fault(t)), min_size=1, max_size=5, unique=True))
 @example(list(HOSTILE))
 def test_hostile_ids_are_stored_and_found_as_they_are(

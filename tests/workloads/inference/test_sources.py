@@ -99,7 +99,7 @@ def test_a_bucket_that_cannot_be_read_is_bad_input(bucket: str) -> None:
 
 
 @pytest.mark.process
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))
 @example(name="../../etc/passwd")
 @example(name="%2e%2e%2fescape")

@@ -74,7 +74,7 @@ def test_a_key_that_stands_twice_is_found_where_it_stands_again() -> None:
     assert [(t.kind, t.mark.line) for t in document.troubles] == [("duplicate", 3)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(WORDS, VALUES, max_size=6),
     st.sampled_from(["Job", "JobSet", "Deployment", "ComputeClass", "PodDisruptionBudget"]),
@@ -86,7 +86,7 @@ def test_no_shape_of_values_crashes_a_rule(body: dict[str, object], kind: str) -
     assert all(finding.rule in all_rules() and finding.fix for finding in report.findings)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet=st.sampled_from(list("ab:-[]{}&*!|>%@`'\"#,? \n\t0\x00")), max_size=60))
 def test_no_text_crashes_the_reader(text: str) -> None:
     assert isinstance(list(read(text)), list)
