@@ -12,7 +12,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -31,9 +32,11 @@ from workloads.jobs.api import Api
 
 GANG = 100
 LOST_SHARE = 0.3
-STEADY_GOAL_S, RSS_GOAL_MIB = 60.0, 2500
+STEADY_GOAL_S, MEMORY_GOAL_GB = 60.0, 2.5
+COMPARED_S = 120.0  # a plain Job backs off for many minutes: that it is not steady by then is its result
 LARGE = Scale(lease_s=40, parallelism=8, apiserver_heap_mib=1300)
-PAGE = 4096 / (1 << 20)
+MIB = 1 << 20
+PAGE = 4096 / MIB
 WRITERS = 16
 
 
@@ -50,25 +53,32 @@ class Figures:
     jobs_complete: int = 0
     jobs: int = 0
     charged: int = 0
-    peak_rss_mib: float = 0.0
+    rss_mib: dict[str, float] = field(default_factory=dict)
+    """Of each process, when their sum was largest."""
+
+    @property
+    def memory_gb(self) -> float:
+        return sum(self.rss_mib.values()) * MIB / 1e9
 
 
 class PeakRss:
     """Of all processes of the control plane together, sampled."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        self.mib, self._plane, self._stop = 0.0, plane, threading.Event()
+        self.peak: dict[str, float] = {}
+        self._plane, self._stop = plane, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
-            self.mib = max(self.mib, sum(rss_mib(pid) for pid in self._plane.processes.pids()))
+            now = {name: rss_mib(pid) for name, pid in self._plane.processes.pids().items()}
+            self.peak = max(self.peak, now, key=lambda sample: sum(sample.values()))
 
-    def close(self) -> float:
+    def close(self) -> dict[str, float]:
         self._stop.set()
         self._thread.join()
-        return self.mib
+        return self.peak
 
 
 def rss_mib(pid: int) -> float:
@@ -87,7 +97,7 @@ def measure(kind: Kind, pool: Pool, count: int, pods: int, limit_s: float) -> Fi
             operators.install(operators.JOBSET, plane, api)
         rss = PeakRss(plane)
         found = play(kind, pool, api, Figures(kind=kind.name, nodes=count, pods=pods, jobs=pods // GANG), limit_s)
-        found.peak_rss_mib = rss.close()
+        found.rss_mib = rss.close()
         return found
     finally:
         plane.stop()
@@ -99,8 +109,9 @@ def play(kind: Kind, pool: Pool, api: Api, found: Figures, limit_s: float) -> Fi
     world.create()
     began = time.monotonic()
     names = [f"node-{n}" for n in range(found.nodes)]
+    wanted = [nodes.node(pool, name, labels=world.selector) for name in names]
     with ThreadPoolExecutor(WRITERS) as writers:
-        list(writers.map(lambda name: api.create(nodes.NODES, nodes.node(pool, name, labels=world.selector)), names))
+        list(writers.map(partial(api.create, nodes.NODES), wanted))
     until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
     found.nodes_ready_s = time.monotonic() - began
 
@@ -115,10 +126,9 @@ def play(kind: Kind, pool: Pool, api: Api, found: Figures, limit_s: float) -> Fi
 
     began = time.monotonic()
     found.pods_hit = storm.preempt(api, names[: int(found.nodes * LOST_SHARE)], timeout_s=limit_s)
-    with suppress(AssertionError):  # the figure says so
+    with suppress(AssertionError):  # the figures say how far it got
         until("as many pods run as before", lambda: steady(world, found.pods), limit_s)
         found.steady_s = time.monotonic() - began
-    with suppress(AssertionError):
         until("all jobs are complete", lambda: kind.release(world, found.jobs, WRITERS), limit_s)
     found.jobs_complete, found.charged = kind.complete(world), kind.charged(world)
     return found
@@ -148,14 +158,14 @@ def show(rows: list[Figures]) -> None:
         "steady again s",
         "complete",
         "charged",
-        "RSS MiB",
+        "GB",
     )
     for head in heads:
         table.add_column(head, justify="left" if head == "kind" else "right")
     for r in rows:
         table.add_row(
             r.kind, str(r.nodes), str(r.pods), f"{r.nodes_ready_s:.1f}", f"{r.pods_running_s:.1f}", str(r.pods_hit),
-            f"{r.steady_s:.1f}", f"{r.jobs_complete}/{r.jobs}", str(r.charged), f"{r.peak_rss_mib:.0f}",
+            f"{r.steady_s:.1f}", f"{r.jobs_complete}/{r.jobs}", str(r.charged), f"{r.memory_gb:.2f}",
         )  # fmt: skip
     Console(width=140).print(table)
 
@@ -165,7 +175,7 @@ def goals(large: Figures) -> dict[str, bool]:
         "all_jobs_complete": large.jobs_complete == large.jobs,
         "no_failure_charged": large.charged == 0,
         "steady_under_60_s": large.steady_s < STEADY_GOAL_S,
-        "rss_under_2500_mib": large.peak_rss_mib < RSS_GOAL_MIB,
+        "memory_under_2_5_gb": large.memory_gb < MEMORY_GOAL_GB,
     }
 
 
@@ -183,7 +193,8 @@ def main() -> None:
     rows: list[Figures] = []
     if args.side_by_side:
         small = args.side_by_side
-        rows += [measure(kind, pool, small, max(GANG, small * 5 // GANG * GANG), args.limit) for kind in KINDS]
+        pods, limit_s = max(GANG, small * 5 // GANG * GANG), min(args.limit, COMPARED_S)
+        rows += [measure(kind, pool, small, pods, limit_s) for kind in KINDS]
     chosen = next(kind for kind in KINDS if kind.name == args.kind)
     rows.append(measure(chosen, pool, args.nodes, args.pods // GANG * GANG, args.limit))
     show(rows)

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.cluster.sim.processes import Processes
 processes = Processes(Path(sys.argv[1]))
 processes.start("sleeper", ["sleep", "600"])
-print(processes.pids()[0], flush=True)
+print(processes.pids()["sleeper"], flush=True)
 sys.stdin.read()
 """
 
@@ -51,7 +51,7 @@ def test_a_taken_port_fails_at_the_start_and_leaves_no_process(tmp_path: Path, c
     try:
         with pytest.raises((RuntimeError, TimeoutError), match="kube-apiserver"):
             plane.start()
-        pids = plane.processes.pids()
+        pids = plane.processes.pids().values()
     finally:
         plane.stop()
     assert pids

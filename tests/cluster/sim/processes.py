@@ -59,8 +59,8 @@ class Processes:
         self._running.append((name, process))
         return process.pid
 
-    def pids(self) -> list[int]:
-        return [process.pid for _, process in self._running]
+    def pids(self) -> dict[str, int]:
+        return {name: process.pid for name, process in self._running}
 
     def wait_until(self, what: str, answers: Callable[[], bool], timeout_s: float = 90.0) -> None:
         """Poll until `answers` says yes; a process that ended, or the time, is an error with its log."""

@@ -28,8 +28,6 @@ from workloads.jobs.api import Api
 ROOT = Path(__file__).parents[3]
 CGROUPS = Path("/sys/fs/cgroup")
 CGROUP_PREFIX = "holdfast-node-"
-# The kubelet sets these for the whole host.
-SYSCTLS = ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "net/ipv4/ip_forward")
 
 
 @dataclass
@@ -72,20 +70,21 @@ class Lab:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hfn-"))  # short: paths of sockets are limited to 108 bytes
         self.machines: dict[str, Machine] = {}
-        self._sysctls = {name: Path("/proc/sys", name).read_text() for name in SYSCTLS}
         self._boots = 0
-        remove_cgroups(CGROUP_PREFIX)  # of a run that was killed
+        remove_orphans()
         self.plane = ControlPlane(self.folder / "cp", simulate_nodes=False)
-        self.api = Api(self.plane.start())
-        self.image = image.write(self.folder / "image.tar")
+        try:
+            self.api = Api(self.plane.start())
+            self.image = image.write(self.folder / "image.tar")
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         for machine in self.machines.values():
             machine.power_off()
         self.plane.stop()
-        remove_cgroups(CGROUP_PREFIX)
-        for name, value in self._sysctls.items():
-            Path("/proc/sys", name).write_text(value)
+        remove_cgroups(own_cgroups(os.getpid()))
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def boot(self, name: str, pool: Pool, window: ShutdownWindow | None = None) -> Machine:
@@ -98,7 +97,7 @@ class Lab:
         config = MachineConfig(
             name=name,
             folder=str(folder),
-            cgroup=f"{CGROUP_PREFIX}{os.getpid()}-{self._boots}",
+            cgroup=f"{own_cgroups(os.getpid())}{self._boots}",
             kubelet=str(TOOLS["kubelet"].binary),
             image=str(self.image),
             kubeconfig=str(self._identity(name)),
@@ -146,6 +145,19 @@ def _hierarchies() -> list[Path]:
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     return [each for each in CGROUPS.iterdir() if each.is_dir() and not each.is_symlink()]
+
+
+def own_cgroups(pid: int) -> str:
+    """What the names of a run's groups begin with."""
+    return f"{CGROUP_PREFIX}{pid}-"
+
+
+def remove_orphans() -> None:
+    """Groups of runs that were killed; those of another run that lives are its own."""
+    for top in (each for hierarchy in _hierarchies() for each in hierarchy.glob(f"{CGROUP_PREFIX}*")):
+        pid = top.name.removeprefix(CGROUP_PREFIX).partition("-")[0]
+        if pid.isdigit() and not alive(int(pid)):
+            remove_cgroups(top.name)
 
 
 def make_cgroups(name: str) -> None:

@@ -19,6 +19,8 @@ from tests.node.lab.config import MachineConfig
 # Between the last lock and the end of the machine an init system still stops its units; the kubelet writes
 # the last status of its pods meanwhile.
 UNITS_STOP_S = 3.0
+# The kubelet would set these for the whole host.
+SYSCTLS = ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "net/ipv4/ip_forward")
 
 
 async def live(machine: MachineConfig) -> None:
@@ -26,7 +28,7 @@ async def live(machine: MachineConfig) -> None:
     notice = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, notice.set)
-    _private_mounts()
+    _private_mounts(folder)
     _write_configuration(machine)
     address = f"unix:path={folder}/bus.sock"
     _spawn(machine, "dbus-daemon", ["dbus-daemon", f"--config-file={folder}/bus.xml", "--nofork"])
@@ -48,8 +50,12 @@ async def live(machine: MachineConfig) -> None:
     (folder / "shutdown.json").write_text(json.dumps({"graceful": done}))
 
 
-def _private_mounts() -> None:
+def _private_mounts(folder: Path) -> None:
     """What the components write to fixed places stays on this machine."""
+    for name in SYSCTLS:
+        own = folder / name.replace("/", ".")
+        own.write_text(Path("/proc/sys", name).read_text())
+        subprocess.run(["mount", "--bind", str(own), f"/proc/sys/{name}"], check=True)
     for place in ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni"):
         if Path(place).is_dir():
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
