@@ -1,20 +1,16 @@
 """How the real kubelet ends a pod, by every way a pod ends, and what the Job controller makes of it."""
 
-import os
-import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_KILLED, EXIT_PREEMPTED, EXTENDED_WINDOW
 from infra.contract.pools import Pool
 from tests.cluster.sim.nodes import NODES
-from tests.cluster.sim.processes import alive
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from tests.node.lab import pods
-from tests.node.lab.lab import CGROUP_PREFIX, CGROUPS, Lab
+from tests.node.lab.lab import Lab
 from workloads.jobs.api import Object
 from workloads.jobs.view import exit_code
 
@@ -131,37 +127,3 @@ def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(lab: Lab
 
     until("a replacement runs", replaced, 240)
     assert not charged(world)
-
-
-def test_a_machine_leaves_no_process_mount_or_cgroup(lab: Lab, world: World, spot: Pool) -> None:
-    mounts = Path("/proc/mounts").read_text()
-    machine = lab.boot("spot-a", spot)
-    wait_up(lab, start(world, pods.shell(spot, pods.DEAF)))
-    inside = descendants(machine.pid)
-    assert len(inside) > 4, "bus, containerd, kubelet, shims and the pod"
-    lab.forget(machine)
-    assert not [pid for pid in inside if alive(pid)]
-    assert Path("/proc/mounts").read_text() == mounts
-    assert not list(CGROUPS.glob(f"*/{machine.config.cgroup}")) and machine.config.cgroup.startswith(CGROUP_PREFIX)
-
-
-def test_a_killed_test_run_takes_its_machines_with_it(lab: Lab, world: World, spot: Pool) -> None:
-    machine = lab.boot("spot-a", spot)
-    wait_up(lab, start(world, pods.shell(spot, pods.DEAF)))
-    inside = descendants(machine.pid)
-    os.kill(machine.pid, signal.SIGKILL)  # as the kernel does to it when the test run dies
-    until("nothing of it lives", lambda: not any(alive(pid) for pid in inside))
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, by their parents."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except FileNotFoundError:
-            continue
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found

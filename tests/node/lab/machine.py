@@ -21,6 +21,7 @@ from tests.node.lab.config import MachineConfig
 UNITS_STOP_S = 3.0
 # The kubelet would set these for the whole host.
 SYSCTLS = ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "net/ipv4/ip_forward")
+PLACES = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")  # components write to them, wherever they are told to
 
 
 async def live(machine: MachineConfig) -> None:
@@ -56,7 +57,7 @@ def _private_mounts(folder: Path) -> None:
         own = folder / name.replace("/", ".")
         own.write_text(Path("/proc/sys", name).read_text())
         subprocess.run(["mount", "--bind", str(own), f"/proc/sys/{name}"], check=True)
-    for place in ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni"):
+    for place in PLACES:
         if Path(place).is_dir():
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
 
