@@ -27,7 +27,7 @@ from workloads.training.trainer import share
 
 def main(folder: Path, events_path: Path, steps: int, every: int) -> None:
     die_with(os.getppid())  # torchrun puts it into a session of its own and does not take it along
-    config = TrainConfig(checkpoints=str(folder), steps=steps, every=every, device="cpu")
+    config = TrainConfig(checkpoints=str(folder), steps=steps, every=every, device="cpu", report_every=1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, group = dist.get_rank(), dist.new_group(backend="gloo")  # on the training's own group async_save hangs

@@ -22,6 +22,7 @@ EVICT_EVERY_S = 60.0
 UNDISTURBED_S = 30.0
 ENDLESS = 10_000_000
 EVERY = 50
+TORCHRUN = "torchrun + dcp.async_save"
 
 
 class DcpRun(Run):
@@ -46,7 +47,7 @@ def goodput(folder: Path, evictions: int) -> dict[str, Any]:
     variants = [
         Variant(name="holdfast", run=Run(folder=folder / "holdfast", **options), stored=_committed),
         Variant(name="naive", run=Run(folder=folder / "naive", door=NAIVE, **options), stored=_in_file),
-        Variant(name="torchrun + dcp.async_save", run=DcpRun(folder=folder / "dcp", **options), stored=_in_dcp),
+        Variant(name=TORCHRUN, run=DcpRun(folder=folder / "dcp", **options), stored=_in_dcp),
     ]
     pace = _steps_per_s(Run(folder=folder / "undisturbed", **options))
     for variant in variants:

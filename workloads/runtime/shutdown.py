@@ -36,6 +36,8 @@ class Shutdown:
         self._signals = 0
         self._notices: list[tuple[float, float | None]] = []
         """When, and how long from then; None for the window that the asker has in mind."""
+        self.nothing_at_stake = False
+        """While true, the first notice leaves at once: a start that has not begun its work."""
         self.received_at: float | None = None
         """Monotonic time of the first notice."""
         self.reason = ""
@@ -52,6 +54,14 @@ class Shutdown:
         if not self._asked.is_set():
             self.received_at, self.reason = now, reason
             self._asked.set()
+            if self.nothing_at_stake:
+                self._leave(EXIT_PREEMPTED)
+
+    def begin(self) -> None:
+        """From here on a notice has to be followed in order; one that came just before ends the process."""
+        self.nothing_at_stake = False
+        if self.requested:
+            self._leave(EXIT_PREEMPTED)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Sleep until asked to stop or until `timeout_s` is over; true when asked."""

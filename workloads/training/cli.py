@@ -42,12 +42,14 @@ def run(
     window: Annotated[
         float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)
     ] = DEFAULT_WINDOW.pod_s,
+    peer_timeout: Annotated[float, typer.Option(help="Seconds until a silent peer counts as lost.")] = 120.0,
     report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
 ) -> None:
     """Train until --steps, resuming what is there. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
     from workloads.runtime.phases import Phases
-    from workloads.runtime.shutdown import leave_now
+    from workloads.runtime.shutdown import leave_now, of_process
 
+    of_process().nothing_at_stake = True  # the first process of a container would not even hear a signal by default
     phases = Phases.of_process()
     phases.lap("interpreter")
     from workloads.runtime.deadline import node_annotations, planned_end
@@ -73,6 +75,7 @@ def run(
         deadline=deadline,
         events=events,
         window_s=window,
+        peer_timeout_s=peer_timeout,
         report_every=report_every,
     )
     try:

@@ -36,6 +36,9 @@ class TrainConfig:
     nodes: int = 1
     rendezvous: str = ""
     """HOST:PORT that all nodes reach; needed for more than one node."""
+    peer_timeout_s: float = 120.0
+    """How long a collective or the rendezvous waits for a peer that says nothing: a machine that lost its power
+    sends no farewell, and torch alone would wait half an hour."""
     window_s: float = DEFAULT_WINDOW.pod_s
     deadline: float | None = None
     """Unix time at which the node is known to end; the run stops before it."""
@@ -45,7 +48,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         checked_run(self.run)
-        _at_least_one(self, "steps", "keep", "batch", "ranks", "nodes", "report_every")
+        _at_least_one(self, "steps", "keep", "batch", "ranks", "nodes", "report_every", "peer_timeout_s")
         if self.batch % self.world_size:
             raise InputError(
                 "the batch cannot be shared out evenly",
@@ -69,6 +72,17 @@ class TrainConfig:
                 allowed="HOST:PORT that all nodes reach",
                 fix="--rendezvous <first pod's name>:29500",
             )
+
+        if self.rendezvous and not 0 < self.meeting[1] < 65536:
+            raise InputError(
+                "no such port", got=self.rendezvous, allowed="1 to 65535", fix="--rendezvous <first pod's name>:29500"
+            )
+
+    @property
+    def meeting(self) -> tuple[str, int]:
+        """Host and port of the rendezvous; port 0 for one that the kernel picks."""
+        host, _, port = (self.rendezvous or "localhost:0").rpartition(":")
+        return host.strip("[]"), int(port)
 
     @property
     def world_size(self) -> int:

@@ -18,9 +18,7 @@ import gc
 import importlib
 import logging
 import os
-import re
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -32,12 +30,9 @@ from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from infra.contract import lifecycle
-from infra.contract.errors import InputError
 from infra.contract.telemetry import KIND_TRAINING
 from workloads.runtime import shutdown as notices
 from workloads.runtime.events import EventLog
@@ -45,12 +40,13 @@ from workloads.runtime.phases import Phases
 from workloads.runtime.shutdown import Shutdown
 from workloads.training.config import TrainConfig
 from workloads.training.data import Corpus
+from workloads.training.meeting import meet
 from workloads.training.rank import Board, Ending, run_rank
 
 # The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
 AGENT_MARGIN_S = 1.0
-PEERS_S = 600.0  # as long as torch waits for the rest of a gang that has begun to meet
-_NAME = re.compile(r"(?=.*[a-z])[^.]+\.", re.IGNORECASE)  # of a pod and its service, no address
+# A gang is restarted free of charge if the first failure seen is that of the pod that was noticed, so others wait.
+AFTER_THE_NOTICED_S = 5.0
 
 
 def launch(config: TrainConfig, phases: Phases) -> int:
@@ -64,10 +60,16 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     board = Board(config.ranks)
     threading.Thread(target=_pass_on, args=(shutdown, board, config.window_s), daemon=True).start()
     endings = _run_agent(config, corpus, board, phases)
-    code = exit_code([ending["code"] for ending in endings], noticed=shutdown.requested)
+    noticed = shutdown.requested
+    code = exit_code([ending["code"] for ending in endings], noticed=noticed)
     digests = {ending["digest"] for ending in endings if "digest" in ending}
     events.emit("exit", code=code, step=board.furthest, **({"digest": digests.pop()} if digests else {}))
+    if config.nodes > 1 and not noticed and code in _OF_OTHERS:
+        shutdown.wait(AFTER_THE_NOTICED_S)
     return code
+
+
+_OF_OTHERS = (lifecycle.EXIT_PREEMPTED, lifecycle.EXIT_RENDEZVOUS_LOST)
 
 
 def exit_code(codes: Iterable[int], *, noticed: bool) -> int:
@@ -91,11 +93,12 @@ def _run_agent(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases
         # A rank says itself why it failed; the agent's traceback of its own would bury that.
         logging.getLogger(f"torch.distributed.{name}").setLevel(logging.CRITICAL)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # its way with SIGTERM is to kill the ranks
-    gc.freeze()  # what exists now stays shared with the forked ranks
     with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as logs:
         try:
             spec = _spec(config, corpus, board, phases)
             agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=logs), start_method="fork")
+            gc.freeze()  # what exists now stays shared with the forked ranks
+            notices.of_process().begin()
             result = cast(RunResult, agent.run())
         except SignalException as death:
             return [{"code": -death.sigval}]
@@ -124,58 +127,13 @@ def _signal(pids: Iterable[int], signum: signal.Signals) -> None:
 
 
 def _spec(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> WorkerSpec:
-    alone = config.nodes == 1
-    if alone:
-        use_loopback()
     return WorkerSpec(
         role="trainer",
         local_world_size=config.ranks,
         entrypoint=run_rank,
         args=(config, corpus, board, phases),
-        rdzv_handler=_meet(config),
+        rdzv_handler=meet(config),
         max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
         monitor_interval=0.05,
-        master_addr="127.0.0.1" if alone else None,
+        master_addr="127.0.0.1" if config.nodes == 1 else None,
     )
-
-
-def _meet(config: TrainConfig) -> RendezvousHandler:
-    """Pods of a gang start minutes apart, so a peer asks again for as long as the first pod may take."""
-    endpoint = config.rendezvous or "localhost:0"  # port 0: the kernel picks a free one
-    first = is_named(endpoint, socket.gethostname())
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=endpoint,
-        run_id=config.run,
-        min_nodes=config.nodes,
-        max_nodes=config.nodes,
-        local_addr="127.0.0.1" if config.nodes == 1 else None,
-        is_host=first or None,  # None: torch compares addresses
-    )
-    deadline = time.monotonic() + PEERS_S
-    while True:
-        try:
-            return get_rendezvous_handler(parameters)
-        except RendezvousError as error:
-            if first or not _NAME.match(endpoint):
-                raise InputError(
-                    "the ranks have no place to meet",
-                    got=f"{endpoint}: {error.__cause__ or error}",
-                    allowed="an address of this job's first node with a free port",
-                    fix="another port in --rendezvous, or leave it out on one node",
-                ) from error
-            if time.monotonic() > deadline:
-                raise
-
-
-def is_named(endpoint: str, hostname: str) -> bool:
-    """Whether the meeting place bears the name of this pod. torch would ask the DNS, once; the record of a
-    new pod may come later than its process, and then nobody would open the place."""
-    return bool(_NAME.match(endpoint)) and endpoint.partition(".")[0] == hostname.partition(".")[0]
-
-
-def use_loopback() -> None:
-    """gloo would look the host's name up, which fails on machines without a network."""
-    for _, name in socket.if_nameindex():
-        if name in ("lo", "lo0"):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)

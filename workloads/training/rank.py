@@ -19,10 +19,13 @@ from workloads.runtime.phases import Phases
 from workloads.training.config import TrainConfig
 from workloads.training.data import Corpus
 from workloads.training.meter import Meter
-from workloads.training.trainer import train
+from workloads.training.trainer import part, train
 
 Ending = dict[str, Any]
 """`code`, and `digest` when the run is complete."""
+
+# Of the window's end, for giving communicators back.
+PART_S = 1.0
 
 # What torch's RuntimeErrors say when another rank is gone (gloo; nccl raises DistError).
 _LOST_PEER = ("closed by peer", "reset by peer", "Connection refused", "Broken pipe", "Timed out", "recv header")
@@ -73,6 +76,7 @@ def run_rank(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) 
     try:
         return {"code": lifecycle.EXIT_COMPLETE, "digest": train(config, corpus, events, meter)}
     except Preempted:
+        part(PART_S)
         return {"code": lifecycle.EXIT_PREEMPTED}
     except InputError as error:
         print(error.lines(), file=sys.stderr)

@@ -1,6 +1,8 @@
 """One rank of the trainer. `train` is the main path; launch.py calls it in every rank's process."""
 
 import os
+import threading
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -58,7 +60,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
             pace.step()
             ckpt.tick(step + 1)
         meter.flush()
-    dist.destroy_process_group()  # only here: after a notice a peer may be gone, and this would wait for it
+    part(config.peer_timeout_s)
     return digest(model, optimizer)
 
 
@@ -72,8 +74,23 @@ def join(config: TrainConfig) -> tuple[int, torch.device]:
     else:
         torch.set_num_threads(1)  # sums keep their order whatever the machine
     torch.use_deterministic_algorithms(True)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+    patience = timedelta(seconds=config.peer_timeout_s)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=patience)
     return dist.get_rank(), device
+
+
+def part(patience_s: float) -> None:
+    """Give the communicators back: a GPU whose link is cut in use may need a reset. Beside the main thread, because
+    with a peer that is gone it may never end."""
+
+    def leave() -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        dist.destroy_process_group()
+
+    leaving = threading.Thread(target=leave, name="part", daemon=True)
+    leaving.start()
+    leaving.join(patience_s)
 
 
 def share(samples: Samples, consumed: int, config: TrainConfig, rank: int) -> tuple[Tensor, Tensor]:

@@ -105,3 +105,20 @@ def test_a_group_wide_signal_is_one_notice() -> None:
     os.killpg(process.pid, signal.SIGTERM)
     assert process.communicate(timeout=60)[0].strip() == "drained"
     assert process.returncode == 0
+
+
+def test_where_nothing_is_at_stake_the_first_notice_leaves_until_the_work_begins() -> None:
+    left: list[int] = []
+    down = Shutdown(leave=left.append)
+    down.nothing_at_stake = True
+    down.notice(signal.SIGTERM)
+    assert left == [EXIT_PREEMPTED]
+    down.begin()
+    assert left == [EXIT_PREEMPTED] * 2, "one that came just before the beginning"
+
+    left.clear()
+    working = Shutdown(leave=left.append)
+    working.nothing_at_stake = True
+    working.begin()
+    working.notice(signal.SIGTERM)
+    assert working.requested and left == []

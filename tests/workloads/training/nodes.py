@@ -16,9 +16,9 @@ Pods = list[Popen[str]]
 class Nodes:
     """One job on two nodes; they share nothing but the network and the storage."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-        self._shared = folder / "shared"
+        self._shared, self._options = folder / "shared", options
         self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback) for n in range(2)]
 
     @contextmanager
@@ -30,14 +30,14 @@ class Nodes:
             pods: Pods = []
             for run in self.runs:
                 meeting = ("--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
-                run.options = ("--checkpoints", str(self._shared), *meeting)
+                run.options = ("--checkpoints", str(self._shared), *meeting, *self._options)
                 pods.append(stack.enter_context(run.started()))
             yield pods
 
     def ended(self, at_step: int, take_down: Callable[[Pods], object]) -> list[int]:
         """Start both, wait until `at_step` is done, take down; both exit codes as a shell says them."""
         with self.started() as pods:
-            self._wait_for_step(pods, at_step)
+            self.wait_for_step(pods, at_step)
             take_down(pods)
             codes = [pod.wait(PATIENCE_S) for pod in pods]
         return [128 - code if code < 0 else code for code in codes]
@@ -46,7 +46,7 @@ class Nodes:
         with self.started() as pods:
             return [pod.wait(PATIENCE_S) for pod in pods]
 
-    def _wait_for_step(self, pods: Pods, step: int) -> None:
+    def wait_for_step(self, pods: Pods, step: int) -> None:
         until = time.monotonic() + PATIENCE_S
         while self.furthest < step:
             assert all(pod.poll() is None for pod in pods), self.log()

@@ -1,5 +1,6 @@
 """What podFailurePolicy reads: bad input ends the door with a code that is never retried, before any rank starts."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -7,7 +8,14 @@ import pytest
 from infra.contract.errors import run_door
 from infra.contract.lifecycle import FATAL_EXIT_CODES
 from infra.contract.telemetry import ENV_DEADLINE
+from workloads.runtime import shutdown as notices
 from workloads.training.cli import app
+
+
+@pytest.fixture(autouse=True)
+def this_process_goes_on() -> Iterator[None]:
+    yield
+    notices.of_process().nothing_at_stake = False
 
 
 def ended(*arguments: str) -> int:
@@ -22,6 +30,8 @@ def ended(*arguments: str) -> int:
     [
         (("--ranks", "3"), "batch 16 over 3 ranks"),
         (("--nodes", "2"), "several nodes need a meeting place"),
+        (("--nodes", "2", "--rendezvous", "first-pod:70000"), "no such port"),
+        (("--peer-timeout", "0"), "peer_timeout_s is out of range"),
         (("--window", "2"), "window leaves no time"),
         (("--run", "../up"), "run name"),
         (("--stpes", "3"), "--stpes"),

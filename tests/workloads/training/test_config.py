@@ -5,7 +5,7 @@ import pytest
 from infra.contract.errors import InputError
 from infra.contract.lifecycle import FATAL_EXIT_CODES
 from workloads.training.config import TrainConfig
-from workloads.training.launch import exit_code, is_named
+from workloads.training.launch import exit_code
 from workloads.training.progress import Progress
 from workloads.training.rank import failure_code
 
@@ -79,17 +79,3 @@ def test_progress_refuses_another_run(change: str) -> None:
     state[change] = "other"
     with pytest.raises(InputError, match="written with another"):
         Progress(TrainConfig(checkpoints="x"), fingerprint="f").load_state_dict(state)
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "hostname", "mine"),
-    [
-        ("gang-workers-0-0.gang:29500", "gang-workers-0-0", True),
-        ("gang-workers-0-0.gang:29500", "gang-workers-0-1", False),
-        ("gang-workers-0-1.gang:29500", "gang-workers-0-1.gang.ns.svc", True),
-        ("127.0.0.1:29500", "127", False),
-        ("localhost:0", "localhost", False),
-    ],
-)
-def test_the_first_pod_knows_itself_by_name_before_the_dns_does(endpoint: str, hostname: str, mine: bool) -> None:
-    assert is_named(endpoint, hostname) is mine

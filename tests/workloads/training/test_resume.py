@@ -14,18 +14,11 @@ from infra.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.telemetry import ENV_DEADLINE, ENV_RUN_DIR
 from tests.workloads.training.frameworks import waits
 from tests.workloads.training.frameworks.waits import COMPILING, ENV_WAIT_AT
-from tests.workloads.training.nodes import Nodes
+from tests.workloads.training.hooks import before_import
 from tests.workloads.training.runs import PATIENCE_S, Run, children, notice, power_loss
 from workloads.runtime.deadline import DEFAULT_LEAD_S
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(folder=tmp_path_factory.mktemp("undisturbed"))
-    assert run.complete() == 0, run.log()
-    return run
 
 
 def one_rank(process: subprocess.Popen[str]) -> None:
@@ -85,17 +78,6 @@ def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_win
     run.steps = max(before) + 1
     assert run.complete() == 0, run.log()
     assert run.of("restore")[-1]["step"] in before, "no half commit is ever restored"
-
-
-def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(tmp_path: Path, undisturbed: Run) -> None:
-    nodes = Nodes(tmp_path)
-    assert nodes.ended(12, lambda pods: power_loss(pods[1])) == [75, 137], nodes.log()
-    assert nodes.ended(18, lambda pods: power_loss(pods[0])) == [137, 75], "the node where all met is lost"
-    assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], nodes.log()
-    stops = [stop for run in nodes.runs for stop in run.of("stop")]
-    assert [stop["step"] for stop in stops] == [nodes.furthest], "said once, by the rank that leads"
-    assert nodes.complete() == [0, 0], nodes.log()
-    assert {run.digest for run in nodes.runs} == {undisturbed.digest}
 
 
 def test_a_finished_run_stays_finished(undisturbed: Run) -> None:
@@ -170,8 +152,8 @@ def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Pa
 
 
 def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path) -> None:
-    site = _with_loss(tmp_path, f"importlib.import_module('{waits.__name__}').compiled(good)")
-    env = {"PYTHONPATH": str(site), ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
+    loss = _with_loss(tmp_path, f"importlib.import_module('{waits.__name__}').compiled(good)")
+    env = loss | {ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
     run = Run(folder=tmp_path, options=("--window", "6"), env=env)
     with run.started() as process:
         until = time.monotonic() + PATIENCE_S
@@ -186,23 +168,18 @@ def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: P
 
 def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path) -> None:
     broken = "lambda *a: good(*a) * (1 / (calls.append(1) or len(calls) != 5 or os.environ['RANK'] != '1'))"
-    run = Run(folder=tmp_path, steps=10, env={"PYTHONPATH": str(_with_loss(tmp_path, broken))})
+    run = Run(folder=tmp_path, steps=10, env=_with_loss(tmp_path, broken))
     assert run.complete() == 70
     assert "ZeroDivisionError" in run.log()
     assert run.of("exit")[-1]["code"] == 70
 
 
-def _with_loss(folder: Path, loss: str) -> Path:
-    """A sitecustomize that trains with `loss`, an expression over `good`, the loss of the trainer, and `calls`."""
-    (folder / "sitecustomize.py").write_text(
-        "import os, sys, importlib, importlib.abc\n"
-        "class Replace(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'workloads.training.trainer':\n"
-        "            sys.meta_path.remove(self)\n"
-        "            import workloads.training.model as model\n"
-        "            good, calls = model.next_byte_loss, []\n"
-        f"            model.next_byte_loss = {loss}\n"
-        "sys.meta_path.insert(0, Replace())\n"
+def _with_loss(folder: Path, loss: str) -> dict[str, str]:
+    """Trains with `loss`, an expression over `good`, the loss of the trainer, and `calls`."""
+    code = (
+        "import os, importlib\n"
+        "import workloads.training.model as model\n"
+        "good, calls = model.next_byte_loss, []\n"
+        f"model.next_byte_loss = {loss}\n"
     )
-    return folder
+    return before_import(folder / "site", "workloads.training.trainer", code)
