@@ -1,6 +1,6 @@
 """Fixtures of the cluster tier: one cluster for the session, a namespace and nodes of its own for each test.
 
-`--k8s-provider=kind` (`make test-kind`) and `--k8s-kubeconfig=FILE` run the same tests elsewhere.
+`--k8s-provider=kind` (`make test-kind`) and `--k8s-kubeconfig=FILE`, of a cluster named for it, run the same tests elsewhere.
 """
 
 import sys
@@ -16,7 +16,7 @@ from infra.contract.pools import Pool
 from tests import support
 from tests.cluster.sim import kind, operators
 from tests.cluster.sim.control_plane import missing_tools
-from tests.cluster.sim.manager import HostManager, OwnManager
+from tests.cluster.sim.manager import HostManager, OwnManager, foreign
 from tests.cluster.sim.runnable import HOST_FOLDERS
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
@@ -47,7 +47,10 @@ def k8s_manager(request: pytest.FixtureRequest, k8s_manager: ManagerFactory) -> 
         support.require(not kind.missing(), kind.missing())
         kind.KindManager.mounts = HOST_FOLDERS
         return lambda name=None: kind.KindManager
-    if provider or request.config.getoption("k8s_kubeconfig") or sys.platform != "linux":
+    kubeconfig = request.config.getoption("k8s_kubeconfig_override") or request.config.getoption("k8s_kubeconfig")
+    if kubeconfig:
+        return lambda name=None: foreign(k8s_manager(name), Path(kubeconfig))
+    if provider or sys.platform != "linux":
         return k8s_manager
     missing = missing_tools()
     support.require(not missing, f"`make tools` has not built {', '.join(missing)}")

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pytest_kubernetes.providers.external import ExternalManagerBase
 
 from infra.contract.errors import InputError
 from tests import support
 from tests.cluster.sim import kind
 from tests.cluster.sim.control_plane import NEEDED, missing_tools
 from tests.cluster.sim.kind import KindManager
+from tests.cluster.sim.manager import foreign
 from tests.cluster.sim.processes import alive
 from tests.cluster.sim.waiting import until
 from tests.tools import build
@@ -110,6 +112,22 @@ def test_a_kubeconfig_of_somebody_else_is_neither_read_nor_changed(
     assert len(changing) == 2
     assert all("--kubeconfig /" in line and str(foreign) not in line for line in changing)
     assert foreign.read_text() == "somebody else's"
+
+
+def test_a_cluster_that_is_not_named_for_tests_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "config"
+    theirs.write_text("current-context: production\n")
+    with pytest.raises(InputError, match="a cluster that people use"):
+        foreign(ExternalManagerBase, theirs)
+
+
+def test_the_kubeconfig_of_a_named_cluster_is_kept_even_if_it_never_answered(tmp_path: Path) -> None:
+    theirs = tmp_path / "config"
+    theirs.write_text("current-context: holdfast-shared\n")
+    foreign(ExternalManagerBase, theirs)(kubeconfig=theirs).delete()
+    assert theirs.exists()
+    ExternalManagerBase(kubeconfig=theirs).delete()
+    assert not theirs.exists(), "what the stock manager does; if it no longer does, ours may go"
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
