@@ -40,7 +40,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workloads.inference": {"infra.contract", "workloads.runtime", "workloads.checkpoint", "workloads.training.model"},
     "workloads.manifests": {"infra.contract", "infra.environments"},
     "workloads.jobs": {"infra.contract", "infra.environments", "infra.placement", "workloads.manifests"},
-    "workloads.drill": {"infra.contract", "workloads.runtime", "workloads.jobs.api", "workloads.jobs.view"},
+    "workloads.drill": {
+        "infra.contract",
+        "infra.environments",
+        "workloads.runtime",
+        "workloads.jobs.api",
+        "workloads.jobs.view",
+    },
     "workloads.__main__": {
         "infra.contract",
         "infra.environments",

@@ -94,6 +94,7 @@ class Environment:
     production: bool = False
     """True: the rules demand every protection, also those that cost money or reach."""
     allow_drills: bool = False
+    """True lets `workloads drill` evict pods and take VMs away in this cluster; it asks first all the same."""
 
     def __post_init__(self) -> None:
         dns_name("name", self.name, 12)

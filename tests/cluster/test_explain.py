@@ -10,28 +10,14 @@ from typer.testing import CliRunner
 from infra.contract.capacity import Capacity
 from infra.contract.lifecycle import EXIT_BUG
 from infra.contract.pools import LABEL_POOL_CLASS, SPOT_TAINT, Pool
-from tests.cluster.sim import queues
+from tests.cluster.sim import flex, queues
+from tests.cluster.sim.explained import ask, one_pod
 from tests.cluster.sim.stages import WAITING
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.jobs import explain
-from workloads.jobs.explain import Explanation
 from workloads.jobs.listing import Row, rows
-
-
-def ask(world: World, job: str, word: str) -> Explanation:
-    """The explanation, once it has come to `word`."""
-
-    def told() -> Explanation | None:
-        found = explain.explain(world.api, job, world.name)
-        assert len(found.lines()) <= 6
-        return found if found.cause.word == word else None
-
-    return until(f"{job} is explained by {word}", told)
-
-
-def one_pod(world: World, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
-    return world.job_spec(pool, 1) | {"template": world.pod_template(pool, annotations, **spec)}
+from workloads.jobs.losses import Count
 
 
 def test_quota_is_named_with_what_is_asked_lent_and_used(world: World, spot: Pool, kueue: None) -> None:
@@ -47,6 +33,31 @@ def test_quota_is_named_with_what_is_asked_lent_and_used(world: World, spot: Poo
     found = ask(world, "third", "quota")
     assert found.cause.position == "2 of 2 waiting in queue team"
     assert found.cause.evidence.startswith(f"kubectl describe workload -n {world.name} job-third")
+
+
+def test_a_flex_queue_is_told_with_what_its_request_says(world: World, spot: Pool, kueue: None) -> None:
+    queues.lend(world, spot, 2)
+    flex.check(world)
+    queues.submit(world, spot, "queued")
+    found = ask(world, "queued", "gate").cause
+    assert found.blocker == f"quota is reserved, admission check {world.name} is Pending"
+
+    flex.install(world)
+    (workload,) = world.api.items(world.path("workloads", queues.GROUP))
+    accepted = {"type": "Accepted", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    waits = {"type": "Provisioned", "status": "False", "message": "Provisioning Request wasn't found."}
+    flex.request(world, "queued-1", workload, accepted, waits)
+    found = ask(world, "queued", "flex-queue").cause
+    since = "request queued-1 accepted 2026-01-01T00:00:00Z, no nodes yet: Provisioning Request wasn't found"
+    assert found.blocker == f"flex queue: 1 nvidia.com/gpu for 1 pods; {since}"
+    assert found.evidence == f"kubectl describe provisioningrequest -n {world.name} queued-1"
+
+
+def test_a_queue_that_admits_nothing_says_why(world: World, spot: Pool, kueue: None) -> None:
+    queues.lend(world, spot, 2)
+    world.api.merge(f"{queues.GROUP}/clusterqueues/{world.name}", {"spec": {"stopPolicy": "Hold"}})
+    queues.submit(world, spot, "held")
+    until("it is told", lambda: "queue team admits nothing: " in ask(world, "held", "quota").cause.blocker)
 
 
 def test_an_untolerated_taint_is_named(world: World, spot: Pool) -> None:
@@ -77,23 +88,6 @@ def test_a_flex_start_wait_promises_no_time(world: World, spot: Pool) -> None:
     assert "no ETA" in found.similar
 
 
-def test_a_stock_out_is_told_in_the_autoscalers_words(world: World, spot: Pool) -> None:
-    """There is no autoscaler here: the test writes the event that GKE's would."""
-    world.create_job("sold-out", one_pod(world, spot))
-    ask(world, "sold-out", "selector")
-    (pod,) = world.pods()
-    reference = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")} | {"kind": "Pod"}
-    event = {
-        "metadata": {"name": "refused"},
-        "involvedObject": reference,
-        "reason": "FailedScaleUp",
-        "message": "GCE out of resources in us-central1-a",
-        "type": "Warning",
-    }
-    world.api.create(world.path("events"), event)
-    assert "GCE out of resources in us-central1-a" in ask(world, "sold-out", "stock-out").cause.blocker
-
-
 def test_an_image_that_cannot_be_pulled_is_named(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 1)
     world.create_job("imageless", one_pod(world, spot, {WAITING: "ImagePullBackOff"}))
@@ -114,15 +108,15 @@ def test_a_crash_is_told_apart_from_evictions(world: World, spot: Pool) -> None:
     assert "2 were evicted: TerminationByKubelet" in back_off.cause.blocker
     assert "evicted 2, crashed 0" in back_off.state
     listed = {row.name: row for row in listing(world)}
-    assert (listed["crashing"].evicted, listed["evicted"].evicted) == (0, 2)
-    assert (listed["crashing"].crashed > 0, listed["evicted"].crashed) == (True, 0)
+    assert (listed["crashing"].evicted, listed["evicted"].evicted) == (Count(0), Count(2))
+    assert (listed["crashing"].crashed.number > 0, listed["evicted"].crashed) == (True, Count(0))
 
     world.add_nodes(spot, 2)
     world.wait_running(2)
     for pod in world.pods("Failed"):  # as garbage collection does once their nodes are gone
         world.api.delete(f"{world.path('pods')}/{pod['metadata']['name']}")
     until("their pods are gone", lambda: not world.pods("Failed"))
-    assert {row.name: row.evicted for row in listing(world)}["evicted"] == 2, "and still counted"
+    assert {row.name: row.evicted for row in listing(world)}["evicted"] == Count(2), "and still counted"
 
 
 def test_a_list_prices_what_ran_and_knows_a_complete_job(world: World, spot: Pool) -> None:

@@ -57,7 +57,7 @@ def run(
     namespace: Annotated[str, typer.Option(help="cluster, gke: of the work that is hit.")] = "",
     selector: Annotated[str, typer.Option(help="cluster, gke: labels of its pods, as kubectl -l.")] = "",
     events: Annotated[Path | None, typer.Option(help="cluster, gke: its event file, for lost steps.")] = None,
-    project: Annotated[str, typer.Option(help="gke: project of the VMs.")] = "",
+    repeat: Annotated[int, typer.Option(min=1, help="Play each so often, and tell the spread.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +71,6 @@ def run(
         namespace=namespace,
         selector=selector,
         events=events,
-        project=project,
         yes=yes,
     )
-    raise typer.Exit(run_drills(names or [], target, out.resolve(), where, as_json=as_json))
+    raise typer.Exit(run_drills(names or [], target, out.resolve(), where, repeat=repeat, as_json=as_json))

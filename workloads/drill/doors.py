@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+from infra import environments
 from infra.contract.errors import InputError
 from workloads.drill import store
 from workloads.drill.alerting import fires
@@ -36,7 +37,7 @@ def show_one(name: str, out: Path, *, as_json: bool) -> None:
         console.verdict(console.stdout(), last)
 
 
-def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_json: bool) -> int:
+def run_drills(names: list[str], target: str, out: Path, where: Where, *, repeat: int = 1, as_json: bool) -> int:
     drills = chosen(names, target)
     place = drills[0].place
     if place is Place.NODE:
@@ -50,9 +51,10 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, as_jso
     base = Conductor(say=say, alert=fires)
     build: Builder = local
     if place is not Place.LOCAL:
-        base, build = replace(base, agree=consent(checked(place, where))), builder(place, where)
+        where = checked(place, where, map(environments.load, environments.names()))
+        base, build = replace(base, agree=consent(where)), builder(place, where)
     player = Player(out=out, build=build, conductor=lambda last: replace(base, last=last), quiet=as_json)
-    code, told = player.play(drills)
+    code, told = player.play(drills, repeat)
     if as_json:
         print(json.dumps(told, default=str))
     return code

@@ -8,17 +8,21 @@ import platform
 from dataclasses import asdict
 from typing import Any
 
-from workloads.drill.plan import Drill
+from workloads.drill.plan import Bound, Drill, Operator
 from workloads.drill.record import Activity, Record
 from workloads.drill.verdict import Word
 
 SCHEMA = "holdfast.drill/1"
+CHAOSLIB = "1.44.0"  # whose journal this is; its reporters parse the number and choose a template by it
+
+
+_ANY = 1e300  # JSON knows no infinity
 
 
 def journal(record: Record) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "chaoslib-version": "none: written by holdfast",
+        "chaoslib-version": CHAOSLIB,
         "platform": platform.platform(),
         "node": platform.node(),
         "experiment": experiment(record.drill),
@@ -63,12 +67,24 @@ def experiment(drill: Drill) -> dict[str, Any]:
         "tags": [drill.place.value, drill.work.value],
         "steady-state-hypothesis": {
             "title": str(bound),
-            "probes": [{"type": "probe", "name": bound.metric, "tolerance": str(bound), "within_s": state.within_s}],
+            "probes": [_part("probe", bound.metric) | {"tolerance": _tolerance(bound), "within_s": state.within_s}],
         },
-        "method": [{"type": "action", "name": drill.fault.value}],
-        "rollbacks": [{"type": "action", "name": drill.rollback}],
+        "method": [_part("action", drill.fault.value)],
+        "rollbacks": [_part("action", drill.rollback)],
         "extensions": [{"name": "holdfast", "drill": asdict(drill)}],
     }
+
+
+def _part(kind: str, name: str) -> dict[str, Any]:
+    """An activity. Reporters want its provider: what plays it again, though not alone."""
+    return {"type": kind, "name": name, "provider": {"type": "process", "path": "make", "arguments": "drill"}}
+
+
+def _tolerance(bound: Bound) -> dict[str, Any] | float:
+    if bound.operator is Operator.EQUAL:
+        return bound.value
+    least, most = (bound.value, _ANY) if bound.operator is Operator.AT_LEAST else (-_ANY, bound.value)
+    return {"type": "range", "range": [least, most]}
 
 
 def last_numbers(journal_: dict[str, Any]) -> dict[str, float | None]:
@@ -96,7 +112,7 @@ def _state(looks: list[Activity]) -> dict[str, Any] | None:
 
 def _activity(each: Activity) -> dict[str, Any]:
     return {
-        "activity": {"type": each.kind, "name": each.name},
+        "activity": _part(each.kind, each.name),
         "status": "succeeded" if each.succeeded else "failed",
         "output": each.output,
         "start": _iso(each.start),

@@ -1,7 +1,7 @@
 """`drill run`: every asked drill in turn, its files, and one exit code. Called by the door and by the test rigs."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from workloads.drill.conduct import Conductor
 from workloads.drill.journal import journal, last_numbers
 from workloads.drill.plan import Drill, Work
 from workloads.drill.record import Record
+from workloads.drill.series import series
 from workloads.drill.show import console as show
 from workloads.drill.show.junit import junit
 from workloads.drill.show.page import page
 from workloads.drill.target import Target
-from workloads.drill.verdict import Word, exit_code
+from workloads.drill.verdict import exit_code
 
 SCHEMA = "holdfast.drills/1"
 Builder = Callable[[Drill, Path], Target]
@@ -31,20 +32,35 @@ class Player:
     quiet: bool = False
     """Without the table on standard output: JSON goes there."""
 
-    def play(self, drills: Sequence[Drill]) -> tuple[int, dict[str, Any]]:
-        """Exit code, and the object that --json prints. A signal ends the series."""
+    def play(self, drills: Sequence[Drill], repeat: int = 1) -> tuple[int, dict[str, Any]]:
+        """Exit code, and the object that --json prints. A signal ends it all; any other stop, the runs of its drill."""
+        records: list[Record] = []
         told: list[dict[str, Any]] = []
-        words: list[Word] = []
-        signal = 0
+        repeated: list[dict[str, Any]] = []
         with store.alone(self.out, "drill"):
             for drill in drills:
-                record, made = self._one(drill)
-                told.append(made)
-                words.append(record.word)
-                signal = record.signal
-                if signal:
+                runs = list(self._runs(drill, repeat))
+                records += [record for record, _ in runs]
+                told += [made for _, made in runs]
+                if repeat > 1:
+                    repeated.append(self._together([made for _, made in runs]))
+                if records[-1].signal:
                     break
-        return 128 + signal if signal else exit_code(words), {"schema": SCHEMA, "drills": told}
+        code = 128 + records[-1].signal if records and records[-1].signal else exit_code([r.word for r in records])
+        return code, {"schema": SCHEMA, "drills": told} | ({"series": repeated} if repeated else {})
+
+    def _runs(self, drill: Drill, repeat: int) -> Iterator[tuple[Record, dict[str, Any]]]:
+        for _ in range(repeat):
+            record, made = self._one(drill)
+            yield record, made
+            if record.stopped:
+                return
+
+    def _together(self, journals: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        made = series(journals)
+        if not self.quiet:
+            show.series(show.stdout(), made)
+        return made
 
     def _one(self, drill: Drill) -> tuple[Record, dict[str, Any]]:
         err = show.stderr()

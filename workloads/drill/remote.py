@@ -1,15 +1,19 @@
-"""Drills on a cluster that is not the drill's own: what must be named, and who is asked before the first fault.
+"""Drills on a cluster that is not the drill's own: what must be named, what is allowed, who is asked first.
 
-Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none.
+Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none. A cluster of
+infra/environments is hit only where its environment allows drills, and GKE's VMs only in such a cluster.
 """
 
+import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from infra.contract import names
 from infra.contract.errors import InputError, Unjudged
+from infra.environments import Environment, source_of
 from workloads.drill.conduct import Refused
 from workloads.drill.plan import Drill, Place
 from workloads.drill.target import Target
@@ -22,15 +26,14 @@ class Where:
     namespace: str = ""
     selector: str = ""
     events: Path | None = None
-    project: str = ""
     yes: bool = False
+    project: str = ""
+    """Of the VMs, on GKE: that of the context's environment, never given by hand."""
 
 
-def checked(place: Place, where: Where) -> Where:
-    """Everything named, the context known, somebody there to ask."""
+def checked(place: Place, where: Where, environments: Iterable[Environment]) -> Where:
+    """Everything named, the context known and allowed, somebody there to ask; the project filled in."""
     needed = {"--context": where.context, "--namespace": where.namespace, "--selector": where.selector}
-    if place is Place.GKE:
-        needed["--project"] = where.project
     lacking = [flag for flag, value in needed.items() if not value]
     if lacking:
         raise InputError(
@@ -47,16 +50,39 @@ def checked(place: Place, where: Where) -> Where:
             allowed=", ".join(known) or "none",
             fix="kubectl config get-contexts",
         )
-    if place is Place.GKE and not where.context.startswith(f"gke_{where.project}_"):
-        raise InputError(
-            "context and project are not of one cluster",
-            got=f"{where.context} with --project {where.project}",
-            allowed=f"a context gke_{where.project}_LOCATION_CLUSTER",
-            fix="gcloud container clusters get-credentials CLUSTER",
-        )
+    where = _allowed(place, where, list(environments))
     if not where.yes and not sys.stdin.isatty():
         raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
     return where
+
+
+def _allowed(place: Place, where: Where, environments: Sequence[Environment]) -> Where:
+    """Also of `cluster`: what the Eviction API takes in production is taken in production."""
+    owner = next((env for env in environments if _context(env).fullmatch(where.context)), None)
+    if owner and not owner.allow_drills:
+        raise InputError(
+            "this environment allows no drills",
+            got=f"{where.context}, which is {owner.name}",
+            allowed=", ".join(env.name for env in environments if env.allow_drills) or "none",
+            fix=f"drill another, or write allow_drills=True in {source_of(owner.name)}",
+        )
+    if place is Place.GKE and not owner:
+        raise InputError(
+            "the context is of no environment",
+            got=where.context,
+            allowed=", ".join(f"gke_{e.project_id}_{e.region}_{_cluster(e)}" for e in environments if e.allow_drills),
+            fix="gcloud container clusters get-credentials CLUSTER",
+        )
+    return replace(where, project=owner.project_id if owner else "")
+
+
+def _context(env: Environment) -> re.Pattern[str]:
+    """As gcloud names it: project, region or zone, cluster."""
+    return re.compile(rf"gke_{re.escape(env.project_id)}_{re.escape(env.region)}(-[a-z])?_{re.escape(_cluster(env))}")
+
+
+def _cluster(env: Environment) -> str:
+    return names.cluster(env.name_prefix, env.name)
 
 
 def contexts(kubeconfig: Path | None) -> list[str]:
@@ -90,7 +116,10 @@ def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill,
     """Shows what will be done and asks for the context's name, unless --yes was given."""
 
     def agree(drill: Drill, victims: Sequence[str]) -> None:
-        print(f"{drill.fault.value} will hit, in context {where.context}:", file=sys.stderr)
+        budget = f"at most {drill.budget.minutes:g} minutes and ${drill.budget.usd:g}"
+        print(f"{drill.name}: {drill.fault.value}, blast radius {drill.blast}, {budget}", file=sys.stderr)
+        print(f"stops when {drill.stop_when}; afterwards: {drill.rollback}", file=sys.stderr)
+        print(f"it will hit, in context {where.context}:", file=sys.stderr)
         for victim in victims:
             print(f"  {victim}", file=sys.stderr)
         if where.yes:

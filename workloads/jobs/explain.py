@@ -5,10 +5,14 @@ from statistics import quantiles
 from typing import Any
 
 from infra.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
+from workloads.jobs import surroundings
 from workloads.jobs import view as views
 from workloads.jobs.api import Api
-from workloads.jobs.causes import Cause, cause_of, state_of
-from workloads.jobs.view import Surroundings, View, waited_s
+from workloads.jobs.cause import Cause
+from workloads.jobs.causes import cause_of, state_of
+from workloads.jobs.losses import losses
+from workloads.jobs.surroundings import Surroundings
+from workloads.jobs.view import View, waited_s
 
 SCHEMA = "holdfast.explanation/1"
 
@@ -38,11 +42,11 @@ class Explanation:
 
 def explain(api: Api, name: str, namespace: str = "") -> Explanation:
     view = views.find(api, name, namespace)
-    around = views.surroundings(api, view)
+    around = surroundings.look(api, view.namespace)
     return Explanation(
         job=view.name,
         namespace=view.namespace,
-        state=state_of(view),
+        state=state_of(view, losses(view, around.events)),
         cause=cause_of(view, around),
         similar=similar(view, around),
     )

@@ -2,19 +2,21 @@
 
 import json
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.contract.lifecycle import EXIT_PREEMPTED
 from infra.contract.pools import LABEL_NODEPOOL, Pool
 from infra.environments import Environment
 from infra.placement.prices import Table
-from workloads.jobs import buying
+from workloads.jobs import buying, surroundings
 from workloads.jobs import view as views
 from workloads.jobs.api import Api, Object
 from workloads.jobs.causes import cause_of, state_of
-from workloads.jobs.view import Surroundings, View, crashes, evicted, waited_s, when
+from workloads.jobs.losses import Count, losses
+from workloads.jobs.surroundings import Surroundings
+from workloads.jobs.view import View, waited_s, when
 
 SCHEMA = "holdfast.jobs/1"
 
@@ -26,6 +28,8 @@ class Progress:
     step: int | None = None
     saved_age_s: float | None = None
     useful_ratio: float | None = None
+    notices: int = 0
+    """Times that it left in order after a notice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +42,8 @@ class Row:
     why: str
     step: int | None
     saved_age_s: float | None
-    evicted: int
-    crashed: int
+    evicted: Count
+    crashed: Count
     waited_s: float
     """Of the pod that waited longest for its node; a pod without a node counts until now."""
     ran_s: float
@@ -51,9 +55,11 @@ class Row:
 
 def rows(api: Api, env: Environment, prices: Table, events: Path | None = None, namespace: str = "") -> list[Row]:
     progress = read_progress(events, time.time()) if events else {}
-    nodes = list(api.items("/api/v1/nodes"))
-    found = list(views.all_views(api, namespace))
-    return [_row(api, view, env, prices, nodes, progress.get(view.name, Progress())) for view in found]
+    around = surroundings.look(api, namespace)
+    return [
+        _row(view, around.within(view.namespace), env, prices, progress.get(view.name, Progress()))
+        for view in views.all_views(api, namespace)
+    ]
 
 
 def read_progress(folder: Path, now: float) -> dict[str, Progress]:
@@ -87,28 +93,29 @@ def _progress(events: list[Object], now: float) -> Progress:
     return Progress(
         step=max(best, default=None),
         saved_age_s=now - max(commits) if commits else None,
+        notices=sum(e["event"] == "exit" and e.get("rank", 0) == 0 and e["code"] == EXIT_PREEMPTED for e in events),
         useful_ratio=min(1.0, sum(best.values()) / (last - first)) if best and last > first else None,
     )
 
 
-def _row(api: Api, view: View, env: Environment, prices: Table, nodes: Iterable[Object], progress: Progress) -> Row:
-    cause = cause_of(view, views.surroundings(api, view)) if not view.finished else cause_of(view, Surroundings())
-    pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in nodes}
+def _row(view: View, around: Surroundings, env: Environment, prices: Table, progress: Progress) -> Row:
+    pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in around.nodes}
     pools = {pool.name: pool for pool in env.pools()}
     now = time.time()
     waits = [waited_s(pod) for pod in view.pods]
     created = when(view.body["metadata"]["creationTimestamp"])
+    lost = losses(view, around.events, progress.notices)
     return Row(
         name=view.name,
         namespace=view.namespace,
         kind=view.kind,
         capacity=_capacity(view, env),
-        status=state_of(view).partition(":")[0],
-        why=cause.word,
+        status=state_of(view, lost).partition(":")[0],
+        why=cause_of(view, around).word,
         step=progress.step,
         saved_age_s=progress.saved_age_s,
-        evicted=evicted(view),
-        crashed=crashes(view),
+        evicted=lost.evicted,
+        crashed=lost.crashed,
         waited_s=max((now - created if wait is None else wait for wait in waits), default=now - created),
         ran_s=sum(_ran_s(pod, now) for pod in view.pods),
         useful_ratio=progress.useful_ratio,

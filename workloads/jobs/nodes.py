@@ -1,4 +1,4 @@
-"""Which nodes a pod could use, and what keeps it from them. Pure; called by causes."""
+"""Which nodes a pod could use, and what keeps it from them. Pure; called by unplaced."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
 
-SCALE_UP_REFUSED = ("FailedScaleUp", "NotTriggerScaleUp")
 _BY_THE_CLUSTER = "node."  # taints of a state (not-ready, unschedulable), not of a pool
 
 
@@ -21,6 +20,8 @@ class Fit:
     free: int
     total: int
     """GPUs: of the pod, and of the nodes it may use."""
+    most_free: int
+    """GPUs on the node that has most of them free: a pod cannot use two nodes."""
 
 
 def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
@@ -28,16 +29,20 @@ def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
     selected = [n for n in nodes if selector.items() <= n["metadata"].get("labels", {}).items()]
     blocked = {n["metadata"]["name"]: taint for n in selected if (taint := untolerated(pod_spec, n))}
     open_nodes = {n["metadata"]["name"]: n for n in selected if n["metadata"]["name"] not in blocked}
-    total = sum(int(n["status"].get("allocatable", {}).get(GPU_RESOURCE, 0)) for n in open_nodes.values())
-    used = sum(gpus(p["spec"]) for p in pods if p["spec"].get("nodeName") in open_nodes and _holds(p))
+    has = {name: int(n["status"].get("allocatable", {}).get(GPU_RESOURCE, 0)) for name, n in open_nodes.items()}
+    free = Counter(has)
+    for pod in pods:
+        if pod["spec"].get("nodeName") in open_nodes and _holds(pod):
+            free[pod["spec"]["nodeName"]] -= gpus(pod["spec"])
     common = Counter(blocked.values()).most_common(1)
     return Fit(
         selector=", ".join(f"{key}={value}" for key, value in selector.items()) or "any node",
         selected=len(selected),
         untolerated=common[0] if common and not open_nodes else None,
         wanted=gpus(pod_spec),
-        free=total - used,
-        total=total,
+        free=free.total(),
+        total=sum(has.values()),
+        most_free=max(free.values(), default=0),
     )
 
 
@@ -61,25 +66,6 @@ def tolerates(toleration: Object, taint: Object) -> bool:
 def gpus(pod_spec: Object) -> int:
     limits = (c.get("resources", {}).get("limits", {}) for c in pod_spec.get("containers", ()))
     return sum(int(each.get(GPU_RESOURCE, 0)) for each in limits)
-
-
-def scale_up_refused(pod: Object, events: list[Object]) -> str:
-    """The autoscaler's newest word on the pod, if it was no."""
-    told = [e for e in events if e.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]]
-    told.sort(key=lambda e: e.get("lastTimestamp") or e["metadata"]["creationTimestamp"])
-    refusals = [e for e in told if e.get("reason") in SCALE_UP_REFUSED]
-    return f"{refusals[-1]['reason']}: {refusals[-1].get('message', '')}" if refusals else ""
-
-
-def creation_refused(job: str, events: list[Object]) -> str:
-    """Why admission turns down the pods of a Job, or of a JobSet's Jobs, which bear its name in front."""
-    told = [
-        e
-        for e in events
-        if e.get("reason") == "FailedCreate"
-        and (e["involvedObject"]["name"] == job or e["involvedObject"]["name"].startswith(f"{job}-"))
-    ]
-    return str(told[-1].get("message", "")) if told else ""
 
 
 def _holds(pod: Object) -> bool:

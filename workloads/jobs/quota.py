@@ -1,39 +1,56 @@
-"""What Kueue says of a held job: how much is asked, lent and used, and its place in the line. Pure."""
+"""What Kueue says of a held job: how much is asked, lent and used, and its place in the line. Pure; asked by causes."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
+from workloads.jobs.cause import Cause, Word, brief
 from workloads.jobs.nodes import gpus
-from workloads.jobs.view import Surroundings, View, condition
+from workloads.jobs.surroundings import Surroundings
+from workloads.jobs.view import View, condition
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
-    blocker: str
-    position: str
-
-
-def held(view: View, around: Surroundings) -> Held | None:
+def held(view: View, around: Surroundings) -> Cause | None:
     """None where Kueue does not have the job, or has admitted it."""
     workload = view.workload
     if workload is None or condition(workload, "Admitted").get("status") == "True":
         return None
-    name = workload["spec"]["queueName"]
-    line = sorted(_waiting(around.workloads, name), key=_turn)
+    evidence = f"kubectl describe workload -n {view.namespace} {workload['metadata']['name']}"
+    if condition(workload, "QuotaReserved").get("status") == "True":
+        action = "wait for whoever runs the check, or take it from the ClusterQueue"
+        return Cause(word=Word.GATE, blocker=_checks(workload), action=action, evidence=evidence)
+    queue = workload["spec"]["queueName"]
+    line = sorted(_waiting(around.workloads, queue), key=_turn)
     place = 1 + next((i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0)
-    return Held(blocker=_blocker(view, around, name), position=f"{place} of {len(line)} waiting in queue {name}")
+    return Cause(
+        word=Word.QUOTA,
+        blocker=_blocker(view, workload, _cluster_queue(around, queue), queue),
+        position=f"{place} of {len(line)} waiting in queue {queue}",
+        action="wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments",
+        evidence=evidence,
+    )
 
 
-def _blocker(view: View, around: Surroundings, queue: str) -> str:
-    asked = view.size * gpus(view.pod_spec)
-    found = _cluster_queue(around, queue)
+def _blocker(view: View, workload: Object, found: Object | None, queue: str) -> str:
+    """In GPUs, if they are short; otherwise in Kueue's own words."""
     if found is None:
         return f"queue {queue} does not exist in {view.namespace}, so nothing can admit the job"
+    active = condition(found, "Active")
+    if active.get("status") == "False":
+        return f"queue {queue} admits nothing: {brief(str(active.get('message', '')))}"
+    asked = view.size * gpus(view.pod_spec)
     lent = sum(_amount(r["nominalQuota"]) for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors"))
     used = sum(_amount(r["total"]) for r in _gpu_rows([found.get("status", {})], "flavorsReservation"))
+    why = str(condition(workload, "QuotaReserved").get("message", ""))
+    if why and asked <= lent - used:
+        return f"quota: {brief(why)}"
     return f"quota: asks for {asked} {GPU_RESOURCE}, queue {queue} lends {lent}, {used} are in use"
+
+
+def _checks(workload: Object) -> str:
+    open_ = [c for c in workload["status"].get("admissionChecks") or () if c["state"] != "Ready"]
+    told = (f"{c['name']} is {c['state']}" + (f" ({c['message']})" if c.get("message") else "") for c in open_)
+    return f"quota is reserved, admission check {brief(', '.join(told) or 'not done')}"
 
 
 def _cluster_queue(around: Surroundings, queue: str) -> Object | None:

@@ -10,6 +10,7 @@ from rich.table import Table as Grid
 
 from workloads.jobs.explain import Explanation
 from workloads.jobs.listing import Row
+from workloads.jobs.losses import Count
 from workloads.jobs.submit import Plan
 
 LIST_HEAD = (
@@ -30,7 +31,7 @@ def listing(found: list[Row]) -> None:
     rows = [
         (
             row.name, row.kind, row.capacity, row.status, row.why, _or_dash(row.step), _age(row.saved_age_s),
-            str(row.evicted), str(row.crashed), _age(row.waited_s), _age(row.ran_s),
+            counted(row.evicted), counted(row.crashed), _age(row.waited_s), _age(row.ran_s),
             "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.0f}", _usd(row.usd),
         )
         for row in found
@@ -87,6 +88,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def counted(value: Count) -> str:
+    """`3+`: at least 3."""
+    return f"{value.number}{'' if value.exact else '+'}"
 
 
 def _or_dash(value: object) -> str:

@@ -1,11 +1,11 @@
-"""One job of the cluster with everything that belongs to it: its pods, its place in the queue, the nodes.
+"""One job of the cluster with what belongs to it: its pods, and its place in the queue.
 
 A job is a JobSet, or a Job that no JobSet owns. Read by `explain` and `list`; nothing here judges.
 """
 
 import datetime
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from infra.contract.errors import InputError
@@ -16,10 +16,6 @@ JOBS = "/apis/batch/v1"
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 LABEL_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 LABEL_JOB = "batch.kubernetes.io/job-name"
-_INDEX = "batch.kubernetes.io/job-completion-index"
-# Written on the pods of Jobs with backoffLimitPerIndex: earlier failures of the index.
-_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
-_CHARGED = "batch.kubernetes.io/job-index-failure-count"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +32,11 @@ class View:
     @property
     def namespace(self) -> str:
         return self.body["metadata"]["namespace"]
+
+    @property
+    def uid(self) -> str:
+        """Empty for a manifest that was not sent."""
+        return self.body["metadata"].get("uid", "")
 
     @property
     def kind(self) -> str:
@@ -58,6 +59,14 @@ class View:
         return sum(int(g.get("replicas", 1)) * int(g["template"]["spec"].get("parallelism", 1)) for g in groups)
 
     @property
+    def wanted(self) -> int:
+        """Pods that should run now: those that succeeded are not made again."""
+        if self.kind == "JobSet":
+            return self.size - len(self.phase("Succeeded"))
+        left = int(self.body["spec"].get("completions") or self.size) - int(self.status.get("succeeded", 0))
+        return max(0, min(self.size, left))
+
+    @property
     def pod_spec(self) -> Object:
         """Of the first group; ours have one."""
         spec = self.body["spec"]
@@ -72,31 +81,20 @@ class View:
             return "Failed"
         return "Complete" if "True" in (found.get("Complete"), found.get("Completed")) else ""
 
+    @property
+    def active(self) -> list[Object]:
+        return self.phase("Running") + self.phase("Pending")
+
     def phase(self, name: str) -> list[Object]:
         return [pod for pod in self.pods if pod["status"].get("phase") == name]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
-    """What a waiting job waits for."""
-
-    nodes: list[Object] = field(default_factory=list)
-    others: list[Object] = field(default_factory=list)
-    """Every pod of the cluster."""
-    events: list[Object] = field(default_factory=list)
-    """Of the job's namespace."""
-    workloads: list[Object] = field(default_factory=list)
-    """Of Kueue, in the namespace."""
-    local_queues: list[Object] = field(default_factory=list)
-    cluster_queues: list[Object] = field(default_factory=list)
-
-
 def all_views(api: Api, namespace: str = "") -> Iterator[View]:
     """JobSets, then Jobs of their own."""
-    pods = list(api.items(_path("/api/v1", "pods", namespace)))
-    workloads = list(api.items(_path(KUEUE, "workloads", namespace)))
+    pods = list(api.items(path_in("/api/v1", "pods", namespace)))
+    workloads = list(api.items(path_in(KUEUE, "workloads", namespace)))
     for kind, group, plural, label in (("JobSet", JOBSETS, "jobsets", LABEL_JOBSET), ("Job", JOBS, "jobs", LABEL_JOB)):
-        for body in api.items(_path(group, plural, namespace)):
+        for body in api.items(path_in(group, plural, namespace)):
             meta = body["metadata"]
             if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
                 continue
@@ -126,17 +124,6 @@ def find(api: Api, name: str, namespace: str = "") -> View:
     )
 
 
-def surroundings(api: Api, view: View) -> Surroundings:
-    return Surroundings(
-        nodes=list(api.items("/api/v1/nodes")),
-        others=list(api.items("/api/v1/pods")),
-        events=list(api.items(_path("/api/v1", "events", view.namespace))),
-        workloads=list(api.items(_path(KUEUE, "workloads", view.namespace))),
-        local_queues=list(api.items(_path(KUEUE, "localqueues", view.namespace))),
-        cluster_queues=list(api.items(f"{KUEUE}/clusterqueues")),
-    )
-
-
 def owners(body: Object) -> set[str]:
     return {owner["uid"] for owner in body["metadata"].get("ownerReferences", ())}
 
@@ -153,52 +140,24 @@ def disruption(pod: Object) -> str:
     return str(found.get("reason", "")) if found.get("status") == "True" else ""
 
 
+def containers(pod: Object) -> list[Object]:
+    """Statuses, those of init containers first."""
+    status = pod["status"]
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
 def exit_code(pod: Object) -> int | None:
     """The first non-zero one of its containers."""
-    for status in pod["status"].get("containerStatuses") or ():
+    for status in containers(pod):
         code = status.get("state", {}).get("terminated", {}).get("exitCode")
         if code:
             return int(code)
     return None
 
 
-def evicted(view: View) -> int:
-    """Times that the platform took the job down, those included whose pods are gone with their nodes.
-
-    JobSet counts restarts. Of an indexed Job each new pod bears how often its index was lost before; of any other
-    Job only the pods tell that are still there.
-    """
-    if view.kind == "JobSet":
-        return int(view.status.get("restarts", 0)) - int(view.status.get("restartsCountTowardsMax", 0))
-    return _losses(view, _IGNORED, lambda pod: bool(disruption(pod)))
-
-
-def crashes(view: View) -> int:
-    """Times that it ended by its own fault, counted alike."""
-    if view.kind == "JobSet":
-        return max(int(view.status.get("restartsCountTowardsMax", 0)), len(crashed(view)))
-    return _losses(view, _CHARGED, lambda pod: not disruption(pod))
-
-
 def crashed(view: View) -> list[Object]:
     """Pods that ended by their own fault and are still there."""
     return [pod for pod in view.phase("Failed") if not disruption(pod)]
-
-
-def _losses(view: View, counter: str, ours: Callable[[Object], bool]) -> int:
-    """Per index, whichever knows of more: the failed pods that are there, or the newest pod's count of those before."""
-    indexes: dict[str, list[Object]] = {}
-    for n, pod in enumerate(view.pods):
-        index = pod.get("metadata", {}).get("annotations", {}).get(_INDEX, f"none-{n}")
-        indexes.setdefault(index, []).append(pod)
-
-    def lost(pod: Object) -> bool:
-        return pod["status"].get("phase") == "Failed" and ours(pod)
-
-    def before(pod: Object) -> int:
-        return int(pod.get("metadata", {}).get("annotations", {}).get(counter, 0))
-
-    return sum(max(sum(map(lost, pods)), max(before(pod) + lost(pod) for pod in pods)) for pods in indexes.values())
 
 
 def when(text: str) -> float:
@@ -214,7 +173,7 @@ def waited_s(pod: Object) -> float | None:
     return max(0.0, when(scheduled["lastTransitionTime"]) - when(pod["metadata"]["creationTimestamp"]))
 
 
-def _path(group: str, plural: str, namespace: str) -> str:
+def path_in(group: str, plural: str, namespace: str) -> str:
     return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"
 
 

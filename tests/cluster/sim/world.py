@@ -1,5 +1,6 @@
 """What one test owns in the shared cluster: a namespace, nodes, and pods that run nowhere else."""
 
+import datetime
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -92,6 +93,22 @@ class World:
     def create_pod(self, name: str, template: Object) -> None:
         body = template | {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": name}}
         self.api.create(self.path("pods"), body, fieldValidation="Strict")
+
+    def try_pod(self, name: str, template: Object) -> int:
+        """0 if the API server would make it, else its HTTP status. Nothing is made."""
+        body = template | {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": name}}
+        try:
+            self.api.create(self.path("pods"), body, dryRun="All")
+        except ApiError as error:
+            return error.status
+        return 0
+
+    def tell(self, pod: Object, reason: str, message: str) -> None:
+        """An event on the pod, as a controller that is not here would write it."""
+        about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")} | {"kind": "Pod"}
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event = {"metadata": {"generateName": "told-"}, "involvedObject": about, "lastTimestamp": now}
+        self.api.create(self.path("events"), event | {"reason": reason, "message": message})
 
     def job(self, name: str) -> Object:
         return self.api.get(f"{self.path('jobs', '/apis/batch/v1')}/{name}")

@@ -1,12 +1,13 @@
 """Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a compute client that only notes."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra import environments
 from infra.contract.errors import InputError
 from workloads.drill.catalogue import find
 from workloads.drill.conduct import Refused
@@ -15,12 +16,24 @@ from workloads.drill.remote import Where, checked, consent
 from workloads.drill.targets.gce import Gcloud, Instance, VmTaker
 from workloads.drill.waiting import DrillError
 
-CONTEXT = "gke_ours_europe-west4_holdfast-dev"
+EXAMPLE = environments.load("example")
+OURS = replace(
+    EXAMPLE, project_id="acme-ours", name="dev", region="europe-west4", zones=("europe-west4-a",), allow_drills=True
+)
+PROD = replace(OURS, name="prod", allow_drills=False)
+CONTEXT = "gke_acme-ours_europe-west4_holdfast-dev"
+KNOWN = (
+    CONTEXT,
+    "gke_acme-ours_europe-west4-a_holdfast-dev",
+    "gke_acme-ours_europe-west4_holdfast-prod",
+    "gke_theirs_x_prod",
+    "kind-a",
+)
 
 
 @pytest.fixture
 def where(tmp_path: Path) -> Where:
-    contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in (CONTEXT, "gke_theirs_x_prod")]
+    contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in KNOWN]
     body = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -31,11 +44,22 @@ def where(tmp_path: Path) -> Where:
     }
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(body))
-    return Where(kubeconfig=path, context=CONTEXT, namespace="n", selector="a=b", project="ours", yes=True)
+    return Where(kubeconfig=path, context=CONTEXT, namespace="n", selector="a=b", yes=True)
 
 
-def test_what_is_named_is_taken(where: Where) -> None:
-    assert checked(Place.GKE, where) == where
+def judged(place: Place, where: Where) -> Where:
+    return checked(place, where, [OURS, PROD])
+
+
+@pytest.mark.parametrize("context", KNOWN[:2], ids=["regional", "zonal"])
+def test_what_is_named_is_taken_with_the_project_of_its_environment(where: Where, context: str) -> None:
+    where = replace(where, context=context)
+    assert judged(Place.GKE, where) == replace(where, project="acme-ours")
+
+
+def test_a_cluster_of_no_environment_may_be_drilled_through_its_api_only(where: Where) -> None:
+    where = replace(where, context="kind-a")
+    assert judged(Place.CLUSTER, where) == where
 
 
 @pytest.mark.parametrize(
@@ -44,16 +68,29 @@ def test_what_is_named_is_taken(where: Where) -> None:
         ({"context": ""}, "--context"),
         ({"namespace": ""}, "--namespace"),
         ({"selector": ""}, "--selector"),
-        ({"project": ""}, "--project"),
         ({"context": "gke_theirs_x_other"}, "no such context"),
-        ({"context": "gke_theirs_x_prod"}, "not of one cluster"),
+        ({"context": "gke_theirs_x_prod"}, "of no environment"),
+        ({"context": "kind-a"}, "of no environment"),
         ({"yes": False}, "add --yes"),
     ],
 )
 def test_what_is_not_named_or_does_not_match_is_refused(where: Where, change: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError) as error:
-        checked(Place.GKE, replace(where, **change))
+        judged(Place.GKE, replace(where, **change))
     assert told in error.value.lines()
+
+
+@pytest.mark.parametrize("place", [Place.GKE, Place.CLUSTER])
+def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, place: Place) -> None:
+    with pytest.raises(InputError) as error:
+        judged(place, replace(where, context=KNOWN[2]))
+    assert (error.value.got, error.value.allowed) == (f"{KNOWN[2]}, which is prod", "dev")
+    assert error.value.fix == "drill another, or write allow_drills=True in infra/environments/prod.py"
+
+
+def test_production_allows_no_drills_unless_it_says_so() -> None:
+    default = next(each.default for each in fields(type(EXAMPLE)) if each.name == "allow_drills")
+    assert default is False
 
 
 def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
@@ -61,7 +98,15 @@ def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
 ) -> None:
     asking = replace(where, yes=False)
     consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
-    assert "node/a" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    for part in (
+        "node/a",
+        CONTEXT,
+        "1 Spot VM, at most 50 %",
+        "at most 20 minutes and $1",
+        "the pool replaces its machine",
+    ):
+        assert part in said
     with pytest.raises(Refused):
         consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 

@@ -1,6 +1,7 @@
 """Every report tells the same verdict, and each can be read where it is meant to be read."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -52,6 +53,20 @@ def test_junit_counts_what_broke_and_what_was_not_seen(made: dict[str, Any], cou
     (suite,) = ElementTree.fromstring(junit(made))
     assert {name: suite.get(name) for name in counts} == counts
     assert suite.get("name") == "drill.by-hand"
+
+
+SUITE = {"name", "package", "id", "hostname", "timestamp", "time", "tests", "failures", "errors", "skipped"}
+
+
+@pytest.mark.parametrize("made", [HELD, BROKEN, NOT_STEADY, UNSEEN], ids=["held", "broken", "not steady", "unseen"])
+def test_junit_has_the_order_and_attributes_of_ants_schema(made: dict[str, Any]) -> None:
+    (suite,) = ElementTree.fromstring(junit(made))
+    assert set(suite.attrib) == SUITE
+    assert re.fullmatch(r"\d{4}(-\d\d){2}T(\d\d:){2}\d\d", suite.attrib["timestamp"])
+    head, *cases, out, err = [child.tag for child in suite]
+    assert (head, set(cases), out, err) == ("properties", {"testcase"}, "system-out", "system-err")
+    for found in (*suite.iter("failure"), *suite.iter("error")):
+        assert set(found.attrib) == {"message", "type"}
 
 
 class Outside(HTMLParser):

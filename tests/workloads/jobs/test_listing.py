@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from workloads.jobs.listing import read_progress
-from workloads.jobs.view import View, crashed, crashes, evicted, exit_code, when
+from workloads.jobs.losses import Count
+from workloads.jobs.show import counted
+from workloads.jobs.view import when
 
 
 def write(path: Path, *events: dict[str, object]) -> None:
@@ -37,41 +39,19 @@ def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
     assert read_progress(tmp_path, now=2.0) == {}
 
 
-def pod(phase: str, code: int = 0, disrupted: bool = False) -> dict[str, object]:
-    conditions = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}] if disrupted else []
-    containers = [{"state": {"terminated": {"exitCode": code}}}]
-    return {"status": {"phase": phase, "conditions": conditions, "containerStatuses": containers}}
-
-
-def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
-    pods = [pod("Failed", 143, True), pod("Failed", 1, True), pod("Failed", 70), pod("Succeeded")]
-    view = View(body={"kind": "Job", "metadata": {"name": "j"}}, pods=pods)
-    assert evicted(view) == 2
-    assert [exit_code(p) for p in crashed(view)] == [70]
-
-
-def indexed(found: dict[str, object], index: int, ignored: int = 0, charged: int = 0) -> dict[str, object]:
-    annotations = {
-        "batch.kubernetes.io/job-completion-index": str(index),
-        "batch.kubernetes.io/job-index-ignored-failure-count": str(ignored),
-        "batch.kubernetes.io/job-index-failure-count": str(charged),
-    }
-    return found | {"metadata": {"annotations": annotations}}
-
-
-def test_losses_stay_counted_when_their_pods_are_gone_with_the_nodes() -> None:
-    gone = [indexed(pod("Running"), 0, ignored=3, charged=1), indexed(pod("Running"), 1)]
-    view = View(body={"kind": "Job", "metadata": {"name": "j"}}, pods=gone)
-    assert (evicted(view), crashes(view)) == (3, 1)
-    there = [indexed(pod("Failed", 143, True), 0), indexed(pod("Failed", 143, True), 0, ignored=1)]
-    assert evicted(View(body=view.body, pods=there)) == 2, "not yet replaced, and nothing counted twice"
-    assert evicted(View(body=view.body, pods=[*there, indexed(pod("Running"), 0, ignored=2)])) == 2
-
-
-def test_a_jobset_counts_only_restarts_that_the_platform_caused() -> None:
-    status = {"restarts": 5, "restartsCountTowardsMax": 2}
-    assert evicted(View(body={"kind": "JobSet", "status": status}, pods=[])) == 3
-
-
 def test_kubernetes_time_is_read_as_utc() -> None:
     assert when("1970-01-01T00:01:00Z") == 60.0
+
+
+def test_a_count_that_is_a_lower_bound_shows_it() -> None:
+    assert (counted(Count(3)), counted(Count(3, exact=False))) == ("3", "3+")
+
+
+def test_only_rank_0_that_left_after_a_notice_counts_as_an_eviction(tmp_path: Path) -> None:
+    write(
+        tmp_path / "a.jsonl",
+        {"t": 1.0, "event": "exit", "rank": 0, "code": 143, "step": 4},
+        {"t": 1.0, "event": "exit", "rank": 1, "code": 143, "step": 4},
+        {"t": 2.0, "event": "exit", "rank": 0, "code": 70, "step": 5},
+    )
+    assert read_progress(tmp_path, now=3.0)["j"].notices == 1

@@ -57,7 +57,14 @@ def test_free_gpus_are_counted_over_the_nodes_that_fit(spot: Pool) -> None:
     running = {"spec": pod(spot) | {"nodeName": "a"}, "status": {"phase": "Running"}}
     ended = {"spec": pod(spot) | {"nodeName": "b"}, "status": {"phase": "Failed"}}
     found = fit(pod(spot), nodes, [running, ended])
-    assert (found.selected, found.untolerated, found.wanted, found.free, found.total) == (2, None, 1, 1, 2)
+    assert (found.selected, found.untolerated, found.wanted, found.free, found.total, found.most_free) == (
+        2,
+        None,
+        1,
+        1,
+        2,
+        1,
+    )
 
 
 def test_one_open_node_is_enough_not_to_blame_a_taint(spot: Pool) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from workloads.drill.plan import Drill
-from workloads.drill.show.numbers import change, number, sentence
+from workloads.drill.show.numbers import change, number, sentence, together
 
 _COLOURS = {"held": "green", "broken": "red", "not measured": "yellow", "inconclusive": "yellow", "stopped": "yellow"}
 _MARKS = {"held": "ok", "broken": "XX", "not measured": "--"}
@@ -45,6 +45,20 @@ def verdict(console: Console, journal: dict[str, Any]) -> None:
             table.add_row(_MARKS[word], each["promise"], f"[{_COLOURS[word]}]{word}[/]", each["wanted"], *numbers)
         console.print(table)
     console.print(sentence(journal), style=f"bold {_COLOURS[journal['verdict']]}", markup=False, soft_wrap=True)
+
+
+def series(console: Console, made: dict[str, Any]) -> None:
+    """The spread over the runs of one drill."""
+    table = Table("OBJECTIVE", "WANTED", box=None, pad_edge=False, header_style="bold")
+    for column in ("HELD", "NOT MEASURED", "LEAST", "MEDIAN", "MOST"):
+        table.add_column(column, justify="right")
+    for each in made["objectives"]:
+        counts = (f"{each['held']} of {each['judged']}", str(each["not_measured"]))
+        table.add_row(
+            each["promise"], each["wanted"], *counts, *(number(each[key]) for key in ("least", "median", "most"))
+        )
+    console.print(table)
+    console.print(together(made), style="bold", markup=False, soft_wrap=True)
 
 
 def drills(console: Console, known: Sequence[Drill], last: dict[str, str]) -> None:

@@ -32,3 +32,14 @@ def sentence(journal: dict[str, Any]) -> str:
     if journal["fail_step"]:
         words.append(f"at step `{journal['fail_step']}`: {journal['why'].splitlines()[0]}")
     return "; ".join(words) + f" ({journal['duration']:.0f} s)"
+
+
+def together(series: dict[str, Any]) -> str:
+    """Several runs of one drill in one line."""
+    words = [f"{series['drill']}: held in {series['held']} of {series['judged']} judged runs"]
+    if series["judged"] < series["runs"]:
+        words.append(f"{series['runs'] - series['judged']} of {series['runs']} showed nothing")
+    if series["holds_at_least"] is not None:
+        share = f"{100 * series['holds_at_least']:.0f} %"
+        words.append(f"so it holds in at least {share} of runs ({100 * series['confidence']:.0f} % confidence)")
+    return "; ".join(words)

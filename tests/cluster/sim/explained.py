@@ -1,0 +1,25 @@
+"""Asks `explain` about a job of a test until it has come to a cause."""
+
+from typing import Any
+
+from infra.contract.pools import Pool
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.jobs import explain
+from workloads.jobs.explain import Explanation
+
+
+def ask(world: World, job: str, word: str) -> Explanation:
+    """The explanation, once it has come to `word`."""
+
+    def told() -> Explanation | None:
+        found = explain.explain(world.api, job, world.name)
+        assert len(found.lines()) <= 6
+        return found if found.cause.word == word else None
+
+    return until(f"{job} is explained by {word}", told)
+
+
+def one_pod(world: World, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
+    """A Job of one pod with `spec` changed."""
+    return world.job_spec(pool, 1) | {"template": world.pod_template(pool, annotations, **spec)}

@@ -1,0 +1,64 @@
+"""The queue of flex-start as a test plays it: Kueue waits for a ProvisioningRequest that nobody here fulfils.
+
+The resource is that of GKE's autoscaler, with its conditions; the real Kueue reserves the quota and waits.
+"""
+
+from tests.cluster.sim import queues
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.jobs.api import ApiError, Object
+from workloads.jobs.surroundings import PROVISIONING
+
+CONDITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+PLURAL = "provisioningrequests"
+
+
+def install(world: World) -> None:
+    """Once for the cluster."""
+    group = PROVISIONING.split("/")[2]
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
+    version["schema"] = {"openAPIV3Schema": schema}
+    names = {"plural": PLURAL, "singular": "provisioningrequest", "kind": "ProvisioningRequest"}
+    spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
+    # The API server lets nobody define a resource of this group without its reviewers' word.
+    meta = {"name": f"{PLURAL}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}}
+    try:
+        world.api.create(CONDITIONS, {"metadata": meta, "spec": spec})
+    except ApiError as error:
+        if error.status != 409:
+            raise
+    until("requests are served", lambda: world.api.find(PROVISIONING))
+
+
+def request(world: World, name: str, owner: Object, *conditions: Object) -> None:
+    meta = owner["metadata"]
+    reference = {"apiVersion": "v1", "kind": "Workload", "name": meta["name"], "uid": meta["uid"]}
+    body = {"metadata": {"name": name, "ownerReferences": [reference]}, "spec": {"podSets": []}}
+    head = {"apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest"}
+    path = world.path(PLURAL, PROVISIONING)
+    made = until("a request is taken", lambda: _create(world, path, head | body))
+    world.api.call("PUT", f"{path}/{name}/status", {}, made | {"status": {"conditions": list(conditions)}})
+
+
+def _create(world: World, path: str, body: Object) -> Object | None:
+    """None while the API server has not opened the new resource yet."""
+    try:
+        return world.api.create(path, body)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def check(world: World) -> str:
+    """An admission check for the world's queue that no controller here decides."""
+    spec = {"controllerName": "holdfast.dev/nobody"}
+    path = f"{queues.GROUP}/admissionchecks"
+    head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": world.name}}
+    made = world.api.create(path, head | {"spec": spec})
+    active = {"type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": made["metadata"]["creationTimestamp"]}  # fmt: skip
+    world.api.call("PUT", f"{path}/{world.name}/status", {}, made | {"status": {"conditions": [active]}})
+    strategy = {"admissionChecksStrategy": {"admissionChecks": [{"name": world.name}]}}
+    world.api.merge(f"{queues.GROUP}/clusterqueues/{world.name}", {"spec": strategy})
+    return world.name
