@@ -37,8 +37,8 @@ def request(world: World, name: str, owner: Object, *conditions: Object) -> None
     body = {"metadata": {"name": name, "ownerReferences": [reference]}, "spec": {"podSets": []}}
     head = {"apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest"}
     path = world.path(PLURAL, PROVISIONING)
-    made = until("a request is taken", lambda: _create(world, path, head | body))
-    world.api.call("PUT", f"{path}/{name}/status", {}, made | {"status": {"conditions": list(conditions)}})
+    until("a request is taken", lambda: _create(world, path, head | body))
+    world.api.merge(f"{path}/{name}/status", {"status": {"conditions": list(conditions)}})
 
 
 def _create(world: World, path: str, body: Object) -> Object | None:
@@ -58,7 +58,7 @@ def check(world: World) -> str:
     head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": world.name}}
     made = world.api.create(path, head | {"spec": spec})
     active = {"type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": made["metadata"]["creationTimestamp"]}  # fmt: skip
-    world.api.call("PUT", f"{path}/{world.name}/status", {}, made | {"status": {"conditions": [active]}})
+    world.api.merge(f"{path}/{world.name}/status", {"status": {"conditions": [active]}})
     strategy = {"admissionChecksStrategy": {"admissionChecks": [{"name": world.name}]}}
     world.api.merge(f"{queues.GROUP}/clusterqueues/{world.name}", {"spec": strategy})
     return world.name

@@ -26,6 +26,9 @@ def sentence(journal: dict[str, Any]) -> str:
     words = [f"{drill}: {journal['verdict']}"]
     if objectives:
         words.append(f"{held} of {len(objectives)} objectives held")
+    broken = [each["promise"] for each in objectives if each["verdict"] == "broken"]
+    if broken:
+        words.append(f"broken: {', '.join(broken)}")
     back = next((o["measured"] for o in objectives if o["metric"] == RECOVERED and o["measured"] is not None), None)
     if back is not None and journal["verdict"] == "held":
         words.append(f"back after {back:.1f} s")
