@@ -85,7 +85,7 @@ bench-training: setup
 	@$(PY) -m tests.bench.training
 
 bench-batch: setup
-	@$(PY) -m tests.bench.batch --items 1000000 --drains 100
+	@$(PY) -m tests.bench.batch
 
 bench-placement: setup
 	@$(PY) -m tests.bench.placement $(if $(TRACES),--traces $(TRACES))

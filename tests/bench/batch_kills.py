@@ -7,6 +7,7 @@ A trigger in the database notes every commit of a result: "stored once" is count
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -15,8 +16,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psycopg
@@ -24,14 +26,16 @@ from psycopg import Connection
 
 from infra.contract.lifecycle import EXIT_COMPLETE
 from infra.contract.telemetry import KIND_BATCH
+from tests.bench.batch_kill_outcome import MICRO_BATCH, MODES, Outcome, verdict
+from tests.bench.batch_noted import Noted
 from workloads.inference import jobs, schema
 from workloads.inference.connect import connect, open_pool
 from workloads.inference.database import EmbeddedPostgres
 from workloads.inference.enqueue import enqueue
 from workloads.inference.items import Item
-from workloads.inference.predictors import ByteEntropy
+from workloads.inference.predictor_proxy import ProcessPredictor
+from workloads.inference.predictor_spec import PredictorSpec
 from workloads.inference.queue_postgres import PostgresQueue
-from workloads.inference.results import Value
 from workloads.inference.results_postgres import PostgresResults
 from workloads.inference.settings import WorkerSettings
 from workloads.inference.steps import Report, Step
@@ -42,10 +46,7 @@ from workloads.runtime.shutdown import Shutdown
 ITEMS = 400
 WORKERS = 3
 KILLS_PER_JOB = 50
-# Jobs in turn: one micro-batch at stake, then two (the next is predicted while one is committed).
-OVERLAP = WorkerSettings(micro_batch=8, lease_s=1.0, fill_s=0.002, pull_wait_s=0.1)
-STRICT = replace(OVERLAP, overlap=False)
-
+OVERLAP = WorkerSettings(micro_batch=MICRO_BATCH, lease_s=1.0, fill_s=0.002, pull_wait_s=0.1)
 _AUDIT = """
 CREATE TABLE audit (job text, item text, worker text);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
@@ -64,38 +65,6 @@ class Plan:
     delay_s: float = 0.0
 
 
-@dataclass(kw_only=True)
-class Outcome:
-    kills: int = 0
-    by_step: dict[str, int] = field(default_factory=dict[str, int])
-    items: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    dead_lettered: int = 0
-    different: int = 0
-    recomputed: int = 0
-    worst_kill: int = 0
-    """Items that one kill cost: predicted by the killed worker and not committed by it."""
-    worst_kill_strict: int = 0
-
-
-@dataclass(kw_only=True)
-class Noted:
-    """Byte entropy; notes on disk what it was asked, as the worker's memory dies with it."""
-
-    log: int
-    worker: str
-    configuration: Mapping[str, object] = field(default_factory=lambda: dict(ByteEntropy.configuration))
-
-    def load(self) -> None: ...
-
-    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        lines = (f"{self.worker} item-{body.split(b' ')[1].decode()}\n" for body in bodies)
-        os.write(self.log, "".join(lines).encode())
-        time.sleep(0.002)
-        return ByteEntropy().predict(bodies)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
@@ -111,20 +80,6 @@ def main() -> int:
     return 0 if all(goals.values()) else 1
 
 
-def verdict(outcome: Outcome, kills: int) -> dict[str, bool]:
-    return {
-        "kills": outcome.kills >= kills,
-        "every_step_killed": all(outcome.by_step.get(step, 0) > 0 for step in (*Step, "random")),
-        "lost_0": outcome.lost == 0,
-        "duplicated_0": outcome.duplicated == 0,
-        "dead_lettered_0": outcome.dead_lettered == 0,
-        "equal_to_uninterrupted": outcome.different == 0,
-        # The one being predicted and the one being committed; one alone where they do not overlap.
-        "a_kill_costs_what_is_uncommitted": outcome.worst_kill <= 2 * OVERLAP.micro_batch,
-        "strict_kill_costs_one_micro_batch": outcome.worst_kill_strict <= STRICT.micro_batch,
-    }
-
-
 def play(kills: int, *, seed: int, folder: Path) -> Outcome:
     outcome, dice = Outcome(), random.Random(seed)
     with EmbeddedPostgres(folder / "db", settings=("fsync=off",)) as server, connect(server.uri) as connection:
@@ -132,14 +87,17 @@ def play(kills: int, *, seed: int, folder: Path) -> Outcome:
         with connection.transaction():
             connection.execute(_AUDIT)
         expected = _uninterrupted(server.uri, connection, folder)
+        per_job = min(KILLS_PER_JOB, -(-kills // len(MODES)))
+        modes = itertools.cycle(MODES)
         while outcome.kills < kills:
-            _one_job(server.uri, connection, folder, dice, min(KILLS_PER_JOB, kills - outcome.kills), outcome, expected)
+            count = min(per_job, kills - outcome.kills)
+            _one_job(server.uri, connection, folder, next(modes), dice, count, outcome, expected)
     return outcome
 
 
 def _uninterrupted(uri: str, connection: Connection, folder: Path) -> dict[str, str]:
     _fill(uri, connection, "undisturbed")
-    assert _wait(_fork(uri, "undisturbed", folder, None, OVERLAP)) == EXIT_COMPLETE
+    assert _wait(_fork(uri, "undisturbed", folder, None, "overlap")) == EXIT_COMPLETE
     return _values(connection, "undisturbed")
 
 
@@ -147,16 +105,16 @@ def _one_job(
     uri: str,
     connection: Connection,
     folder: Path,
+    mode: str,
     dice: random.Random,
     kills: int,
     outcome: Outcome,
     expected: dict[str, str],
 ) -> None:
-    job = f"killed-{outcome.kills}"
-    settings = STRICT if outcome.kills // KILLS_PER_JOB % 2 else OVERLAP
+    job = f"killed-{outcome.kills}-{mode}"
     _fill(uri, connection, job)
-    plans = [_plan(dice, n) for n in range(kills)]
-    living = {_fork(uri, job, folder, plan, settings): plan for plan in plans[:WORKERS]}
+    plans = [_plan(dice, outcome.kills + n) for n in range(kills)]
+    living = {_fork(uri, job, folder, plan, mode): plan for plan in plans[:WORKERS]}
     waiting = plans[WORKERS:]
     killed: set[int] = set()
     while living:
@@ -171,14 +129,10 @@ def _one_job(
             raise RuntimeError(f"a worker of {job} ended with {code}")
         if waiting:
             plan = waiting.pop(0)
-            living[_fork(uri, job, folder, plan, settings)] = plan
-    assert _wait(_fork(uri, job, folder, None, settings)) == EXIT_COMPLETE
+            living[_fork(uri, job, folder, plan, mode)] = plan
+    assert _wait(_fork(uri, job, folder, None, mode)) == EXIT_COMPLETE
     _judge(connection, job, folder, outcome, expected)
-    worst = _worst_kill(connection, job, folder, killed)
-    if settings is STRICT:
-        outcome.worst_kill_strict = max(outcome.worst_kill_strict, worst)
-    else:
-        outcome.worst_kill = max(outcome.worst_kill, worst)
+    outcome.worst_kill[mode] = max(outcome.worst_kill[mode], _worst_kill(connection, job, folder, killed))
 
 
 def _plan(dice: random.Random, n: int) -> Plan:
@@ -199,27 +153,30 @@ def _wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _fork(uri: str, job: str, folder: Path, plan: Plan | None, settings: WorkerSettings) -> int:
+def _fork(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int:
     sys.stdout.flush()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        if plan is not None and plan.step is None:
-            # The alarm's default action would be a clean end; this one is not to be caught.
-            signal.signal(signal.SIGALRM, _kill_me)
-            signal.setitimer(signal.ITIMER_REAL, plan.delay_s)
-        code = _work(uri, job, folder, plan, settings)
+        code = _work(uri, job, folder, plan, mode)
     finally:
         os._exit(code)
+
+
+def _arm(plan: Plan | None) -> None:
+    if plan is not None and plan.step is None:
+        # The alarm's default action would be a clean end; this one is not to be caught.
+        signal.signal(signal.SIGALRM, _kill_me)
+        signal.setitimer(signal.ITIMER_REAL, plan.delay_s)
 
 
 def _kill_me(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _work(uri: str, job: str, folder: Path, plan: Plan | None, settings: WorkerSettings) -> int:
+def _work(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int:
     reached: Counter[Step] = Counter()
 
     def at(step: Step) -> None:
@@ -227,22 +184,40 @@ def _work(uri: str, job: str, folder: Path, plan: Plan | None, settings: WorkerS
         if plan is not None and step == plan.step and reached[step] == plan.times:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    log = os.open(folder / f"{job}.computed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     events = EventLog.open(folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
-    predictor = Noted(log=log, worker=events.process)
-    with connect(uri) as connection:
-        fingerprint = jobs.pin(connection, job, predictor.configuration)
-    with open_pool(uri) as pool:
-        return Worker(
-            queue=PostgresQueue(pool, job, lease_s=settings.lease_s),
-            results=PostgresResults(
-                pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=settings.max_failures
-            ),
-            predictor=predictor,
-            settings=settings,
-            shutdown=Shutdown(),
-            report=Report(events, at),
-        ).run()
+    settings = replace(OVERLAP, overlap=mode != "strict")
+    with closing(_predictor(folder / f"{job}.computed", events.process, plan, mode)) as predictor:
+        with connect(uri) as connection:
+            fingerprint = jobs.pin(connection, job, predictor.configuration)
+        with open_pool(uri) as pool:
+            return Worker(
+                queue=PostgresQueue(pool, job, lease_s=settings.lease_s),
+                results=PostgresResults(
+                    pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=settings.max_failures
+                ),
+                predictor=predictor,
+                settings=settings,
+                shutdown=Shutdown(),
+                report=Report(events, at),
+            ).run()
+
+
+class _Here(Noted):
+    def close(self) -> None: ...
+
+
+def _predictor(log: Path, worker: str, plan: Plan | None, mode: str) -> _Here | ProcessPredictor:
+    """Random kills count from a loaded model where it is in a process: its start would outlast them."""
+    if mode == "shipped":
+        spec = PredictorSpec(name="tests.bench.batch_noted:noted", model=str(log), run=worker)
+        made = ProcessPredictor(spec, timeout_s=60.0)
+        made.load()
+        _arm(plan)
+        return made
+    _arm(plan)
+    here = _Here(log=str(log), worker=worker)
+    here.load()
+    return here
 
 
 def _fill(uri: str, connection: Connection, job: str) -> None:

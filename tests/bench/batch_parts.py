@@ -13,7 +13,6 @@ from typing import Any
 
 from psycopg import Connection
 
-from infra.contract.lifecycle import EXIT_COMPLETE
 from infra.contract.telemetry import KIND_BATCH
 from workloads.inference import jobs
 from workloads.inference.connect import connect, open_pool
@@ -33,6 +32,7 @@ from workloads.runtime.shutdown import Shutdown
 
 BATCH = 32
 BATCH_S = 0.020
+DRAIN_BATCH_S = 1.0
 SETTINGS = WorkerSettings(micro_batch=BATCH, pull_wait_s=0.2, lease_s=30.0)
 
 
@@ -42,12 +42,10 @@ class Fixed:
 
     seconds: float
     configuration: Mapping[str, object] = field(default_factory=lambda: {"predictor": "fixed"})
-    on_batch: Callable[[], object] = lambda: None
 
     def load(self) -> None: ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        self.on_batch()
         if self.seconds:
             time.sleep(self.seconds)
         return [{"score": len(body)} for body in bodies]
@@ -55,6 +53,10 @@ class Fixed:
 
 def gpu_like(spec: PredictorSpec) -> Fixed:
     return Fixed(BATCH_S)
+
+
+def drained(spec: PredictorSpec) -> Fixed:
+    return Fixed(DRAIN_BATCH_S)
 
 
 def free(spec: PredictorSpec) -> Fixed:
@@ -74,12 +76,11 @@ class Bench:
     connection: Connection
     folder: Path
 
-    def fill(self, job: str, count: int) -> float:
-        """Seconds to enqueue."""
-        began = time.monotonic()
-        with open_pool(self.uri, size=1) as pool:
-            enqueue(self.connection, PostgresQueue(pool, job, lease_s=30.0), job, items(job, count), lambda _: None)
-        return time.monotonic() - began
+    def fill(self, job: str, count: int) -> int:
+        """An exit code, as it may run in a fork: so with connections of its own."""
+        with connect(self.uri) as connection, open_pool(self.uri, size=1) as pool:
+            enqueue(connection, PostgresQueue(pool, job, lease_s=30.0), job, items(job, count), lambda _: None)
+        return 0
 
     def work(self, job: str, predictor: Predictor, shutdown: Shutdown | None = None, *, overlap: bool = True) -> int:
         events = EventLog.open(self.folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
@@ -97,9 +98,11 @@ class Bench:
                 report=Report(events),
             ).run()
 
-    def work_as_shipped(self, job: str, predictor: str, *, overlap: bool = True) -> None:
+    def work_as_shipped(
+        self, job: str, predictor: str, shutdown: Shutdown | None = None, *, overlap: bool = True
+    ) -> int:
         with closing(in_process(predictor)) as made:
-            assert self.work(job, made, overlap=overlap) == EXIT_COMPLETE
+            return self.work(job, made, shutdown, overlap=overlap)
 
     def events(self, job: str) -> list[dict[str, Any]]:
         path = self.folder / f"{job}.jsonl"

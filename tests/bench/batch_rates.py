@@ -37,7 +37,7 @@ def gpu_like(bench: Bench, batches: int = 500) -> dict[str, Any]:
     for job, overlap in (("ours", True), ("strict", False)):
         bench.fill(job, count)
         before = _cpu_s()
-        bench.work_as_shipped(job, "gpu_like", overlap=overlap)
+        assert bench.work_as_shipped(job, "gpu_like", overlap=overlap) == EXIT_COMPLETE
         shares[job] = bench.rate(job, count) / bare
         if overlap:
             shares["cpu"] = (_cpu_s() - before) / count
@@ -106,7 +106,7 @@ def free_postgres(bench: Bench, count: int = 20_000) -> dict[str, Any]:
     for workers in (1, 2, 4):
         job = f"free-{workers}"
         bench.fill(job, count)
-        children = [forked(lambda job=job: bench.work(job, Fixed(0.0))) for _ in range(workers)]
+        children = [forked(lambda job=job: bench.work_as_shipped(job, "free")) for _ in range(workers)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
         assert codes == [EXIT_COMPLETE] * workers, codes
         figures[f"free_postgres_{workers}_items_per_s"] = round(bench.rate(job, count))

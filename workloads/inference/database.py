@@ -80,7 +80,7 @@ class EmbeddedPostgres:
         _give_to_server_user(self._sockets)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_as_server_user(), str(self._bin / "postgres"), "-D", str(self._data), *self._arguments()],
+                [*as_server_user(), str(self._bin / "postgres"), "-D", str(self._data), *self._arguments()],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self._wait_until_ready(timeout_s)
@@ -122,7 +122,7 @@ class EmbeddedPostgres:
         self._data.mkdir(mode=0o700)
         _give_to_server_user(self._data)
         done = subprocess.run(
-            [*_as_server_user(), str(self._bin / "initdb"), "-D", str(self._data), "-U", SUPERUSER,
+            [*as_server_user(), str(self._bin / "initdb"), "-D", str(self._data), "-U", SUPERUSER,
              "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -133,7 +133,7 @@ class EmbeddedPostgres:
     def _stop_leftover(self) -> None:
         stop = [str(self._bin / "pg_ctl"), "-D", str(self._data), "-m", "immediate", "stop"]
         # Fails when nothing runs there, which is the usual case.
-        subprocess.run([*_as_server_user(), *stop], capture_output=True, check=False)
+        subprocess.run([*as_server_user(), *stop], capture_output=True, check=False)
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         status = self._data / "postmaster.pid"
@@ -174,7 +174,7 @@ def _binaries() -> Path:
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
-def _as_server_user() -> list[str]:
+def as_server_user() -> list[str]:
     """The command's prefix: stop with the process that started it, and never run as root.
 
     PostgreSQL refuses root; as nobody it needs leave to reach a folder below private ones.

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -62,7 +62,23 @@ class Feeder:
                 return []
             if self._fault is not None:
                 raise self._fault
-            return [self._ready.popleft() for _ in range(min(size, len(self._ready)))]
+            return self._first(size)
+
+    def take_whole(self) -> list[Work]:
+        """The next micro-batch where it is there already, all of it; empty when it is not."""
+        size = self._pace.size
+        with self._changed:
+            if self._shutdown.requested or len(self._ready) < size:
+                return []
+            return self._first(size)
+
+    def _first(self, count: int) -> list[Work]:
+        return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+
+    def put_back(self, batch: Sequence[Work]) -> None:
+        """Taken and not predicted."""
+        with self._changed:
+            self._ready.extendleft(reversed(batch))
 
     def untouched(self) -> list[Claim]:
         """Claimed and never taken; empties the buffer."""
@@ -87,8 +103,8 @@ class Feeder:
 
     def _feed(self) -> bool:
         """One round; false when the job is drained."""
-        # One micro-batch being predicted, one being committed, three waiting: the device does not wait
-        # when the database takes the time of two.
+        # One micro-batch being predicted, one being committed, one handed over ahead, two waiting: the device does not
+        # wait when the database takes the time of two.
         in_hand = 5 * self._pace.size
         if not self._keeper.wait_for_room(in_hand - self._pace.size + 1, 0.5):
             return True

@@ -26,6 +26,18 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
     return header, [bytes(_exactly(link, size)) for size in header.pop("sizes")]
 
 
+def taken(data: bytearray) -> dict[str, Any] | None:
+    """The header of the first whole message in `data`, one without bodies, which is taken out; None: not there yet."""
+    if len(data) < _LENGTH.size:
+        return None
+    end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    if len(data) < end:
+        return None
+    header = json.loads(data[_LENGTH.size : end])
+    del data[:end]
+    return header
+
+
 def _exactly(link: socket.socket, size: int) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -60,8 +61,10 @@ def _loaded(link: socket.socket, spec: PredictorSpec) -> Predictor | None:
 
 
 def _answer(predictor: Predictor, bodies: list[bytes]) -> bytes:
+    began = time.monotonic()
     try:
-        return frames.encoded({"values": [dict(value) for value in predictor.predict(bodies)]})
+        values = [dict(value) for value in predictor.predict(bodies)]
+        return frames.encoded({"values": values, "seconds": time.monotonic() - began})
     except PredictorBroken as error:
         return frames.encoded({"broken": str(error)})
     except Exception as error:  # noqa: BLE001  the same of its predict(), whose values may also be no JSON

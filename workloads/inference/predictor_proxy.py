@@ -4,11 +4,11 @@ Used by `batch run`. Started from the main thread only: the child is told to die
 """
 
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from infra.contract.errors import InputError
 from workloads.inference import frames
 from workloads.inference.connect import ENV_DATABASE
+from workloads.inference.predictor_link import Link
 from workloads.inference.predictor_spec import PredictorSpec
 from workloads.inference.predictors import ItemFault, LoaderFailed, PredictorBroken, ProcessDied
 from workloads.inference.results import Value
@@ -26,12 +27,18 @@ _WITHHELD = (ENV_DATABASE, "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSERVI
 
 
 class ProcessPredictor:
+    """Pipelined: the child finds its next micro-batch waiting when it has answered one."""
+
     def __init__(self, spec: PredictorSpec, *, timeout_s: float) -> None:
         self._spec, self._timeout_s = spec, timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._link: socket.socket | None = None
-        self._late = False
+        self._link: Link | None = None
         self._configuration: Mapping[str, object] = {}
+        self._begun: deque[list[bytes]] = deque()
+        """Sent and not answered; the child is at the first."""
+        self._early: list[tuple[list[bytes], dict[str, Any]]] = []
+        """Answered before `predict` asked for it."""
+        self.seconds = 0.0
 
     @property
     def configuration(self) -> Mapping[str, object]:
@@ -55,20 +62,40 @@ class ProcessPredictor:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        self._link = ours
-        said = self._asked(asdict(self._spec), (), None)
-        if not said:
-            raise PredictorBroken(f"the predicting process {self._end()} while it loaded the model")
+        self._link = Link(ours)
+        self._link.send(frames.encoded(asdict(self._spec)))
+        try:
+            said = self._link.receive(None)
+        except EOFError:
+            raise PredictorBroken(f"the predicting process {self._end()} while it loaded the model") from None
+        _raise_what_was_said(said)
         self._configuration = said["configuration"]
         # Started again, it must load the commit that it began with, not the newest.
         self._spec = replace(self._spec, pinned=self._configuration)
 
-    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+    def prepare(self, bodies: Sequence[bytes]) -> None:
+        wanted = list(bodies)
+        if wanted in self._begun or any(wanted == early for early, _ in self._early):
+            return
         if self._process is None:
             self._load_again()
-        if said := self._asked({}, bodies, self._timeout_s):
-            return said["values"]
-        raise ProcessDied(f"the predicting process {self._end()}")
+        assert self._link is not None
+        self._link.send(frames.encoded({}, wanted))
+        self._begun.append(wanted)
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        wanted = list(bodies)
+        while (said := self._answered(wanted)) is None:
+            self.prepare(wanted)
+            self._await_answer(wanted)
+        _raise_what_was_said(said)
+        self.seconds = said["seconds"]
+        return said["values"]
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._end()
 
     def _load_again(self) -> None:
         try:
@@ -77,38 +104,34 @@ class ProcessPredictor:
             # It did load before: not an item's fault, and not the user's.
             raise PredictorBroken(f"the model cannot be loaded again: {error}") from error
 
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._end()
+    def _answered(self, wanted: list[bytes]) -> dict[str, Any] | None:
+        found = next((n for n, (bodies, _) in enumerate(self._early) if bodies == wanted), None)
+        return None if found is None else self._early.pop(found)[1]
 
-    def _asked(self, header: Mapping[str, object], bodies: Sequence[bytes], timeout_s: float | None) -> dict[str, Any]:
-        """Empty when the process died or did not answer in time."""
+    def _await_answer(self, wanted: list[bytes]) -> None:
+        """Of whatever the child is at. Where that ended the child, and was not `wanted`, somebody else's turn will tell."""
         assert self._link is not None
         try:
-            frames.send(self._link, header, bodies)
-            self._late = not self._readable(timeout_s)
-            said = {} if self._late else frames.receive(self._link)[0]
-        except (EOFError, ConnectionError):
-            return {}
-        _raise_what_was_said(said)
-        return said
+            said = self._link.receive(self._timeout_s)
+        except (EOFError, TimeoutError) as error:
+            guilty = self._begun[0] == wanted
+            how = self._end(late=isinstance(error, TimeoutError))
+            if guilty:
+                raise ProcessDied(f"the predicting process {how}") from None
+        else:
+            self._early.append((self._begun.popleft(), said))
 
-    def _readable(self, timeout_s: float | None) -> bool:
-        poll = select.poll()
-        poll.register(self._link or -1, select.POLLIN)
-        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
-
-    def _end(self) -> str:
-        """Make sure that it is gone; how it went, in words."""
+    def _end(self, *, late: bool = False) -> str:
+        """Make sure that it is gone, with all that it was sent; how it went, in words."""
         assert self._process is not None
         assert self._link is not None
         self._link.close()
-        if self._late:
+        self._begun.clear()
+        if late:
             self._process.kill()
         code = self._process.wait()
         self._process = self._link = None
-        if self._late:
+        if late:
             return f"did not answer in {self._timeout_s:g} s"
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 

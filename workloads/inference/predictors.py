@@ -7,7 +7,7 @@ that is what makes a run with evictions equal to one without.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from workloads.inference.results import Value
 
@@ -44,6 +44,18 @@ class Predictor(Protocol):
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         """One value for each body. An exception fails the batch, which is then halved to find the bad item."""
+        ...
+
+
+@runtime_checkable
+class Pipelined(Predictor, Protocol):
+    """One that can be handed its next micro-batch while it is busy, so that its device does not wait for a hand-over."""
+
+    seconds: float
+    """What the last answer took, its waiting not counted."""
+
+    def prepare(self, bodies: Sequence[bytes]) -> None:
+        """Begin with these when everything before is answered; `predict` of the same then waits for the rest."""
         ...
 
 

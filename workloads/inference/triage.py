@@ -4,13 +4,14 @@ Guarantees: one bad item costs its neighbours a second prediction, not their res
 predicting process is counted only once the device is seen to work without it, and never during a stop.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from workloads.inference.feeder import Work
-from workloads.inference.predictors import ItemFault, Predictor, PredictorBroken, ProcessDied
+from workloads.inference.predictors import ItemFault, Pipelined, Predictor, PredictorBroken, ProcessDied
 from workloads.inference.redact import redacted
-from workloads.inference.results import Claim, Failure, encode_value
+from workloads.inference.results import Claim, Failure, Value, encode_value
 from workloads.inference.writer import Outcome
 from workloads.runtime.shutdown import Shutdown
 
@@ -21,12 +22,28 @@ class _Findings:
     failures: list[Failure] = field(default_factory=list[Failure])
     killers: list[Failure] = field(default_factory=list[Failure])
     """Alone with the process when it died."""
+    seconds: float = 0.0
 
 
 class Triage:
-    def __init__(self, predictor: Predictor, shutdown: Shutdown, *, settle_s: float) -> None:
-        self._predictor, self._shutdown, self._settle_s = predictor, shutdown, settle_s
+    def __init__(
+        self,
+        predictor: Predictor,
+        shutdown: Shutdown,
+        *,
+        settle_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._predictor, self._shutdown, self._settle_s, self._clock = predictor, shutdown, settle_s, clock
+        self._pipeline = predictor if isinstance(predictor, Pipelined) else None
         self._known_good: bytes | None = None
+
+    def prepare(self, batch: Sequence[Work]) -> bool:
+        """Have the device begin with it when it is idle, where it can be handed over ahead and whole."""
+        if self._pipeline is None or not batch or any(work.claim.failures for work in batch):
+            return False
+        self._pipeline.prepare([work.item.body for work in batch])
+        return True
 
     def predict(self, batch: Sequence[Work]) -> Outcome:
         """What failed before is tried alone at once: its neighbours need not suffer for it again."""
@@ -39,11 +56,11 @@ class Triage:
                 self._halve([work], found)
         if found.killers:
             self._require_working_device(len(batch))
-        return Outcome(values=found.values, failures=[*found.failures, *found.killers])
+        return Outcome(values=found.values, failures=[*found.failures, *found.killers], seconds=found.seconds)
 
     def _halve(self, batch: Sequence[Work], found: _Findings) -> None:
         try:
-            answers = self._predictor.predict([work.item.body for work in batch])
+            answers = self._asked([work.item.body for work in batch], found)
             found.values.update({work.claim: encode_value(value) for work, value in zip(batch, answers, strict=True)})
             self._known_good = batch[-1].item.body
         except PredictorBroken:
@@ -57,6 +74,13 @@ class Triage:
             middle = len(batch) // 2
             self._halve(batch[:middle], found)
             self._halve(batch[middle:], found)
+
+    def _asked(self, bodies: list[bytes], found: _Findings) -> list[Value]:
+        began = self._clock()
+        answers = self._predictor.predict(bodies)
+        # A pipeline began before it was asked.
+        found.seconds += self._pipeline.seconds if self._pipeline else self._clock() - began
+        return answers
 
     def _require_not_leaving(self, died: ProcessDied, *, alone: bool) -> None:
         # A machine that goes away may kill the child a moment before us.

@@ -9,8 +9,7 @@ writer's commits and acks, and the lease keeper's keeps alive what is in hand.
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RENDEZVOUS_LOST
 from workloads.inference.connect import TRANSIENT
@@ -40,9 +39,8 @@ class Worker:
         settings: WorkerSettings,
         shutdown: Shutdown,
         report: Report,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pace, self._clock = Pace(most=settings.micro_batch, longest_s=settings.longest_batch_s), clock
+        self._pace = Pace(most=settings.micro_batch, longest_s=settings.longest_batch_s)
         self._queue, self._results = queue, results
         self._triage = Triage(predictor, shutdown, settle_s=settings.settle_s)
         self._settings, self._shutdown, self._report = settings, shutdown, report
@@ -64,6 +62,8 @@ class Worker:
             shutdown=shutdown,
             report=report,
         )
+        self._ahead: list[Work] = []
+        """Handed to the predictor while it is busy with the micro-batch before."""
         self._left = threading.Event()
 
     def run(self) -> int:
@@ -75,7 +75,7 @@ class Worker:
         for part in (self._keeper, self._feeder, self._writer):
             part.start()
         try:
-            while batch := self._feeder.take():
+            while batch := self._next():
                 self._writer.put(self._predict(batch))
         except PredictorBroken as broken:
             preempted = self._shutdown.requested
@@ -97,13 +97,15 @@ class Worker:
         #    If it outlasts the window, _abandon_when_late has ended the process instead.
         # 3. Commit what was predicted, then ack it. The leases are still being kept meanwhile.
         self._writer.finish()
-        # 4. The feeder may have pulled once more; after this nothing is added to what is held.
+        # 4. The micro-batch handed over ahead is not waited for: the predictor ends with this process.
+        self._feeder.put_back(self._ahead)
+        # 5. The feeder may have pulled once more; after this nothing is added to what is held.
         self._feeder.join(self._settings.pull_wait_s + 5.0)
-        # 5. Give back the rest, so that another worker has it now and not when the leases end.
+        # 6. Give back the rest, so that another worker has it now and not when the leases end.
         self._release_rest()
-        # 6. Only now stop keeping leases: there are none left.
+        # 7. Only now stop keeping leases: there are none left.
         self._keeper.stop()
-        # 7. Say how it ended. From here on a hard end costs nothing.
+        # 8. Say how it ended. From here on a hard end costs nothing.
         self._results.end(how)
         self._left.set()
 
@@ -133,10 +135,21 @@ class Worker:
         except TRANSIENT:
             return  # the leases end by themselves
 
+    def _next(self) -> list[Work]:
+        """Empty when the job is drained or a stop is asked for."""
+        if self._shutdown.requested or not self._ahead:
+            return self._feeder.take()
+        batch, self._ahead = self._ahead, []
+        return batch
+
     def _predict(self, batch: Sequence[Work]) -> Outcome:
         self._report.at(Step.PREDICTING)
-        began = self._clock()
+        if self._settings.overlap and self._triage.prepare(batch):
+            # Only once the micro-batch before this one is durable: two are at stake, never three.
+            self._writer.wait_until_free()
+            self._ahead = self._feeder.take_whole()
+            self._triage.prepare(self._ahead)
         outcome = self._triage.predict(batch)
-        self._pace.learn(len(batch), self._clock() - began)
+        self._pace.learn(len(batch), outcome.seconds)
         self._report.at(Step.PREDICTED)
         return outcome

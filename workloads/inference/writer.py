@@ -28,6 +28,8 @@ class Outcome:
 
     values: Mapping[Claim, str]
     failures: Sequence[Failure] = ()
+    seconds: float = 0.0
+    """What predicting it took."""
 
 
 class Writer:
@@ -58,8 +60,12 @@ class Writer:
         self._raise_fault()
         self._handoff.put(outcome)
         if not self._settings.overlap:
-            with self._free:
-                self._raise_fault()
+            self.wait_until_free()
+
+    def wait_until_free(self) -> None:
+        """Until all that was put is committed and acked."""
+        with self._free:
+            self._raise_fault()
 
     def finish(self) -> None:
         """Wait for the last commit and ack."""

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from workloads.inference.predictor_spec import PredictorSpec
 from workloads.inference.results import Value
@@ -35,6 +36,19 @@ class Killer:
         return [{"environment": body.decode() in os.environ} for body in bodies]
 
 
+class Echo(Killer):
+    """Answers with what it was asked; notes each beginning as a file, where the body names one."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        for body in bodies:
+            if body.startswith(b"/"):
+                Path(body.decode()).touch()
+            if body == b"raise":
+                raise ValueError("asked to")
+        super().predict(bodies)
+        return [{"body": body.decode()} for body in bodies]
+
+
 class Dying(Killer):
     """As on a device that is broken: whatever it is asked, it dies."""
 
@@ -49,6 +63,10 @@ class Odd(Killer):
 
 def killer(spec: PredictorSpec) -> Killer:
     return Killer()
+
+
+def echo(spec: PredictorSpec) -> Echo:
+    return Echo()
 
 
 def dying(spec: PredictorSpec) -> Dying:

@@ -17,10 +17,11 @@ from psycopg import Connection, sql
 from psycopg_pool import ConnectionPool
 
 from infra.contract.lifecycle import EXIT_COMPLETE
+from tests import support
 from tests.workloads.inference.parts import Bench, Tally, expected, items
 from workloads.inference import schema
 from workloads.inference.connect import connect, open_pool
-from workloads.inference.database import EmbeddedPostgres
+from workloads.inference.database import EmbeddedPostgres, as_server_user
 from workloads.inference.results import Value
 
 pytestmark = pytest.mark.process
@@ -69,50 +70,86 @@ def database_troubles(bench: Bench) -> int:
     return sum(event["error_class"] == "database" for event in bench.told("item_failed"))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Generator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(disk)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        # Also where CI is set: who may mount is decided outside.
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
 class Bulky(Tally):
     """Values large enough that a full disk is met soon."""
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         super().predict(bodies)
-        return [{"text": random.Random(body).randbytes(20_000).hex()} for body in bodies]
+        return [{"text": random.Random(body).randbytes(30_000).hex()} for body in bodies]
 
 
-def test_a_full_disk_is_waited_for(small_disk: Path, job: str, tmp_path: Path) -> None:
-    with own_database(small_disk / "db", job, tmp_path / "e.jsonl") as (server, bench):
+class SmallDisk:
+    """A file system of its own. PostgreSQL may lose its log on it, and then gives up as it should."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self, server: EmbeddedPostgres) -> None:
+        block = b"\0" * 65_536
+        with self._ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(block):
+                pass
+
+    def free(self, server: EmbeddedPostgres) -> None:
+        self._ballast.unlink()
+
+
+class SmallFiles:
+    """Where nothing may be mounted: no file of the server's may grow, its log apart. It says "No space" in other words."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def fill(self, server: EmbeddedPostgres) -> None:
+        self._limit(server, str(16 * 2**20))  # the size of a segment of the log
+
+    def free(self, server: EmbeddedPostgres) -> None:
+        self._limit(server, "unlimited")
+
+    def _limit(self, server: EmbeddedPostgres, soft: str) -> None:
+        """The server's first: who is forked meanwhile has it too."""
+        family = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        for pid in (server.pid, *map(int, family.read_text().split())):
+            command = [*as_server_user(), "prlimit", f"--pid={pid}", f"--fsize={soft}:"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0 or not Path(f"/proc/{pid}").exists(), done.stderr
+
+
+def may_mount() -> bool:
+    """CAP_SYS_ADMIN."""
+    (held,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
+    return bool(int(held.split()[1], 16) >> 21 & 1)
+
+
+@pytest.fixture(params=["files", "disk"] if may_mount() else ["files"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[SmallDisk | SmallFiles]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if request.param == "files":
+        yield SmallFiles(folder)
+        return
+    command = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    support.require(mounted.returncode == 0, f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield SmallDisk(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_waited_for(small: SmallDisk | SmallFiles, job: str, tmp_path: Path) -> None:
+    with own_database(small.folder / "db", job, tmp_path / "e.jsonl") as (server, bench):
         wanted = items(job, COUNT)
         bench.enqueue(wanted)
-        ballast = small_disk / "ballast"
         with working(bench, Bulky) as thread:
-            fill_up(ballast)
+            small.fill(server)
             until(lambda: server.wait(0.0) or database_troubles(bench), thread)
-            ballast.unlink()
+            small.free(server)
             if server.wait(0.0):  # without room for its log PostgreSQL gives up, as it should
                 server.stop()
                 server.start()
         values = Bulky().predict([item.body for item in wanted])
         assert rows(server.uri, bench) == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
         assert database_troubles(bench) > 0
-
-
-def fill_up(path: Path) -> None:
-    block = b"\0" * 65_536
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(block):
-            pass
 
 
 _SLOW_COMMIT = """

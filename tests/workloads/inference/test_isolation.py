@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -22,7 +23,9 @@ from workloads.inference.database import EmbeddedPostgres
 from workloads.inference.items import Item
 from workloads.inference.predictor_proxy import ProcessPredictor
 from workloads.inference.predictor_spec import PredictorSpec
+from workloads.inference.predictors import ItemFault, ProcessDied
 from workloads.inference.queue_postgres import PostgresQueue
+from workloads.inference.steps import Step
 from workloads.inference.worker import EXIT_DEVICE_LOST
 from workloads.runtime.shutdown import Shutdown
 
@@ -128,6 +131,64 @@ def test_the_process_goes_with_a_killed_worker_and_its_items_come_back(
     until(lambda: not any(alive(pid) for pid in children))
     queue = PostgresQueue(pool, job, lease_s=1.0)
     until(lambda: queue.pull(1, 0.1))
+
+
+def test_the_process_goes_on_with_what_was_handed_over_ahead_before_anybody_asks(tmp_path: Path) -> None:
+    first, second = ([str(tmp_path / name).encode()] for name in ("first", "second"))
+    with process("echo") as predictor:
+        predictor.prepare(first)
+        predictor.prepare(second)
+        until((tmp_path / "second").exists)
+        assert predictor.predict(second) == [{"body": second[0].decode()}]
+        assert predictor.predict(first) == [{"body": first[0].decode()}], "kept until it is asked for"
+
+
+def test_requests_and_answers_larger_than_a_pipe_do_not_wait_for_each_other() -> None:
+    batches = [[letter * 300_000] * 10 for letter in (b"a", b"b", b"c")]
+    with process("echo") as predictor:
+        for batch in batches:
+            predictor.prepare(batch)
+        assert [len(predictor.predict(batch)) for batch in batches] == [10] * 3
+
+
+def test_what_is_handed_over_ahead_kills_only_itself() -> None:
+    with process("echo") as predictor:
+        predictor.prepare([b"good"])
+        predictor.prepare([b"segfault"])
+        predictor.prepare([b"behind"])
+        assert predictor.predict([b"good"]) == [{"body": "good"}]
+        with pytest.raises(ProcessDied, match="SIGSEGV"):
+            predictor.predict([b"segfault"])
+        assert predictor.predict([b"behind"]) == [{"body": "behind"}]
+
+
+def test_who_asks_while_another_micro_batch_kills_is_not_blamed() -> None:
+    """As when a micro-batch fails and is tried in halves: the next one is in the process by then."""
+    with process("echo") as predictor:
+        predictor.prepare([b"raise", b"good"])
+        predictor.prepare([b"segfault"])
+        with pytest.raises(ItemFault, match="asked to"):
+            predictor.predict([b"raise", b"good"])
+        assert predictor.predict([b"good"]) == [{"body": "good"}]
+        with pytest.raises(ProcessDied, match="SIGSEGV"):
+            predictor.predict([b"segfault"])
+
+
+def test_a_stop_gives_back_what_was_handed_over_ahead(bench: Bench, tmp_path: Path) -> None:
+    bench.settings = replace(SETTINGS, micro_batch=4, fill_s=5.0)
+    bench.enqueue(bodies(bench.job, *(str(tmp_path / f"{n:02d}") for n in range(40))))
+    shutdown = Shutdown()
+
+    def at(step: Step) -> None:
+        if step is Step.PREDICTED and (tmp_path / "07").exists():  # the second micro-batch is there already
+            shutdown.request("eviction")
+
+    with process("echo") as predictor:
+        assert bench.worker(predictor, shutdown, at).run() == EXIT_PREEMPTED
+    states = Counter(status for status, _ in bench.rows().values())
+    assert bench.queue is not None
+    assert len(bench.queue.pull(99, 0.0)) == 40 - states["done"], "all that is not done can be had at once"
+    assert states["held"] == 0
 
 
 def test_a_loader_with_a_bug_ends_the_worker_as_a_bug(server: EmbeddedPostgres, connection: Connection,

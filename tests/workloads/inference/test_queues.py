@@ -86,7 +86,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     gcloud = shutil.which("gcloud")
     folder = Path(os.path.realpath(gcloud)).parents[1] / "platform" / "pubsub-emulator" if gcloud else Path("/nowhere")
     if not (folder / "bin" / "cloud-pubsub-emulator").exists() or not shutil.which("java"):
-        # Never fails CI: the component comes with gcloud alone, and the fake broker stands in.
+        # Never fails CI, see decision 0091: the component comes with gcloud alone, and the fake broker stands in.
         pytest.skip("gcloud's pubsub-emulator is not installed")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
