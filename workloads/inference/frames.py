@@ -27,15 +27,18 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def taken(data: bytearray) -> dict[str, Any] | None:
-    """The header of the first whole message in `data`, one without bodies, which is taken out; None: not there yet."""
+    """The header of the first whole message in `data`, one without bodies, which is taken out; None: not there yet.
+
+    ValueError or RecursionError when it cannot be read; the next one can.
+    """
     if len(data) < _LENGTH.size:
         return None
     end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
     if len(data) < end:
         return None
-    header = json.loads(data[_LENGTH.size : end])
+    head = bytes(data[_LENGTH.size : end])
     del data[:end]
-    return header
+    return json.loads(head)
 
 
 def _exactly(link: socket.socket, size: int) -> bytearray:

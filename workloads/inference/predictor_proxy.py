@@ -118,6 +118,8 @@ class ProcessPredictor:
             how = self._end(late=isinstance(error, TimeoutError))
             if guilty:
                 raise ProcessDied(f"the predicting process {how}") from None
+        except (ValueError, RecursionError) as error:
+            self._early.append((self._begun.popleft(), {"fault": [type(error).__name__, "an answer cannot be read"]}))
         else:
             self._early.append((self._begun.popleft(), said))
 

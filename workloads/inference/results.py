@@ -5,24 +5,48 @@ hands out a fence; only the newest fence of an item can write, so a worker thoug
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 from workloads.inference.queue import Lease
 
 MAX_VALUE_CHARS = 1024 * 1024
+MAX_NESTING = 500
+# An escaped NUL, and not a backslash before four digits.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 Value = Mapping[str, object]
 """What a predictor says of one item: plain JSON."""
 
 
 def encode_value(value: Value) -> str:
-    """The text that is stored; ValueError for what JSON or PostgreSQL cannot hold (NaN, NUL)."""
-    text = json.dumps(value, allow_nan=False)
-    if "\\u0000" in text or len(text) > MAX_VALUE_CHARS:
+    """The text that is stored; ValueError for what JSON or PostgreSQL cannot hold (NaN, NUL, half a surrogate pair).
+
+    Checked here, item by item: in the database one such value would fail its whole micro-batch.
+    """
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    if _NUL.search(text) or len(text) > MAX_VALUE_CHARS:
         raise ValueError(f"a value may hold no NUL and at most {MAX_VALUE_CHARS} characters")
+    if text.count("[") + text.count("{") > MAX_NESTING and _nesting(value) > MAX_NESTING:
+        raise ValueError(f"a value may be nested {MAX_NESTING} deep")
+    text.encode()
     return text
+
+
+def _nesting(value: object) -> int:
+    """Level by level: the depth is what a recursion could not bear."""
+    depth, level = 0, [value]
+    while level := [inner for outer in level for inner in _inside(outer)]:
+        depth += 1
+    return depth
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, object]", value).values()
+    return cast("Iterable[object]", value) if isinstance(value, list | tuple) else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
@@ -14,7 +15,7 @@ from psycopg_pool import ConnectionPool
 from infra.contract.lifecycle import EXIT_BUG, EXIT_PREEMPTED
 from infra.contract.telemetry import KIND_BATCH
 from workloads.inference import jobs, schema
-from workloads.inference.connect import TRANSIENT, connect, database_uri, open_pool
+from workloads.inference.connect import TRANSIENT, connect, database_uri, open_pool, retried
 from workloads.inference.enqueue import enqueue, publish_outbox
 from workloads.inference.items import Item
 from workloads.inference.predictor_proxy import ProcessPredictor
@@ -29,6 +30,8 @@ from workloads.inference.steps import Report
 from workloads.inference.worker import EXIT_DEVICE_LOST, Worker
 from workloads.runtime.events import EventLog
 from workloads.runtime.shutdown import Shutdown, of_process
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,10 +117,12 @@ def run_worker(launch: Launch) -> int:
     uri = database_uri(launch.database)
     with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
         try:
-            predictor, fingerprint = _loaded(launch, uri)
+            predictor, fingerprint = _loaded(launch, uri, shutdown, Report(events))
         except (PredictorBroken, LoaderFailed) as error:
             print(f"the model cannot be loaded: {error}", file=sys.stderr)
             return EXIT_DEVICE_LOST if isinstance(error, PredictorBroken) else EXIT_BUG
+        except TRANSIENT as error:
+            return _gave_up(error, shutdown)
         events.emit("start", rank=0, world_size=1, attempt=0)
         with closing(predictor):
             code = _work(launch, uri, predictor, fingerprint, shutdown, events)
@@ -153,18 +158,33 @@ def _work(
                 report=Report(events),
             ).run()
     except TRANSIENT as error:
-        print(f"gave up waiting for the database or the queue: {type(error).__name__}", file=sys.stderr)
-        return EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
+        return _gave_up(error, shutdown)
 
 
-def _loaded(launch: Launch, uri: str) -> tuple[ProcessPredictor, str]:
-    with connect(uri) as connection:
-        schema.require_current(connection)
-        jobs.require(connection, launch.job)
-        pinned = {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)
-        spec = replace(launch.predictor, pinned=pinned)
-        predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s)
-        # Loaded first: a model that does not fit must not become the job's configuration.
-        predictor.load()
-        fingerprint = jobs.pin(connection, launch.job, predictor.configuration, recompute=launch.recompute)
-    return predictor, fingerprint
+def _gave_up(error: Exception, shutdown: Shutdown) -> int:
+    print(f"gave up waiting for the database or the queue: {type(error).__name__}", file=sys.stderr)
+    return EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
+
+
+def _loaded(launch: Launch, uri: str, shutdown: Shutdown, report: Report) -> tuple[ProcessPredictor, str]:
+    """No connection is held while the model loads: that may take longer than an idle one lives."""
+
+    def asked(question: Callable[[Connection], _T]) -> _T:
+        def ask() -> _T:
+            with connect(uri) as connection:
+                return question(connection)
+
+        return retried(ask, give_up=lambda: shutdown.requested, tell=report.trouble)
+
+    spec = replace(launch.predictor, pinned=asked(lambda connection: _pinned(connection, launch)))
+    predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s)
+    # Loaded first: a model that does not fit must not become the job's configuration.
+    predictor.load()
+    configuration = predictor.configuration
+    return predictor, asked(lambda c: jobs.pin(c, launch.job, configuration, recompute=launch.recompute))
+
+
+def _pinned(connection: Connection, launch: Launch) -> dict[str, object]:
+    schema.require_current(connection)
+    jobs.require(connection, launch.job)
+    return {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)

@@ -55,7 +55,7 @@ class Triage:
             if work.claim.failures:
                 self._halve([work], found)
         if found.killers:
-            self._require_working_device(len(batch))
+            self._require_working_device(all_died=len(found.killers) == len(batch) > 1)
         return Outcome(values=found.values, failures=[*found.failures, *found.killers], seconds=found.seconds)
 
     def _halve(self, batch: Sequence[Work], found: _Findings) -> None:
@@ -87,11 +87,11 @@ class Triage:
         if self._shutdown.wait(self._settle_s if alone else 0.0):
             raise PredictorBroken(f"{died}, at a stop") from died
 
-    def _require_working_device(self, tried: int) -> None:
+    def _require_working_device(self, *, all_died: bool) -> None:
         """PredictorBroken when the process dies of anything: then it was no item's fault."""
         if self._known_good is None:
             # Nothing ever worked here. One item may be all that is left of a job; of several, not all are bad.
-            if tried > 1:
+            if all_died:
                 raise PredictorBroken("every item of a micro-batch kills the predicting process")
             return
         try:

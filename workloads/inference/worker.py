@@ -9,10 +9,10 @@ writer's commits and acks, and the lease keeper's keeps alive what is in hand.
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RENDEZVOUS_LOST
-from workloads.inference.connect import TRANSIENT
+from workloads.inference.connect import TRANSIENT, retried
 from workloads.inference.feeder import Feeder, Work
 from workloads.inference.leases import LeaseKeeper
 from workloads.inference.pace import Pace
@@ -70,7 +70,7 @@ class Worker:
         """Until the job is drained or a stop is asked for; the exit code says which."""
         # The interpreter's default lets the feeder and the writer keep the predictor waiting for 5 ms at a time.
         sys.setswitchinterval(0.0005)
-        self._results.beat()
+        self._patiently(self._results.beat)
         threading.Thread(target=self._abandon_when_late, name="abandon", daemon=True).start()
         for part in (self._keeper, self._feeder, self._writer):
             part.start()
@@ -79,7 +79,9 @@ class Worker:
                 self._writer.put(self._predict(batch))
         except PredictorBroken as broken:
             preempted = self._shutdown.requested
-            self._report.emit("stop", step=0, reason=redacted(str(broken)))
+            why = redacted(str(broken))
+            print(f"the predictor is broken: {why}", file=sys.stderr)
+            self._report.emit("stop", step=0, reason=why)
             self._shutdown.request("predictor broken")
             self._drain("preempted" if preempted else "failed")
             return EXIT_PREEMPTED if preempted else EXIT_DEVICE_LOST
@@ -106,16 +108,23 @@ class Worker:
         # 7. Only now stop keeping leases: there are none left.
         self._keeper.stop()
         # 8. Say how it ended. From here on a hard end costs nothing.
-        self._results.end(how)
+        self._patiently(lambda: self._results.end(how))
         self._left.set()
 
     def _release_rest(self) -> None:
         leases = self._keeper.let_go_all()
         if not leases:
             return
-        self._results.give_back(self._feeder.untouched())
-        self._queue.release(leases)
+        untouched = self._feeder.untouched()
+        self._patiently(lambda: self._results.give_back(untouched))
+        self._patiently(lambda: self._queue.release(leases))
         self._report.emit("released", items=len(leases))
+
+    def _patiently(self, operation: Callable[[], None]) -> None:
+        def late() -> bool:
+            return self._shutdown.seconds_left(self._settings.window_s) <= 0
+
+        retried(operation, give_up=late, tell=self._report.trouble)
 
     def _abandon_when_late(self) -> None:
         """The window ends while the predictor or the database hangs: give everything back, then go."""

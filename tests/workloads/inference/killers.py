@@ -33,6 +33,8 @@ class Killer:
         for body in bodies:
             if body in DEEDS:
                 DEEDS[body]()
+            if body.startswith(b"raise"):
+                raise ValueError(f"asked to by {body.decode()}")
         return [{"environment": body.decode() in os.environ} for body in bodies]
 
 
@@ -43,8 +45,6 @@ class Echo(Killer):
         for body in bodies:
             if body.startswith(b"/"):
                 Path(body.decode()).touch()
-            if body == b"raise":
-                raise ValueError("asked to")
         super().predict(bodies)
         return [{"body": body.decode()} for body in bodies]
 
@@ -54,6 +54,18 @@ class Dying(Killer):
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         os.abort()
+
+
+class Slow(Killer):
+    """Loads until a file is there, and says so by another."""
+
+    def __init__(self, file: str) -> None:
+        self._file = Path(file)
+
+    def load(self) -> None:
+        self._file.with_suffix(".loading").touch()
+        while not self._file.exists():
+            time.sleep(0.01)
 
 
 class Odd(Killer):
@@ -71,6 +83,10 @@ def echo(spec: PredictorSpec) -> Echo:
 
 def dying(spec: PredictorSpec) -> Dying:
     return Dying()
+
+
+def slow(spec: PredictorSpec) -> Slow:
+    return Slow(spec.model)
 
 
 def odd(spec: PredictorSpec) -> Odd:

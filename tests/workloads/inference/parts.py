@@ -1,7 +1,7 @@
 """What tests of the worker are built from."""
 
+import itertools
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from workloads.runtime.events import EventLog
 from workloads.runtime.shutdown import Shutdown
 
 QUICK = WorkerSettings(micro_batch=8, fill_s=0.01, pull_wait_s=0.2, lease_s=2.0, retry_delay_s=0.01)
+_numbers = itertools.count()
 
 
 @dataclass
@@ -95,7 +96,7 @@ class Bench:
         assert self.queue is not None
         return Worker(
             queue=self.queue,
-            results=self.results(predictor, f"w{threading.get_ident()}"),
+            results=self.results(predictor, f"w{next(_numbers)}"),
             predictor=predictor,
             settings=self.settings,
             shutdown=shutdown or Shutdown(),

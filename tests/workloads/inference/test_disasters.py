@@ -22,6 +22,7 @@ from tests.workloads.inference.parts import Bench, Tally, expected, items
 from workloads.inference import schema
 from workloads.inference.connect import connect, open_pool
 from workloads.inference.database import EmbeddedPostgres, as_server_user
+from workloads.inference.items import Item
 from workloads.inference.results import Value
 
 pytestmark = pytest.mark.process
@@ -30,8 +31,8 @@ SMALL = ("max_wal_size=32MB", "min_wal_size=32MB", "shared_buffers=8MB", "fsync=
 
 
 @contextmanager
-def own_database(folder: Path, job: str, events: Path) -> Generator[tuple[EmbeddedPostgres, Bench]]:
-    with EmbeddedPostgres(folder, settings=SMALL) as server:
+def own_database(folder: Path, job: str, events: Path, *more: str) -> Generator[tuple[EmbeddedPostgres, Bench]]:
+    with EmbeddedPostgres(folder, settings=(*SMALL, *more)) as server:
         with connect(server.uri) as connection:
             schema.migrate(connection)
         with open_pool(server.uri) as pool, psycopg.connect(server.uri) as connection:
@@ -211,6 +212,32 @@ def test_what_the_database_refuses_for_a_moment_is_tried_again(
             connection.commit()
         assert bench.rows() == expected(wanted)
         assert database_troubles(bench) == 6
+
+
+def test_four_workers_whose_transactions_collide_lose_and_double_nothing(job: str, tmp_path: Path) -> None:
+    """Every transaction serialisable, a fifth of the items twice in the queue, some that fail: the database refuses
+    many a transaction by itself."""
+    strict = "default_transaction_isolation=serializable"
+    with own_database(tmp_path / "db", job, tmp_path / "e.jsonl", strict) as (_, bench):
+        wanted = items(job, COUNT)
+        bad = [Item(job=job, id=f"bad-{n}", body=b"\x00never") for n in range(5)]
+        bench.enqueue([*wanted, *bad])
+        assert bench.queue is not None
+        bench.queue.publish(wanted[::5])
+        codes: list[int] = []
+        workers = [bench.worker(Tally()) for _ in range(4)]
+        threads = [threading.Thread(target=lambda w=w: codes.append(w.run())) for w in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert codes == [EXIT_COMPLETE] * 4
+        found = bench.rows()
+        assert {found.pop(item.id)[0] for item in bad} == {"dead"}
+        assert found == expected(wanted)
+        assert one(bench.connection, "SELECT sum(done) FROM holdfast.worker") == COUNT, "counted where they are written"
+        assert [e["failures"] for e in bench.told("item_failed") if e["error_class"] == "ValueError"].count(3) == 5
+        assert database_troubles(bench) > 0
 
 
 def one(connection: Connection, query: LiteralString) -> int:

@@ -166,7 +166,7 @@ def test_what_hangs_is_abandoned_when_the_window_ends(
         assert waiting.fetchone() == (100,)
 
 
-def test_the_worker_outlives_a_restart_of_the_database(
+def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_it_works(
     tmp_path: Path, job: str, workers: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     source = tmp_path / "rows.jsonl"
@@ -175,7 +175,13 @@ def test_the_worker_outlives_a_restart_of_the_database(
     with EmbeddedPostgres(tmp_path / "own") as own:
         door("migrate", uri=own.uri)
         door("enqueue", job, "--source", source, uri=own.uri)
-        worker = workers(job, "--predictor", "entropy", "--micro-batch", 8, "--events", events, "--database", own.uri)
+        loaded = tmp_path / "model.loaded"
+        run = ("--predictor", "tests.workloads.inference.killers:slow", "--model", loaded, "--micro-batch", 8)
+        worker = workers(job, *run, "--events", events, "--database", own.uri)
+        until(loaded.with_suffix(".loading").exists)
+        own.stop(signal.SIGINT)  # whatever connection it has while it loads is dead
+        own.start()
+        loaded.touch()
         for crash in (signal.SIGQUIT, signal.SIGINT):
             seen = told(events, "stored")
             until(lambda seen=seen: told(events, "stored") > seen + 3)
@@ -189,19 +195,21 @@ def test_the_worker_outlives_a_restart_of_the_database(
 
 def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: str, tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
-    source.write_text('{"id": "a", "text": "exit"}\n{"id": "b", "text": "good"}\n')
+    source.write_text('{"id": "a", "text": "exit"}\n{"id": "b", "text": "good"}\n{"id": "c", "text": "raise canary"}\n')
     door("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
     run = ("run", job, "--predictor", "tests.workloads.inference.killers:killer", "--max-failures", 1)
     run += ("--events", tmp_path / "e")
-    door(*run, uri=server.uri)
-    found = json.loads(door("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout)["failures"]
-    assert [(f["item"], f["reason"], f["failures"]) for f in found] == [("a", "ProcessDied", 1)]
+    done = door(*run, uri=server.uri)
+    told = door("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout
+    found = [(f["item"], f["reason"], f["failures"]) for f in json.loads(told)["failures"]]
+    assert sorted(found) == [("a", "ProcessDied", 1), ("c", "ValueError", 1)]
+    assert "canary" not in done.stdout + done.stderr + told + (tmp_path / "e").read_text()
     assert "not dead" in door("redrive", job, "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
     door("redrive", job, uri=server.uri)
     assert json.loads(door("status", job, "--json", uri=server.uri).stdout)["failed"] == 0
     door(*run, uri=server.uri)
     status = json.loads(door("status", job, "--json", uri=server.uri).stdout)
-    assert (status["done"], status["failed"]) == (1, 1), "it was tried again, and is as bad as before"
+    assert (status["done"], status["failed"]) == (1, 2), "they were tried again, and are as bad as before"
 
 
 def test_bad_input_ends_with_exit_2_and_names_the_fix(

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import string
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from workloads.inference.items import (
 )
 from workloads.inference.queue_postgres import PostgresQueue
 from workloads.inference.redact import redacted
+from workloads.inference.results import MAX_NESTING, encode_value
 from workloads.inference.results_postgres import PostgresResults
 from workloads.inference.sources import folder_items
 
@@ -164,6 +166,57 @@ def test_hostile_ids_are_stored_and_found_as_they_are(
     claims = results.claim(names)
     value = json.dumps({"text": "'; DROP TABLE holdfast.result;--"})
     assert results.store({claim: value for claim in claims.values()}).done == set(names)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.process
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(VALUES)
+@example("\x00")
+@example("\\\x00")
+@example("\\u0000")
+@example("\ud800")
+@example({"\udfff": 1})
+@example(10**4000)
+@example(1e308)
+def test_what_is_accepted_of_a_predictor_can_be_stored(connection: Connection, value: object) -> None:
+    """Or one odd value would fail the transaction of its whole micro-batch, on every worker."""
+    try:
+        text = encode_value({"value": value})
+    except ValueError:
+        assert "\x00" in str(value) or re.search(r"nan|inf|[\ud800-\udfff]|\\x00|\\ud[89a-f]", repr(value)), (
+            "refused for nothing"
+        )
+        return
+    row = connection.execute("SELECT %s::jsonb -> 'value'", (text,)).fetchone()
+    assert row is not None
+    if isinstance(value, str):
+        assert row[0] == value
+
+
+@pytest.mark.process
+def test_the_deepest_value_that_is_accepted_can_be_stored(connection: Connection) -> None:
+    text = encode_value({"value": nested(MAX_NESTING - 1)})
+    assert connection.execute("SELECT %s::jsonb IS NOT NULL", (text,)).fetchone() == (True,)
+
+
+@pytest.mark.parametrize("depth", [MAX_NESTING, 900, 100_000])
+def test_nesting_that_a_database_cannot_bear_is_refused(depth: int) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        encode_value({"value": nested(depth)})
 
 
 @pytest.mark.process
