@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from workloads.inference.status import Status, table
 
@@ -22,10 +23,16 @@ def counting(what: str) -> Generator[Callable[[int], None]]:
 
 
 def show_until_drained(read: Callable[[], Status], *, every_s: float, price_per_hour: float) -> None:
-    with Live(console=Console(), auto_refresh=False) as live:
+    """One table that changes in place; off a terminal one below the other."""
+    console = Console()
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             found = read()
-            live.update(table(found, price_per_hour), refresh=True)
+            shown = table(found, price_per_hour)
+            if live:
+                live.update(Text(shown), refresh=True)
+            else:
+                print(shown, end="\n\n", flush=True)
             if found.done + found.failed >= found.total:
                 return
             time.sleep(every_s)

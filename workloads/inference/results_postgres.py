@@ -94,9 +94,17 @@ SELECT (SELECT total FROM holdfast.job WHERE job = %(job)s)
 
 class PostgresResults:
     def __init__(
-        self, pool: ConnectionPool[Connection], *, job: str, fingerprint: str, worker: str, max_failures: int
+        self,
+        pool: ConnectionPool[Connection],
+        *,
+        job: str,
+        fingerprint: str,
+        worker: str,
+        max_failures: int,
+        load_s: float = 0.0,
     ) -> None:
-        self._pool, self._max_failures = pool, max_failures
+        """`load_s`: what the worker took until its model was loaded; paid for like the rest."""
+        self._pool, self._max_failures, self._load_s = pool, max_failures, load_s
         self._key = {"job": job, "fingerprint": fingerprint, "worker": worker}
 
     def claim(self, items: Sequence[str]) -> dict[str, Claim]:
@@ -152,9 +160,10 @@ class PostgresResults:
     def beat(self) -> None:
         with self._pool.connection() as connection:
             connection.execute(
-                "INSERT INTO holdfast.worker (worker, job, fingerprint) VALUES (%(worker)s, %(job)s, %(fingerprint)s)"
+                "INSERT INTO holdfast.worker (worker, job, fingerprint, load_seconds)"
+                " VALUES (%(worker)s, %(job)s, %(fingerprint)s, %(load_s)s)"
                 " ON CONFLICT (worker) DO UPDATE SET seen_at = now()",
-                self._key,
+                {**self._key, "load_s": self._load_s},
             )
 
     def drained(self) -> bool:

@@ -114,6 +114,7 @@ def opened_queue(
 def run_worker(launch: Launch) -> int:
     """The exit code of the process."""
     shutdown = of_process()  # first, so that a notice during the slow start is heard
+    began = time.monotonic()
     uri = database_uri(launch.database)
     with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
         try:
@@ -125,13 +126,20 @@ def run_worker(launch: Launch) -> int:
             return _gave_up(error, shutdown)
         events.emit("start", rank=0, world_size=1, attempt=0)
         with closing(predictor):
-            code = _work(launch, uri, predictor, fingerprint, shutdown, events)
+            load_s = time.monotonic() - began
+            code = _work(launch, uri, predictor, fingerprint, shutdown, events, load_s)
         events.emit("exit", code=code, step=0)
     return code
 
 
 def _work(
-    launch: Launch, uri: str, predictor: Predictor, fingerprint: str, shutdown: Shutdown, events: EventLog
+    launch: Launch,
+    uri: str,
+    predictor: Predictor,
+    fingerprint: str,
+    shutdown: Shutdown,
+    events: EventLog,
+    load_s: float,
 ) -> int:
     settings = launch.settings
     try:
@@ -148,6 +156,7 @@ def _work(
                 fingerprint=fingerprint,
                 worker=events.process,
                 max_failures=settings.max_failures,
+                load_s=load_s,
             )
             return Worker(
                 queue=queue,

@@ -33,6 +33,7 @@ class Status:
     """Items done a second over the last minute."""
     eta_seconds: float | None
     worker_seconds: float
+    """Paid for: from the start of each worker, its model's loading included."""
     oldest_seconds: float
     replicas_wanted: int
 
@@ -56,13 +57,37 @@ def read_status(connection: Connection, job: str) -> Status:
 
 
 def table(status: Status, price_per_hour: float = 0.0) -> str:
-    """Two columns of text, for people."""
-    rows = [(name, _text(value)) for name, value in status.to_json(price_per_hour).items() if name != "schema"]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+    """For people; `to_json` has every number."""
+    cost = status.cost_per_1000(price_per_hour)
+    rows = {
+        "job": status.job,
+        "done": f"{status.done:,} of {status.total:,} ({status.done / max(1, status.total):.1%})",
+        "held": f"{status.held:,}",
+        "waiting": f"{status.waiting:,}",
+        "failed": f"{status.failed:,} for good, {status.failures:,} errors of processing",
+        "rate": f"{status.rate:,.1f} items/s over the last minute",
+        "time to go": _duration(status.eta_seconds),
+        "workers": f"{status.workers} now, {status.replicas_wanted} wanted for the deadline",
+        "preempted": f"{status.preempted} with notice, {status.killed} without; {status.retried:,} items begun again",
+        "worker time": _duration(status.worker_seconds),
+        "cost": _cost(cost, price_per_hour),
+        "configuration": status.fingerprint or "of the first worker",
+    }
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
-def _text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1 else f"{value:,.1f}"
-    return "-" if value is None else str(value)
+def _cost(dollars: float | None, price_per_hour: float) -> str:
+    if dollars is None:
+        return "unknown yet" if price_per_hour else "unknown: give --price"
+    return f"${dollars:.3g} per 1,000 items"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    parts = ((hours, "h"), (minutes, "min"), (seconds, "s"))
+    first = next((n for n, (value, _) in enumerate(parts) if value), 2)
+    return " ".join(f"{value} {unit}" for value, unit in parts[first : first + 2])

@@ -102,6 +102,9 @@ def test_a_folder_is_queued_scored_shown_and_exported(
     status = json.loads(door("status", job, "--json", "--price", "0.5", uri=server.uri).stdout)
     assert (status["total"], status["done"], status["waiting"], status["replicas_wanted"]) == (100, 100, 0, 0)
     assert status["cost_per_1000"] > 0
+    for shown in (("status", job), ("status", job, "--watch", 1)):
+        lines = door(*shown, uri=server.uri).stdout.splitlines()
+        assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("done")] == ["100 of 100 (100.0%)"]
     lines, table = tmp_path / "o.jsonl", tmp_path / "o.parquet"
     door("export", job, "--out", lines, uri=server.uri)
     door("export", job, "--out", table, uri=server.uri)
