@@ -8,6 +8,7 @@ PYTHON ?= python3
 ENV ?= example
 OUT ?= out
 TARGET ?= local
+REPEAT ?= 1
 ROOT := $(CURDIR)
 export PATH := $(ROOT)/.venv/bin:$(ROOT)/.node/node_modules/.bin:$(PATH)
 export CHECKPOINT_DISABLE := 1
@@ -28,9 +29,9 @@ setup: .venv/.ready ## Python environment and Node under .venv; nothing global
 demo: setup ## The main job: train and score under evictions, and a report (5 minutes)
 	@$(PY) -m workloads demo --out $(OUT)/demo
 
-drill: setup $(if $(filter cluster node,$(TARGET)),tools) ## Evict on purpose and judge: TARGET=local|cluster|node (node: root, Debian)
+drill: setup $(if $(filter cluster node,$(TARGET)),tools) ## Evict on purpose and judge: TARGET=local|cluster|node (node: root, Debian) [REPEAT=3]
 	@$(if $(filter node,$(TARGET)),$(PY) -m tests.node.install && $(PY) -m tests.tools.build kubelet)
-	@$(PY) -m $(if $(filter cluster node,$(TARGET)),tests.workloads.drill.rig $(TARGET),workloads drill run --target $(TARGET)) --out $(OUT)/drills
+	@$(PY) -m $(if $(filter cluster node,$(TARGET)),tests.workloads.drill.rig $(TARGET),workloads drill run --target $(TARGET)) --repeat $(REPEAT) --out $(OUT)/drills
 
 ##@ Check
 

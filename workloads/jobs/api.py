@@ -33,7 +33,7 @@ class Api:
         try:
             self._client = config.new_client_from_config(str(kubeconfig) if kubeconfig else None, context)
         except config.ConfigException as error:
-            raise Unjudged(f"no cluster to ask: {error}") from error
+            raise Unjudged(f"no cluster to ask by {kubeconfig or 'the usual kubeconfig'}: {error}") from error
 
     def call(
         self, method: str, path: str, query: Object, body: object = None, content_type: str = "application/json"

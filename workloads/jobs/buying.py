@@ -8,12 +8,15 @@ import math
 from dataclasses import dataclass
 
 from infra.contract.capacity import Capacity, Placement
-from infra.contract.machines import MACHINE_TYPES
-from infra.contract.pools import LABEL_FLEX_START, LABEL_SPOT, Pool
+from infra.contract.machines import MACHINE_TYPES, MachineType
+from infra.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT, Pool
 from infra.environments import Environment
 from infra.placement.prices import Table
 from workloads.jobs.api import Object
 from workloads.jobs.nodes import gpus, tolerates
+from workloads.manifests.lint.objects import quantity
+
+GIB = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +27,8 @@ class Purchase:
     pods: int
     gpus: int
     usd_per_hour: float | None
-    """Of the dearest pool that may serve it; None where the table has no price."""
+    """Of the dearest pool that may serve it, or of the machine that auto-provisioning would take; None where
+    the table has no price."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,9 +68,32 @@ def usd_per_hour(pod_spec: Object, pool: Pool, env: Environment, prices: Table) 
     return quote.usd * gpus(pod_spec) / pool.gpus_per_node if quote else None
 
 
+def provisioned(pod_spec: Object, env: Environment) -> list[MachineType]:
+    """Machines that auto-provisioning may make for a flex-start pod: its accelerator, and room for what it asks."""
+    accelerator = pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
+    if capacity_of(pod_spec) is not Capacity.FLEX_START or not env.auto_provisioning.cap(accelerator):
+        return []
+    asked = [c.get("resources", {}).get("requests", {}) for c in pod_spec.get("containers", ())]
+    cpus, memory = (sum(quantity(each.get(name, 0)) or 0 for each in asked) for name in ("cpu", "memory"))
+    return [
+        machine
+        for machine in MACHINE_TYPES.values()
+        if machine.accelerator == accelerator and machine.gpus >= gpus(pod_spec)
+        if machine.vcpus > cpus and machine.memory_gib * GIB > memory
+    ]
+
+
+def _rates(pod_spec: Object, fitting: list[Pool], env: Environment, prices: Table) -> list[float | None]:
+    """Of one pod: in each pool that fits, or else on the cheapest machine that would be made, which is what GKE takes."""
+    if fitting:
+        return [usd_per_hour(pod_spec, pool, env, prices) for pool in fitting]
+    quotes = [prices.quote(machine, env.price_region, Capacity.FLEX_START) for machine in provisioned(pod_spec, env)]
+    return [min(quote.usd for quote in quotes if quote)] if any(quotes) else []
+
+
 def purchase(body: Object, size: int, pod_spec: Object, env: Environment, prices: Table) -> Purchase:
     fitting = pools_of(pod_spec, env)
-    rates = [usd_per_hour(pod_spec, pool, env, prices) for pool in fitting]
+    rates = _rates(pod_spec, fitting, env, prices)
     known = [rate for rate in rates if rate is not None]
     return Purchase(
         job=body["metadata"]["name"],

@@ -1,12 +1,14 @@
 """The doors `python -m workloads submit|list|explain`; mounted by workloads.__main__. Bodies import."""
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infra.contract.errors import EXIT_STOPPED, InputError
+from infra.contract.errors import EXIT_STOPPED, InputError, Unjudged
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]
@@ -16,6 +18,7 @@ Env = Annotated[str, typer.Option(help="Environment whose pools and region give 
 
 def submit(
     manifest: Annotated[Path, typer.Argument(help="A rendered manifest with a Job or JobSet.")],
+    job: Annotated[str, typer.Option(help="One job of the manifest; default: all of them.")] = "",
     env: Env = "example",
     hours: Annotated[float | None, typer.Option(help="Undisturbed work, for finish time and total.")] = None,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
@@ -28,12 +31,13 @@ def submit(
     """Show what a manifest buys, refuse it over a cap (exit 4), else start it."""
     from infra import environments
     from infra.placement import prices
+    from workloads.jobs import manifest as files
     from workloads.jobs import show
     from workloads.jobs import submit as room
     from workloads.jobs.api import Api
 
     caps = room.Caps(usd_per_hour=max_usd_per_hour, usd=max_usd)
-    made = room.plan(room.read(manifest), environments.load(env), prices.load(), caps, hours)
+    made = room.plan(files.only(files.read(manifest), job), environments.load(env), prices.load(), caps, hours)
     if as_json:
         show.as_json(made.as_json())
     else:
@@ -63,7 +67,8 @@ def list_jobs(
     from workloads.jobs import listing, show
     from workloads.jobs.api import Api
 
-    found = listing.rows(Api(kubeconfig), environments.load(env), prices.load(), events, namespace)
+    with _asking():
+        found = listing.rows(Api(kubeconfig), environments.load(env), prices.load(), events, namespace)
     if as_json:
         show.as_json(listing.as_json(found))
     elif found:
@@ -83,11 +88,23 @@ def explain(
     from workloads.jobs import show
     from workloads.jobs.api import Api
 
-    found = room.explain(Api(kubeconfig), job, namespace)
+    with _asking():
+        found = room.explain(Api(kubeconfig), job, namespace)
     if as_json:
         show.as_json(found.as_json())
     else:
         show.explanation(found)
+
+
+@contextmanager
+def _asking() -> Generator[None]:
+    """A cluster that will not answer leaves nothing to judge by."""
+    from workloads.jobs.api import ApiError
+
+    try:
+        yield
+    except ApiError as error:
+        raise Unjudged(f"the cluster does not tell: {error}") from error
 
 
 def _agree(yes: bool) -> None:
@@ -95,4 +112,5 @@ def _agree(yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
-    typer.confirm("Start it?", abort=True, err=True)
+    if not typer.confirm("Start it?", err=True):
+        raise typer.Exit(EXIT_STOPPED)

@@ -43,7 +43,14 @@ def plan(made: Plan, file: str) -> None:
     """What will be bought, on stderr where the manifest itself goes to stdout."""
     head = ("JOB", "CAPACITY", "POOL", "PODS", "GPUS", "$/H")
     rows = [
-        (b.job, b.capacity.value, " ".join(b.pools) or "none", str(b.pods), str(b.gpus), _usd(b.usd_per_hour))
+        (
+            b.job,
+            b.capacity.value,
+            " ".join(b.pools) or ("none" if b.usd_per_hour is None else "auto-provisioned"),
+            str(b.pods),
+            str(b.gpus),
+            _usd(b.usd_per_hour),
+        )
         for b in made.purchases
     ]
     _grid(head, rows)

@@ -3,21 +3,21 @@
 Nothing is sent before the price has been shown and the caps have been met.
 """
 
+import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from infra.contract.errors import InputError
+from infra.contract.errors import InputError, Unjudged
 from infra.contract.pools import LABEL_ACCELERATOR
 from infra.environments import Environment
 from infra.placement.prices import Table
 from workloads.jobs import buying
-from workloads.jobs.api import Api, Object
+from workloads.jobs.api import Api, ApiError, Object
 from workloads.jobs.buying import Forecast, Purchase
+from workloads.jobs.manifest import KINDS
 from workloads.jobs.view import View
 
 SCHEMA = "holdfast.purchase/1"
-KINDS = ("Job", "JobSet")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +27,7 @@ class Caps:
 
     def __post_init__(self) -> None:
         for name, value in (("--max-usd-per-hour", self.usd_per_hour), ("--max-usd", self.usd)):
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise InputError(name, got=value, allowed="more than 0", fix="leave it out for no cap")
 
 
@@ -52,24 +52,9 @@ class Plan:
         return head | {"refusals": self.refusals} | {key: [asdict(row) for row in found] for key, found in rows.items()}
 
 
-def read(path: Path) -> list[Object]:
-    """The documents of a manifest; InputError where there is no job among them."""
-    from ruamel.yaml import YAML, YAMLError
-
-    try:
-        text = path.read_text()
-        documents = [doc for doc in YAML(typ="safe", pure=True).load_all(text) if isinstance(doc, dict)]
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        what = "manifest cannot be read"
-        raise InputError(what, got=f"{path}: {error}", allowed="a YAML file", fix="give a rendered file") from error
-    if not any(doc.get("kind") in KINDS for doc in documents):
-        kinds = ", ".join(str(doc.get("kind")) for doc in documents) or "nothing"
-        fix = "`python -m workloads render` writes manifests with jobs"
-        raise InputError("no job in the manifest", got=f"{path}: {kinds}", allowed=" or ".join(KINDS), fix=fix)
-    return documents
-
-
 def plan(documents: list[Object], env: Environment, prices: Table, caps: Caps, hours: float | None) -> Plan:
+    if hours is not None and not 0 < hours < math.inf:
+        raise InputError("--hours", got=hours, allowed="more than 0", fix="give the hours of undisturbed work")
     views = [View(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
     purchases = [buying.purchase(v.body, v.size, v.pod_spec, env, prices) for v in views]
     accelerator = views[0].pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
@@ -87,12 +72,16 @@ def plan(documents: list[Object], env: Environment, prices: Table, caps: Caps, h
 
 def _refusals(made: Plan, caps: Caps) -> list[str]:
     found: list[str] = []
-    nowhere = [bought.job for bought in made.purchases if not bought.pools]
     if caps == Caps():
         return found
-    if made.usd_per_hour is None:
-        why = f" ({', '.join(nowhere)} fits no pool of the environment)" if nowhere else ""
-        return [f"a cap was given and the price is not known{why}"]
+    unknown = [
+        f"{bought.job} {'has no price' if bought.pools else 'fits no pool of the environment'}"
+        for bought in made.purchases
+        if bought.usd_per_hour is None
+    ]
+    if unknown:
+        return [f"a cap was given and the price is not known ({', '.join(unknown)})"]
+    assert made.usd_per_hour is not None
     if caps.usd_per_hour is not None and made.usd_per_hour > caps.usd_per_hour:
         found.append(f"${made.usd_per_hour:.2f} an hour is over the cap of ${caps.usd_per_hour:.2f}")
     if caps.usd is not None:
@@ -105,7 +94,26 @@ def _refusals(made: Plan, caps: Caps) -> list[str]:
 
 
 def apply(api: Api, documents: list[Object]) -> list[str]:
-    """`kind/name` of each object, in the manifest's order; the cluster's refusal stops the rest."""
-    for document in documents:
-        api.apply(api.path_of(document), document)
-    return [f"{document['kind']}/{document['metadata']['name']}" for document in documents]
+    """`kind/name` of each object, in the manifest's order. The cluster judges all of them before it takes one."""
+    made = {doc["metadata"]["name"] for doc in documents if doc["kind"] == "Namespace"}
+    for trial in ({"dryRun": "All"}, {}):
+        for document in documents:
+            if not (trial and document["metadata"].get("namespace") in made):  # there is no such place yet
+                _send(api, document, trial)
+    return [_named(document) for document in documents]
+
+
+def _send(api: Api, document: Object, trial: dict[str, str]) -> None:
+    try:
+        api.apply(api.path_of(document), document, **trial)
+    except ApiError as error:
+        if error.status in (401, 403):
+            raise Unjudged(f"no right to start {_named(document)}: {error}") from error
+        fix = "install what the platform's manifests need, or correct the manifest"
+        sent = "nothing was sent" if trial else "what stands before it in the manifest was sent"
+        what = f"the cluster refuses {_named(document)}; {sent}"
+        raise InputError(what, got=error, allowed="what its API server accepts", fix=fix) from error
+
+
+def _named(document: Object) -> str:
+    return f"{document['kind']}/{document['metadata']['name']}"

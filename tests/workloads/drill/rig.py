@@ -1,4 +1,4 @@
-"""`python -m tests.workloads.drill.rig cluster|node [DRILL...]`: brings the test rig up and plays its drills there.
+"""`python -m tests.workloads.drill.rig cluster|node [--repeat N] [DRILL...]`: brings the test rig up and plays its drills there.
 
 Called by `make drill TARGET=cluster|node`. The cluster is the control plane of the cluster tier with simulated
 Spot nodes; the nodes are the real kubelets of the node tier, so that needs root.
@@ -43,10 +43,11 @@ STEPS = 1_000_000  # the drill ends first
 
 @dataclass
 class Way:
-    """One way of taking nodes away, that needs nothing put back."""
+    """One way of taking nodes away, and, for the next drill, of having as many again, as a pool does."""
 
     told: str
     how: Callable[[list[str]], object]
+    again: Callable[[list[str]], object] | None = None
     taken: list[str] = field(default_factory=list)
 
     def check(self, node: Object) -> str:
@@ -58,7 +59,9 @@ class Way:
         return f"{self.told} {len(nodes)} of them"
 
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
-        return ()
+        if self.taken and self.again:
+            gone, self.taken = self.taken, []
+            yield f"replace {len(gone)} nodes", partial(self.again, gone)
 
 
 def player(out: Path, build: Builder) -> Player:
@@ -114,25 +117,29 @@ def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
         lab.close()
 
 
-def on_cluster(drills: list[Drill], out: Path) -> int:
+def on_cluster(drills: list[Drill], out: Path, repeat: int) -> int:
     spot = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
     with simulated(spot) as world:
-        way = Way("notice and end of", world.preempt)
+        way = Way("notice and end of", world.preempt, lambda gone: world.add_nodes(spot, len(gone)))
         build: Builder = lambda drill, _folder: target(world.api, world, drill, way)  # noqa: E731
-        return player(out, build).play(drills)[0]
+        return player(out, build).play(drills, repeat)[0]
 
 
-def on_nodes(drills: list[Drill], out: Path) -> int:
+def on_nodes(drills: list[Drill], out: Path, repeat: int) -> int:
     from tests.node.conftest import _missing as missing  # pyright: ignore[reportPrivateUsage]
 
     if lacking := missing():
         raise Unjudged(lacking)
     spot = environments.load("example").pool("spot-a100")
     with tempfile.TemporaryDirectory(prefix="holdfast-drill-") as scratch, real(spot, Path(scratch)) as (lab, world):
-        way = Way("a Spot shutdown of", lambda names: [lab.preempt(lab.machines[name]) for name in names])
+        way = Way(
+            "a Spot shutdown of",
+            lambda names: [lab.preempt(lab.machines[name]) for name in names],
+            lambda names: [lab.boot(name, spot) for name in names],
+        )
         events = Path(scratch) / "events.jsonl"
         build: Builder = lambda drill, _folder: target(lab.api, world, drill, way, events)  # noqa: E731
-        return player(out, build).play(drills)[0]
+        return player(out, build).play(drills, repeat)[0]
 
 
 def main() -> None:
@@ -140,10 +147,13 @@ def main() -> None:
     parser.add_argument("target", choices=("cluster", "node"))
     parser.add_argument("drills", nargs="*")
     parser.add_argument("--out", type=Path, default=Path("out/drills"))
+    parser.add_argument("--repeat", type=int, default=1)
     given = parser.parse_args()
+    if given.repeat < 1:
+        parser.error("--repeat is at least 1")
     drills = chosen(given.drills, given.target) if given.drills else of(Place(given.target))
     play = on_cluster if given.target == "cluster" else on_nodes
-    sys.exit(play(drills, given.out.resolve()))
+    sys.exit(play(drills, given.out.resolve(), given.repeat))
 
 
 if __name__ == "__main__":

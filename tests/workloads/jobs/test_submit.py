@@ -8,11 +8,12 @@ import pytest
 from infra import environments
 from infra.contract.capacity import Capacity
 from infra.contract.errors import InputError
-from infra.contract.pools import Pool
+from infra.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
 from infra.environments import Environment
 from infra.placement import prices
 from workloads.jobs import submit
 from workloads.jobs.api import Object
+from workloads.jobs.manifest import only, read
 from workloads.jobs.submit import Caps
 
 
@@ -91,22 +92,73 @@ def test_a_total_cap_is_judged_by_the_bad_case_of_the_forecast(env: Environment,
     assert not submit.plan([document], env, table, Caps(usd=1e6), hours=24).refusals
 
 
-@pytest.mark.parametrize("cap", [0, -1, float("nan")])
+@pytest.mark.parametrize("cap", [0, -1, float("nan"), float("inf")])
 def test_a_cap_must_be_above_zero(cap: float) -> None:
     with pytest.raises(InputError, match="more than 0"):
         Caps(usd_per_hour=cap)
 
 
+@pytest.mark.parametrize("hours", [0, -1, float("nan"), float("inf")])
+def test_hours_must_be_above_zero(hours: float, env: Environment, table: prices.Table) -> None:
+    with pytest.raises(InputError, match="more than 0"):
+        submit.plan([job(env.pool("spot-a100"), 1)], env, table, Caps(), hours)
+
+
+JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "nothing"), ("kind: ConfigMap\n", "ConfigMap"), ("a: [", "cannot be read"), ("\0", "cannot be read")],
+    [
+        ("", "nothing"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "ConfigMap"),
+        ("a: [", "cannot be read"),
+        ("\0", "cannot be read"),
+        ("- 3\n", "not a Kubernetes object"),
+        ("kind: Job\n", "not a Kubernetes object"),
+        (JOB, "KeyError 'spec'"),
+        (JOB + "spec: {parallelism: two, template: {spec: {containers: [{}]}}}\n", "invalid literal"),
+        (JOB + "spec: {template: {spec: {containers: []}}}\n", "its parallelism and pod template"),
+        (JOB + "spec: {template: {spec: {containers: [{}]}}}\n---\n7\n", "document 2"),
+        (JOB.replace("Job", "JobSet") + "spec: {replicatedJobs: []}\n", "IndexError"),
+    ],
 )
-def test_a_manifest_without_a_job_is_bad_input(tmp_path: Path, text: str, said: str) -> None:
+def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
-        submit.read(path)
+        read(path)
     assert said in refused.value.lines()
+
+
+def test_a_misspelt_file_gets_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "40-training.yaml").write_text("")
+    with pytest.raises(InputError) as refused:
+        read(tmp_path / "40-trainning.yaml")
+    assert refused.value.fix == f"did you mean {tmp_path}/40-training.yaml?"
+
+
+def test_one_job_is_taken_with_everything_that_is_no_job() -> None:
+    names = ("Job", "a"), ("PodDisruptionBudget", "a"), ("JobSet", "b"), ("ClusterRole", "c")
+    documents: list[Object] = [{"kind": kind, "metadata": {"name": name}} for kind, name in names]
+    assert [doc["kind"] for doc in only(documents, "b")] == ["PodDisruptionBudget", "JobSet", "ClusterRole"]
+    assert only(documents, "") == documents
+    with pytest.raises(InputError) as refused:
+        only(documents, "bb")
+    assert refused.value.fix == "did you mean b?"
+
+
+@pytest.mark.parametrize(("cpu", "machine"), [("2", "g2-standard-4"), ("14", "g2-standard-16")])
+def test_a_flex_job_costs_the_cheapest_machine_that_auto_provisioning_can_make_for_it(
+    env: Environment, table: prices.Table, cpu: str, machine: str
+) -> None:
+    document = job(env.pool("spot-a100"), 3, {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: "nvidia-l4"})
+    document["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu, "memory": "12Gi"}
+    quote = table.quote(prices.MACHINE_TYPES[machine], env.price_region, Capacity.FLEX_START)
+    assert quote is not None
+    made = submit.plan([document], env, table, Caps(usd_per_hour=100), None)
+    assert (made.purchases[0].pools, made.refusals) == ((), [])
+    assert made.usd_per_hour == pytest.approx(3 * quote.usd)
 
 
 def test_the_plan_is_one_json_object_with_a_schema(env: Environment, table: prices.Table) -> None:

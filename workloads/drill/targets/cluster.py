@@ -64,10 +64,11 @@ class Cluster:
 
     def candidates(self) -> list[str]:
         self._look()
-        running = [pod for pod in self._active.values() if pod["status"].get("phase") == "Running"]
+        # The oldest first: what an earlier drill took down waits longer each time, by the Job's back-off.
+        running = sorted((p for p in self._active.values() if p["status"].get("phase") == "Running"), key=_age)
         if self._fault is Fault.EVICT:
-            return sorted(f"pod/{pod['metadata']['name']}" for pod in running)
-        hosts = sorted({pod["spec"]["nodeName"] for pod in running})
+            return [f"pod/{pod['metadata']['name']}" for pod in running]
+        hosts = list(dict.fromkeys(pod["spec"]["nodeName"] for pod in running))
         reasons = self._refusals(hosts)
         if hosts and all(reasons.values()):
             raise Refused("; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:3]))
@@ -201,6 +202,10 @@ class Cluster:
         meta = {"name": name, "namespace": self._named.namespace}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
         self._api.create(f"/api/v1/namespaces/{meta['namespace']}/pods/{name}/eviction", body)
+
+
+def _age(pod: Object) -> tuple[str, str]:
+    return pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]
 
 
 def _is_active(pod: Object) -> bool:

@@ -1,0 +1,70 @@
+"""The file that `submit` is given: read, judged as far as its price needs it, and narrowed to one job."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from infra.contract.errors import InputError
+from workloads.jobs.api import Object
+from workloads.jobs.nodes import gpus
+from workloads.jobs.view import View
+
+KINDS = ("Job", "JobSet")
+RENDERED = Path("workloads/rendered")
+_RENDER = "`python -m workloads render` writes manifests with jobs"
+
+
+def read(path: Path) -> list[Object]:
+    """The documents of a manifest; InputError where one is no object, or none is a job."""
+    from ruamel.yaml import YAML, YAMLError
+
+    if not path.is_file():
+        raise _no_such_file(path)
+    try:
+        documents = [doc for doc in YAML(typ="safe", pure=True).load_all(path.read_text()) if doc is not None]
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        what = "manifest cannot be read"
+        raise InputError(what, got=f"{path}: {error}", allowed="a YAML file", fix="give a rendered file") from error
+    for number, document in enumerate(documents, start=1):
+        _check(document, f"{path}, document {number}")
+    if not any(doc["kind"] in KINDS for doc in documents):
+        kinds = ", ".join(doc["kind"] for doc in documents) or "nothing"
+        raise InputError("no job in the manifest", got=f"{path}: {kinds}", allowed=" or ".join(KINDS), fix=_RENDER)
+    return documents
+
+
+def _no_such_file(path: Path) -> InputError:
+    beside = path.parent.glob("*.yaml") if path.parent != Path() else ()
+    known = sorted(map(str, beside)) or sorted(map(str, RENDERED.glob("*/*.yaml")))
+    near = get_close_matches(str(path), known, n=1)
+    fix = f"did you mean {near[0]}?" if near else _RENDER
+    return InputError("no such manifest", got=path, allowed=", ".join(known[:6]) or "a YAML file", fix=fix)
+
+
+def _check(document: Any, where: str) -> None:
+    """As much of its form as is read here; the API server judges the rest."""
+    try:
+        known = all(document[key] and isinstance(document[key], str) for key in ("apiVersion", "kind"))
+        known = known and isinstance(document["metadata"]["name"], str)
+        if known and document["kind"] in KINDS:
+            view = View(body=document, pods=[])
+            known = view.size >= 0 and gpus(view.pod_spec) >= 0 and bool(view.pod_spec["containers"])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise _incomplete(f"{where}: {type(error).__name__} {error}") from error
+    if not known:
+        raise _incomplete(where)
+
+
+def _incomplete(got: str) -> InputError:
+    allowed = "apiVersion, kind, metadata.name, and of a job its parallelism and pod template"
+    return InputError("not a Kubernetes object", got=got, allowed=allowed, fix=_RENDER)
+
+
+def only(documents: list[Object], job: str) -> list[Object]:
+    """`job` and everything that is no job; all of them where no job is named."""
+    names = [doc["metadata"]["name"] for doc in documents if doc["kind"] in KINDS]
+    if job and job not in names:
+        near = get_close_matches(job, names, n=1)
+        fix = f"did you mean {near[0]}?" if near else "leave --job out for all of them"
+        raise InputError("no such job in the manifest", got=job, allowed=", ".join(names), fix=fix)
+    return [doc for doc in documents if not job or doc["kind"] not in KINDS or doc["metadata"]["name"] == job]
