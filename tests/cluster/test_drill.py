@@ -1,6 +1,7 @@
 """Drills on the real control plane, through the door as a user takes it, and with whole nodes taken away."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
+from infra import environments
+from infra.contract import names
 from infra.contract.pools import Pool
 from tests.cluster.sim.nodes import NODES
+from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.drill.by_hand import silent, unheard
 from tests.workloads.drill.rig import JOB, Way, target
@@ -156,32 +160,66 @@ def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> N
 
 @dataclass
 class StandIn:
-    """Compute Engine, played: a maintenance event takes the simulated node of the VM's name."""
+    """Compute Engine, played: the simulated node of the VM's name goes, with notice or without."""
 
     world: World
-    hit: list[Instance] = field(default_factory=list)
+    hit: list[tuple[str, Instance]] = field(default_factory=list)
 
     def simulate_maintenance(self, instance: Instance) -> None:
-        self.hit.append(instance)
-        self.world.preempt([instance.name])
+        self._end("maintenance", instance)
 
     def delete(self, instance: Instance) -> None:
-        raise AssertionError("nobody asked for a deletion")
+        self._end("delete", instance)
+
+    def _end(self, how: str, instance: Instance) -> None:
+        self.hit.append((how, instance))
+        self.world.preempt([instance.name])
 
 
-def test_a_gke_drill_takes_the_vm_under_one_node_of_the_named_project(work: World) -> None:
+def on_compute_engine(work: World, project: str, theirs: str = "") -> None:
+    """Its nodes are VMs; the one whose name ends in `theirs` is of another project."""
     for name in work.nodes:
-        project = "theirs" if name.endswith("-0") else "ours"
-        work.api.merge(f"{NODES}/{name}", {"spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}})
+        owner = "theirs" if theirs and name.endswith(theirs) else project
+        work.api.merge(f"{NODES}/{name}", {"spec": {"providerID": f"gce://{owner}/europe-west4-a/{name}"}})
+
+
+def test_a_gke_drill_deletes_the_vm_under_one_node_of_the_named_project(work: World) -> None:
+    on_compute_engine(work, "ours", theirs="-0")
     compute = StandIn(work)
-    drill = find("gke-maintenance")
+    drill = find("gke-delete")
     asked: list[str] = []
 
     def agree(_drill: Drill, victims: Sequence[str]) -> None:
+        assert not compute.hit, "asked before, not after"
         asked.extend(victims)
 
     conductor = replace(QUIET, agree=agree)
     record = conductor.conduct(drill, target(work.api, work, drill, VmTaker(work.api, compute, "ours", drill.fault)))
     assert record.word is Word.HELD, record.why
-    (vm,) = compute.hit
-    assert (vm.project, asked) == ("ours", [f"node/{vm.name}"])
+    ((done, vm),) = compute.hit
+    assert (done, vm.project, asked) == ("delete", "ours", [f"node/{vm.name}"])
+
+
+def test_the_door_to_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
+    cluster: AClusterManager, work: World, tmp_path: Path
+) -> None:
+    env = environments.load("example")
+    named = f"gke_{env.project_id}_{env.region}_{names.cluster(env.name_prefix, env.name)}"
+    on_compute_engine(work, env.project_id)
+    asked, kubeconfig = tmp_path / "asked", tmp_path / "kubeconfig"
+    kubeconfig.write_text(cluster.kubeconfig.read_text().replace(context(cluster), named))  # type: ignore[union-attr]
+    gcloud = tmp_path / "bin" / "gcloud"
+    gcloud.parent.mkdir()
+    gcloud.write_text(f'#!/bin/sh\necho "$@" > {asked}.draft && mv {asked}.draft {asked}\n')
+    gcloud.chmod(0o755)
+    words = ["gke-maintenance", "--target", "gke", "--context", named, "--kubeconfig", str(kubeconfig), "--yes"]
+    words += ["--namespace", work.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(tmp_path)]
+    path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "workloads", "drill", "run", *words, "--json"]
+    with subprocess.Popen(command, env=os.environ | path, stdout=subprocess.PIPE, text=True) as running:
+        until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
+        verb, vm, *flags = asked.read_text().split()[2:]
+        work.preempt([vm])
+        told, _ = running.communicate(timeout=280)
+    assert (verb, flags) == ("simulate-maintenance-event", [f"--project={env.project_id}", "--zone=europe-west4-a"])
+    assert json.loads(told)["drills"][0]["verdict"] == "held", told

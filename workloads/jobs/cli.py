@@ -13,6 +13,7 @@ from infra.contract.errors import EXIT_STOPPED, InputError, Unjudged
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]
 Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
+Events = Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")]
 Env = Annotated[str, typer.Option(help="Environment whose pools and region give the prices.")]
 
 
@@ -56,7 +57,7 @@ def submit(
 
 def list_jobs(
     env: Env = "example",
-    events: Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")] = None,
+    events: Events = None,
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
@@ -79,6 +80,7 @@ def list_jobs(
 
 def explain(
     job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
+    events: Events = None,
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
@@ -89,7 +91,7 @@ def explain(
     from workloads.jobs.api import Api
 
     with _asking():
-        found = room.explain(Api(kubeconfig), job, namespace)
+        found = room.explain(Api(kubeconfig), job, namespace, events)
     if as_json:
         show.as_json(found.as_json())
     else:

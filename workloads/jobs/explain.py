@@ -1,6 +1,8 @@
 """`explain JOB`: six lines that say where a job stands, what blocks it, and the command that shows it."""
 
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
@@ -8,9 +10,10 @@ from infra.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
 from workloads.jobs import surroundings
 from workloads.jobs import view as views
 from workloads.jobs.api import Api
-from workloads.jobs.cause import Cause
+from workloads.jobs.cause import Cause, Word
 from workloads.jobs.causes import cause_of, state_of
 from workloads.jobs.losses import losses
+from workloads.jobs.progress import Progress, read_progress, told
 from workloads.jobs.surroundings import Surroundings
 from workloads.jobs.view import View, waited_s
 
@@ -40,14 +43,18 @@ class Explanation:
         return {"schema": SCHEMA} | asdict(self)
 
 
-def explain(api: Api, name: str, namespace: str = "") -> Explanation:
+def explain(api: Api, name: str, namespace: str = "", events: Path | None = None) -> Explanation:
     view = views.find(api, name, namespace)
     around = surroundings.look(api, view.namespace)
+    progress = read_progress(events, time.time()).get(view.name, Progress()) if events else Progress()
+    cause = cause_of(view, around)
+    if cause.word is Word.NONE and (pace := told(progress)):
+        cause = replace(cause, blocker=f"{cause.blocker}; {pace}")
     return Explanation(
         job=view.name,
         namespace=view.namespace,
-        state=state_of(view, losses(view, around.events)),
-        cause=cause_of(view, around),
+        state=state_of(view, losses(view, around.events, progress.notices)),
+        cause=cause,
         similar=similar(view, around),
     )
 

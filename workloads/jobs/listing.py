@@ -1,12 +1,10 @@
 """`list`: one row a job, evictions and crashes apart, with what its event lines and the price table add."""
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.contract.lifecycle import EXIT_PREEMPTED
 from infra.contract.pools import LABEL_NODEPOOL, Pool
 from infra.environments import Environment
 from infra.placement.prices import Table
@@ -15,21 +13,11 @@ from workloads.jobs import view as views
 from workloads.jobs.api import Api, Object
 from workloads.jobs.causes import cause_of, state_of
 from workloads.jobs.losses import Count, losses
+from workloads.jobs.progress import Progress, read_progress
 from workloads.jobs.surroundings import Surroundings
 from workloads.jobs.view import View, waited_s, when
 
 SCHEMA = "holdfast.jobs/1"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """From event lines; None where the job has written none."""
-
-    step: int | None = None
-    saved_age_s: float | None = None
-    useful_ratio: float | None = None
-    notices: int = 0
-    """Times that it left in order after a notice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,42 +48,6 @@ def rows(api: Api, env: Environment, prices: Table, events: Path | None = None, 
         _row(view, around.within(view.namespace), env, prices, progress.get(view.name, Progress()))
         for view in views.all_views(api, namespace)
     ]
-
-
-def read_progress(folder: Path, now: float) -> dict[str, Progress]:
-    """By job, from every *.jsonl of the folder; a line that is no event is passed over."""
-    lines: dict[str, list[Object]] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        for text in path.read_text(errors="replace").splitlines():
-            event = _event(text)
-            if event is not None:
-                lines.setdefault(str(event["job"]), []).append(event)
-    return {job: _progress(events, now) for job, events in lines.items()}
-
-
-def _event(text: str) -> Object | None:
-    try:
-        event = json.loads(text)
-        return event if isinstance(event, dict) and {"t", "event", "job"} <= event.keys() else None
-    except ValueError:
-        return None
-
-
-def _progress(events: list[Object], now: float) -> Progress:
-    """Rank 0 speaks for a gang; a batch job has neither steps nor saves."""
-    windows = [e for e in events if e["event"] == "window" and e.get("rank", 0) == 0]
-    commits = [float(e["t"]) for e in events if e["event"] == "commit"]
-    last = max((float(e["t"]) for e in events), default=now)
-    first = min((float(e["t"]) for e in events), default=now)
-    best: dict[int, float] = {}
-    for window in windows:  # steps done twice count once
-        best[int(window["last_step"])] = float(window["seconds"])
-    return Progress(
-        step=max(best, default=None),
-        saved_age_s=now - max(commits) if commits else None,
-        notices=sum(e["event"] == "exit" and e.get("rank", 0) == 0 and e["code"] == EXIT_PREEMPTED for e in events),
-        useful_ratio=min(1.0, sum(best.values()) / (last - first)) if best and last > first else None,
-    )
 
 
 def _row(view: View, around: Surroundings, env: Environment, prices: Table, progress: Progress) -> Row:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from workloads.jobs.listing import read_progress
 from workloads.jobs.losses import Count
+from workloads.jobs.progress import Progress, read_progress, told
 from workloads.jobs.show import counted
 from workloads.jobs.view import when
 
@@ -55,3 +55,9 @@ def test_only_rank_0_that_left_after_a_notice_counts_as_an_eviction(tmp_path: Pa
         {"t": 2.0, "event": "exit", "rank": 0, "code": 70, "step": 5},
     )
     assert read_progress(tmp_path, now=3.0)["j"].notices == 1
+
+
+def test_a_job_that_runs_is_told_by_its_pace() -> None:
+    assert told(Progress()) == ""
+    found = Progress(step=1200, saved_age_s=40.4, useful_ratio=0.618)
+    assert told(found) == "useful 62 % of its time, step 1200, saved 40 s ago"
