@@ -135,8 +135,9 @@ upgrade-check: setup ## What a merge of REF would move or destroy in ENV
 doctor: setup ## What a deployment of ENV needs and lacks
 	@$(PY) -m infra doctor $(ENV)
 
-snapshots: setup provider ## Record the plan inventories and addresses anew
+snapshots: setup provider ## Record the plan inventories, addresses and chart specifications anew
 	@$(PY) -m tests.plan.inventory
+	@$(PY) -m tests.monitoring.chart_goldens
 
 bootstrap: setup ## Make the bucket that keeps Terraform's state of ENV
 	@$(PY) -m infra bootstrap $(ENV)

@@ -25,6 +25,7 @@ def report(
     since: Annotated[
         str, typer.Option(help="Only this long before the newest event, or with --project from a midnight: 7d, 12h.")
     ] = "",
+    cluster: Annotated[str, typer.Option(help="With --project: this cluster alone; empty: each apart.")] = "",
     machine: Annotated[str, typer.Option(help="Machine type to price by; empty: what the node lines tell.")] = "",
     region: Annotated[str, typer.Option(help="Region to price in, with --machine.")] = "",
     as_json: Json = False,
@@ -32,11 +33,11 @@ def report(
     """Write where the time went, what evictions cost, and whether the objectives held."""
     from monitoring.report.cli import one_source, write_cloud_report, write_report
 
-    if source := one_source(events, project, summary, machine, region):
+    if source := one_source(events, project, cluster, summary, machine, region):
         raise typer.Exit(
             write_report(source, summary, out, since=since, machine=machine, region=region, as_json=as_json)
         )
-    raise typer.Exit(write_cloud_report(project, out, since=since, as_json=as_json))
+    raise typer.Exit(write_cloud_report(project, out, cluster=cluster, since=since, as_json=as_json))
 
 
 @app.command()
@@ -92,13 +93,14 @@ def churn(
     history: Annotated[
         str, typer.Option(help="With --project: folder or gs:// address that keeps days beyond the cloud's memory.")
     ] = "",
+    cluster: Annotated[str, typer.Option(help="With --project: this cluster alone; empty: all added up.")] = "",
     half_life_days: Annotated[float, typer.Option(help="After so long an observation counts half.")] = 14.0,
     as_json: Json = False,
 ) -> None:
     """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
     from monitoring.churn_cli import show_churn
 
-    show_churn(events, project, since, half_life_days, as_json=as_json, history=history)
+    show_churn(events, project, since, half_life_days, as_json=as_json, history=history, cluster=cluster)
 
 
 @app.command()

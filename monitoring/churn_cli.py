@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,19 +26,19 @@ def show_churn(
     *,
     as_json: bool,
     history: str = "",
+    cluster: str = "",
     clock: Callable[[], float] = time.time,
 ) -> None:
     if (events is None) == (not project):
         got = "both" if project else "neither"
         raise InputError("churn has one source", got=got, allowed="--events or --project", fix="give one of them")
-    if history and not project:
-        raise InputError(
-            "events keep no history", got="--history with --events", allowed="--project", fix="leave it away"
-        )
+    if not project and (history or cluster):
+        got = "--history with --events" if history else "--cluster with --events"
+        raise InputError("events know neither history nor cluster", got=got, allowed="--project", fix="leave it away")
     if events is not None:
         from_events(events, half_life_days, as_json=as_json)
     else:
-        from_cloud(project, clock(), since or "30d", half_life_days, history, as_json=as_json)
+        from_cloud(project, cluster, clock(), since or "30d", half_life_days, history, as_json=as_json)
 
 
 def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
@@ -50,20 +51,27 @@ def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
     show(groups, ages, {"problems": dict(reading.problems)}, as_json=as_json)
 
 
-def from_cloud(project: str, now_s: float, since: str, half_life_days: float, history: str, *, as_json: bool) -> None:
+def from_cloud(
+    project: str, cluster: str, now_s: float, since: str, half_life_days: float, history: str, *, as_json: bool
+) -> None:
+    """Clusters are added up, as churn follows pool, machine type and zone; which ones is said."""
     from monitoring.churn_cloud import read_days
     from monitoring.churn_history import recall, remember
     from monitoring.churn_store import open_store
-    from monitoring.cloud_read import checked_project, cloud_reader
+    from monitoring.cloud_read import checked_cluster, checked_project, cloud_reader
 
     since_s, project = span_seconds(since), checked_project(project)
-    days = read_days(cloud_reader(project), now_s, since_s)
+    days, clusters = read_days(cloud_reader(project, checked_cluster(cluster)), now_s, since_s)
+    if len(clusters) > 1:
+        print(f"added up: {', '.join(clusters)}; --cluster NAME tells one of them", file=sys.stderr)
     if history:
-        store = open_store(history)
+        # Days of one cluster and days of all must not replace each other.
+        store = open_store(f"{history.rstrip('/')}/{cluster}" if cluster else history)
         remember(store, days)
         days = recall(store)
     groups, ages = churn_days.by_group(days, now_s, half_life_days * DAY_H), churn_days.by_age(days)
-    show(groups, ages, {"days": [{"day": day.day.isoformat(), "hours": day.hours} for day in days]}, as_json=as_json)
+    told = [{"day": day.day.isoformat(), "hours": day.hours} for day in days]
+    show(groups, ages, {"days": told, "clusters": clusters}, as_json=as_json)
 
 
 def show(groups: Mapping[Group, Exposure], ages: Ages, more: Mapping[str, Any], *, as_json: bool) -> None:

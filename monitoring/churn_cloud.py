@@ -1,7 +1,4 @@
-"""Churn by day, from the exporter's two counters in Cloud Monitoring. Called by churn_cli.py.
-
-Clusters of one project are added up: churn is a property of pool, machine type and zone.
-"""
+"""Churn by day, from the exporter's two counters in Cloud Monitoring. Called by churn_cli.py and the report."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,20 +20,21 @@ def window(now_s: float, since_s: float) -> tuple[int, int]:
     return int(end - since_s) // DAY_S * DAY_S, end
 
 
-def read_days(reader: CloudReader, now_s: float, since_s: float) -> list[Day]:
-    seconds, losses, _, end = read_counters(reader, now_s, since_s)
-    return days(seconds, losses, end)
-
-
-def read_counters(reader: CloudReader, now_s: float, since_s: float) -> tuple[list[Point], list[Point], int, int]:
-    """Time at risk and losses by hour, and the window that was read."""
+def read_days(reader: CloudReader, now_s: float, since_s: float) -> tuple[list[Day], list[str]]:
+    """With the clusters that were added up."""
     begin, end = window(now_s, since_s)
     seconds = reader.increases("spot_node_seconds_total", begin, end)
     losses = reader.increases("spot_node_losses_total", begin, end)
     if sum(point.value for point in seconds) <= 0:
-        when = " to ".join(f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M}" for t in (begin, end))
-        raise Unjudged(f"no Spot node was watched in project {reader.project} from {when} UTC: no rate can be told")
-    return seconds, losses, begin, end
+        where = f"cluster {reader.cluster} of project" if reader.cluster else "project"
+        raise Unjudged(
+            f"no Spot node was watched in {where} {reader.project} from {in_words(begin, end)}: no rate can be told"
+        )
+    return days(seconds, losses, end), sorted({point.cluster for point in seconds})
+
+
+def in_words(begin_s: int, end_s: int) -> str:
+    return " to ".join(f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M}" for t in (begin_s, end_s)) + " UTC"
 
 
 def days(seconds: Sequence[Point], losses: Sequence[Point], end_s: int) -> list[Day]:

@@ -1,6 +1,6 @@
 """Reads the exporter's own series back from Cloud Monitoring.
 
-Called by churn_cloud.py. Guarantee: all points of the window or Unjudged; a half-read window is never returned.
+Called by churn_cloud.py and the report. Guarantee: all points of the window or Unjudged; a half-read window is never returned.
 """
 
 import re
@@ -29,22 +29,40 @@ class Point:
     labels: dict[str, str]
     begin_s: int
     value: float
+    cluster: str = ""
+    """`<location>/<name>`: names repeat over locations."""
+
+
+class NoSeries(Unjudged):
+    """A metric that was never written in this project."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CloudReader:
     client: monitoring_v3.MetricServiceClient
     project: str
+    cluster: str = ""
+    """Name of the one to read; empty: all of the project."""
     patience_s: float = 60.0
 
     def increases(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
         """By how much each counter grew in each hour; the cloud's aligner knows where a counter began anew."""
         return self._read(metric, begin_s, end_s, Aligner.ALIGN_DELTA)
 
+    def highest(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
+        """The highest value of each gauge in each hour."""
+        return self._read(metric, begin_s, end_s, Aligner.ALIGN_MAX)
+
+    def means(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
+        return self._read(metric, begin_s, end_s, Aligner.ALIGN_MEAN)
+
     def _read(self, metric: str, begin_s: int, end_s: int, aligner: Any) -> list[Point]:
+        wanted = f'metric.type = "{METRIC_PREFIX}/{metric}" AND resource.type = "k8s_cluster"'
+        if self.cluster:
+            wanted += f' AND resource.labels.cluster_name = "{self.cluster}"'
         request = monitoring_v3.ListTimeSeriesRequest(
             name=f"projects/{self.project}",
-            filter=f'metric.type = "{METRIC_PREFIX}/{metric}" AND resource.type = "k8s_cluster"',
+            filter=wanted,
             interval={"start_time": {"seconds": begin_s}, "end_time": {"seconds": end_s}},
             aggregation={"alignment_period": {"seconds": PERIOD_S}, "per_series_aligner": aligner},
         )
@@ -53,19 +71,19 @@ class CloudReader:
             pages = self.client.list_time_series(request, retry=retry, timeout=PAGE_S).pages
             return [point for page in pages for point in _points(page, metric)]
         except exceptions.GoogleAPIError as error:
-            raise Unjudged(self._told(getattr(error, "cause", None) or error, metric)) from error
+            raise self._told(getattr(error, "cause", None) or error, metric) from error
 
-    def _told(self, error: Exception, metric: str) -> str:
+    def _told(self, error: Exception, metric: str) -> Unjudged:
         where = f"Cloud Monitoring of project {self.project}"
         match error:
             case exceptions.Forbidden() | exceptions.Unauthorized():
-                return f"{where} may not be read: {error}; the reader needs roles/monitoring.viewer"
+                return Unjudged(f"{where} may not be read: {error}; the reader needs roles/monitoring.viewer")
             case exceptions.ResourceExhausted():
-                return f"{where}: the read quota is used up, try again in a minute: {error}"
+                return Unjudged(f"{where}: the read quota is used up, try again in a minute: {error}")
             case exceptions.NotFound():
-                return f"{where} has no series {METRIC_PREFIX}/{metric}: the exporter has never written it"
+                return NoSeries(f"{where} has no series {METRIC_PREFIX}/{metric}: the exporter has never written it")
             case _:
-                return f"{where} did not answer for {metric}: {error}"
+                return Unjudged(f"{where} did not answer for {metric}: {error}")
 
 
 def _points(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable[Point]:
@@ -73,12 +91,13 @@ def _points(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable
         told = "; ".join(error.message for error in page.execution_errors)
         raise Unjudged(f"Cloud Monitoring could not read all of {metric}: {told}")
     for series in page.time_series:
-        labels = dict(series.metric.labels)
+        labels, at = dict(series.metric.labels), series.resource.labels
+        cluster = f"{at['location']}/{at['cluster_name']}"
         for point in series.points:
             # A double of 0 and an unset one read alike, so the one that is set counts.
             value = float(point.value.double_value or point.value.int64_value)
             end: Any = point.interval.end_time  # a datetime, whatever the client's stubs say
-            yield Point(labels, round(end.timestamp()) - PERIOD_S, value)
+            yield Point(labels, round(end.timestamp()) - PERIOD_S, value, cluster)
 
 
 def checked_project(project: str) -> str:
@@ -88,10 +107,18 @@ def checked_project(project: str) -> str:
     return project
 
 
-def cloud_reader(project: str) -> CloudReader:
+def checked_cluster(cluster: str) -> str:
+    """It becomes part of a filter."""
+    if cluster and not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", cluster):
+        allowed = "up to 40 letters, digits and dashes, as holdfast-prod"
+        raise InputError("--cluster is no cluster name", got=cluster, allowed=allowed, fix="give its name alone")
+    return cluster
+
+
+def cloud_reader(project: str, cluster: str = "") -> CloudReader:
     from google.auth.exceptions import DefaultCredentialsError
 
     try:
-        return CloudReader(client=monitoring_v3.MetricServiceClient(), project=project)
+        return CloudReader(client=monitoring_v3.MetricServiceClient(), project=project, cluster=cluster)
     except DefaultCredentialsError as error:
         raise Unjudged(f"no credentials for Cloud Monitoring: {error}") from error

@@ -61,9 +61,17 @@ def read_folder(folder: Path) -> Reading:
         )
     reading = Reading()
     for path in files:
-        reading.merge(parse(path.read_bytes().splitlines()))
+        reading.merge(parse(_bytes(path).splitlines()))
     reading.events.sort(key=lambda event: event.t_us)
     return reading
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        got = f"{path}: {error.strerror}"
+        raise InputError("an event file cannot be read", got=got, allowed="files that may be read", fix="mend its rights, or move it away") from error  # fmt: skip
 
 
 @contextmanager

@@ -45,6 +45,8 @@ METRICS: dict[str, tuple[str, str]] = {
     "goodput_ratio": ("1", "productive share of wall time, by job"),
     "last_commit_age_seconds": ("s", "seconds since the newest committed checkpoint, by job"),
     "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),
+    # Read by the report. wait_s: lower end of the band, in seconds.
+    "pod_waits_total": ("1", "pods of jobs that got their node, by capacity, accelerator and wait_s"),
     "batch_backlog_items": ("1", "items not yet done, by job"),
     "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
     "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),

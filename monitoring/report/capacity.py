@@ -4,7 +4,7 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,8 +23,23 @@ class Wait:
     accelerator: str
     capacity: str
     n: int
-    p50_s: float
-    p95_s: float
+    """Waits that ended."""
+    p50_s: float | None
+    p95_s: float | None
+    longest_s: float | None
+    rounded_up: bool = False
+    """Percentiles are upper ends of bands."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """Productive share of a job's time from its beginning on, as the exporter told it."""
+
+    job: str
+    hours: int
+    """In so many hours of the window it was told."""
+    newest: float
+    lowest: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +57,10 @@ class Saves:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacities:
+    """Of one cluster."""
+
+    cluster: str = ""
+    """`<location>/<name>`; empty where the source names none."""
     waits: tuple[Wait, ...] = ()
     losses: tuple[tuple[str, str, int], ...] = ()
     """(hour, pool, preemptions)"""
@@ -49,14 +68,34 @@ class Capacities:
     ages: tuple[tuple[float, float, Exposure], ...] = ()
     spot: tuple[str, str] = ("", "")
     """Machine type and zone of most Spot nodes; empty where no line tells."""
-    saves: tuple[Saves, ...] = field(default=())
+    saves: tuple[Saves, ...] = ()
+    shares: tuple[Share, ...] = ()
+
+    @property
+    def told(self) -> bool:
+        return bool(self.churn or self.waits or self.losses or self.shares)
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "waits": [{"accelerator": w.accelerator, "capacity": w.capacity, "n": w.n, "p50_seconds": w.p50_s, "p95_seconds": w.p95_s} for w in self.waits],
+            "cluster": self.cluster,
+            "waits": [wait_row(wait) for wait in self.waits],
+            "useful_time": [asdict(share) for share in self.shares],
             "preemptions": [{"hour": hour, "pool": pool, "count": count} for hour, pool, count in self.losses],
             "churn": [churn_row(group, exposure) for group, exposure in self.churn],
-        }  # fmt: skip
+        }
+
+
+def wait_row(wait: Wait) -> dict[str, Any]:
+    """JSON knows no infinity: null is `longer than any band`, or `no wait ended`."""
+    row: dict[str, Any] = {
+        "accelerator": wait.accelerator,
+        "capacity": wait.capacity,
+        "n": wait.n,
+        "rounded_up": wait.rounded_up,
+    }
+    for name, value in (("p50", wait.p50_s), ("p95", wait.p95_s), ("longest", wait.longest_s)):
+        row[f"{name}_seconds"] = value if value is not None and math.isfinite(value) else None
+    return row
 
 
 def churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
@@ -93,7 +132,12 @@ def _waits(events: Iterable[Event]) -> Iterable[Wait]:
     for (accelerator, capacity), waited in sorted(by_kind.items()):
         waited.sort()
         yield Wait(
-            accelerator=accelerator, capacity=capacity, n=len(waited), p50_s=at(waited, 50), p95_s=at(waited, 95)
+            accelerator=accelerator,
+            capacity=capacity,
+            n=len(waited),
+            p50_s=at(waited, 50),
+            p95_s=at(waited, 95),
+            longest_s=waited[-1],
         )
 
 

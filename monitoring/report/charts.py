@@ -131,7 +131,7 @@ def recoveries(ledgers: Sequence[Ledger]) -> Plot | None:
     )
 
 
-def losses(found: Sequence[tuple[str, str, int]]) -> Plot:
+def losses(found: Sequence[tuple[str, str, int]], *, slug: str = "losses") -> Plot:
     """Preemptions by hour and pool, stacked."""
     rows = [{"hour": hour, "pool": pool, "count": count} for hour, pool, count in found]
     pools = sorted({pool for _, pool, _ in found})
@@ -149,4 +149,4 @@ def losses(found: Sequence[tuple[str, str, int]]) -> Plot:
     )
     total = sum(count for _, _, count in found)
     described = f"{total} preemptions in {len({h for h, _, _ in found})} hours, of {len(pools)} pools."
-    return Plot("losses", "Preemptions by hour", described, theme(chart))
+    return Plot(slug, "Preemptions by hour", described, theme(chart))

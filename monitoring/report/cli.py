@@ -39,19 +39,21 @@ def write_report(
     return exit_code(report)
 
 
-def one_source(events: Path | None, project: str, *of_events: object) -> Path | None:
+def one_source(events: Path | None, project: str, cluster: str = "", *of_events: object) -> Path | None:
     """The folder, or None for the cloud, which knows nothing of the options `of_events`."""
     if (events is None) == (not project):
         got = "both" if project else "neither"
         raise InputError("a report has one source", got=got, allowed="--events or --project", fix="give one of them")
     if project and any(of_events):
-        allowed = "--since and --out"
-        raise InputError("Cloud Monitoring knows no jobs", got="--summary, --machine or --region", allowed=allowed, fix="leave it away")  # fmt: skip
+        allowed = "--cluster, --since and --out"
+        raise InputError("Cloud Monitoring knows no prices", got="--summary, --machine or --region", allowed=allowed, fix="leave it away")  # fmt: skip
+    if cluster and events:
+        raise InputError("events name no cluster", got="--cluster with --events", allowed="--project", fix="leave it away")  # fmt: skip
     return events
 
 
 def write_cloud_report(
-    project: str, out: Path, *, since: str, as_json: bool, clock: Callable[[], float] = time.time
+    project: str, out: Path, *, since: str, as_json: bool, cluster: str = "", clock: Callable[[], float] = time.time
 ) -> int:
     """Says nothing about objectives, so it breaks none."""
     from monitoring import cloud_read
@@ -59,7 +61,8 @@ def write_cloud_report(
     from monitoring.report.page import render
 
     span_s = span_seconds(since or "7d")
-    report = cloud_report(cloud_read.cloud_reader(cloud_read.checked_project(project)), clock(), span_s)
+    reader = cloud_read.cloud_reader(cloud_read.checked_project(project), cloud_read.checked_cluster(cluster))
+    report = cloud_report(reader, clock(), span_s)
     write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)

@@ -1,54 +1,122 @@
-"""A report from Cloud Monitoring alone: what capacity did. Called by cli.py.
+"""A report from Cloud Monitoring alone: what capacity did, each cluster apart. Called by cli.py.
 
 The exporter's series hold no event lines, so the parts that need them are named as missing, not drawn empty.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 
+from infra.contract.errors import Unjudged
 from monitoring import churn_days
 from monitoring.churn import Exposure
-from monitoring.churn_cloud import days, read_counters
-from monitoring.cloud_read import CloudReader, Point
-from monitoring.report.capacity import Capacities
+from monitoring.churn_cloud import days, in_words, window
+from monitoring.cloud_read import CloudReader, NoSeries, Point
+from monitoring.exporter.waits import WAIT_BANDS_S
+from monitoring.report.capacity import Capacities, Share, Wait
 from monitoring.report.model import Report
 from monitoring.report.words import plural
 
 MISSING = (
-    "useful time of each job, recoveries and what evictions cost: they need the jobs' event lines (--events)",
-    "waits of single pods by accelerator: they need the node watcher's lines (--events)",
-    "dollars, break-even and what to change: they follow from the two above",
+    "the goodput stack, recoveries and what evictions cost: they need the jobs' event lines (--events)",
+    "dollars, break-even and what to change: they follow from those",
     "objectives: a demo or a drill measures them (--events with --summary)",
 )
+SPOT_S, LOSSES, WAITS, PENDING, GOODPUT = (
+    "spot_node_seconds_total",
+    "spot_node_losses_total",
+    "pod_waits_total",
+    "pending_seconds",
+    "goodput_ratio",
+)
+WITHOUT = {
+    SPOT_S: "churn",
+    LOSSES: "preemptions by hour",
+    WAITS: "how long pods waited (p50, p95)",
+    PENDING: "the longest wait",
+    GOODPUT: "useful time of jobs",
+}
+# Upper end of each band of waits.
+BAND_END_S = dict(pairwise((*WAIT_BANDS_S, math.inf)))
+
+
+@dataclass
+class Series:
+    """Points of every metric, by cluster; `missing` names those that were never written."""
+
+    points: dict[str, dict[str, list[Point]]] = field(default_factory=dict[str, dict[str, list[Point]]])
+    missing: list[str] = field(default_factory=list[str])
+
+    def add(self, metric: str, found: Iterable[Point]) -> None:
+        for point in found:
+            self.points.setdefault(point.cluster, defaultdict(list))[metric].append(point)
 
 
 def cloud_report(reader: CloudReader, now_s: float, since_s: float) -> Report:
-    seconds, losses, begin_s, end_s = read_counters(reader, now_s, since_s)
-    told = days(seconds, losses, end_s)
-    groups = churn_days.by_group(told, now_s)
-    total = sum(groups.values(), Exposure())
-    when = " to ".join(f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M}" for t in (begin_s, end_s))
+    begin_s, end_s = window(now_s, since_s)
+    found = read(reader, begin_s, end_s)
+    if not found.points:
+        where = f"cluster {reader.cluster} of project" if reader.cluster else "project"
+        told = f"; {'; '.join(found.missing)}" if found.missing else ""
+        raise Unjudged(f"the exporter told nothing of {where} {reader.project} from {in_words(begin_s, end_s)}{told}")
+    clusters = tuple(_of_cluster(name, told, now_s, end_s) for name, told in sorted(found.points.items()))
     return Report(
-        answer=_answer(total),
+        answer=_answer(clusters),
         figures=(),
         objectives=(),
         ledgers=(),
         next_steps=(),
-        capacity=Capacities(
-            losses=tuple(by_hour(losses)), churn=tuple(groups.items()), ages=tuple(churn_days.by_age(told))
-        ),
-        span=f"{when} UTC, Cloud Monitoring of {reader.project}",
-        missing=MISSING,
+        capacities=clusters,
+        span=f"{in_words(begin_s, end_s)}, Cloud Monitoring of {reader.project}",
+        missing=(*MISSING, *found.missing),
     )
 
 
-def _answer(total: Exposure) -> str:
-    low, high = total.interval()
-    return (
-        f"{plural(round(total.events), 'preemption')} in {total.hours:,.0f} Spot node-hours: "
-        f"{total.events / total.hours if total.hours else 0:.4f} a node-hour (90 %: {low:.4f} to {high:.4f})."
+def read(reader: CloudReader, begin_s: int, end_s: int) -> Series:
+    found = Series()
+    asked = {SPOT_S: reader.increases, LOSSES: reader.increases, WAITS: reader.increases}
+    for metric, ask in (asked | {PENDING: reader.highest, GOODPUT: reader.means}).items():
+        try:
+            found.add(metric, ask(metric, begin_s, end_s))
+        except NoSeries:
+            found.missing.append(f"{WITHOUT[metric]}: the exporter has never written {metric} in this project")
+    return found
+
+
+def _of_cluster(name: str, told: dict[str, list[Point]], now_s: float, end_s: int) -> Capacities:
+    by_day = days(told[SPOT_S], told[LOSSES], end_s)
+    return Capacities(
+        cluster=name,
+        losses=tuple(by_hour(told[LOSSES])),
+        churn=tuple(churn_days.by_group(by_day, now_s).items()),
+        ages=tuple(churn_days.by_age(by_day)),
+        waits=tuple(waits(told[WAITS], told[PENDING])),
+        shares=tuple(shares(told[GOODPUT])),
     )
+
+
+def _answer(clusters: Sequence[Capacities]) -> str:
+    if len(clusters) == 1:
+        return f"{_sentence(clusters[0])}."
+    return f"{len(clusters)} clusters: {'; '.join(f'{c.cluster}: {_sentence(c)}' for c in clusters)}."
+
+
+def _sentence(told: Capacities) -> str:
+    total = sum((exposure for _, exposure in told.churn), Exposure())
+    parts = ["no Spot node was watched, so no churn can be told"]
+    if total.per_hour is not None:
+        low, high = total.interval()
+        lost = plural(round(total.events), "preemption")
+        rate = f"{total.per_hour:.4f} a node-hour (90 %: {low:.4f} to {high:.4f})"
+        parts = [f"{lost} in {total.hours:,.0f} Spot node-hours, {rate}"]
+    if told.shares:
+        least, most = (f(share.newest for share in told.shares) for f in (min, max))
+        spread = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
+        parts.append(f"useful time of {plural(len(told.shares), 'job')} {spread}")
+    return "; ".join(parts)
 
 
 def by_hour(losses: Sequence[Point]) -> Iterable[tuple[str, str, int]]:
@@ -65,3 +133,56 @@ def by_hour(losses: Sequence[Point]) -> Iterable[tuple[str, str, int]]:
                 rows.append((f"{datetime.fromtimestamp(begin_s, UTC):%Y-%m-%dT%H:00Z}", pool, count))
                 told += count
     return sorted(rows)
+
+
+def waits(ended: Sequence[Point], pending: Sequence[Point]) -> Iterable[Wait]:
+    """Percentiles of the waits that ended; the longest one may still go on."""
+    bands: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    longest: dict[tuple[str, str], float] = defaultdict(float)
+    for point in ended:
+        bands[_kind(point)][_band(point)] += point.value
+    for point in pending:
+        longest[_kind(point)] = max(longest[_kind(point)], point.value)
+    for kind in sorted(bands.keys() | {kind for kind, seconds in longest.items() if seconds > 0}):
+        counts = bands.get(kind, {})
+        yield Wait(
+            accelerator=kind[0],
+            capacity=kind[1],
+            n=round(sum(counts.values())),
+            p50_s=_percentile(counts, 50),
+            p95_s=_percentile(counts, 95),
+            longest_s=longest.get(kind),
+            rounded_up=True,
+        )
+
+
+def _kind(point: Point) -> tuple[str, str]:
+    return point.labels.get("accelerator", "none"), point.labels.get("capacity", "")
+
+
+def _band(point: Point) -> int:
+    said = point.labels.get("wait_s", "")
+    if not said.isdecimal() or int(said) not in BAND_END_S:
+        raise Unjudged(f"a series of waits has a band of another version: {point.labels}")
+    return int(said)
+
+
+def _percentile(counts: dict[int, float], percent: int) -> float | None:
+    """The upper end of its band: never less than what was waited."""
+    total, below = sum(counts.values()), 0.0
+    if round(total) == 0:
+        return None
+    for band, count in sorted(counts.items()):
+        below += count
+        if below * 100 >= total * percent * (1 - 1e-9):
+            return BAND_END_S[band]
+    return math.inf
+
+
+def shares(told: Sequence[Point]) -> Iterable[Share]:
+    by_job: dict[str, list[Point]] = defaultdict(list)
+    for point in told:
+        by_job[point.labels.get("job", "")].append(point)
+    for job, points in sorted(by_job.items()):
+        newest = max(points, key=lambda point: point.begin_s)
+        yield Share(job=job, hours=len(points), newest=newest.value, lowest=min(point.value for point in points))

@@ -13,6 +13,7 @@ from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from monitoring.ledger import Ledger
 from monitoring.money import Money
 from monitoring.report.capacity import Capacities
+from monitoring.report.goodput import Bucket, buckets
 from monitoring.report.objectives import Objective, objectives
 from monitoring.report.words import answer, next_steps, pays
 
@@ -39,8 +40,11 @@ class Report:
     next_steps: tuple[str, ...]
     problems: Mapping[str, int] = field(default_factory=dict[str, int])
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    capacity: Capacities = field(default_factory=Capacities)
+    capacities: tuple[Capacities, ...] = ()
+    """One for each cluster: never added up."""
     money: Money | None = None
+    goodput: tuple[Bucket, ...] = ()
+    """Of the jobs that are no comparison."""
     span: str = ""
     """Empty: that of the ledgers."""
     missing: tuple[str, ...] = ()
@@ -55,7 +59,8 @@ class Report:
             "answer": self.answer,
             "objectives": [asdict(o) for o in self.objectives],
             "jobs": [job_row(ledger) for ledger in self.ledgers],
-            **self.capacity.as_json(),
+            "goodput": [bucket.as_json() for bucket in self.goodput],
+            "capacity": [told.as_json() for told in self.capacities],
             "money": money_row(self.money) if self.money else None,
             "next_steps": list(self.next_steps),
             "problems": dict(self.problems),
@@ -83,8 +88,9 @@ def build(
         next_steps=next_steps(ordered, goals, problems),
         problems=problems,
         summary=summary,
-        capacity=capacity or Capacities(),
+        capacities=(capacity,) if capacity else (),
         money=money,
+        goodput=buckets([x for x in ordered if role_order(x.job) == 1] or ordered),
     )
 
 

@@ -4,6 +4,7 @@ Called by cli.py.
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,9 +17,11 @@ from markupsafe import Markup
 
 from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from monitoring.churn import Exposure
+from monitoring.exporter.waits import WAIT_BANDS_S
 from monitoring.ledger import Ledger
-from monitoring.report import charts, timeline
+from monitoring.report import charts, goodput_chart, timeline
 from monitoring.report.capacity import Capacities
+from monitoring.report.goodput import moment
 from monitoring.report.ink import ORDER, Plot
 from monitoring.report.model import Report
 from monitoring.report.words import duration, naive_sentence, turn
@@ -46,6 +49,7 @@ def render(report: Report) -> str:
     )
     environment.filters["seconds"] = _seconds
     environment.filters["percent"] = _percent
+    environment.filters["waited"] = _waited
     return environment.get_template("page.html.j2").render(
         report=report,
         style=Markup((HERE / "style.css").read_text()),
@@ -53,8 +57,10 @@ def render(report: Report) -> str:
         states=ORDER,
         meaning=MEANING,
         turn=turn(report.money) if report.money else "",
-        churn=churn_rows(report.capacity),
-        losses=_losses(report),
+        clusters=[_cluster(told, number) for number, told in enumerate(report.capacities, 1) if told.told],
+        saves=[saves for told in report.capacities for saves in told.saves],
+        goodput=_goodput(report),
+        moment=moment,
         naive=naive_sentence(report.summary),
         span=report.span or window(report.ledgers),
         duration=duration,
@@ -70,11 +76,31 @@ def _percent(share: float) -> str:
     return f"{share:.1%}"
 
 
-def _losses(report: Report) -> tuple[Plot, Markup] | None:
-    if not report.capacity.losses:
+def _waited(seconds: float | None, rounded_up: bool = False) -> str:
+    if seconds is None:
+        return "unknown"
+    if math.isinf(seconds):
+        return f"over {WAIT_BANDS_S[-1]:,}"
+    return f"{'up to ' if rounded_up else ''}{seconds:,.0f}"
+
+
+def _goodput(report: Report) -> tuple[Plot, Markup] | None:
+    if not report.goodput:
         return None
-    plot = charts.losses(report.capacity.losses)
+    plot = goodput_chart.stack(report.goodput)
     return plot, figure(plot)
+
+
+def _cluster(told: Capacities, number: int) -> dict[str, Any]:
+    """What the template shows of one cluster; its number keeps ids of the page apart."""
+    plot = charts.losses(told.losses, slug=f"losses-{number}") if told.losses else None
+    return {
+        "id": f"capacity-{number}",
+        "title": f"Capacity of {told.cluster}" if told.cluster else "Capacity",
+        "told": told,
+        "losses": (plot, figure(plot)) if plot else None,
+        "churn": churn_rows(told),
+    }
 
 
 def churn_rows(capacity: Capacities) -> list[tuple[str, str, Exposure]]:

@@ -1,6 +1,6 @@
 """The Vega-Lite specification of every chart of a small fixed history.
 
-Used by test_chart_goldens.py, and as `python -m tests.monitoring.chart_goldens` to record them anew.
+Used by test_chart_goldens.py, and as `python -m tests.monitoring.chart_goldens` (`make snapshots`) to record them anew.
 """
 
 import json
@@ -10,6 +10,7 @@ from typing import Any
 
 from monitoring.report.charts import losses
 from monitoring.report.cli import read_report
+from monitoring.report.goodput_chart import stack
 from monitoring.report.page import sections
 from tests.monitoring import sample
 
@@ -30,8 +31,9 @@ def specs(folder: Path) -> dict[str, str]:
     }
     for job, lines in jobs.items():
         sample.write(folder / f"{job}.jsonl", lines)
-    plots = [plot for part in sections(read_report(folder, None)) for plot, _ in part["plots"]]
-    return {plot.slug: _text(plot.spec) for plot in [*plots, losses(LOSSES)]}
+    report = read_report(folder, None)
+    plots = [plot for part in sections(report) for plot, _ in part["plots"]]
+    return {plot.slug: _text(plot.spec) for plot in [*plots, stack(report.goodput), losses(LOSSES)]}
 
 
 def _text(spec: dict[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 import math
 import re
+import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,10 @@ from google.rpc import status_pb2
 
 CUMULATIVE = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
 Aligner = monitoring_v3.Aggregation.Aligner
-FILTER = re.compile(r'metric\.type = "([^"]+)" AND resource\.type = "k8s_cluster"')
+FILTER = re.compile(
+    r'metric\.type = "([^"]+)" AND resource\.type = "k8s_cluster"(?: AND resource\.labels\.cluster_name = "([^"]+)")?'
+)
+GAUGES: dict[Any, Callable[[list[float]], float]] = {Aligner.ALIGN_MAX: max, Aligner.ALIGN_MEAN: statistics.fmean}
 Points = Mapping[Any, list[tuple[float, float]]]
 Curve = list[tuple[float, float]]
 
@@ -48,7 +52,8 @@ class Listing:
         aligner = request.aggregation.per_series_aligner
         if (aligner == Aligner.ALIGN_DELTA) != (kinds[matched[1]][0] == CUMULATIVE):
             return grpc.StatusCode.INVALID_ARGUMENT, f"{aligner} does not fit {matched[1]}"
-        keys = sorted(key for key in points if key[0] == matched[1])
+        wanted = matched[2]
+        keys = sorted(k for k in points if k[0] == matched[1] and wanted in (None, dict(k[2])["cluster_name"]))
         series = [_series(key, points[key], runs[key], aligner, begin, end, period) for key in keys]
         return self._page([one for one in series if one.points], request.page_token)
 
@@ -70,8 +75,8 @@ def _series(
     found.resource.type = "k8s_cluster"
     found.resource.labels.update(dict(key[2]))
     aligned = _deltas(points, runs, begin, end, period) if aligner == Aligner.ALIGN_DELTA else ()
-    if aligner == Aligner.ALIGN_MAX:
-        aligned = _maxima(points, begin, end, period)
+    if combine := GAUGES.get(aligner):
+        aligned = _combined(points, begin, end, period, combine)
     found.points = [  # newest first, as the API answers
         {"interval": {"start_time": {"seconds": int(t - period)}, "end_time": {"seconds": int(t)}}, "value": {"double_value": v}}
         for t, v in sorted(aligned, reverse=True)
@@ -87,11 +92,13 @@ def _periods(points: Curve, begin: float, end: float, period: float) -> Iterable
             yield low, high
 
 
-def _maxima(points: Curve, begin: float, end: float, period: float) -> Iterable[tuple[float, float]]:
+def _combined(
+    points: Curve, begin: float, end: float, period: float, combine: Callable[[list[float]], float]
+) -> Iterable[tuple[float, float]]:
     for low, high in _periods(points, begin, end, period):
         values = [v for t, v in points if low < t <= high]
         if values:
-            yield high, max(values)
+            yield high, combine(values)
 
 
 def _deltas(points: Curve, runs: list[float], begin: float, end: float, period: float) -> Iterable[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""No chart changes unseen. Meant to change? `python -m tests.monitoring.chart_goldens` records them anew."""
+"""No chart changes unseen. Meant to change? `make snapshots` records them anew."""
 
 import json
 
@@ -9,6 +9,7 @@ from tests.monitoring.chart_goldens import FOLDER, specs
 SLUGS = (
     "batch-progress",
     "batch-timeline",
+    "goodput",
     "losses",
     "recovery",
     "training-progress",

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -16,7 +16,7 @@ from monitoring.churn import Exposure, Group
 from monitoring.churn_cloud import read_days
 from monitoring.cloud_read import CloudReader
 from monitoring.exporter.cloud import CloudWriter
-from monitoring.exporter.sample import sample
+from monitoring.exporter.sample import Sample, sample
 from tests.monitoring.metric_server import MetricServer
 from tests.monitoring.test_cloud import Clock
 
@@ -37,21 +37,34 @@ class Cloud:
         self.writer = CloudWriter(client, "acme-ai", "us-central1", "holdfast-example", clock=self.clock)
         self.reader = CloudReader(client=client, project="acme-ai", patience_s=30.0)
 
-    def reader_of(self, project: str) -> CloudReader:
-        return replace(self.reader, project=project)
+    def reader_of(self, project: str, cluster: str = "") -> CloudReader:
+        return replace(self.reader, project=project, cluster=cluster)
 
-    def tell(self, hours: float, node_hours: float, losses: int, group: Group = L4, age_h: str = "0") -> None:
-        """Both counters at a moment; hours from the first midnight."""
+    def writer_of(self, cluster: str) -> CloudWriter:
+        return CloudWriter(self.writer.client, "acme-ai", "us-central1", cluster, clock=self.clock)
+
+    def tell(
+        self,
+        hours: float,
+        node_hours: float,
+        losses: int,
+        group: Group = L4,
+        age_h: str = "0",
+        writer: CloudWriter | None = None,
+        more: Sequence[Sample] = (),
+    ) -> None:
+        """Both counters at a moment, and `more`; hours from the first midnight. A series left out has ended."""
         self.clock.now = MIDNIGHT + hours * HOUR
         labels = {"pool": group.pool, "machine_type": group.machine_type, "zone": group.zone, "age_h": age_h}
         both = [
             sample("spot_node_seconds_total", node_hours * HOUR, **labels),
             sample("spot_node_losses_total", losses, **labels),
         ]
-        assert self.writer.write(both) == 2
+        assert (writer or self.writer).write([*both, *more]) == 2 + len(more)
 
     def days(self, hours: float, since_s: float = WEEK) -> dict[date, churn_days.Day]:
-        return {day.day: day for day in read_days(self.reader, MIDNIGHT + hours * HOUR + 600, since_s)}
+        found, _ = read_days(self.reader, MIDNIGHT + hours * HOUR + 600, since_s)
+        return {day.day: day for day in found}
 
 
 @pytest.fixture
@@ -179,6 +192,7 @@ def test_the_door_reads_the_project_it_is_told(
     churn_cli.show_churn(None, "acme-ai", "7d", 14.0, as_json=True, clock=lambda: MIDNIGHT + 5 * HOUR + 600)
     told = json.loads(capsys.readouterr().out)
     assert told["days"] == [{"day": "2024-10-04", "hours": 5}]
+    assert told["clusters"] == ["us-central1/holdfast-example"]
     [row] = told["groups"]
     assert (row["pool"], row["per_hour"]) == ("spot-l4", pytest.approx(0.1))
     assert row["low"] < 0.1 < row["high"]
@@ -196,6 +210,33 @@ def test_the_door_reads_the_project_it_is_told(
 def test_a_question_that_makes_no_sense_is_bad_input(events: Path | None, project: str, since: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         churn_cli.show_churn(events, project, since, 14.0, as_json=False)
+
+
+def test_clusters_are_never_added_up_in_silence(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = cloud.writer_of("holdfast-other")
+    for hours, node_hours, losses in ((1, 0, 0), (2, 40, 4)):
+        cloud.tell(hours, node_hours, losses)
+        cloud.tell(hours, 2 * node_hours, 0, writer=other)
+    monkeypatch.setattr("monitoring.cloud_read.cloud_reader", cloud.reader_of)
+
+    def told(cluster: str) -> tuple[float, str]:
+        churn_cli.show_churn(
+            None, "acme-ai", "7d", 14.0, as_json=True, cluster=cluster, history=str(tmp_path / "h"),
+            clock=lambda: MIDNIGHT + 5 * HOUR + 600,
+        )  # fmt: skip
+        printed = capsys.readouterr()
+        [row] = json.loads(printed.out)["groups"]
+        return row["per_hour"], printed.err
+
+    assert told("") == (
+        pytest.approx(4 / 120),
+        "added up: us-central1/holdfast-example, us-central1/holdfast-other; --cluster NAME tells one of them\n",
+    )
+    assert told("holdfast-example") == (pytest.approx(0.1), "")
+    assert told("holdfast-other") == (0, "")
+    assert told("")[0] == pytest.approx(4 / 120)  # the history of all is untouched by those of one
 
 
 def test_the_history_keeps_what_the_cloud_has_forgotten(

@@ -58,10 +58,12 @@ def test_the_report_prices_what_the_node_watcher_saw_and_shows_churn_and_waits(t
     assert "6 evictions" in report.answer
     told = report.as_json()
     assert told["money"]["prices"]["machine"] == "g2-standard-8"
-    assert [(row["pool"], row["count"]) for row in told["preemptions"]] == [("spot-l4", 1)]
-    assert [(row["accelerator"], row["n"], row["p50_seconds"]) for row in told["waits"]] == [("nvidia-l4", 1, 90.0)]
+    assert [(row["pool"], row["count"]) for row in told["capacity"][0]["preemptions"]] == [("spot-l4", 1)]
+    assert [(row["accelerator"], row["n"], row["p50_seconds"]) for row in told["capacity"][0]["waits"]] == [
+        ("nvidia-l4", 1, 90.0)
+    ]
     html = render(report)
-    assert all(f'id="{heading}"' in html for heading in ("money", "capacity", "saves"))
+    assert all(f'id="{heading}"' in html for heading in ("money", "capacity-1", "saves"))
     assert len(html.encode()) < 1_500_000
 
 

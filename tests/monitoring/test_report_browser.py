@@ -43,7 +43,7 @@ def test_the_page_can_be_photographed_whole(page: Page, tmp_path: Path, dark: bo
 
 
 def test_every_plot_is_drawn_and_named(page: Page) -> None:
-    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 6
+    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 7
     boxes = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
     assert all(width > 500 for width in boxes)
     assert page.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
@@ -72,7 +72,7 @@ def test_no_label_of_a_plot_is_cut_off_or_hides_another(page: Page) -> None:
 def test_keyboard_reaches_the_tables_and_opens_them(page: Page) -> None:
     page.look()
     summaries = page.evaluate("document.querySelectorAll('details > summary').length")
-    assert summaries == 4
+    assert summaries == 5
     opened = "[...document.querySelectorAll('details')].filter(d => d.open).length"
     for index in range(summaries):
         page.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")

@@ -1,0 +1,28 @@
+"""How long pods of jobs waited for their node, counted in bands by capacity and accelerator.
+
+Called by cluster.py; report/cloud.py reads the bands back. A counter for each band, so that any window has its own
+percentiles.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from monitoring.exporter.sample import Sample, sample
+
+# Lower ends, in seconds.
+WAIT_BANDS_S = (0, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400, 172_800, 604_800)
+
+
+@dataclass(slots=True)
+class Waits:
+    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+
+    def ended(self, capacity: str, accelerator: str, seconds: float) -> None:
+        band = WAIT_BANDS_S[max(0, bisect_right(WAIT_BANDS_S, seconds) - 1)]
+        self.counts[capacity, accelerator, str(band)] += 1
+
+    def samples(self) -> Iterable[Sample]:
+        for (capacity, accelerator, wait_s), count in self.counts.items():
+            yield sample("pod_waits_total", count, capacity=capacity, accelerator=accelerator, wait_s=wait_s)

@@ -1,0 +1,70 @@
+"""The goodput stack: what the time of all jobs went to, bucket by bucket. Called by model.py; pure.
+
+Guarantee: over all buckets each state adds up to what the ledgers say, to the microsecond.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from monitoring.ledger import Ledger
+from monitoring.spans import STATES, State
+
+MOST_BUCKETS = 60
+SECOND_US = 1_000_000
+LENGTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bucket:
+    begin_us: int
+    length_us: int
+    states_us: dict[State, int]
+
+    @property
+    def wall_us(self) -> int:
+        return sum(self.states_us.values())
+
+    @property
+    def goodput(self) -> float:
+        return self.states_us.get(State.PRODUCTIVE, 0) / self.wall_us
+
+    def as_json(self) -> dict[str, Any]:
+        states = {state.value: us / 1e6 for state, us in self.states_us.items()}
+        return {"begin": moment(self.begin_us, 1), "seconds": self.length_us / 1e6, "states_seconds": states}
+
+
+def buckets(ledgers: Sequence[Ledger]) -> tuple[Bucket, ...]:
+    """Of whole clock hours, days or seconds, so that two reports share their edges; empty ones are left out."""
+    spans = [span for found in ledgers for span in found.spans]
+    if not spans:
+        return ()
+    length = length_us(min(x.begin_us for x in ledgers), max(x.end_us for x in ledgers))
+    sums: dict[int, Counter[State]] = defaultdict(Counter)
+    for begin, end, state, _ in spans:
+        while begin < end:
+            number = begin // length
+            until = min(end, (number + 1) * length)
+            sums[number][state] += until - begin
+            begin = until
+    return tuple(
+        Bucket(begin_us=number * length, length_us=length, states_us={s: told[s] for s in STATES if told[s]})
+        for number, told in sorted(sums.items())
+    )
+
+
+def length_us(begin_us: int, end_us: int) -> int:
+    """The shortest length that needs no more than MOST_BUCKETS."""
+    for length_s in LENGTHS_S:
+        length = length_s * SECOND_US
+        if (end_us - 1) // length - begin_us // length < MOST_BUCKETS:
+            return length
+    return LENGTHS_S[-1] * SECOND_US
+
+
+def moment(t_us: int, length_s: int) -> str:
+    """As precise as the bucket needs."""
+    form = "%Y-%m-%dT%H:%M:%SZ" if length_s < 60 else "%Y-%m-%dT%H:%MZ"
+    return f"{datetime.fromtimestamp(t_us // SECOND_US, UTC):{form}}"
