@@ -68,6 +68,11 @@ def bucket(project_id: str, prefix: str, env: str, purpose: str) -> str:
     return checked(f"{project_id}-{prefix}-{env}-{purpose}", limit=MAX_BUCKET_NAME, what="bucket name")
 
 
+def events_view(project_id: str, cluster_name: str) -> str:
+    """The log view through which the exporter reads the event lines of pods; made by the foundation stack."""
+    return f"projects/{project_id}/locations/global/buckets/_Default/views/{cluster_name}-events"
+
+
 def service_account(prefix: str, env: str, role: str) -> str:
     return checked(f"{prefix}-{env}-{role}", limit=MAX_SERVICE_ACCOUNT_ID, what=f"service account id of {role}")
 

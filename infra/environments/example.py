@@ -84,6 +84,6 @@ ENVIRONMENT = Environment(
     storage=Storage(allow_destroy=True),
     queue=Queue(),
     database=Database(deletion_protection=False),
-    alerts=Alerts(emails=("oncall@example.org",)),
+    alerts=Alerts(emails=("oncall@example.org",), readers=("group:ml-platform@example.org",)),
     allow_drills=True,
 )

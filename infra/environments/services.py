@@ -220,6 +220,8 @@ class Alerts:
     emails: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
     """Existing channels: projects/P/notificationChannels/N."""
+    readers: tuple[str, ...] = ()
+    """Who runs `monitoring report --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
     runbook_base_url: str = ""
     """Where monitoring/runbook.md can be read; empty: the address of this checkout's git remote."""
     on_demand_pending_s: int = 600
@@ -241,6 +243,10 @@ class Alerts:
         for channel in self.channels:
             pattern = r"projects/[^/]+/notificationChannels/\d+"
             matches("alerts.channels", channel, pattern, "projects/P/notificationChannels/N", "write the full name")
+        for reader in self.readers:
+            form, allowed = r"(group|user|serviceAccount):[^@\s]+@[^@\s]+\.[^@\s]+", "group:ml-platform@example.org"
+            matches("alerts.readers", reader, form, allowed, "name the kind before the address")
+        unique("alerts.readers", self.readers)
         if self.runbook_base_url:
             matches("alerts.runbook_base_url", self.runbook_base_url, r"https://\S+", "https://...", "correct it")
         for field in ("on_demand_pending_s", "spot_pending_s", "flex_pending_s", "checkpoint_age_s", "batch_oldest_s"):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from infra.rules.model import Broken, Facts, Found, rule
-from infra.specs.identities import PROJECT_ROLES
+from infra.specs.identities import PROJECT_ROLES, READER_ROLE
 
 # Cloud SQL has no grants on an instance, so these stand on the project, behind a condition that names the instance.
 CONDITIONAL_PROJECT_ROLES = ("roles/cloudsql.client", "roles/cloudsql.instanceUser")
@@ -21,11 +21,12 @@ def _grants(facts: Facts) -> list[Found]:
     source="Cloud Storage documentation on IAM roles",
 )
 def project_roles(facts: Facts) -> Iterator[Broken]:
-    """Only nodes and metric writers have roles on the project; Cloud SQL behind a condition."""
+    """Only nodes, metric writers and the report's readers have roles on the project; Cloud SQL behind a condition."""
     for grant in facts.of("google_project_iam_member", "google_project_iam_binding"):
         role = grant.get("role")
         conditional = role in CONDITIONAL_PROJECT_ROLES and bool(grant.get("condition.expression"))
-        if role not in PROJECT_ROLES.values() and not conditional:
+        reads = role == READER_ROLE and grant.get("member") in facts.environment.alerts.readers
+        if role not in PROJECT_ROLES.values() and not conditional and not reads:
             yield grant.broken("role", ", ".join(PROJECT_ROLES.values()), "grant it on the object instead")
 
 

@@ -1,5 +1,7 @@
 """One Google service account per role, and only the roles each needs, on the object that is the target."""
 
+import re
+
 from infra.contract import names
 from infra.environments.schema import Environment
 from infra.specs.network import api
@@ -11,6 +13,8 @@ PROJECT_ROLES = {
     "nodes": "roles/container.defaultNodeServiceAccount",
     "exporter": "roles/monitoring.metricWriter",
 }
+# Of people who run the report; metrics too belong to no resource.
+READER_ROLE = "roles/monitoring.viewer"
 # role -> purpose of the bucket -> what it may do there
 BUCKET_ROLES = {
     "trainer": {"checkpoints": "roles/storage.objectUser", "data": "roles/storage.objectViewer"},
@@ -53,7 +57,51 @@ def resources(environment: Environment) -> list[Resource]:
         )
         for role, granted in PROJECT_ROLES.items()
     ]
-    return accounts + grants
+    return [*accounts, *grants, *_readers(environment), *_event_lines(environment)]
+
+
+def _readers(environment: Environment) -> list[Resource]:
+    return [
+        Resource(
+            kind="google_project_iam_member",
+            # From the name, not its place in the list: a reader that is added must not move the others.
+            id=f"reader-{re.sub(r'[^a-z0-9]+', '-', reader.lower())}",
+            arguments={"project": environment.project, "role": READER_ROLE, "member": reader},
+        )
+        for reader in environment.alerts.readers
+    ]
+
+
+def _event_lines(environment: Environment) -> list[Resource]:
+    """The exporter reads what containers print, and no other log of the project."""
+    bucket, _, name = names.events_view(environment.project, environment.cluster_name).rpartition("/views/")
+    view = Resource(
+        kind="google_logging_log_view",
+        id="events",
+        arguments={
+            "name": name,
+            "bucket": bucket,
+            "description": "Event lines of jobs, for the exporter",
+            "filter": f'SOURCE("projects/{environment.project}") AND resource.type = "k8s_container" AND LOG_ID("stdout")',
+        },
+        after=api(environment, "logging"),
+    )
+    return [
+        view,
+        Resource(
+            kind="google_logging_log_view_iam_member",
+            id="events",
+            arguments={
+                "parent": f"projects/{environment.project}",
+                "location": "global",
+                "bucket": "_Default",
+                "name": name,
+                "role": "roles/logging.viewAccessor",
+                "member": f"serviceAccount:{environment.service_account_email('exporter')}",
+            },
+            after=(account("exporter"), view.address),
+        ),
+    ]
 
 
 def workload_bindings(environment: Environment) -> list[Resource]:
