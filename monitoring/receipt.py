@@ -1,6 +1,6 @@
 """The receipt of a job: what was paid, what evictions wasted of it, what on-demand would have cost.
 
-Called by `python -m monitoring receipt`. The line goes to the log, the JSON to whoever adds it up, the annotation
+Called by the exporter when a job ends, and by `python -m monitoring receipt`. The line goes to the log, the JSON to whoever adds it up, the annotation
 onto the JobSet or Job. Prices are given, never guessed.
 """
 
@@ -54,12 +54,15 @@ HTTP_NOT_FOUND = 404
 
 
 def annotate(made: Receipt, namespace: str, kubeconfig: str) -> str:
-    """Leaves the receipt on the JobSet of that name, or on the Job; returns which."""
-    from kubernetes.client.exceptions import ApiException
-
     from monitoring.exporter.main import connect
 
-    api = connect(kubeconfig)
+    return leave(made, namespace, connect(kubeconfig))
+
+
+def leave(made: Receipt, namespace: str, api: Any) -> str:
+    """Writes the receipt onto the JobSet of that name, or onto the Job; returns which."""
+    from kubernetes.client.exceptions import ApiException
+
     body = {"metadata": {"annotations": {ANNOTATION: json.dumps(made.as_json())}}}
     for place in (JOBSET, JOB):
         path = place.format(namespace, made.job)

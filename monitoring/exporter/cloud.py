@@ -99,6 +99,11 @@ class CloudWriter:
         self._value[one.series] = one.value
         return self._began_s[one.series]
 
+    def begin_anew(self) -> None:
+        """Another exporter has written these series meanwhile."""
+        self._began_s.clear()
+        self._value.clear()
+
     def _forget(self, alive: set[Series]) -> None:
         for held in (self._last_s, self._began_s, self._value):
             for key in held.keys() - alive:

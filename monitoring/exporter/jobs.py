@@ -1,19 +1,19 @@
 """What the jobs are like, from their event lines.
 
-Called by main.py. Pure but for reading files onward from where the last pass stopped. Guarantee: a job keeps its
-newest events only (KEEP_EVENTS), and a job silent for FORGET_S is dropped, so memory stays flat.
+Called by main.py. Pure but for asking its source. Guarantee: a job keeps its newest events only (KEEP_EVENTS), and a
+job silent for FORGET_S is dropped, so memory stays flat.
 """
 
 import statistics
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from infra.contract.telemetry import KIND_TRAINING
 from monitoring.events import Event, parse
 from monitoring.exporter.sample import Sample, sample
+from monitoring.exporter.sources import Source
 from monitoring.ledger import KINDS, ledger
 
 KEEP_EVENTS = 20_000
@@ -36,7 +36,8 @@ class Job:
     newest_s: float = 0.0
     complete: bool = False
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event, *, counts: bool) -> None:
+        """`counts`: it is new, and not told by an exporter before this one."""
         t = event.t_us / 1e6
         self.began_s, self.newest_s = self.began_s or t, max(self.newest_s, t)
         self.events.append(event)
@@ -48,14 +49,14 @@ class Job:
                 self.commits.append(t)
                 self.crashes = 0
             case "restore":
-                self.skipped += len(said.get("skipped") or ())
+                self.skipped += counts * len(said.get("skipped") or ())
             case "exit":
                 self.complete = said.get("code") == EXIT_COMPLETE
                 self.crashes += said.get("code") not in NO_CRASH
             case "dead_lettered":
-                self.dead += 1
+                self.dead += counts
             case "item_failed":
-                self.failures[str(said.get("error_class", "unknown"))] += 1
+                self.failures[str(said.get("error_class", "unknown"))] += counts
             case _:
                 pass
 
@@ -80,26 +81,20 @@ class Job:
 
 @dataclass(slots=True)
 class Jobs:
-    folder: Path
+    source: Source
+    since_s: float = 0.0
+    """Counters count from here on, or each restart would tell again what is long told."""
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
-    offsets: dict[Path, int] = field(default_factory=dict[Path, int])
     problems: Counter[str] = field(default_factory=Counter[str])
 
     def read(self) -> None:
-        """Whatever was appended since the last call; half a line waits for its other half."""
-        for path in sorted(self.folder.rglob("*.jsonl")):
-            with path.open("rb") as handle:
-                if self.offsets.get(path, 0) > path.stat().st_size:
-                    self.offsets[path] = 0  # replaced by a shorter file
-                handle.seek(self.offsets.get(path, 0))
-                text = handle.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self.offsets[path] = self.offsets.get(path, 0) + len(whole)
-            reading = parse(whole.splitlines())
+        for lines in self.source.news():
+            reading = parse(lines)
             self.problems += reading.problems
             for event in reading.events:
                 if event.kind in KINDS:
-                    self.jobs.setdefault(event.job, Job(event.kind)).take(event)
+                    counts = event.t_us >= self.since_s * 1e6
+                    self.jobs.setdefault(event.job, Job(event.kind)).take(event, counts=counts)
 
     def samples(self, now_s: float) -> Iterable[Sample]:
         for name in [name for name, job in self.jobs.items() if now_s - job.newest_s > FORGET_S]:

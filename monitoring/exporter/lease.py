@@ -25,6 +25,10 @@ class Lease:
     me: str = f"{socket.gethostname()}-{os.getpid()}"
     holds_s: int = 30
     clock: Callable[[], float] = time.time
+    heard: bool = False
+    """At the last look another exporter had renewed since the look before."""
+    _mine_until_s: float = 0.0
+    _renewed: Any = None
 
     def held(self) -> bool:
         """Take, renew or respect the lease; whether it is mine now."""
@@ -36,8 +40,15 @@ class Lease:
             return self._write(None)
         holder = found.spec.holder_identity
         if holder not in (None, "", self.me) and not self._expired(found.spec):
+            self.heard, self._renewed = found.spec.renew_time != self._renewed, found.spec.renew_time
+            self._mine_until_s = 0.0
             return False
         return self._write(found)
+
+    @property
+    def not_lost(self) -> bool:
+        """It was mine, and nobody can have taken it yet."""
+        return self.clock() < self._mine_until_s
 
     def release(self) -> None:
         """So that the next one need not wait for the end of the term."""
@@ -65,4 +76,5 @@ class Lease:
             if error.status == CONFLICT:
                 return False  # somebody was faster
             raise
+        self._mine_until_s = self.clock() + self.holds_s
         return True

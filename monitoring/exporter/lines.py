@@ -8,13 +8,11 @@ import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from infra.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
-
-if TYPE_CHECKING:
-    from monitoring.exporter.cluster import Node, Pod
+from monitoring.exporter.objects import Node, Pod
 
 Line = dict[str, Any]
 KIND_NODE = "node"
@@ -25,19 +23,19 @@ PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
 EXPIRY_S = 900.0
 
 
-def node_up(name: str, node: "Node", t: float) -> Line:
+def node_up(name: str, node: Node, t: float) -> Line:
     """`seconds`: its age, as it may have come before anybody watched."""
     return _of_node("node_up", name, node, t) | {"seconds": _age(node, t)}
 
 
-def node_down(name: str, node: "Node") -> Line:
+def node_down(name: str, node: Node) -> Line:
     t = node.gone_s
     expired = node.ends_s and t >= node.ends_s - EXPIRY_S
     reason = EXPIRED if expired else PREEMPTED if node.taken else DELETED
     return _of_node("node_down", name, node, t) | {"reason": reason, "seconds": _age(node, t)}
 
 
-def scheduled(name: str, pod: "Pod", node: "Node | None", t: float, waited_s: float) -> Line | None:
+def scheduled(name: str, pod: Pod, node: Node | None, t: float, waited_s: float) -> Line | None:
     """None for pods that belong to no job of ours."""
     kind = KIND_OF.get(pod.namespace)
     if not (kind and pod.job):
@@ -61,7 +59,7 @@ def append(target: Path | None, told: Iterable[Line]) -> None:
         handle.write(text)
 
 
-def _of_node(word: str, name: str, node: "Node", t: float) -> Line:
+def _of_node(word: str, name: str, node: Node, t: float) -> Line:
     where = {"node": name, "pool": node.pool, "zone": node.zone}
     return (
         _line(word, t, "", KIND_NODE, WATCHER) | where | {"machine_type": node.machine_type, "capacity": node.capacity}
@@ -72,5 +70,5 @@ def _line(word: str, t: float, job: str, kind: str, process: str) -> Line:
     return {"v": EVENT_VERSION, "t": round(t, 6), "event": word, "job": job, "kind": kind, "process": process}
 
 
-def _age(node: "Node", t: float) -> float:
+def _age(node: Node, t: float) -> float:
     return round(max(0.0, t - node.born_s), 3) if node.born_s else 0.0

@@ -3,13 +3,13 @@
 Called by `python -m monitoring export`.
 """
 
-import itertools
 import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kubernetes import client, config
@@ -21,13 +21,20 @@ from monitoring.exporter import lines
 from monitoring.exporter.backlog import ENV_DATABASE, Backlog
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.cluster import Cluster
+from monitoring.exporter.ends import Ended
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.lease import Lease
+from monitoring.exporter.logs import CloudLogs
 from monitoring.exporter.prometheus import Newest
+from monitoring.exporter.receipts import Receipts, leaver
 from monitoring.exporter.sample import Sample, sample
-from monitoring.exporter.watch import KINDS, Watcher
+from monitoring.exporter.seats import Seat
+from monitoring.exporter.sources import Folder, Source
+from monitoring.exporter.watch import ENDING, KINDS, Watcher
 
 LOG = logging.getLogger(__name__)
+# What happened so long before the start may not have been told by the exporter before.
+HANDOVER_S = 120.0
 
 
 class Exporter:
@@ -54,13 +61,31 @@ class Exporter:
         if self._backlog:
             found += self._backlog.samples(now)
         found.append(sample("exporter_heartbeat_seconds", now))
-        self.newest.show(found)
         return found
 
     def lines(self) -> list[lines.Line]:
         """What the watches told since the last pass."""
         with self._lock:
             return self.cluster.lines(self._clock())
+
+    def ended(self) -> list[tuple[Ended, Seat | None]]:
+        with self._lock:
+            return self.cluster.ended(self._clock())
+
+    def begin_anew(self) -> None:
+        with self._lock:
+            self.cluster.begin_anew()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ways:
+    """Where a pass goes. None: not there."""
+
+    lease: Lease | None = None
+    writer: CloudWriter | None = None
+    told: Path | None = None
+    """File of the lines; None: standard output."""
+    receipts: Receipts | None = None
 
 
 def serve(
@@ -76,51 +101,67 @@ def serve(
     if project and not (location and cluster_name):
         raise InputError("cloud metrics need a place", got="--project alone", allowed="--project, --location, --cluster", fix="add both")  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    api = connect(kubeconfig)
-    stop = threading.Event()
+    api, stop = connect(kubeconfig), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    cluster, lock = Cluster(), threading.Lock()
-    watchers = [Watcher(kind, api, cluster, lock) for kind in KINDS]
-    for watcher in watchers:
-        watcher.start()
     backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
-    if backlog:
-        backlog.start()
-    exporter = Exporter(cluster, lock, Jobs(events) if events else None, time.time, backlog)
+    logs = cloud_logs(project, cluster_name) if project and not events else None
+    source: Source | None = Folder(events) if events else logs
+    receipts = Receipts(source, leaver(api)) if source else None
+    cluster, lock = Cluster(), threading.Lock()
+    watchers = [Watcher(kind, api, cluster, lock) for kind in (*KINDS, *(ENDING if receipts else ()))]
+    threads = [*watchers, *(t for t in (backlog, logs, receipts) if t)]
+    for thread in threads:
+        thread.start()
+    jobs = Jobs(source, time.time() - HANDOVER_S) if source else None
+    exporter = Exporter(cluster, lock, jobs, time.time, backlog)
     exporter.newest.serve(port)
-    lease = Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING) if project else None
-    writer = cloud_writer(project, location, cluster_name) if project else None
-    run(exporter, watchers, lease, writer, told, stop, every_s)
-    if backlog:
-        backlog.close()
+    ways = Ways(
+        # With a kubeconfig and no project it is somebody's own look at a cluster.
+        lease=Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING) if project or not kubeconfig else None,
+        writer=cloud_writer(project, location, cluster_name) if project else None,
+        told=told,
+        receipts=receipts,
+    )
+    run(exporter, watchers, ways, stop, every_s)
+    for thread in threads:
+        thread.close()
 
 
-def run(
-    exporter: Exporter,
-    watchers: Sequence[Watcher],
-    lease: Lease | None,
-    writer: CloudWriter | None,
-    told: Path | None,
-    stop: threading.Event,
-    every_s: float,
-) -> None:
+def run(exporter: Exporter, watchers: Sequence[Watcher], ways: Ways, stop: threading.Event, every_s: float) -> None:
     # A pass before the first lists would say that nothing is pending and no node exists.
     while not all(w.ready.is_set() for w in watchers) and not stop.wait(0.1):
         pass
-    for _ in itertools.count():
-        if stop.is_set():
-            break
-        samples, happened = exporter.gather(), exporter.lines()
-        if lease is None or _mine(lease):
-            lines.append(told, happened)
-            if writer:
-                writer.write(samples)
+    while not stop.is_set():
+        one_pass(exporter, ways)
         stop.wait(every_s)
-    for watcher in watchers:
-        watcher.close()
-    if lease and _mine(lease):
-        lease.release()
+    if ways.lease and _mine(ways.lease):
+        ways.lease.release()
+
+
+def one_pass(exporter: Exporter, ways: Ways) -> None:
+    samples, lease = exporter.gather(), ways.lease
+    if lease is None or _mine(lease):
+        exporter.newest.show(samples)
+        lines.append(ways.told, exporter.lines())
+        if ways.writer:
+            ways.writer.write(samples)
+        if ways.receipts:
+            for ended, seat in exporter.ended():
+                ways.receipts.order(ended, seat)
+    elif lease.not_lost:
+        exporter.newest.show(samples)
+    else:
+        stand_by(exporter, ways, lease)
+
+
+def stand_by(exporter: Exporter, ways: Ways, lease: Lease) -> None:
+    """Two that serve would count everything twice. What was counted up to the other's last sign of life is told."""
+    exporter.newest.show(())
+    if lease.heard:
+        exporter.begin_anew()
+        if ways.writer:
+            ways.writer.begin_anew()
 
 
 def _mine(lease: Lease) -> bool:
@@ -146,3 +187,15 @@ def cloud_writer(project: str, location: str, cluster_name: str) -> CloudWriter:
     from google.cloud import monitoring_v3
 
     return CloudWriter(monitoring_v3.MetricServiceClient(), project, location, cluster_name)
+
+
+def cloud_logs(project: str, cluster_name: str) -> CloudLogs:
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import AuthorizedSession
+
+    try:
+        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/logging.read"])
+    except GoogleAuthError as error:
+        raise Unjudged(f"no credentials for Cloud Logging: {error}") from error
+    return CloudLogs(AuthorizedSession(credentials), project, cluster_name)

@@ -7,13 +7,10 @@ it is taken or gone, so both counters tell of the same time.
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from monitoring.churn import AGE_BANDS_H
+from monitoring.exporter.objects import Node
 from monitoring.exporter.sample import Sample, sample
-
-if TYPE_CHECKING:
-    from monitoring.exporter.cluster import Node
 
 Key = tuple[str, str, str, str]
 
@@ -25,22 +22,26 @@ class Risk:
     _until_s: dict[str, float] = field(default_factory=dict[str, float])
     """Node -> up to when its time is counted."""
 
-    def lived(self, name: str, node: "Node", now_s: float) -> None:
+    def lived(self, name: str, node: Node, now_s: float) -> None:
         since_s = self._until_s.setdefault(name, now_s)
         if now_s > since_s:  # a clock that stepped back counts nothing twice
             key = _key(node, now_s)
             self.seconds[key] = self.seconds.get(key, 0.0) + now_s - since_s
             self._until_s[name] = now_s
 
-    def left(self, name: str, node: "Node", now_s: float) -> None:
+    def left(self, name: str, node: Node, now_s: float) -> None:
         if name in self._until_s:
             self.lived(name, node, now_s)
             del self._until_s[name]
 
-    def lost(self, name: str, node: "Node", now_s: float) -> None:
+    def lost(self, name: str, node: Node, now_s: float) -> None:
         self.left(name, node, now_s)
         key = _key(node, now_s)
         self.losses[key] = self.losses.get(key, 0) + 1
+
+    def begin_anew(self) -> None:
+        self.seconds.clear()
+        self.losses.clear()
 
     def samples(self) -> Iterable[Sample]:
         """Both counters for every key: a loss that is not told must be a zero, not an absence."""
@@ -51,6 +52,6 @@ class Risk:
             yield sample("spot_node_losses_total", self.losses.get(key, 0), **labels)
 
 
-def _key(node: "Node", now_s: float) -> Key:
+def _key(node: Node, now_s: float) -> Key:
     age_h = max(0.0, now_s - node.born_s) / 3600 if node.born_s else 0.0
     return node.pool, node.machine_type, node.zone, f"{AGE_BANDS_H[bisect_right(AGE_BANDS_H, age_h) - 1]:g}"

@@ -9,19 +9,28 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import urllib3
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from monitoring.exporter import ends
 from monitoring.exporter.cluster import Cluster
 
 LOG = logging.getLogger(__name__)
 WATCH_S = 300
 PAGE = 1_000
 HTTP_OK = 200
+NOT_THERE = (403, 404)
+LOOK_AGAIN_S = 300.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+
+
+class _NotThere(Exception):
+    """An optional kind that the cluster does not know or show."""
+
 
 Change = Callable[[str, Mapping[str, Any]], None]
 
@@ -33,6 +42,8 @@ class Kind:
     """Attribute of Cluster."""
     apply: Callable[[Cluster], Change]
     key: Callable[[Mapping[str, Any]], Any]
+    optional: bool = False
+    """Nothing waits for it: a cluster may not know this kind, or not show it."""
 
 
 KINDS = (
@@ -43,6 +54,23 @@ KINDS = (
         "budgets",
         lambda c: c.budget,
         lambda o: (o["metadata"]["namespace"], o["metadata"]["name"]),
+    ),
+)
+
+
+def _uid(found: Mapping[str, Any]) -> Any:
+    return found["metadata"]["uid"]
+
+
+# Watched only by whoever makes receipts.
+ENDING = (
+    Kind("/apis/batch/v1/jobs", "jobs", lambda c: partial(ends.take, c.jobs), _uid, optional=True),
+    Kind(
+        "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+        "jobsets",
+        lambda c: partial(ends.take, c.jobsets),
+        _uid,
+        optional=True,
     ),
 )
 
@@ -70,6 +98,10 @@ class Watcher(threading.Thread):
                 self.ready.set()
                 pause = FIRST_PAUSE_S
                 self._watch(version)
+            except _NotThere as error:
+                LOG.warning("%s: %s; looking again in %.0f s", self.kind.held, error, LOOK_AGAIN_S)
+                self.ready.set()
+                self.stop.wait(LOOK_AGAIN_S)
             except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
                 # ValueError: a line cut by the server's end.
                 LOG.warning("%s: %s; listing again in %.1f s", self.kind.held, _short(error), pause)
@@ -118,6 +150,8 @@ class Watcher(threading.Thread):
             auth_settings=["BearerToken"],
         )
         answer: Any = self._api.call_api(*request, _request_timeout=timeout)
+        if answer.status in NOT_THERE and self.kind.optional:
+            raise _NotThere(answer.reason)
         if answer.status != HTTP_OK:
             raise ApiException(status=answer.status, reason=answer.reason)
         return answer.response

@@ -12,13 +12,19 @@ from pytest_kubernetes.providers.base import AClusterManager
 
 from infra.contract.errors import InputError
 from infra.contract.pools import Pool
+from monitoring.exporter import ends
 from monitoring.exporter.cluster import Cluster
+from monitoring.exporter.ends import SETTLE_END_S
 from monitoring.exporter.lease import Lease
-from monitoring.exporter.watch import KINDS, Watcher
+from monitoring.exporter.receipts import Order, leaver, make
+from monitoring.exporter.seats import Seat
+from monitoring.exporter.sources import Folder
+from monitoring.exporter.watch import ENDING, KINDS, Watcher
 from monitoring.receipt import ANNOTATION, show
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.monitoring import sample
+from tests.monitoring.sample import EPOCH
 
 
 @pytest.fixture
@@ -31,7 +37,7 @@ def client_api(cluster: AClusterManager) -> Iterator[client.ApiClient]:
 @pytest.fixture
 def watched(client_api: client.ApiClient) -> Iterator[Cluster]:
     found, lock = Cluster(), threading.Lock()
-    watchers = [Watcher(kind, client_api, found, lock) for kind in KINDS]
+    watchers = [Watcher(kind, client_api, found, lock) for kind in (*KINDS, *ENDING)]
     for watcher in watchers:
         watcher.start()
     until("the first lists are read", lambda: all(w.ready.is_set() for w in watchers) or None)
@@ -81,6 +87,32 @@ def test_a_receipt_is_left_on_the_job_it_is_for(
     assert (left["schema"], left["job"], left["evictions"]) == ("holdfast.receipt/1", "run", 1)
     with pytest.raises(InputError, match="no object for the receipt"):
         show(tmp_path, "run", 0.34, 0.85, as_json=True, namespace="elsewhere", kubeconfig=str(cluster.kubeconfig))
+
+
+def test_a_job_that_ended_waits_for_its_receipt_until_somebody_left_it(
+    world: World,
+    watched: Cluster,
+    client_api: client.ApiClient,
+    spot: Pool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ends, "NAMESPACES", frozenset({world.name}))
+    world.add_nodes(spot, 1)
+    world.create_job("run", world.job_spec(spot, 1))
+    world.wait_running(1)
+    assert not watched.jobs
+    world.release()
+    world.wait_condition("run")
+    waiting = until("the end is seen", lambda: next((e for e in watched.jobs.values() if e.name == "run"), None), 60)
+    sample.write(
+        tmp_path / "a.jsonl", [row | {"t": row["t"] - EPOCH + waiting.began_s} for row in sample.training("run")]
+    )
+    seat = Seat(node_s={("g2-standard-8", "us-central1", "spot"): 9.0}, pod_s=9.0, on_s=9.0)
+    made = make(Order(waiting, seat), Folder(tmp_path))
+    assert leaver(client_api)(made, world.name).endswith("/jobs/run")
+    until("the annotation is seen", lambda: waiting not in watched.jobs.values() or None, 60)
+    assert watched.ended(waiting.ended_s + SETTLE_END_S) == []
 
 
 def test_one_of_two_exporters_writes_until_it_lets_go(world: World, client_api: client.ApiClient) -> None:

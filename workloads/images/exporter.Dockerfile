@@ -13,6 +13,8 @@ COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY infra/__init__.py infra/
 COPY infra/contract infra/contract
+# Prices of receipts.
+COPY infra/placement infra/placement
 COPY monitoring monitoring
 # Byte-compiled here, because the root file system is read-only at run time.
 RUN /opt/venv/bin/python -m compileall -q infra monitoring

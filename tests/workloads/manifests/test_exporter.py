@@ -5,7 +5,7 @@ from urllib.parse import quote
 import pytest
 
 from infra.environments import load, names
-from monitoring.exporter import lease, watch
+from monitoring.exporter import ends, lease, watch
 from monitoring.exporter.backlog import ENV_DATABASE
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 
@@ -36,17 +36,44 @@ def grants(rule: Body) -> set[tuple[str, str, str, str]]:
 
 @pytest.mark.parametrize("env", names())
 def test_it_may_hold_its_lease_and_no_other(env: str) -> None:
-    leases = {(name, verb) for group, resource, name, verb in granted(env) if resource == "leases"}
+    leases = {(name, verb) for _, resource, name, verb in granted(env) if resource == "leases"}
     assert leases == {("", "create"), (lease.NAME, "get"), (lease.NAME, "update")}
 
 
 @pytest.mark.parametrize("env", names())
-def test_it_may_watch_what_it_watches_and_changes_nothing(env: str) -> None:
+def test_it_may_watch_what_it_watches_and_change_nothing_but_ended_jobs(env: str) -> None:
     wanted = set()
-    for kind in watch.KINDS:
+    for kind in (*watch.KINDS, *watch.ENDING):
         group = kind.path.split("/")[2] if kind.path.startswith("/apis/") else ""
         wanted |= {(group, kind.path.rsplit("/", 1)[-1], "", verb) for verb in ("list", "watch")}
-    assert {grant for grant in granted(env) if grant[1] != "leases"} == wanted
+    receipts = {("batch", "jobs", "", "patch"), ("jobset.x-k8s.io", "jobsets", "", "patch")}
+    assert {grant for grant in granted(env) if grant[1] != "leases"} == wanted | receipts
+
+
+@pytest.mark.parametrize("env", names())
+def test_it_may_write_receipts_only_where_jobs_of_ours_run(env: str) -> None:
+    roles = [
+        body for body in bodies(env) if body["kind"] in ("Role", "ClusterRole") and "exporter" in bound_to(env, body)
+    ]
+    patching = {
+        role["metadata"].get("namespace", "every namespace")
+        for role in roles
+        if any("patch" in rule["verbs"] for rule in role["rules"])
+    }
+    assert patching == ends.NAMESPACES
+
+
+def bound_to(env: str, role: Body) -> set[str]:
+    """Accounts of the monitoring namespace that a binding gives this role."""
+    where = role["metadata"].get("namespace")
+    return {
+        subject["name"]
+        for binding in bodies(env)
+        if binding["kind"] == f"{role['kind']}Binding" and binding["metadata"].get("namespace") == where
+        if binding["roleRef"]["name"] == role["metadata"]["name"]
+        for subject in binding["subjects"]
+        if subject["namespace"] == NAMESPACE
+    }
 
 
 @pytest.mark.parametrize("env", names())

@@ -32,13 +32,20 @@ def holding(lease: str, *, account: str, namespace: str) -> Iterator[Body]:
         client.V1PolicyRule(api_groups=groups, resources=resources, verbs=["create"]),
         client.V1PolicyRule(api_groups=groups, resources=resources, resource_names=[lease], verbs=["get", "update"]),
     ]
-    role = client.V1Role(api_version=f"{API}/v1", kind="Role", metadata=meta(lease, namespace), rules=rules)
+    yield from within(lease, rules, namespace, account=account, account_namespace=namespace)
+
+
+def within(
+    name: str, rules: list[client.V1PolicyRule], namespace: str, *, account: str, account_namespace: str
+) -> Iterator[Body]:
+    """A Role of one namespace, for one ServiceAccount of the same or another."""
+    role = client.V1Role(api_version=f"{API}/v1", kind="Role", metadata=meta(name, namespace), rules=rules)
     binding = client.V1RoleBinding(
         api_version=f"{API}/v1",
         kind="RoleBinding",
-        metadata=meta(lease, namespace),
-        role_ref=client.V1RoleRef(api_group=API, kind="Role", name=lease),
-        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=account, namespace=namespace)],
+        metadata=meta(name, namespace),
+        role_ref=client.V1RoleRef(api_group=API, kind="Role", name=name),
+        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=account, namespace=account_namespace)],
     )
     yield plain(role)
     yield plain(binding)

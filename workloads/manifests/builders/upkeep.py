@@ -8,10 +8,11 @@ from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from workloads.manifests.builders import data, database
 from workloads.manifests.builders.pods import Size, Work, template
-from workloads.manifests.builders.rights import holding, reading
+from workloads.manifests.builders.rights import holding, reading, within
 from workloads.manifests.builders.site import Body, Site, meta, plain
 from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
 
+JOBS = (("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
 RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
 
 
@@ -64,10 +65,21 @@ def _watching_rights() -> Iterator[Body]:
     rules = [
         client.V1PolicyRule(api_groups=[""], resources=["pods", "nodes"], verbs=watching),
         client.V1PolicyRule(api_groups=["policy"], resources=["poddisruptionbudgets"], verbs=watching),
+        *(client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=watching) for group, kind in JOBS),
     ]
     yield from reading("holdfast-exporter", rules, account="exporter", namespace=NAMESPACE_MONITORING)
+    yield from _receipt_rights()
     # While one is replaced by the next, the holder alone writes to Cloud Monitoring.
     yield from holding("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
+
+
+def _receipt_rights() -> Iterator[Body]:
+    """When a job ends its receipt is written onto it, where jobs of ours run and nowhere else."""
+    rules = [client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=["patch"]) for group, kind in JOBS]
+    for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+        yield from within(
+            "holdfast-receipts", rules, namespace, account="exporter", account_namespace=NAMESPACE_MONITORING
+        )
 
 
 def verifier(site: Site) -> Body:

@@ -1,0 +1,147 @@
+"""Event lines from Cloud Logging, where the standard output of every pod goes on GKE.
+
+Called by main.py. Reads through one log view, so that the exporter sees containers' output and no other log. A thread
+of its own: a slow answer never delays a pass. Guarantee: a line is handed on once; one that comes up to LATE_S late
+is not missed; what could not be read is told in the log, and read the next time.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from infra.contract.errors import Unjudged
+from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING, events_view
+from infra.contract.telemetry import EVENT_VERSION
+from monitoring.events import Reading, parse
+from monitoring.exporter.sources import Lines, of
+
+LOG = logging.getLogger(__name__)
+URL = "https://logging.googleapis.com/v2/entries:list"
+EVERY_S, LATE_S, TIMEOUT_S = 15.0, 120.0, 30.0
+# 60 reads a minute are all that a project has.
+PAGE, PAGES_A_TURN, PAGES_A_JOB = 1000, 5, 100
+LOOK_BACK_S = 6 * 3600.0
+REMEMBERED = 50_000
+HTTP_OK = 200
+
+
+class Session(Protocol):
+    """Of google.auth or requests."""
+
+    def post(self, url: str, *, json: Mapping[str, Any], timeout: float) -> Any: ...
+
+
+class CloudLogs(threading.Thread):
+    def __init__(
+        self,
+        session: Session,
+        project: str,
+        cluster: str,
+        *,
+        url: str = URL,
+        clock: Callable[[], float] = time.time,
+        every_s: float = EVERY_S,
+    ) -> None:
+        super().__init__(name="event-lines", daemon=True)
+        self._session, self._url, self._clock, self._every_s = session, url, clock, every_s
+        self._view, self._cluster = events_view(project, cluster), cluster
+        self._closing, self._lock = threading.Event(), threading.Lock()
+        self._waiting: list[bytes] = []
+        self._newest = _moment(clock() - LOOK_BACK_S)
+        self._asked: dict[str, Any] = {}
+        """The query whose pages are not all read."""
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def news(self) -> Iterable[Lines]:
+        with self._lock:
+            told, self._waiting = self._waiting, []
+        yield told
+
+    def of_job(self, job: str, begin_s: float) -> Reading:
+        asked = self._query(_moment(begin_s - LATE_S), job)
+        lines: list[bytes] = []
+        for _ in range(PAGES_A_JOB):
+            page = self._page(asked)
+            lines += [line for _, line in _entries(page)]
+            if not (token := page.get("nextPageToken")):
+                return of(job, begin_s, parse(lines))
+            asked["pageToken"] = token
+        raise Unjudged(f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: read them with `monitoring receipt`")
+
+    def run(self) -> None:
+        while not self._closing.is_set():
+            self.turn()
+            self._closing.wait(self._every_s)
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def turn(self) -> None:
+        try:
+            for _ in range(PAGES_A_TURN):
+                if not self._read_page():
+                    return
+            LOG.warning("event lines: more than can be read at once; at %s", self._newest)
+        except Unjudged as error:
+            LOG.warning("event lines: %s", error)
+
+    def _read_page(self) -> bool:
+        """Whether there is another page now."""
+        if not self._asked:
+            since_s = datetime.fromisoformat(self._newest).timestamp() - LATE_S
+            self._asked = self._query(_moment(since_s))
+        page = self._page(self._asked)
+        fresh = [(entry, line) for entry, line in _entries(page) if entry["insertId"] not in self._seen]
+        for entry, _ in fresh:
+            self._seen[entry["insertId"]] = None
+            self._newest = max(self._newest, _seconds(entry["timestamp"]))
+        while len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        with self._lock:
+            self._waiting += [line for _, line in fresh]
+        token = page.get("nextPageToken")
+        self._asked = self._asked | {"pageToken": token} if token else {}
+        return bool(token)
+
+    def _query(self, since: str, job: str = "") -> dict[str, Any]:
+        wanted = [
+            'resource.type="k8s_container"',
+            f'resource.labels.cluster_name="{self._cluster}"',
+            f'resource.labels.namespace_name=("{NAMESPACE_TRAINING}" OR "{NAMESPACE_BATCH}")',
+            f"jsonPayload.v={EVENT_VERSION}",
+            "jsonPayload.event:*",
+            f'timestamp>="{since}"',
+        ]
+        # A name of Kubernetes has no quotes in it.
+        wanted += [f'jsonPayload.job="{job}"'] if job else []
+        asked = {"resourceNames": [self._view], "filter": " AND ".join(wanted)}
+        return asked | {"orderBy": "timestamp asc", "pageSize": PAGE}
+
+    def _page(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            answer = self._session.post(self._url, json=asked, timeout=TIMEOUT_S)
+            if answer.status_code == HTTP_OK:
+                return answer.json()
+        except Exception as error:  # google.auth, requests and urllib3 share no base but this
+            raise Unjudged(f"Cloud Logging did not answer: {type(error).__name__}") from error
+        needs = f"; {self._view} needs roles/logging.viewAccessor" if answer.status_code in (403, 404) else ""
+        raise Unjudged(f"Cloud Logging answered {answer.status_code}{needs}")
+
+
+def _entries(page: Mapping[str, Any]) -> Iterable[tuple[dict[str, Any], bytes]]:
+    for entry in page.get("entries", ()):
+        yield entry, json.dumps(entry["jsonPayload"], sort_keys=True).encode()
+
+
+def _moment(t: float) -> str:
+    return datetime.fromtimestamp(t, UTC).isoformat(timespec="seconds")
+
+
+def _seconds(text: str) -> str:
+    """Nanoseconds are more than a query needs, and than Python reads."""
+    return _moment(datetime.fromisoformat(text[:19] + "+00:00").timestamp())

@@ -1,0 +1,117 @@
+"""What the exporter keeps of a node and of a pod: the few fields below. Called by cluster.py; pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infra.contract import pools
+from monitoring.exporter.moment import seconds
+
+LABEL_JOB = "jobset.sigs.k8s.io/jobset-name"
+LABEL_PLAIN_JOB = "job-name"
+SYSTEM_NAMESPACES = ("kube-system", "gmp-system", "gke-managed-system")
+# Taints and reasons by which a node says that it is being taken away, not scaled down.
+TERMINATION_TAINTS = frozenset({"cloud.google.com/impending-node-termination"})
+SHUTDOWN_REASONS = ("node is shutting down",)
+SPOT = "spot"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    pool: str
+    zone: str
+    machine_type: str
+    capacity: str
+    born_s: float
+    ends_s: float
+    """Planned end; 0 without one."""
+    taken: bool
+    """It was told to shut down."""
+    gone_s: float = 0.0
+    """When it was deleted, until that is told; 0 before and after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    namespace: str
+    job: str
+    node: str
+    waits_since_s: float
+    """Unschedulable since; 0 if it is not."""
+    capacity: str
+    accelerator: str
+    system: bool
+
+
+def read_node(found: Mapping[str, Any]) -> Node:
+    meta = found["metadata"]
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    return Node(
+        pool=labels.get(pools.LABEL_NODEPOOL, ""),
+        zone=labels.get(pools.LABEL_ZONE, ""),
+        machine_type=labels.get("node.kubernetes.io/instance-type", ""),
+        capacity=_capacity(labels),
+        born_s=seconds(meta.get("creationTimestamp")),
+        ends_s=seconds(annotations.get(pools.ANNOTATION_TERMINATION)),
+        taken=is_taken(found),
+    )
+
+
+def is_taken(found: Mapping[str, Any]) -> bool:
+    taints = (found.get("spec") or {}).get("taints") or []
+    if any(taint.get("key") in TERMINATION_TAINTS for taint in taints):
+        return True
+    conditions = (found.get("status") or {}).get("conditions") or []
+    return any(
+        c.get("type") == "Ready"
+        and c.get("status") != "True"
+        and any(r in (c.get("message") or "") for r in SHUTDOWN_REASONS)
+        for c in conditions
+    )
+
+
+def ended_by_kubelet(pod: Mapping[str, Any]) -> bool:
+    """The kubelet ends pods for one reason that sets this: its node is shutting down."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(
+        c.get("type") == "DisruptionTarget" and c.get("status") == "True" and c.get("reason") == "TerminationByKubelet"
+        for c in conditions
+    )
+
+
+def _capacity(labels: Mapping[str, str]) -> str:
+    """Of a node's labels, or of a pod's selector."""
+    if labels.get(pools.LABEL_SPOT) == "true" or labels.get(pools.LABEL_PROVISIONING) == SPOT:
+        return SPOT
+    flex = labels.get(pools.LABEL_FLEX_START) == "true" or labels.get(pools.LABEL_PROVISIONING) == "flex-start"
+    return "flex-start" if flex else "on-demand"
+
+
+def read_pod(found: Mapping[str, Any]) -> Pod:
+    meta, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    labels, selector = meta.get("labels") or {}, spec.get("nodeSelector") or {}
+    owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
+    return Pod(
+        namespace=meta["namespace"],
+        job=labels.get(LABEL_JOB) or labels.get(LABEL_PLAIN_JOB, ""),
+        node=spec.get("nodeName") or "",
+        waits_since_s=_unschedulable_since(status),
+        capacity=_capacity(selector),
+        accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
+        # DaemonSets belong on every node, and static pods are the node's own.
+        system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
+    )
+
+
+def bound_s(found: Mapping[str, Any]) -> float:
+    for condition in (found.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            return seconds(condition.get("lastTransitionTime"))
+    return 0.0
+
+
+def _unschedulable_since(status: Mapping[str, Any]) -> float:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return seconds(condition.get("lastTransitionTime"))
+    return 0.0

@@ -1,0 +1,78 @@
+"""Cloud Logging's entries:list in this process, over HTTP: filter, order, pages, and answers that are told to fail."""
+
+import json
+import re
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+VIEW = "projects/acme-ai/locations/global/buckets/_Default/views/holdfast-example-events"
+FILTER = re.compile(
+    r'resource\.type="k8s_container" AND resource\.labels\.cluster_name="holdfast-example" AND '
+    r'resource\.labels\.namespace_name=\("training" OR "batch"\) AND jsonPayload\.v=1 AND jsonPayload\.event:\* AND '
+    r'timestamp>="([^"]+)"(?: AND jsonPayload\.job="([^"]+)")?'
+)
+
+
+@dataclass
+class LogServer:
+    page: int = 1000
+    entries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    faults: list[int] = field(default_factory=list[int])
+    """Statuses of the next answers, before it works again."""
+    asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    url: str = ""
+
+    def tell(self, rows: Iterable[dict[str, Any]]) -> None:
+        for row in rows:
+            when = datetime.fromtimestamp(row["t"], UTC).isoformat(timespec="microseconds").replace("+00:00", "123Z")
+            self.entries.append({"insertId": f"id-{len(self.entries)}", "timestamp": when, "jsonPayload": row})
+
+    def answer(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.asked.append(asked)
+        if self.faults:
+            return self.faults.pop(0), {}
+        matched = FILTER.fullmatch(asked["filter"])
+        if asked["resourceNames"] != [VIEW]:
+            return 403, {}
+        if not matched or asked["orderBy"] != "timestamp asc" or not 0 < asked["pageSize"] <= 1000:
+            return 400, {}
+        since, job = matched[1].replace("+00:00", ""), matched[2]
+        found = [e for e in self.entries if e["timestamp"] >= since and job in (None, e["jsonPayload"]["job"])]
+        found.sort(key=lambda entry: entry["timestamp"])
+        first = int(asked.get("pageToken", 0))
+        told: dict[str, Any] = {"entries": found[first : first + self.page]} if found[first:] else {}
+        if len(found) > first + self.page:
+            told["nextPageToken"] = str(first + self.page)
+        return 200, told
+
+
+@contextmanager
+def serving(server: LogServer) -> Generator[LogServer]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, told = server.answer(asked)
+            body = json.dumps(told).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    server.url = f"http://127.0.0.1:{http.server_port}/v2/entries:list"
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()

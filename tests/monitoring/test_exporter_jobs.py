@@ -1,0 +1,99 @@
+"""What the exporter says of jobs, from the lines they write."""
+
+import json
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from monitoring.exporter.cluster import Cluster
+from monitoring.exporter.jobs import Jobs
+from monitoring.exporter.main import Exporter, Ways, one_pass
+from monitoring.exporter.sources import Folder
+from tests.monitoring import sample
+from tests.monitoring.sample import EPOCH, line
+from tests.monitoring.test_exporter import node
+
+
+def jobs_of(folder: Path, *lines: Any) -> Jobs:
+    sample.write(folder / "a.jsonl", lines)
+    jobs = Jobs(Folder(folder))
+    jobs.read()
+    return jobs
+
+
+def values(jobs: Jobs, now: float) -> dict[str, float]:
+    return {s.metric: s.value for s in jobs.samples(now)}
+
+
+def test_commit_age_and_its_usual_interval(tmp_path: Path) -> None:
+    rows = [
+        line(EPOCH, "start", rank=0),
+        *(line(EPOCH + t, "commit", step=t, seconds=1, bytes=1) for t in (10, 40, 70, 130)),
+    ]
+    found = values(jobs_of(tmp_path, *rows), EPOCH + 200)
+    assert (found["last_commit_age_seconds"], found["commit_interval_seconds"]) == (70, 30)
+
+
+def test_a_job_without_a_commit_ages_from_its_start_and_a_complete_one_does_not(tmp_path: Path) -> None:
+    assert values(jobs_of(tmp_path, line(EPOCH, "start", rank=0)), EPOCH + 50)["last_commit_age_seconds"] == 50
+    done = jobs_of(tmp_path, line(EPOCH, "start", rank=0), line(EPOCH + 5, "exit", code=0, step=9))
+    assert "last_commit_age_seconds" not in values(done, EPOCH + 50)
+
+
+def test_crashes_count_until_the_next_commit_and_evictions_never(tmp_path: Path) -> None:
+    ends = [line(EPOCH + n, "exit", code=code, step=1, process=f"p{n}") for n, code in enumerate((70, 143, 137, 1, 75))]
+    assert values(jobs_of(tmp_path, *ends), EPOCH + 9)["fruitless_restarts"] == 3
+    saved = jobs_of(tmp_path, *ends, line(EPOCH + 8, "commit", step=2, seconds=1, bytes=1))
+    assert values(saved, EPOCH + 9)["fruitless_restarts"] == 0
+
+
+def test_files_are_followed_and_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, line(EPOCH, "start", rank=0))
+    text = json.dumps(line(EPOCH + 5, "commit", step=1, seconds=1, bytes=1))
+    with (tmp_path / "a.jsonl").open("a") as handle:
+        handle.write(text[:20])
+        handle.flush()
+        jobs.read()
+        assert not jobs.problems
+        handle.write(text[20:] + "\n")
+    jobs.read()
+    assert values(jobs, EPOCH + 6)["last_commit_age_seconds"] == 1
+    assert not jobs.problems
+
+
+def test_a_silent_job_is_dropped_after_a_week(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, line(EPOCH, "start", rank=0))
+    assert list(jobs.samples(EPOCH + 8 * 86_400)) == []
+    assert jobs.jobs == {}
+
+
+def test_one_pass_is_served_to_prometheus(tmp_path: Path) -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    jobs = jobs_of(tmp_path, *sample.training("run-7", kills=((13.0, "SIGKILL"),)))
+    exporter = Exporter(cluster, threading.Lock(), jobs, lambda: EPOCH + 100)
+    one_pass(exporter, Ways(told=tmp_path / "watcher.jsonl"))
+    server, thread = exporter.newest.serve(0)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
+        text = answer.read().decode()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert 'holdfast_preemptions_total{pool="spot-l4",zone="us-central1-a"} 0.0' in text
+    [beat] = [row for row in text.splitlines() if row.startswith("holdfast_exporter_heartbeat_seconds ")]
+    assert float(beat.split()[1]) == EPOCH + 100
+    assert 'holdfast_goodput_ratio{job="run-7"} 0.8' in text
+
+
+def test_an_exporter_that_starts_anew_does_not_count_again_what_was_told(tmp_path: Path) -> None:
+    rows = [
+        line(EPOCH, "item_failed", "job", "batch", item="a", error_class="database", failures=1),
+        line(EPOCH + 500, "dead_lettered", "job", "batch", item="a", reason="poison"),
+    ]
+    sample.write(tmp_path / "a.jsonl", rows)
+    jobs = Jobs(Folder(tmp_path), since_s=EPOCH + 100)
+    jobs.read()
+    found = values(jobs, EPOCH + 600)
+    assert (found["batch_failures_total"], found["dead_letters_total"]) == (0, 1)
