@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 
 from monitoring.report.goodput import SECOND_US, Bucket, moment
-from monitoring.report.ink import ORDER, WIDTH, Plot, state_color, theme
+from monitoring.report.ink import ORDER, WIDTH, Plot, state_color, theme, time_axis
 from monitoring.spans import State
 
 # From this length of a bucket on, its height is told in the unit of so many seconds.
@@ -19,13 +19,13 @@ def stack(found: Sequence[Bucket]) -> Plot:
     rows = list(_rows(found, unit_s))
     bars = (
         alt.Chart(alt.Data(values=rows))
-        .mark_bar()
+        .mark_rect()
         .encode(
-            x=alt.X("from:T", title="UTC", scale=alt.Scale(type="utc"), axis=_time_axis(length_s)),
+            x=alt.X("from:T", title="UTC", scale=alt.Scale(type="utc"), axis=time_axis(length_s)),
             x2="to:T",
-            y=alt.Y("spent:Q", title=f"{unit} of all jobs", stack=True, axis=alt.Axis(tickCount=5)),
+            y=alt.Y("low:Q", title=f"{unit} of all jobs", axis=alt.Axis(tickCount=5)),
+            y2="high:Q",
             color=state_color({row["state"] for row in rows}),
-            order="order:Q",
         )
         .properties(width=WIDTH, height=220)
     )
@@ -43,14 +43,12 @@ def _rows(found: Iterable[Bucket], unit_s: int) -> Iterable[dict[str, Any]]:
     for bucket in found:
         gap_us = bucket.length_us // 12  # between two bars
         edges = {"from": bucket.begin_us // 1000, "to": (bucket.begin_us + bucket.length_us - gap_us) // 1000}
-        for state, us in bucket.states_us.items():
-            spent = {"spent": round(us / 1e6 / unit_s, 6), "order": ORDER.index(state)}
-            yield edges | {"state": state.value} | spent
-
-
-def _time_axis(length_s: int) -> alt.Axis:
-    form = "%H:%M:%S" if length_s < 60 else "%H:%M" if length_s < 1800 else "%b %d %H:%M"
-    return alt.Axis(format=form, grid=False, tickCount=8, labelOverlap=True)
+        below_us = 0
+        for state in (s for s in ORDER if s in bucket.states_us):
+            high_us = below_us + bucket.states_us[state]
+            low, high = (round(us / 1e6 / unit_s, 6) for us in (below_us, high_us))
+            yield edges | {"state": state.value, "low": low, "high": high}
+            below_us = high_us
 
 
 def _said(length_s: int) -> str:

@@ -103,11 +103,22 @@ def signal(name: str) -> str:
 SIGNALS = alt.Scale(domain=["with notice (SIGTERM)", "no warning (SIGKILL)"], range=["triangle-down", "cross"])
 
 
-def evict_rows(ledgers: Iterable[Ledger]) -> list[dict[str, Any]]:
+def time_unit(ledgers: Iterable[Ledger]) -> tuple[str, int]:
+    """What to count the time of a run in, and its seconds."""
+    longest_s = max((x.seconds for x in ledgers), default=0.0)
+    return ("hours", 3600) if longest_s > 7200 else ("minutes", 60) if longest_s > 600 else ("seconds", 1)
+
+
+def time_axis(bucket_s: int) -> alt.Axis:
+    form = "%H:%M:%S" if bucket_s < 60 else "%H:%M" if bucket_s < 1800 else "%b %d %H:%M"
+    return alt.Axis(format=form, grid=False, tickCount=5, labelOverlap=True, labelSeparation=24)
+
+
+def evict_rows(ledgers: Iterable[Ledger], unit_s: float = 1) -> list[dict[str, Any]]:
     return [
         {
             "job": x.job,
-            "t": round((r.t_us - x.begin_us) / 1e6, 3),
+            "t": round((r.t_us - x.begin_us) / 1e6 / unit_s, 6),
             "signal": signal(r.signal),
             "done": _done_at(x, r.t_us),
             "back": r.seconds,

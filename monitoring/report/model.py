@@ -15,6 +15,7 @@ from monitoring.money import Money
 from monitoring.report.capacity import Capacities
 from monitoring.report.goodput import Bucket, buckets
 from monitoring.report.objectives import Objective, objectives
+from monitoring.report.times import exactly
 from monitoring.report.words import answer, next_steps, pays
 
 SCHEMA = "holdfast.report/1"
@@ -138,8 +139,8 @@ def figures(ledgers: Sequence[Ledger], summary: Mapping[str, Any]) -> tuple[Figu
         shown.append(Figure(label="useful training time", value=f"{useful / wall:.0%}" if wall else "none", note=note))
     back = [r.seconds for ledger in ours for r in ledger.recoveries if r.seconds is not None]
     if back:
-        note = f"longest {max(back):.1f} s, n = {len(back)}"
-        shown.append(Figure(label="back at work, median", value=f"{statistics.median(back):.1f} s", note=note))
+        note = f"longest {exactly(max(back))}, n = {len(back)}"
+        shown.append(Figure(label="back at work, median", value=exactly(statistics.median(back)), note=note))
     documents = summary.get("batch", {}).get("documents")
     if batch and documents:
         lost, twice = summary["batch"].get("lost", "?"), summary["batch"].get("duplicated", "?")

@@ -10,6 +10,7 @@ from typing import Any
 
 from infra.contract.telemetry import KIND_TRAINING
 from monitoring.ledger import Ledger
+from monitoring.report.times import exactly
 
 
 class Verdict(StrEnum):
@@ -80,6 +81,6 @@ def _every_eviction_recovered(ledgers: Sequence[Ledger]) -> Objective:
     """Training only: a batch's replacement may find the queue empty, and nobody has to come back for that."""
     recoveries = [r for x in _ours(ledgers, KIND_TRAINING) for r in x.recoveries]
     back = [r.seconds for r in recoveries if r.seconds is not None]
-    slowest = f", slowest after {max(back):.1f} s" if back else ""
+    slowest = f", slowest after {exactly(max(back))}" if back else ""
     measured = f"{len(back)} of {len(recoveries)}{slowest}"
     return judged("training: work goes on after each eviction", len(back) == len(recoveries), measured, len(recoveries))

@@ -24,7 +24,8 @@ from monitoring.report.capacity import Capacities
 from monitoring.report.goodput import moment
 from monitoring.report.ink import ORDER, Plot
 from monitoring.report.model import Report
-from monitoring.report.words import duration, naive_sentence, turn
+from monitoring.report.times import duration
+from monitoring.report.words import naive_sentence, turn
 
 HERE = Path(__file__).parent
 MEANING = {
@@ -106,7 +107,11 @@ def _cluster(told: Capacities, number: int) -> dict[str, Any]:
 def churn_rows(capacity: Capacities) -> list[tuple[str, str, Exposure]]:
     """By pool first, then by the age of the node."""
     groups = [(g.pool or "no pool", f"{g.machine_type} {g.zone}".strip(), exposure) for g, exposure in capacity.churn]
-    bands = [("all", f"{low:g} to {high:g} h old", exposure) for low, high, exposure in capacity.ages if exposure.hours]
+    bands = [
+        ("all", f"{low:g} to {high:g} h old" if math.isfinite(high) else f"over {low:g} h old", exposure)
+        for low, high, exposure in capacity.ages
+        if exposure.hours
+    ]
     return groups + bands
 
 

@@ -7,27 +7,39 @@ import altair as alt
 
 from infra.contract.telemetry import KIND_BATCH
 from monitoring.ledger import Ledger
-from monitoring.report.ink import INK, MARK_INK, SIGNALS, WIDTH, Plot, evict_rows, rows_axis, state_color, theme
+from monitoring.report.ink import (
+    INK,
+    MARK_INK,
+    SIGNALS,
+    WIDTH,
+    Plot,
+    evict_rows,
+    rows_axis,
+    state_color,
+    theme,
+    time_unit,
+)
 from monitoring.spans import State
 
 
 def timeline(ledgers: Sequence[Ledger], *, slug: str, title: str) -> Plot:
     """What each lane did, second by second; evictions above a bar, commits below it."""
-    rows = [row for x in ledgers for row in _bars(x)]
+    name, unit_s = time_unit(ledgers)
+    rows = [row for x in ledgers for row in _bars(x, unit_s)]
     lanes = [_lane(x, n) for x in ledgers for n in range(x.lanes)]
     y = alt.Y("lane:N", sort=lanes, title=None, scale=alt.Scale(paddingInner=0.4), axis=rows_axis(lanes))
-    x = alt.X("from:Q", title="seconds since the run began", axis=alt.Axis(grid=False, tickCount=10))
+    x = alt.X("from:Q", title=f"{name} since the run began", axis=alt.Axis(grid=False, tickCount=10))
     colored = state_color({row["state"] for row in rows})
     step = 44 if len(lanes) < 6 else 32
     half = round(step * 0.3)
     bars = alt.Chart(alt.Data(values=rows)).mark_bar().encode(x=x, x2="to:Q", y=y, color=colored)
     marks = (
-        alt.Chart(alt.Data(values=[e | {"lane": lane} for e, lane in _evict_lanes(ledgers)]))
+        alt.Chart(alt.Data(values=[e | {"lane": lane} for e, lane in _evict_lanes(ledgers, unit_s)]))
         .mark_point(filled=True, size=64, opacity=1, color=MARK_INK, stroke="#ffffff", strokeWidth=0.8, yOffset=-half)
         .encode(x="t:Q", y=y, shape=alt.Shape("signal:N", scale=SIGNALS))
     )
     commits = (
-        alt.Chart(alt.Data(values=[row for x in ledgers for row in _commit_rows(x)]))
+        alt.Chart(alt.Data(values=[row for x in ledgers for row in _commit_rows(x, unit_s)]))
         .mark_tick(thickness=1.5, size=6, color=INK[State.CHECKPOINTING], orient="vertical", yOffset=half + 4)
         .encode(x="t:Q", y=y)
     )
@@ -39,7 +51,7 @@ def timeline(ledgers: Sequence[Ledger], *, slug: str, title: str) -> Plot:
     return Plot(slug, title, described, theme(chart), note)
 
 
-def _bars(ledger: Ledger) -> Iterable[dict[str, Any]]:
+def _bars(ledger: Ledger, unit_s: float) -> Iterable[dict[str, Any]]:
     """Spans wide enough to be seen; a narrower one is drawn as part of the one before it. The table keeps all."""
     narrow_us = (ledger.end_us - ledger.begin_us) // WIDTH
     drawn: list[list[Any]] = []
@@ -50,23 +62,23 @@ def _bars(ledger: Ledger) -> Iterable[dict[str, Any]]:
         else:
             drawn.append([begin, end, state, lane])
     for begin, end, state, lane in drawn:
-        low, high = ((t - ledger.begin_us) / 1e6 for t in (begin, end))
-        yield {"lane": _lane(ledger, lane), "from": round(low, 3), "to": round(high, 3), "state": state.value}
+        low, high = ((t - ledger.begin_us) / 1e6 / unit_s for t in (begin, end))
+        yield {"lane": _lane(ledger, lane), "from": round(low, 6), "to": round(high, 6), "state": state.value}
 
 
-def _commit_rows(ledger: Ledger) -> Iterable[dict[str, Any]]:
+def _commit_rows(ledger: Ledger, unit_s: float) -> Iterable[dict[str, Any]]:
     for t_us in ledger.account.commits_us:
-        yield {"lane": _lane(ledger, 0), "t": round((t_us - ledger.begin_us) / 1e6, 3)}
+        yield {"lane": _lane(ledger, 0), "t": round((t_us - ledger.begin_us) / 1e6 / unit_s, 6)}
 
 
 def _lane(ledger: Ledger, lane: int) -> str:
     return ledger.job if ledger.lanes == 1 else f"{ledger.job} worker {lane + 1}"
 
 
-def _evict_lanes(ledgers: Sequence[Ledger]) -> Iterable[tuple[dict[str, Any], str]]:
+def _evict_lanes(ledgers: Sequence[Ledger], unit_s: float) -> Iterable[tuple[dict[str, Any], str]]:
     """An eviction stands on the lane where work was lost or a restart began at that moment."""
     for x in ledgers:
-        for row, recovery in zip(evict_rows([x]), x.recoveries, strict=True):
+        for row, recovery in zip(evict_rows([x], unit_s), x.recoveries, strict=True):
             dead = (State.LOST, State.RESTARTING)
             gone = [s for s in x.spans if s.state in dead and s.begin_us - 2_000_000 <= recovery.t_us <= s.end_us]
             nearest = min(gone, key=lambda s: abs(s.end_us - recovery.t_us), default=None)

@@ -8,6 +8,7 @@ from infra.contract.telemetry import KIND_TRAINING
 from monitoring.ledger import Ledger
 from monitoring.money import Money
 from monitoring.report.objectives import Objective, Verdict
+from monitoring.report.times import duration
 from monitoring.spans import State
 
 NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -127,11 +128,3 @@ def _advice(ledger: Ledger) -> list[str]:
     state = max(remedies, key=lambda s: totals[s])
     share = totals[state] / ledger.wall_us if ledger.wall_us else 0.0
     return [f"{ledger.job}: {share:.0%} of its time went to {remedies[state]}."] if share > 0.05 else []
-
-
-def duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
