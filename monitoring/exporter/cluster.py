@@ -98,7 +98,7 @@ class Cluster:
 
     def begin_anew(self) -> None:
         """Another exporter has told all that was counted so far."""
-        self._lines = []
+        self.lines(self.clock())  # nodes that went are told as well
         self.preempted = dict.fromkeys(self.preempted, 0)
         self.risk.begin_anew()
         self.waits.counts.clear()

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from google.auth.exceptions import GoogleAuthError
+from requests import RequestException
+
 from infra.contract.errors import Unjudged
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING, events_view
 from infra.contract.telemetry import EVENT_VERSION
@@ -127,7 +130,7 @@ class CloudLogs(threading.Thread):
             answer = self._session.post(self._url, json=asked, timeout=TIMEOUT_S)
             if answer.status_code == HTTP_OK:
                 return answer.json()
-        except Exception as error:  # google.auth, requests and urllib3 share no base but this
+        except (RequestException, GoogleAuthError) as error:
             raise Unjudged(f"Cloud Logging did not answer: {type(error).__name__}") from error
         needs = f"; {self._view} needs roles/logging.viewAccessor" if answer.status_code in (403, 404) else ""
         raise Unjudged(f"Cloud Logging answered {answer.status_code}{needs}")

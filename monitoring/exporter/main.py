@@ -34,7 +34,7 @@ from monitoring.exporter.watch import ENDING, KINDS, Watcher
 
 LOG = logging.getLogger(__name__)
 # What happened so long before the start may not have been told by the exporter before.
-HANDOVER_S = 120.0
+HANDOVER_S = 60.0
 
 
 class Exporter:

@@ -111,7 +111,7 @@ def time_unit(ledgers: Iterable[Ledger]) -> tuple[str, int]:
 
 def time_axis(bucket_s: int) -> alt.Axis:
     form = "%H:%M:%S" if bucket_s < 60 else "%H:%M" if bucket_s < 1800 else "%b %d %H:%M"
-    return alt.Axis(format=form, grid=False, tickCount=5, labelOverlap=True, labelSeparation=24)
+    return alt.Axis(format=form, grid=False, tickCount=5, labelOverlap=True, labelSeparation=24, labelBound=True)
 
 
 def evict_rows(ledgers: Iterable[Ledger], unit_s: float = 1) -> list[dict[str, Any]]:

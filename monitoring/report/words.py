@@ -51,10 +51,15 @@ def pays(money: Money) -> str:
 
 
 def turn(money: Money) -> str:
-    rival, now = money.prices.rival[0].value, f"now {money.per_node_h:.2g}"
+    rival, now = money.prices.rival[0].value, f"now {_figures(money.per_node_h)}"
     if math.isinf(money.flip_per_node_h):
         return f"it stays cheaper than {rival} at any churn"
-    return f"it stops paying against {rival} above {money.flip_per_node_h:.2g} evictions a node-hour, {now}"
+    return f"it stops paying against {rival} above {_figures(money.flip_per_node_h)} evictions a node-hour, {now}"
+
+
+def _figures(rate: float) -> str:
+    """Two of them, or all before the point."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _demo(ledgers: Sequence[Ledger], training: Mapping[str, Any], batch: Mapping[str, Any]) -> str:

@@ -163,6 +163,22 @@ def naive(job: str) -> list[Line]:
     return [row | {"code": 0} if row["event"] == "exit" else row for row in lines]
 
 
+def watched(folder: Path) -> Path:
+    """Three days of a node watcher beside a job, so that a report has prices, churn and waits. Returns the folder."""
+    spot = {"zone": "us-central1-a", "machine_type": "g2-standard-8", "capacity": "spot"}
+    lines: list[Line] = []
+    for n, hours in enumerate((1, 2, 2, 3, 9, 10, 26, 27, 49, 49, 49, 70)):
+        named = spot | {"node": f"node-{n}", "pool": ("spot-l4", "spot-l4-b")[n % 2]}
+        t = EPOCH - 72 * 3600 + hours * 3600
+        lines.append(line(t, "node_up", "", "node", "watcher", seconds=0, **named))
+        waited = {"seconds": n / 4, "accelerator": "nvidia-l4"}
+        lines.append(line(EPOCH + n, "scheduled", "train", "training", f"pod-{n}", **(named | waited)))
+        lines.append(line(t + 1800, "node_down", "", "node", "watcher", reason="preempted", seconds=1800, **named))
+    write(folder / "watcher.jsonl", sorted(lines, key=lambda row: row["t"]))
+    write(folder / "train.jsonl", training("train", kills=KILLS))
+    return folder
+
+
 SUMMARY: dict[str, Any] = {
     "schema": "holdfast.demo/1",
     "training": {

@@ -91,6 +91,43 @@ def test_on_paper_the_plots_keep_to_the_width(page: Page) -> None:
     )
 
 
+@pytest.fixture
+def priced(page: Page, tmp_path: Path) -> Generator[Page]:
+    """The page of a report with money, churn and waits; the other one is back afterwards."""
+    before = page.evaluate("location.href")
+    write_report(sample.watched(tmp_path / "events"), None, tmp_path / "report.html", as_json=False)
+    page.open(tmp_path / "report.html")
+    yield page
+    page.open(Path(before.removeprefix("file://")))
+
+
+def test_money_churn_and_waits_can_be_read_as_well(require: Callable[[object, str], None], priced: Page) -> None:
+    for width in (1280, 400):
+        priced.look(width=width)
+        assert priced.evaluate("document.documentElement.scrollWidth") <= width
+    for dark in (False, True):
+        priced.look(dark=dark)
+        assert [row for row in priced.evaluate(CONTRAST) if row[1] < 4.5] == []
+    assert priced.evaluate(OUTSIDE) == []
+    assert priced.evaluate(OVERLAPPING) == []
+    headings = priced.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+    assert headings == [
+        "Objectives",
+        "Money",
+        "Goodput over time",
+        "Training",
+        "All jobs",
+        "Capacity",
+        "Saves",
+        "What to do next",
+        "Method",
+    ]
+    require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
+    priced.evaluate(AXE.read_text() + ";0")
+    found = priced.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing(require: Callable[[object, str], None], page: Page, dark: bool) -> None:
     require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")

@@ -79,7 +79,9 @@ class Pair:
 
     def lose(self, name: str) -> None:
         self.see("ADDED", node(name))
-        self.see("MODIFIED", node(name, ready="False", message="node is shutting down"))
+        gone = node(name, ready="False", message="node is shutting down")
+        self.see("MODIFIED", gone)
+        self.see("DELETED", gone)
 
     def run(self, passes: int, *replicas: Replica, every_s: float = 15.0) -> None:
         for _ in range(passes):
@@ -124,8 +126,9 @@ def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(pair: Pair, 
     assert pair.written() == 5
     assert second.ways.writer
     assert second.ways.writer.refused == 0
-    told = [(tmp_path / f"{name}.jsonl").read_text().count('"node_up"') for name in "ab"]
-    assert told == [3, 2]
+    for word in ("node_up", "node_down"):
+        told = [(tmp_path / f"{name}.jsonl").read_text().count(f'"{word}"') for name in "ab"]
+        assert told == [3, 2], word
 
 
 def test_the_holder_that_cannot_ask_serves_on_while_nobody_else_can_have_taken_over(pair: Pair) -> None:
