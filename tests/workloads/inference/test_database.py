@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,25 @@ def test_the_database_may_be_named_by_a_service_file_as_beside_a_cloud_sql_proxy
         assert connection.execute("SELECT current_user").fetchone() == (named["user"],)
     with open_pool(uri, size=1) as pool, pool.connection() as connection:
         assert connection.execute("SELECT current_user").fetchone() == (WORKER_ROLE,)
+
+
+def test_wrong_credentials_are_bad_input_and_are_not_tried_again(tmp_path: Path) -> None:
+    """On a server that asks for passwords, as Cloud SQL does."""
+    rules = tmp_path / "hba.conf"
+    rules.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+    rules.chmod(0o644)
+    with EmbeddedPostgres(tmp_path / "db", settings=(f"hba_file={rules}",)) as server:
+        with psycopg.connect(server.uri) as connection:
+            connection.execute("CREATE ROLE scorer LOGIN PASSWORD 'right'")
+        place = server.uri.partition("@")[2]
+        with connect(f"postgresql://scorer:right@{place}"):
+            pass
+        for wrong in ("scorer:canary", "scorer", "stranger:canary"):
+            began = time.monotonic()
+            with pytest.raises(InputError, match="refuses this user") as error:
+                connect(f"postgresql://{wrong}@{place}", patience_s=600.0)
+            assert time.monotonic() - began < 300
+            assert "canary" not in str(error.value)
 
 
 def test_a_service_that_is_not_in_the_file_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
