@@ -5,8 +5,10 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -106,11 +108,20 @@ def free_postgres(bench: Bench, count: int = 20_000) -> dict[str, Any]:
     for workers in (1, 2, 4):
         job = f"free-{workers}"
         bench.fill(job, count)
+        began, busy = time.monotonic(), _machine_busy_s()
         children = [forked(lambda job=job: bench.work_as_shipped(job, "free")) for _ in range(workers)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
         assert codes == [EXIT_COMPLETE] * workers, codes
         figures[f"free_postgres_{workers}_items_per_s"] = round(bench.rate(job, count))
+        cores = (_machine_busy_s() - busy) / (time.monotonic() - began)
+        figures[f"free_postgres_{workers}_busy_cores"] = f"{cores:.2f} of {os.cpu_count()}"
     return figures
+
+
+def _machine_busy_s() -> float:
+    """Of all cores, whoever used them: where this nears their number, they are the limit."""
+    user, nice, system, _, _, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
+    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def free_pubsub(bench: Bench, count: int = 10_000) -> dict[str, Any]:
