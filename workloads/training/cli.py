@@ -46,7 +46,7 @@ def run(
     report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
 ) -> None:
     """Train until --steps, resuming what is there. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
-    from workloads.runtime.phases import Phases
+    from workloads.runtime.phases import Phases, uncollected
     from workloads.runtime.shutdown import leave_now, of_process
 
     of_process().nothing_at_stake = True  # the first process of a container would not even hear a signal by default
@@ -55,9 +55,10 @@ def run(
     from workloads.runtime.deadline import node_annotations, planned_end
 
     deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
-    from workloads.training.config import TrainConfig
+    with uncollected():
+        from workloads.training.config import TrainConfig
 
-    launch = import_module(launcher).launch
+        launch = import_module(launcher).launch
     phases.lap("torch import")
     config = TrainConfig(
         data=data,

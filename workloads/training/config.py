@@ -73,15 +73,15 @@ class TrainConfig:
                 fix="--rendezvous <first pod's name>:29500",
             )
 
-        if self.rendezvous and not 0 < self.meeting[1] < 65536:
+        if self.nodes > 1 and not 0 < self.meeting[1] < 65536:
             raise InputError(
                 "no such port", got=self.rendezvous, allowed="1 to 65535", fix="--rendezvous <first pod's name>:29500"
             )
 
     @property
     def meeting(self) -> tuple[str, int]:
-        """Host and port of the rendezvous; port 0 for one that the kernel picks."""
-        host, _, port = (self.rendezvous or "localhost:0").rpartition(":")
+        """Host and port of the rendezvous of several nodes."""
+        host, _, port = self.rendezvous.rpartition(":")
         return host.strip("[]"), int(port)
 
     @property

@@ -36,7 +36,7 @@ from infra.contract import lifecycle
 from infra.contract.telemetry import KIND_TRAINING
 from workloads.runtime import shutdown as notices
 from workloads.runtime.events import EventLog
-from workloads.runtime.phases import Phases
+from workloads.runtime.phases import Phases, uncollected
 from workloads.runtime.shutdown import Shutdown
 from workloads.training.config import TrainConfig
 from workloads.training.data import Corpus
@@ -54,7 +54,8 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     shutdown = notices.of_process()
     corpus = Corpus.read(config.data)
     phases.lap("corpus")
-    importlib.import_module("torch._dynamo")  # DDP imports it: once here, before the fork
+    with uncollected():
+        importlib.import_module("torch._dynamo")  # DDP imports it: once here, before the fork
     phases.lap("compiler import")
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     board = Board(config.ranks)
@@ -135,5 +136,4 @@ def _spec(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> 
         rdzv_handler=meet(config),
         max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
         monitor_interval=0.05,
-        master_addr="127.0.0.1" if config.nodes == 1 else None,
     )

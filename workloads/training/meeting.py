@@ -14,6 +14,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from infra.contract.errors import InputError
+from workloads.training.alone import Alone
 from workloads.training.config import TrainConfig
 
 # As long as agents that have met wait for the last of them: nodes of a gang pull large images at different speeds.
@@ -24,9 +25,9 @@ _ANSWER_S = 5.0
 
 def meet(config: TrainConfig) -> RendezvousHandler:
     """The door to the other agents; RendezvousError when the first node does not come."""
-    alone = config.nodes == 1
-    if alone:
+    if config.nodes == 1:
         use_loopback()
+        return Alone(config.run, timeout_s=config.peer_timeout_s)
     host, port = config.meeting
     named = is_named(host, socket.gethostname())
     ours = named or is_local(host)
@@ -34,25 +35,27 @@ def meet(config: TrainConfig) -> RendezvousHandler:
         _await(host, port)
     parameters = RendezvousParameters(
         backend="c10d",
-        endpoint=config.rendezvous or "localhost:0",  # port 0: the kernel picks a free one
+        endpoint=config.rendezvous,
         run_id=config.run,
         min_nodes=config.nodes,
         max_nodes=config.nodes,
-        local_addr="127.0.0.1" if alone else None,
         read_timeout=round(config.peer_timeout_s),
         is_host=named or None,  # None: torch compares addresses
     )
     try:
-        return get_rendezvous_handler(parameters)
+        handler = get_rendezvous_handler(parameters)
     except RendezvousError as error:
         if not ours:
             raise
         raise InputError(
             "the ranks have no place to meet",
-            got=f"{config.rendezvous or 'localhost'}: {error.__cause__ or error}",
+            got=f"{config.rendezvous}: {error.__cause__ or error}",
             allowed="an address of this job's first node with a free port",
-            fix="another port in --rendezvous, or leave it out on one node",
+            fix="another port in --rendezvous",
         ) from error
+    # Nobody joins a gang that is complete, and torch's way to ask never returns when the first node went silent.
+    handler.num_nodes_waiting = lambda: 0
+    return handler
 
 
 def is_named(host: str, hostname: str) -> bool:

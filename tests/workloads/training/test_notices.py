@@ -5,12 +5,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.workloads.training.hooks import before_import, holding
-from tests.workloads.training.runs import PATIENCE_S, Run, notice
+from tests.workloads.training.runs import PATIENCE_S, Run, children, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -74,3 +76,16 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(tmp_path: Path, u
     assert ended_when(run, lambda: len(reached("upload.begin")) == 4, goes_on) == 0, run.log()
     assert run.of("commit")[-1]["step"] == run.steps
     assert run.digest == undisturbed.digest
+
+
+def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=10_000)
+    found = list[str]()
+
+    def look(process: subprocess.Popen[str]) -> None:
+        for pid in (process.pid, *children(process.pid)):
+            found.extend(c.laddr.ip for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN)
+        power_loss(process)
+
+    run.interrupted(2, look)
+    assert found and all(ip_address(address).is_loopback for address in found)
