@@ -71,8 +71,8 @@ test-kind: setup tools ## The cluster tier on a real kind cluster, and real pods
 test-gpu: setup ## Pinned staging and nccl (a GPU)
 	@$(PY) -m tests.tiers gpu
 
-kill-matrix: setup ## Hundreds of kills of the trainer and of batch workers (long)
-	@$(PY) -m tests.bench.kill_matrix
+kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
+	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
 	@$(PY) -m tests.bench.batch_kills
 
 .PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint
