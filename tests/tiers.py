@@ -1,13 +1,19 @@
 """`python -m tests.tiers all|fast|process|plan|...`: runs tiers one after the other and sums them up.
 
-A tier is a pytest selection; the split keeps `fast` under a minute. All tiers run even if one fails.
+A tier is a pytest selection; the split keeps `fast` under a minute. All tiers run even if one fails. Exit 3: not a
+single test could run here.
 """
 
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from infra.contract.errors import EXIT_NOT_JUDGED
 
 SLOW = "process or plan or browser or cluster"
 ELSEWHERE = "node or kind or gpu or cloud"  # need root, Docker, a GPU, a project: their own make targets
@@ -33,18 +39,28 @@ TIERS = {
 }
 ALL = ("fast", "process", "plan", "cluster")
 NO_TESTS = 5  # pytest's exit code when a selection is empty
+ALL_SKIPPED = -1
 
 
 def run(name: str, extra: list[str]) -> int:
+    """pytest's exit code; ALL_SKIPPED where it passed for that only."""
     tier = TIERS[name]
     print(f"\n== tier {name}: pytest -m {tier.marks!r}", flush=True)
     parallel = ["-n", str(tier.workers)] if tier.workers else ["-p", "no:xdist"]
     started = time.monotonic()
-    code = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", tier.marks, *parallel, *tier.options, *extra]
-    ).returncode
-    print(f"== tier {name}: exit {code} after {time.monotonic() - started:.0f} s", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = [*parallel, *tier.options, f"--junitxml={report}", *extra]
+        code = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", tier.marks, *options]).returncode
+        code = ALL_SKIPPED if code == 0 and _all_skipped(report) else code
+    outcome = "all skipped" if code == ALL_SKIPPED else f"exit {code}"
+    print(f"== tier {name}: {outcome} after {time.monotonic() - started:.0f} s", flush=True)
     return code
+
+
+def _all_skipped(report: Path) -> bool:
+    suites = ElementTree.parse(report).getroot().iter("testsuite")
+    return all(suite.get("tests") == suite.get("skipped") for suite in suites)
 
 
 def main(arguments: list[str]) -> int:
@@ -54,7 +70,14 @@ def main(arguments: list[str]) -> int:
             f"error:   unknown tier\n  got:     {names[0]}\n  allowed: all, {', '.join(TIERS)}\n  fix:     name one"
         )
     codes = {name: run(name, extra) for name in (ALL if names == ["all"] else names)}
-    failed = [f"{name} (no tests)" if code == NO_TESTS else name for name, code in codes.items() if code]
+    idle = [name for name, code in codes.items() if code == ALL_SKIPPED]
+    if idle:
+        print(f"tiers that could not run here, for the reasons above: {', '.join(idle)}", flush=True)
+    if idle == [*codes]:
+        return EXIT_NOT_JUDGED
+    failed = [
+        f"{name} (no tests)" if code == NO_TESTS else name for name, code in codes.items() if code and name not in idle
+    ]
     print(f"tiers failed: {', '.join(failed) or 'none'}{' (CI)' if os.environ.get('CI') else ''}", flush=True)
     return 1 if failed else 0
 
