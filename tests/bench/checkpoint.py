@@ -64,6 +64,13 @@ def measure(folder: Path, mib: int, rounds: int, *, world: int, methods: list[st
     return finish(start("tests.bench.checkpoint_rank", world, *flags, "--methods", *methods), out)
 
 
+def measure_spare(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+    """One rank with one thread of torch, which leaves the other cores idle."""
+    out = folder / "spare.json"
+    flags = ["--folder", str(folder), "--out", str(out), "--mib", str(mib), "--rounds", str(rounds)]
+    return finish(start("tests.bench.checkpoint_spare", 1, *flags), out)
+
+
 def measure_memory(folder: Path, mib: int, method: str) -> float:
     """Peak of what both ranks and all their children hold beyond the state, as a multiple of the state."""
     out = folder / "memory.json"
@@ -177,7 +184,10 @@ def judged(result: dict[str, Any]) -> dict[str, bool]:
         "first_save_at_most_1.5_median": ours["blocking"][0] <= 1.5 * mid[OURS]["blocking"],
         "slowdown_below_every_dcp_async": mid[OURS]["factor_loaded"] < min(mid[n]["factor_loaded"] for n in ASYNC),
         "time_lost_below_every_dcp_async": mid[OURS]["extra_loaded"] < min(mid[n]["extra_loaded"] for n in ASYNC),
-        "slowdown_at_most_3_percent_with_spare_core": spare["p95"] <= 1.03,
+        "slowdown_at_most_3_percent_with_spare_core": spare["upload"]["p95"] <= 1.03,
+        # What remains of it where the machine's own noise, or any busy neighbour, costs more than that.
+        "slowdown_at_most_3_percent_over_a_busy_neighbour": spare["upload"]["p95"]
+        <= 1.03 * max(1.0, spare["nothing"]["p95"], spare["spin"]["p95"]),
         "durable_no_later_than_fastest_dcp": mid[OURS]["total"] <= min(mid[n]["total"] for n in DCP),
         "extra_memory_at_most_1.1_state": result["memory"][OURS] <= 1.1,
         "restore_no_slower_than_dcp_load": median(restores["holdfast cold"]) <= median(restores["dcp.load cold"]),
@@ -197,7 +207,9 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, seconds in result["restores"].items():
         console.print(f"{name}: {median(seconds):.2f} s")
     console.print(f"memory beyond the state, in states: {result['memory']}")
-    console.print(f"steps with a spare core, beside an upload against alone: {result['spare_core']}")
+    for kind, figures in result["spare_core"].items():
+        ratios = f"median {figures['median']:.3f}, p95 {figures['p95']:.3f} of {figures['steps']}"
+        console.print(f"one rank's steps with a spare core, beside {kind} against alone: {ratios}")
     console.print(
         f"through the storage emulator, s (per stream: {STREAM_MB_PER_S:.0f} MB/s each): {result['emulator']}"
     )
@@ -226,8 +238,7 @@ def main() -> None:
         console.print("memory ...")
         result["memory"] = {OURS: measure_memory(folder("memory"), options.mib, OURS)}
         console.print("spare core ...")
-        alone = measure(folder("spare"), options.mib, options.rounds, world=1, methods=[OURS], restore=False)
-        result["spare_core"] = {"p95": median(alone["saves"][OURS]["p95_loaded"]), "ranks": 1}
+        result["spare_core"] = measure_spare(folder("spare"), options.mib, 2 * options.rounds)
         console.print("saves and restores ...")
         result |= measure(folder("main"), options.mib, options.rounds, world=2, methods=list(METHODS), restore=True)
     result["goals"] = judged(result)
