@@ -20,8 +20,16 @@ class InputError(ValueError):
         self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
         super().__init__(f"{what}: got {self.got}; allowed: {allowed}; fix: {fix}")
 
+    def __reduce__(self) -> tuple[Callable[..., "InputError"], tuple[str, str, str, str]]:
+        # Keywords only cannot be pickled by default; torch sends a rank's error to the others that way.
+        return _again, (self.what, self.got, self.allowed, self.fix)
+
     def lines(self) -> str:
         return f"error:   {self.what}\n  got:     {self.got}\n  allowed: {self.allowed}\n  fix:     {self.fix}"
+
+
+def _again(what: str, got: str, allowed: str, fix: str) -> InputError:
+    return InputError(what, got=got, allowed=allowed, fix=fix)
 
 
 class Unjudged(RuntimeError):

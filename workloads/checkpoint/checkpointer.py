@@ -17,6 +17,7 @@ from infra.contract.errors import InputError
 from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
 from infra.contract.names import checked_run
 from workloads.checkpoint import sealing
+from workloads.checkpoint.agreement import on_every_rank
 from workloads.checkpoint.cadence import cadence_of
 from workloads.checkpoint.history import History, node_age_s
 from workloads.checkpoint.interval import Pace
@@ -26,7 +27,7 @@ from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.saving import Saver, check_state
 from workloads.checkpoint.settings import Every, Tuning, checked_keep, parse_every
 from workloads.checkpoint.shielding import shield
-from workloads.checkpoint.storage import open_storage
+from workloads.checkpoint.storage import Storage, open_storage
 from workloads.checkpoint.tree import checked_state
 from workloads.checkpoint.uploader import Report
 from workloads.runtime.events import EventLog
@@ -81,7 +82,7 @@ class Checkpointer:
             self._ranks,
             keep=self._keep,
             tuning=self._tuning,
-            damaged=self.restored.damaged,
+            restored=self.restored,
             tell=self._tell,
             stop_asked=lambda: self.stop.requested,
             pace=self._pace,
@@ -153,7 +154,7 @@ class Checkpointer:
             self.close()
 
     def _restore(self) -> Restored:
-        storage = Retrying(open_storage(self._url), budget_s=self._tuning.retry_s)
+        storage = Retrying(on_every_rank(self._ranks, self._open), budget_s=self._tuning.retry_s)
         found = restore(storage, self._run, self._state, self._ranks, self._tuning)
         for step, reason in found.skipped:
             self._say(f"skipped step {step}: {reason}")
@@ -161,8 +162,15 @@ class Checkpointer:
             self._say(f"restored step {found.step} of {self._url} run {self._run} in {found.seconds:.1f} s")
         else:
             self._say(f"no checkpoint to restore in {self._url} run {self._run}: beginning at step 0")
+        if found.missing:
+            self._say(
+                f"commits that were kept beside step {found.step} and are gone: {found.missing}, maybe newer ones too"
+            )
         self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
         return found
+
+    def _open(self) -> Storage:
+        return open_storage(self._url, request_s=self._tuning.request_s)
 
     def _leave(self) -> None:
         """What the window allows: first the save in flight, then one more if it fits on every rank."""

@@ -6,6 +6,7 @@ Runs in rank 0's uploader. A checkpoint exists if and only if its commit does.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from infra.contract import names
 from infra.contract.errors import InputError
@@ -30,11 +31,22 @@ class Abandoned(Exception):
     """Another rank failed, so this attempt can never be complete."""
 
 
+@dataclass(kw_only=True, slots=True)
+class Series:
+    """The commits of a run, as its coordinator has counted them and not as the bucket shows them."""
+
+    standing: int = 0
+    keep: int = 0
+    """How many retention leaves; 0: nobody retains, nobody counts."""
+    damaged: frozenset[str] = frozenset()
+    """Attempts that restore found damaged: a commit by one of them gives way to a new one."""
+
+
 def commit(
     storage: Storage,
     own: Manifest,
     *,
-    replace: tuple[str, ...],
+    series: Series,
     timeout_s: float,
     abandoned: Callable[[float], bool],
 ) -> Commit:
@@ -52,8 +64,10 @@ def commit(
         total_bytes=sum(m.length for m in manifests),
         created=int(time.time()),
         manifests=tuple(digest_of(payload) for payload in payloads),
+        standing=min(series.standing + 1, series.keep),
     )
-    _write(storage, record, replace)
+    if _write(storage, record, series.damaged):
+        series.standing = record.standing
     reach("commit.written")
     return record
 
@@ -103,7 +117,8 @@ def _verified(stored: dict[str, Stat], own: Manifest, payload: bytes, ranks: lis
     return manifest
 
 
-def _write(storage: Storage, record: Commit, replace: tuple[str, ...]) -> None:
+def _write(storage: Storage, record: Commit, damaged: frozenset[str]) -> bool:
+    """False: this step has a commit already, and it may stay."""
     name = names.commit_object(record.run, record.step)
     data = bytearray(record.encode())
     checksum = crc32c(memoryview(data))
@@ -111,11 +126,12 @@ def _write(storage: Storage, record: Commit, replace: tuple[str, ...]) -> None:
         storage.put(name, memoryview(data), checksum)
     except AlreadyExists:
         holder = _committed_attempt(storage, record)
-        if holder and holder not in replace:
-            return  # our own earlier try, or an attempt of an earlier launch that restores as well
+        if holder and holder not in damaged:
+            return holder == record.attempt  # our own earlier try, or an earlier launch's that restores as well
         # What stands there restores nothing: it is unreadable, or restore found its shards damaged.
         storage.delete(name)
         storage.put(name, memoryview(data), checksum)
+    return True
 
 
 def _committed_attempt(storage: Storage, record: Commit) -> str:

@@ -10,8 +10,10 @@ are stored as JSON, never pickled. A save is as blocking as `dcp.save`; commit a
 import io
 import os
 import secrets
+import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +25,29 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+)
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 from infra.contract.errors import InputError
 from infra.contract.names import checked_run
+from workloads.checkpoint.agreement import agreed, outcome
 from workloads.checkpoint.catalogue import committed_steps
-from workloads.checkpoint.commit import commit
-from workloads.checkpoint.format import Manifest, TensorPart
+from workloads.checkpoint.commit import Series, commit
+from workloads.checkpoint.format import Damaged, Manifest, TensorPart
 from workloads.checkpoint.pieces import laid_out, stream_bytes
-from workloads.checkpoint.reading import Copy, Opened, Source, Transfer, open_step, saved_dtype
+from workloads.checkpoint.ranks import Ranks
+from workloads.checkpoint.reading import Opened, Transfer, Wanted, open_step, saved_dtype
+from workloads.checkpoint.reading import plan as copies_of
+from workloads.checkpoint.restore import Skipped, none_verifies
 from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.settings import Tuning
 from workloads.checkpoint.staging import copy_into
@@ -47,7 +61,7 @@ class HoldfastWriter(StorageWriter):
 
     def __init__(self, url: str, *, run: str, step: int, tuning: Tuning | None = None) -> None:
         self._tuning = tuning or Tuning()
-        self._storage = Retrying(open_storage(url), budget_s=self._tuning.retry_s)
+        self._storage = Retrying(open_storage(url, request_s=self._tuning.request_s), budget_s=self._tuning.retry_s)
         self._run, self._step = checked_run(run), step
         self._own: Manifest | None = None
 
@@ -92,7 +106,7 @@ class HoldfastWriter(StorageWriter):
             time.sleep(seconds)
             return False
 
-        commit(self._storage, self._own, replace=(), timeout_s=self._tuning.commit_timeout_s, abandoned=never)
+        commit(self._storage, self._own, series=Series(), timeout_s=self._tuning.commit_timeout_s, abandoned=never)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -132,19 +146,30 @@ def _json(item: WriteItem, planner: SavePlanner) -> Any:
 
 
 class HoldfastReader(StorageReader):
-    """Reads `step`, or the newest committed one. Every byte is verified; damage raises, on every rank by DCP."""
+    """Reads the newest checkpoint whose every byte verifies, on all ranks or on none; `step` insists on one.
+
+    `step` and `skipped` tell afterwards what was read, and what was passed over and why.
+    """
 
     def __init__(self, url: str, *, run: str, step: int | None = None, tuning: Tuning | None = None) -> None:
         self._tuning = tuning or Tuning()
-        self._storage = Retrying(existing_storage(url), budget_s=self._tuning.retry_s)
-        self._run, self._step = checked_run(run), step
-        self._opened: Opened | None = None
+        self._storage = Retrying(existing_storage(url, request_s=self._tuning.request_s), budget_s=self._tuning.retry_s)
+        self._run, self._asked = checked_run(run), step
+        self._reset()
+
+    def _reset(self) -> None:
+        self.step = self._asked
+        self.skipped: Skipped = []
+        self._steps: list[int] = []
+        self._planned: Opened | None = None
+        self._read: Opened | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         _no_id(checkpoint_id)
+        self._reset()
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        opened = self._open()
+        self._planned = opened = self._newest_description()
         entries: dict[str, Any] = {
             key: TensorStorageMetadata(
                 properties=TensorProperties(dtype=saved_dtype(sources[0].part)),
@@ -160,15 +185,16 @@ class HoldfastReader(StorageReader):
             entries |= {key: BytesStorageMetadata() for key in manifest.values}
         return Metadata(state_dict_metadata=entries)
 
-    def _open(self) -> Opened:
-        if self._opened is None:
-            steps = [self._step] if self._step is not None else committed_steps(self._storage, self._run)
-            if not steps:
-                raise InputError(
-                    f"run {self._run} has no checkpoint", got="no commit", allowed="a committed step", fix="save first"
-                )
-            self._opened = open_step(self._storage, self._run, steps[0])
-        return self._opened
+    def _newest_description(self) -> Opened:
+        """For the plan only: its boxes are read from whichever step verifies."""
+        self._steps = [self._asked] if self._asked is not None else committed_steps(self._storage, self._run)
+        reasons: Skipped = []
+        for step in self._steps:
+            try:
+                return open_step(self._storage, self._run, step)
+            except Damaged as error:
+                reasons.append((step, str(error)))
+        raise none_verifies(self._run, reasons)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None: ...
 
@@ -176,21 +202,16 @@ class HoldfastReader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
+        """On the coordinator: which steps all ranks try, and where they meet to agree."""
+        meeting = secrets.token_hex(6)
+        return [replace(plan, storage_data=(meeting, rank, len(plans), self._steps)) for rank, plan in enumerate(plans)]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        opened = self._open()
+        meeting, rank, world_size, steps = plan.storage_data
+        ranks = Ranks.meeting(meeting, rank, world_size, timeout_s=self._tuning.agree_timeout_s)
         targets = [(item, planner.resolve_tensor(item)) for item in plan.items if item.type is not LoadItemType.BYTE_IO]
-        copies = [
-            Copy(
-                source=_source_of(opened, item.storage_index.fqn, tuple(item.storage_index.offset or ())),
-                into=target.detach(),
-                start=tuple(item.storage_offsets),
-                extent=tuple(item.lengths),
-            )
-            for item, target in targets
-        ]
-        Transfer(self._storage, opened, parallel=self._tuning.parallel).run([c for c in copies if c.into.numel()])
+        values = {item.storage_index.fqn for item in plan.items if item.type is LoadItemType.BYTE_IO}
+        opened = self._verified(ranks, steps, [_wanted(item, target) for item, target in targets], values)
         for item, target in targets:
             planner.commit_tensor(item, target)
         for item in plan.items:
@@ -200,13 +221,43 @@ class HoldfastReader(StorageReader):
         done.set_result(None)
         return done
 
+    def _verified(self, ranks: Ranks, steps: list[int], wanted: list[Wanted], values: set[str]) -> Opened:
+        """The first of `steps` that every rank could read and verify; its bytes are in their places then."""
+        for step in steps:
+            reason = agreed(ranks, outcome(partial(self._fill, step, wanted, values, ranks.rank))).get("damaged")
+            if reason is None:
+                assert self._read is not None
+                self.step = step
+                return self._read
+            self.skipped.append((step, reason))
+            if ranks.coordinator:
+                print(f"checkpoint: skipped step {step}: {reason}", file=sys.stderr, flush=True)
+        raise none_verifies(self._run, self.skipped)
+
+    def _fill(self, step: int, wanted: list[Wanted], values: set[str], rank: int) -> None:
+        self._read = opened = open_step(self._storage, self._run, step)
+        assert self._planned is not None
+        _check_alike(opened, self._planned, {want.key for want in wanted}, values)
+        Transfer(self._storage, opened, parallel=self._tuning.parallel).run(copies_of(opened, wanted, rank=rank))
+
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _source_of(opened: Opened, key: str, offset: tuple[int, ...]) -> Source:
-    return next(s for s in opened.sources[key] if s.part.offset == offset or not offset)
+def _check_alike(opened: Opened, planned: Opened, tensors: set[str], values: set[str]) -> None:
+    """An older step serves the plan of a newer one only where it holds the same things."""
+    shapes = [{key: sources[0].part.shape for key, sources in found.sources.items()} for found in (opened, planned)]
+    other = sorted(key for key in tensors if shapes[0].get(key) != shapes[1].get(key))
+    other += sorted(values.difference(*(manifest.values for manifest in opened.manifests)))
+    if other:
+        raise Damaged(f"it holds {other[0]} in another shape or not at all")
+
+
+def _wanted(item: ReadItem, target: torch.Tensor) -> Wanted:
+    chunk = item.storage_index.offset or (0,) * len(item.lengths)
+    offset = tuple(at + within for at, within in zip(chunk, item.storage_offsets, strict=True))
+    return Wanted(key=item.storage_index.fqn, offset=offset, into=target.detach())
 
 
 def _as_planners_want_it(opened: Opened, key: str) -> io.BytesIO:

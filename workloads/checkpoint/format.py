@@ -2,8 +2,8 @@
 
 Each rank writes its tensors as one stream of bytes, cut into shards of bounded size, and a manifest that
 lists them. COMMIT.json, written last, carries the sha256 of every manifest and one of itself; a manifest
-carries the crc32c of every shard; where there is a key, a seal proves who wrote the commit. So every byte is covered from the commit down, and objects of two
-attempts, steps or runs do not fit together.
+carries the crc32c of every shard; where there is a key, a seal proves who wrote the commit. So every byte
+is covered from the commit down, and objects of two attempts, steps or runs do not fit together.
 """
 
 import hashlib
@@ -89,6 +89,8 @@ class Commit:
     """Unix seconds."""
     manifests: tuple[ManifestDigest, ...]
     """By rank."""
+    standing: int = 0
+    """How many commits retention leaves, this one included: fewer means that somebody deleted some."""
 
     def encode(self) -> bytes:
         body = {"schema": SCHEMA, **asdict(self)}
@@ -167,6 +169,7 @@ def _commit(body: Mapping[str, Json]) -> Commit:
         total_bytes=int(body["total_bytes"]),
         created=int(body["created"]),
         manifests=manifests,
+        standing=int(body.get("standing", 0)),
     )
     names.attempt_prefix(commit.run, commit.step, commit.attempt)
     if len(manifests) != commit.world_size or commit.step < 0:

@@ -32,25 +32,28 @@ from workloads.checkpoint.storage import (
     checked_name,
 )
 
-TIMEOUT_S = (10.0, 120.0)
+CONNECT_S = 10.0
+SEND_BYTES = 1 << 20
 _FIELDS = "items(name,size,updated,crc32c),nextPageToken"
 
 
 class GcsStorage:
     read_bytes = 1 << 30
 
-    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+    def __init__(self, client: Any, bucket: str, prefix: str, request_s: float) -> None:
         self._client = client
+        # A half-open connection never ends by itself: silence does, while sending and while receiving.
+        self._timeout = (min(CONNECT_S, request_s), request_s)
         self._bucket = client.bucket(bucket)
         self._prefix = f"{prefix}/" if prefix else ""
         self._session = _session(client)
 
     @classmethod
-    def open(cls, *, bucket: str, prefix: str) -> Self:
+    def open(cls, *, bucket: str, prefix: str, request_s: float) -> Self:
         if prefix:
             checked_name(prefix)
         try:
-            storage = cls(gcs.Client(), bucket, prefix)
+            storage = cls(gcs.Client(), bucket, prefix, request_s)
             with suppress(Transient):  # away for a moment: the callers try again
                 next(storage.list(""), None)
             return storage
@@ -65,9 +68,9 @@ class GcsStorage:
             answer = self._session.post(
                 url,
                 params={"uploadType": "media", "name": self._full(name), "ifGenerationMatch": "0"},
-                data=data,
+                data=_Pieces(data),  # pyright: ignore[reportArgumentType]
                 headers={"content-type": "application/octet-stream", "x-goog-hash": f"crc32c={_wire(crc32c)}"},
-                timeout=TIMEOUT_S,
+                timeout=self._timeout,
             )
         if answer.status_code != requests.codes.ok:
             raise _refused(answer.status_code, name, answer.text)
@@ -89,7 +92,7 @@ class GcsStorage:
                 url + quote(self._full(name), safe=""),
                 params={"alt": "media"},
                 headers=headers,
-                timeout=TIMEOUT_S,
+                timeout=self._timeout,
                 stream=True,
             ) as answer,
         ):
@@ -104,19 +107,22 @@ class GcsStorage:
     def list(self, prefix: str) -> Iterator[Stat]:
         below = self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
         with _told_apart(prefix):
-            for blob in self._client.list_blobs(self._bucket, prefix=below, fields=_FIELDS, retry=None):
+            found = self._client.list_blobs(
+                self._bucket, prefix=below, fields=_FIELDS, retry=None, timeout=self._timeout
+            )
+            for blob in found:
                 yield self._stat_of(blob)
 
     def stat(self, name: str) -> Stat:
         with _told_apart(name):
-            blob = self._bucket.get_blob(self._full(name), retry=None, timeout=TIMEOUT_S)
+            blob = self._bucket.get_blob(self._full(name), retry=None, timeout=self._timeout)
         if blob is None:
             raise NotFound(f"{name}: no such object")
         return self._stat_of(blob)
 
     def delete(self, name: str) -> None:
         with suppress(NotFound), _told_apart(name):
-            self._bucket.blob(self._full(name)).delete(retry=None, timeout=TIMEOUT_S)
+            self._bucket.blob(self._full(name)).delete(retry=None, timeout=self._timeout)
 
     def _full(self, name: str) -> str:
         return self._prefix + checked_name(name)
@@ -128,6 +134,23 @@ class GcsStorage:
             modified=blob.updated.timestamp() if blob.updated else 0.0,
             crc32c=base64.b64decode(blob.crc32c).hex() if blob.crc32c else "",
         )
+
+
+class _Pieces:
+    """Memory to send without copies, in pieces, because a socket's time-out is for all of one `sendall`.
+
+    To be iterated anew: after a refreshed token the session sends its request again.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for start in range(0, len(self._data), SEND_BYTES):
+            yield self._data[start : start + SEND_BYTES]
 
 
 _BROKEN = (auth.TransportError, requests.RequestException, urllib3.exceptions.HTTPError, OSError)

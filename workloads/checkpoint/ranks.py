@@ -47,6 +47,14 @@ class Ranks:
         store = c10d.PrefixStore(f"holdfast/checkpoint/{attempt}/{_generation}", default_store())
         return cls(store, dist.get_rank(), dist.get_world_size(), timeout_s=timeout_s)
 
+    @classmethod
+    def meeting(cls, name: str, rank: int, world_size: int, *, timeout_s: float) -> Self:
+        """Some ranks of the job that have been told one unique name."""
+        if world_size == 1:
+            return cls(OneProcessStore(), 0, 1, timeout_s=timeout_s)
+        store = c10d.PrefixStore(f"holdfast/meeting/{name}", default_store())
+        return cls(store, rank, world_size, timeout_s=timeout_s)
+
     @property
     def coordinator(self) -> bool:
         return self.rank == 0

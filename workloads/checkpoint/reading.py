@@ -147,8 +147,9 @@ class Transfer:
         for copy in copies:
             part, place = copy.source.part, (copy.source.rank, copy.source.part.at)
             if place not in boxes:
-                whole = copy.extent == part.extent and copy.into.is_contiguous()
-                boxes[place] = copy.into if whole else torch.empty(part.extent, dtype=saved_dtype(part))
+                dtype = saved_dtype(part)
+                whole = copy.extent == part.extent and copy.into.is_contiguous() and copy.into.dtype == dtype
+                boxes[place] = copy.into if whole else torch.empty(part.extent, dtype=dtype)
                 self._land(copy.source, boxes[place])
         for stretches in self._landings.values():
             stretches.sort(key=lambda stretch: stretch.at)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from infra.contract.errors import InputError
+from workloads.checkpoint.agreement import agreed, outcome
 from workloads.checkpoint.catalogue import committed_steps, runs
 from workloads.checkpoint.format import Damaged
 from workloads.checkpoint.points import reach
@@ -20,7 +21,7 @@ from workloads.checkpoint.ranks import Ranks
 from workloads.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
 from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.settings import Tuning
-from workloads.checkpoint.storage import Storage, StorageError, existing_storage
+from workloads.checkpoint.storage import Storage, existing_storage
 from workloads.checkpoint.target import Target
 from workloads.checkpoint.tree import NOTES_KEY
 
@@ -39,31 +40,42 @@ class Restored:
     bytes: int = 0
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the checkpointer had learnt of this run."""
+    standing: int = 0
+    """Commits of the run up to this one."""
+    missing: int = 0
+    """Commits that retention had left beside this one: somebody deleted them, and maybe newer ones with them."""
 
 
 def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tuning: Tuning) -> Restored:
     began = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
-    for step in _candidates(storage, run, ranks):
+    candidates = _candidates(storage, run, ranks)
+    for step in candidates:
         reach("restore.chosen")
         attempt = _Attempt(storage, run, step, state, ranks.rank, tuning)
         reason = _verdict(ranks, attempt)
         if not reason:
-            size = attempt.apply()
+            attempt.apply()
             reach("restore.applied")
-            seconds = time.monotonic() - began
             return Restored(
-                step=step, skipped=skipped, damaged=damaged, seconds=seconds, bytes=size, notes=attempt.notes
+                step=step,
+                skipped=skipped,
+                damaged=damaged,
+                seconds=time.monotonic() - began,
+                bytes=attempt.commit.total_bytes,
+                notes=attempt.notes,
+                standing=len(candidates) - len(skipped),
+                missing=0 if skipped else max(0, attempt.commit.standing - len(candidates)),
             )
         skipped.append((step, reason))
         damaged[step] = attempt.attempt
     if skipped:
-        raise _none_verifies(run, skipped)
+        raise none_verifies(run, skipped)
     return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
 
 
-def _none_verifies(run: str, skipped: Skipped) -> InputError:
+def none_verifies(run: str, skipped: Skipped) -> InputError:
     return InputError(
         f"run {run} has checkpoints, and none of them verifies",
         got="; ".join(f"step {step}: {reason}" for step, reason in skipped)[:600],
@@ -74,55 +86,15 @@ def _none_verifies(run: str, skipped: Skipped) -> InputError:
 
 def _candidates(storage: Storage, run: str, ranks: Ranks) -> list[int]:
     """As the coordinator lists them: a listing may differ from rank to rank."""
-    mine = _guarded(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
-    return _agreed(ranks, mine)["value"]
+    mine = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
+    return agreed(ranks, mine)["value"]
 
 
 def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
     """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all alike."""
-    mine = _guarded(attempt.verify)
+    mine = outcome(attempt.verify)
     reach("restore.verified")
-    return _agreed(ranks, mine).get("damaged", "")
-
-
-def _guarded(call: Any) -> dict[str, Any]:
-    """The outcome as JSON, so that one rank's error can be raised on every rank."""
-    try:
-        return {"value": call()}
-    except (Damaged, EOFError) as error:
-        return {"damaged": str(error)}
-    except InputError as error:
-        return {"input": [error.what, error.got, error.allowed, error.fix]}
-    except StorageError as error:
-        return {"input": _unreachable(error)}
-
-
-def _unreachable(error: StorageError) -> list[str]:
-    # Not damage: falling back would throw away good checkpoints because the store is away.
-    return [
-        "checkpoint storage cannot be read",
-        f"{type(error).__name__}: {error}",
-        "a reachable store with permission to list and read",
-        "check the URL, the credentials and the network, then start again",
-    ]
-
-
-def _agreed(ranks: Ranks, mine: dict[str, Any]) -> dict[str, Any]:
-    decision: dict[str, Any] = ranks.agree(mine, _worst)
-    if "input" in decision:
-        what, got, allowed, fix = decision["input"]
-        raise InputError(what, got=got, allowed=allowed, fix=fix)
-    return decision
-
-
-def _worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
-    for kind in ("input", "damaged"):
-        for rank, outcome in enumerate(outcomes):
-            if kind == "damaged" and kind in outcome:
-                return {"damaged": f"rank {rank}: {outcome['damaged']}"}
-            if kind in outcome:
-                return outcome
-    return outcomes[0]
+    return agreed(ranks, mine).get("damaged", "")
 
 
 class _Attempt:
@@ -141,13 +113,12 @@ class _Attempt:
         copies = plan(opened, self._target.wanted(), rank=self._rank)
         with torch.no_grad():
             Transfer(self._storage, opened, parallel=self._tuning.parallel).run(copies)
-        self._bytes = opened.commit.total_bytes
+        self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
 
-    def apply(self) -> int:
+    def apply(self) -> None:
         with torch.no_grad():
             self._target.load()
-        return self._bytes
 
 
 def load_tensors(

@@ -24,6 +24,8 @@ class Policy:
     keep: int
     keep_every: int = 0
     orphan_age_s: float = 86_400.0
+    damaged: frozenset[str] = frozenset()
+    """Attempts that restore passed over: they count as no checkpoint, and go when they are old."""
 
     def kept(self, steps: list[int]) -> set[int]:
         newest = sorted(steps, reverse=True)[: self.keep]
@@ -36,14 +38,15 @@ def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = No
     reach("retention.begin")
     steps = survey(storage, run)
     attempts = {entry.step: _committed_attempt(storage, run, entry) for entry in steps.values() if entry.commit}
-    kept = policy.kept([step for step, attempt in attempts.items() if attempt])
+    sound = [step for step, attempt in attempts.items() if attempt and attempt not in policy.damaged]
+    kept = policy.kept(sound)
     gone: list[str] = []
-    for entry in steps.values():
-        if entry.step in attempts and attempts[entry.step] and entry.step not in kept:
-            gone += _drop_step(storage, run, entry)
     oldest = (time.time() if now is None else now) - policy.orphan_age_s
     for entry in steps.values():
-        if entry.commit is None or attempts[entry.step]:
+        spoilt = attempts.get(entry.step) in policy.damaged and _newest(entry) < oldest
+        if spoilt or (entry.step in sound and entry.step not in kept):
+            gone += _drop_step(storage, run, entry)
+        elif entry.commit is None or attempts[entry.step]:
             gone += _drop_orphans(storage, entry, attempts.get(entry.step, ""), oldest)
     reach("retention.end")
     return gone
@@ -56,6 +59,10 @@ def _committed_attempt(storage: Storage, run: str, entry: StepObjects) -> str:
         return decode_commit(data, run=run, step=entry.step).attempt
     except (Damaged, EOFError, InputError):
         return ""
+
+
+def _newest(entry: StepObjects) -> float:
+    return max((found.modified for objects in entry.attempts.values() for found in objects), default=0.0)
 
 
 def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """One save after another: stage, agree, hand to the uploader, hear how it went.
 
-Used by Checkpointer only. At most one save is in flight, because there is one staging buffer: a save that
-is due while the last is still being uploaded waits for it, instead of taking more memory.
+Used by Checkpointer only. There are as many staging buffers as saves may be in flight: one more that is due
+waits for the oldest to be uploaded, instead of taking more memory.
 """
 
 import hashlib
@@ -11,13 +11,16 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from infra.contract.errors import InputError
+from workloads.checkpoint.agreement import agreed, told
 from workloads.checkpoint.format import Manifest
 from workloads.checkpoint.interval import Pace
 from workloads.checkpoint.pieces import Piece, pieces_of
 from workloads.checkpoint.ranks import Ranks
+from workloads.checkpoint.restore import Restored
 from workloads.checkpoint.settings import Tuning
 from workloads.checkpoint.staging import Staging
 from workloads.checkpoint.tree import NOTES_KEY, Captured, capture
@@ -25,6 +28,15 @@ from workloads.checkpoint.upload import ANOTHER_RANK_FAILED, Job
 from workloads.checkpoint.uploader import Report, Uploader
 
 Tell = Callable[[Report, int, float], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flight:
+    """A save that was handed over."""
+
+    step: int
+    memory: int
+    began: float
 
 
 class Saver:
@@ -36,20 +48,26 @@ class Saver:
         *,
         keep: int,
         tuning: Tuning,
-        damaged: dict[int, str],
+        restored: Restored,
         tell: Tell,
         stop_asked: Callable[[], bool],
         pace: Pace,
     ) -> None:
         self._run, self._ranks, self._tuning, self._tell = run, ranks, tuning, tell
-        self._damaged = damaged
-        self._staging = Staging()
+        self._stagings = [Staging() for _ in range(tuning.saves_in_flight)]
         self._uploader = Uploader(
-            url, run, self._staging.descriptor, keep=keep, tuning=tuning, coordinator=ranks.coordinator
+            url,
+            run,
+            [staging.descriptor for staging in self._stagings],
+            keep=keep,
+            tuning=tuning,
+            coordinator=ranks.coordinator,
+            standing=restored.standing,
+            damaged=[attempt for attempt in restored.damaged.values() if attempt],
         )
         self._prepared = 0
         self._save = 0
-        self._began = 0.0
+        self._flights: dict[int, Flight] = {}
         self._failure = ""
         self._stop_asked = stop_asked
         self.overlaps = False
@@ -64,23 +82,29 @@ class Saver:
     @property
     def state_bytes(self) -> int:
         """This rank's part, once its staging memory is there."""
-        return self._staging.bytes
+        return self._stagings[0].bytes
 
     @property
     def busy(self) -> bool:
-        return self._uploader.busy
+        return bool(self._uploader.in_flight)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._uploader.in_flight) >= len(self._stagings)
 
     def full_save_s(self) -> float:
         """How long a save takes until it is durable: as the last one did, or by the probe before there is one."""
-        return self._full_save_s or (self._staging.bytes / self.upload_rate if self.upload_rate else math.inf)
+        return self._full_save_s or (self.state_bytes / self.upload_rate if self.upload_rate else math.inf)
 
     def prepare(self, state: dict[str, Any]) -> None:
         """Touch the staging memory before the first save needs it: at the start, and once more when the first
         step has given the optimizer its tensors. Never waits for the first to be through."""
-        if self._prepared < 2 and not self._staging.touching:
+        if self._prepared < 2 and not any(staging.touching for staging in self._stagings):
             self._prepared += 1
             with suppress(InputError):  # the next save tells it on every rank
-                self._staging.prepare(pieces_of(capture(state), self._ranks.rank, self._ranks.world_size))
+                pieces = pieces_of(capture(state), self._ranks.rank, self._ranks.world_size)
+                for staging in self._stagings:
+                    staging.prepare(pieces)
 
     def save(
         self, step: int, state: dict[str, Any], notes: dict[str, Any] | None = None, *, in_any_case: bool = False
@@ -88,14 +112,17 @@ class Saver:
         """False: not done, because the ranks are about to stop and the upload before is not through."""
         self._wait_for_room(in_any_case)
         began = time.monotonic()
-        mine, captured, pieces, length = self._stage(state)
+        memory = self._free_memory()
+        mine, captured, pieces, length = self._stage(state, memory)
         attempt = self._agree(mine, captured)
         if not attempt:
             return False
+        staging = self._stagings[memory]
         if not self.overlaps:
-            self._staging.wait()
+            staging.wait()
         self._save += 1
-        self.last_step, self._began = step, began
+        self.last_step = step
+        self._flights[self._save] = Flight(step=step, memory=memory, began=began)
         manifest = Manifest(
             run=self._run,
             step=step,
@@ -106,44 +133,46 @@ class Saver:
             tensors=tuple(piece.part for piece in pieces),
             values=captured.skeleton | {NOTES_KEY: notes or {}},
         )
-        blocking_s = time.monotonic() - self._began
-        replace = (self._damaged[step],) if step in self._damaged else ()
+        blocking_s = time.monotonic() - began
+        shard_bytes = self._tuning.shard_size(length)
         self._uploader.submit(
-            Job(
-                save=self._save,
-                length=length,
-                shard_bytes=self._tuning.shard_size(length),
-                manifest=manifest,
-                replace=replace,
-            ),
-            after=self._staging.wait if self._staging.copying else None,
+            Job(save=self._save, memory=memory, length=length, shard_bytes=shard_bytes, manifest=manifest),
+            after=staging.wait if staging.copying else None,
         )
         self.pace.saved(blocking_s)
         self._tell(Report(save=self._save, done="staged", bytes=length), step, blocking_s)
         return True
 
+    def _free_memory(self) -> int:
+        """-1: every one is still being uploaded."""
+        self._flights = {save: self._flights[save] for save in self._uploader.in_flight}
+        taken = {flight.memory for flight in self._flights.values()}
+        return next((memory for memory in range(len(self._stagings)) if memory not in taken), -1)
+
     def _wait_for_room(self, in_any_case: bool) -> None:
-        """There is one staging buffer: back-pressure instead of more memory."""
+        """Back-pressure instead of more memory."""
         patience_s = self._tuning.commit_timeout_s + self._tuning.retry_s
         self._hear(
             self._uploader.finish(
-                patience_s, give_up=self._drop_what_cannot_complete if in_any_case else self._drop_or_hurry
+                patience_s,
+                leave=len(self._stagings) - 1,
+                give_up=self._drop_what_cannot_complete if in_any_case else self._drop_or_hurry,
             )
         )
-        if self._uploader.busy and (in_any_case or not self._stop_asked()):
+        if self._full and (in_any_case or not self._stop_asked()):
             self._uploader.replace()
             self._hear(self._uploader.finish(1.0))
 
-    def _stage(self, state: dict[str, Any]) -> tuple[dict[str, Any], Captured, list[Piece], int]:
+    def _stage(self, state: dict[str, Any], memory: int) -> tuple[dict[str, Any], Captured, list[Piece], int]:
         """What to tell the others, and what was staged. A bad value is told, so that every rank raises it."""
-        if self._uploader.busy:
+        if memory < 0:
             return {"skip": True}, _NOTHING, [], 0
         try:
             captured = capture(state)
             pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
-            length = self._staging.stage(pieces)
+            length = self._stagings[memory].stage(pieces)
         except InputError as error:
-            return _told(error), _NOTHING, [], 0
+            return told(error), _NOTHING, [], 0
         mine = {"layout": _layout_digest(captured), "failed": self._failure}
         self._failure = ""
         return mine, captured, pieces, length
@@ -158,40 +187,49 @@ class Saver:
 
     def wait(self, timeout_s: float) -> bool:
         self._hear(self._uploader.finish(timeout_s, give_up=self._drop_what_cannot_complete))
-        return not self._uploader.busy and not self._failure
+        return not self.busy and not self._failure
 
     def poll(self) -> None:
-        if self._uploader.busy or not self.upload_rate:
+        if self.busy or not self.upload_rate:
             self._hear(self._uploader.poll())
 
     def staged(self) -> None:
-        self._staging.wait()
+        for staging in self._stagings:
+            staging.wait()
 
     def close(self) -> None:
         self._uploader.close()
-        self._staging.close()
+        for staging in self._stagings:
+            staging.close()
 
     def _hear(self, reports: list[Report]) -> None:
         for report in reports:
-            if report.done == "failed":
-                self._failure = report.reason or "failed"
-                if not self._ranks.coordinator:
-                    self._ranks.store.set(f"failed/{report.save}", report.reason)
             if report.done == "probed":
                 self.upload_rate = report.bytes / max(report.seconds, 1e-6)
-                continue
-            if report.done in ("uploaded", "committed"):
-                self._full_save_s = time.monotonic() - self._began
-                self.pace.durable(self._full_save_s)
-            self._tell(report, self.last_step, time.monotonic() - self._began)
+            else:
+                self._hear_of_save(report)
+
+    def _hear_of_save(self, report: Report) -> None:
+        flight = self._flights[report.save]
+        seconds = time.monotonic() - flight.began
+        if report.done == "failed":
+            self._failure = report.reason or "failed"
+            if not self._ranks.coordinator:
+                self._ranks.store.set(f"failed/{report.save}", report.reason)
+        else:
+            self._full_save_s = seconds
+            self.pace.durable(seconds)
+        self._tell(report, flight.step, seconds)
 
     def _drop_or_hurry(self) -> bool:
         return self._drop_what_cannot_complete() or self._stop_asked()
 
     def _drop_what_cannot_complete(self) -> bool:
         """The coordinator's uploader waits for shards that will not come if another rank's upload failed."""
-        if self._ranks.coordinator and self._ranks.world_size > 1 and self._ranks.store.check([f"failed/{self._save}"]):
-            self._uploader.abandon()
+        if self._ranks.coordinator and self._ranks.world_size > 1:
+            for save in self._uploader.in_flight:
+                if self._ranks.store.check([f"failed/{save}"]):
+                    self._uploader.abandon(save)
         return False
 
 
@@ -204,19 +242,12 @@ def check_state(state: dict[str, Any], ranks: Ranks) -> None:
         captured = capture(state)
         mine = {"layout": _layout_digest(captured), "failed": ""}
     except InputError as error:
-        captured, mine = _NOTHING, _told(error)
+        captured, mine = _NOTHING, told(error)
     _decided(ranks, mine, captured)
 
 
-def _told(error: InputError) -> dict[str, Any]:
-    return {"input": [error.what, error.got, error.allowed, error.fix]}
-
-
 def _decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:
-    decision: dict[str, Any] = ranks.agree(mine, _decide)
-    if "input" in decision:
-        what, got, allowed, fix = decision["input"]
-        raise InputError(what, got=got, allowed=allowed, fix=fix)
+    decision = agreed(ranks, mine, _decide)
     if "differ" in decision:
         keys = sorted(captured.tensors.keys() - captured.per_rank)
         raise _different_states(ranks.agree(keys, _first_difference))

@@ -3,8 +3,8 @@
 Called by format.py for every commit written and read. Checksums tell damage; only a key tells forgery by
 somebody who can write to the bucket. HOLDFAST_CHECKPOINT_KEY_FILE names a file with the key, such as a
 mounted secret, the same on every rank: its content goes into no log, argument or checkpoint. With a key,
-a commit without its seal restores nothing. A bucket's writer can still delete the newest commits: object
-versions and retention of the bucket are against that.
+a commit without its seal restores nothing. A bucket's writer can still delete the newest commits, which the
+next restore tells (Restored.missing): object versions and retention of the bucket are against it.
 """
 
 import hashlib

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.contract.errors import InputError
+from workloads.checkpoint.storage import REQUEST_S
 
 MIB = 1 << 20
 MIN_SHARD_BYTES = 8 * MIB
@@ -23,6 +24,8 @@ class Tuning:
     """Most bytes of one object. Bounded, so that each is one request and many go in parallel."""
     parallel: int = 8
     """Objects in flight per rank, writing and reading."""
+    saves_in_flight: int = 1
+    """A save beyond it waits for an earlier one. Each takes staging memory of the state's size."""
     keep_every: int = 0
     """Beside the newest `keep`, keep every checkpoint whose step is a multiple; 0: none."""
     orphan_age_s: float = 86_400.0
@@ -33,6 +36,8 @@ class Tuning:
     """How long a rank waits for the others at start, save and stop."""
     retry_s: float = 300.0
     """How long one object is tried again on 429, 5xx and timeouts."""
+    request_s: float = REQUEST_S
+    """How long a request to a bucket may stay silent before it counts as lost and is made again."""
     min_interval_s: float = 30.0
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
@@ -47,11 +52,13 @@ class Tuning:
     def __post_init__(self) -> None:
         _between("shard_bytes", self.shard_bytes, 4096, 1024 * MIB)
         _between("parallel", self.parallel, 1, 64)
+        _between("saves_in_flight", self.saves_in_flight, 1, 8)
         _between("keep_every", self.keep_every, 0, math.inf)
         _between("niceness", self.niceness, 0, 19)
         _between("min_interval_s", self.min_interval_s, 0, self.max_interval_s)
         for name in ("orphan_age_s", "commit_timeout_s", "agree_timeout_s", "retry_s"):
             _between(name, getattr(self, name), 0, math.inf)
+        _between("request_s", self.request_s, 0.1, 3600)
 
 
 def _between(name: str, value: float, low: float, high: float) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from infra.contract.errors import InputError
 
+REQUEST_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
@@ -97,21 +98,21 @@ def read_object(storage: Storage, name: str, *, limit: int) -> bytes:
     return bytes(data)
 
 
-def existing_storage(url: str) -> Storage:
+def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
     """For readers: a folder that is not there is an error, not created."""
     parts = urlsplit(url)
     if parts.scheme in ("", "file") and not Path(unquote(parts.path)).is_dir():
         raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
-    return open_storage(url)
+    return open_storage(url, request_s=request_s)
 
 
-def open_storage(url: str) -> Storage:
-    """`file:///dir`, a plain path, or `gs://bucket/prefix`."""
+def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
+    """`file:///dir`, a plain path, or `gs://bucket/prefix`. `request_s`: how long a bucket may stay silent."""
     parts = urlsplit(url)
     if parts.scheme == "gs":
         from workloads.checkpoint.gcs import GcsStorage
 
-        return GcsStorage.open(bucket=parts.netloc, prefix=parts.path.strip("/"))
+        return GcsStorage.open(bucket=parts.netloc, prefix=parts.path.strip("/"), request_s=request_s)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and parts.path:
         from workloads.checkpoint.local import LocalStorage
 

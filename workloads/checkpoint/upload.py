@@ -25,15 +25,15 @@ ANOTHER_RANK_FAILED = "another rank failed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One save of one rank: the first `length` bytes of the staging memory hold its stream."""
+    """One save of one rank: the first `length` bytes of a staging memory hold its stream."""
 
     save: int
+    memory: int = 0
+    """Which of the staging memories."""
     length: int
     shard_bytes: int
     manifest: Manifest
     """Without shards: their checksums are computed by the uploader."""
-    replace: tuple[str, ...] = ()
-    """Attempts that restore found damaged: a commit of this step by one of them is removed first."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode()
@@ -42,10 +42,10 @@ class Job:
     def decode(cls, body: dict[str, Any]) -> "Job":
         return cls(
             save=body["save"],
+            memory=body["memory"],
             length=body["length"],
             shard_bytes=body["shard_bytes"],
             manifest=_manifest_of(body["manifest"]),
-            replace=tuple(body["replace"]),
         )
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,15 +32,29 @@ class Report:
 
 
 class Uploader:
-    def __init__(self, url: str, run: str, memory: int, *, keep: int, tuning: Tuning, coordinator: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        memories: list[int],
+        *,
+        keep: int,
+        tuning: Tuning,
+        coordinator: bool,
+        standing: int = 0,
+        damaged: Collection[str] = (),
+    ) -> None:
+        """`standing`: commits that this run has. `damaged`: attempts whose commit is none."""
         self._coordinator = coordinator
-        self._memory = memory
-        self._in_flight = 0
+        self._memories = memories
+        self._standing = standing
+        self._in_flight: list[int] = []
         self._reports: list[Report] = []
+        self._sending = threading.Lock()
         self._options = {
             "url": url,
             "run": run,
-            "memory": memory,
+            "damaged": ",".join(sorted(damaged)),
             "keep": keep,
             "keep-every": tuning.keep_every,
             "parallel": tuning.parallel,
@@ -48,20 +62,22 @@ class Uploader:
             "orphan-age-s": tuning.orphan_age_s,
             "commit-timeout-s": tuning.commit_timeout_s,
             "retry-s": tuning.retry_s,
+            "request-s": tuning.request_s,
         }
         self._start()
 
     def _start(self) -> None:
         self._buffer = b""
         self._socket, theirs = socket.socketpair()
-        flags = [f"--{name}={value}" for name, value in (self._options | {"socket": theirs.fileno()}).items()]
+        options = [*self._options.items(), ("socket", theirs.fileno()), ("standing", self._standing)]
+        flags = [f"--{name}={value}" for name, value in [*options, *(("memory", one) for one in self._memories)]]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "workloads.checkpoint.uploader_process", *flags],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), self._memory),
+            pass_fds=(theirs.fileno(), *self._memories),
             env=os.environ | {"PYTHONPATH": path},
         )
         theirs.close()
@@ -71,35 +87,41 @@ class Uploader:
         return self._process.pid
 
     @property
-    def busy(self) -> bool:
-        """Whether a save is in flight: on the coordinator until its commit, elsewhere until its upload."""
-        return self._in_flight > 0
+    def in_flight(self) -> tuple[int, ...]:
+        """Saves: on the coordinator until their commit, elsewhere until their upload."""
+        return tuple(self._in_flight)
 
     def submit(self, job: Job, *, after: Callable[[], object] | None = None) -> None:
         """`after`: wait for it first, in a thread; the save counts as in flight from now on."""
-        assert not self.busy
+        assert job.save not in self._in_flight
         if self._process.poll() is not None:  # killed since: a new one has the same memory
+            while self._in_flight:
+                self._receive()
             self._socket.close()
             self._start()
-        self._in_flight = job.save
+        self._in_flight.append(job.save)
         if after is None:
-            self._send(job)
+            self._order(job.encode())
         else:
-            threading.Thread(target=lambda: (after(), self._send(job)), name="hand-over", daemon=True).start()
+            threading.Thread(target=self._hand_over, args=(job, after), name="hand-over", daemon=True).start()
 
-    def _send(self, job: Job) -> None:
-        with suppress(OSError):  # a dead uploader is noticed by the next poll
-            self._socket.sendall(job.encode() + b"\n")
+    def _hand_over(self, job: Job, after: Callable[[], object]) -> None:
+        after()
+        if job.save in self._in_flight:  # else its uploader is gone, and the memory may hold the next save
+            self._order(job.encode())
+
+    def _order(self, line: bytes) -> None:
+        with self._sending, suppress(OSError):  # a dead uploader is noticed by the next poll
+            self._socket.sendall(line + b"\n")
 
     def replace(self) -> None:
         """An uploader that is stuck beyond every timeout: end it; the next save starts another."""
         self._process.kill()
         self._process.wait()
 
-    def abandon(self) -> None:
+    def abandon(self, save: int) -> None:
         """Another rank failed: do not wait for its shards."""
-        with suppress(OSError):
-            self._socket.sendall(b'{"abandon":true}\n')
+        self._order(json.dumps({"abandon": save}).encode())
 
     def poll(self, wait_s: float = 0.0) -> list[Report]:
         """Reports that have come since the last call."""
@@ -110,11 +132,11 @@ class Uploader:
         reports, self._reports = self._reports, []
         return reports
 
-    def finish(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> list[Report]:
-        """Until nothing is in flight, the time is over or `give_up` says so (asked about 20 times a second)."""
+    def finish(self, timeout_s: float, *, leave: int = 0, give_up: Callable[[], bool] = lambda: False) -> list[Report]:
+        """Until at most `leave` are in flight, the time is over or `give_up` says so (asked some 20 times a second)."""
         deadline = time.monotonic() + timeout_s
         reports = self.poll()
-        while self.busy and (left := deadline - time.monotonic()) > 0 and not give_up():
+        while len(self._in_flight) > leave and (left := deadline - time.monotonic()) > 0 and not give_up():
             reports += self.poll(min(0.05, left))
         return reports
 
@@ -122,7 +144,7 @@ class Uploader:
         """Let it go: it finishes what is in flight and ends by itself."""
         self._socket.close()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0 if not self.busy else 0.0)
+            self._process.wait(5.0 if not self._in_flight else 0.0)
         # A child that outlives its parent is the point; without this the interpreter warns about it.
         self._process.returncode = self._process.returncode or 0
 
@@ -143,10 +165,12 @@ class Uploader:
             return
         report = Report(**fields)
         self._reports.append(report)
-        if report.done == "failed" or report.done == ("committed" if self._coordinator else "uploaded"):
-            self._in_flight = 0
+        self._standing += report.done == "committed"
+        ends = ("failed", "committed" if self._coordinator else "uploaded")
+        if report.done in ends and report.save in self._in_flight:
+            self._in_flight.remove(report.save)
 
     def _died(self) -> None:
-        if self.busy:
-            self._reports.append(Report(save=self._in_flight, done="failed", reason="the uploader process is gone"))
-            self._in_flight = 0
+        for save in self._in_flight:
+            self._reports.append(Report(save=save, done="failed", reason="the uploader process is gone"))
+        self._in_flight.clear()

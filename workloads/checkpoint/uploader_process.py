@@ -16,10 +16,11 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from infra.contract.errors import InputError
-from workloads.checkpoint.commit import Abandoned, commit
+from workloads.checkpoint.commit import Abandoned, Series, commit
 from workloads.checkpoint.format import Damaged
 from workloads.checkpoint.points import reach
 from workloads.checkpoint.retention import Policy, retain
@@ -32,12 +33,13 @@ ORPHAN_PATIENCE_S = 60.0
 
 
 class Mailbox:
-    """Orders from the trainer. `abandon` is out of turn: it concerns the job being done."""
+    """Orders from the trainer. Jobs wait for their turn; `abandon` names a save and may come in the middle of it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._abandoned = threading.Event()
+        self._told = threading.Condition()
+        self._abandoned: set[int] = set()
         self._orphaned_at = math.inf
         threading.Thread(target=self._read, name="mailbox", daemon=True).start()
 
@@ -46,9 +48,10 @@ class Mailbox:
             for line in lines:
                 order: dict[str, Any] = json.loads(line)
                 if "abandon" in order:
-                    self._abandoned.set()
+                    with self._told:
+                        self._abandoned.add(order["abandon"])
+                        self._told.notify_all()
                 else:
-                    self._abandoned.clear()
                     self._jobs.put(Job.decode(order))
         self._orphaned_at = time.monotonic()
         self._jobs.put(None)
@@ -57,8 +60,11 @@ class Mailbox:
         """None once the trainer is gone."""
         return self._jobs.get()
 
-    def abandoned(self, wait_s: float) -> bool:
-        return self._abandoned.wait(wait_s) or time.monotonic() > self._orphaned_at + ORPHAN_PATIENCE_S
+    def abandoned(self, save: int, wait_s: float) -> bool:
+        """Waits that long for the order to give this save up."""
+        with self._told:
+            given_up = self._told.wait_for(lambda: save in self._abandoned, wait_s)
+        return given_up or time.monotonic() > self._orphaned_at + ORPHAN_PATIENCE_S
 
     def report(self, **fields: object) -> None:
         with suppress(OSError):  # nobody listens any more: finish all the same
@@ -66,7 +72,7 @@ class Mailbox:
 
 
 class Memory:
-    """The staging memory, mapped again only when it grew: a mapping of gigabytes is slow to fault in."""
+    """A staging memory, mapped again only when it grew: a mapping of gigabytes is slow to fault in."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -78,21 +84,25 @@ class Memory:
         return self._view[:length]
 
 
-def serve(mailbox: Mailbox, memory: Memory, storage: Storage, options: argparse.Namespace) -> None:
-    policy = Policy(keep=options.keep, keep_every=options.keep_every, orphan_age_s=options.orphan_age_s)
+def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, options: argparse.Namespace) -> None:
+    damaged = frozenset(filter(None, options.damaged.split(",")))
+    policy = Policy(
+        keep=options.keep, keep_every=options.keep_every, orphan_age_s=options.orphan_age_s, damaged=damaged
+    )
+    series = Series(standing=options.standing, keep=options.keep, damaged=damaged)
     while (job := mailbox.next()) is not None:
         began = time.monotonic()
         try:
-            manifest = upload(storage, memory.view(job.length), job, parallel=options.parallel)
+            manifest = upload(storage, memories[job.memory].view(job.length), job, parallel=options.parallel)
             mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
             if manifest.rank:
                 continue
             record = commit(
                 storage,
                 manifest,
-                replace=job.replace,
+                series=series,
                 timeout_s=options.commit_timeout_s,
-                abandoned=mailbox.abandoned,
+                abandoned=partial(mailbox.abandoned, job.save),
             )
             mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
         except Abandoned:
@@ -109,12 +119,13 @@ def serve(mailbox: Mailbox, memory: Memory, storage: Storage, options: argparse.
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("socket", "memory", "keep", "keep-every", "parallel", "niceness"):
+    for name in ("socket", "keep", "keep-every", "standing", "parallel", "niceness"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("orphan-age-s", "commit-timeout-s", "retry-s"):
+    for name in ("orphan-age-s", "commit-timeout-s", "retry-s", "request-s"):
         parser.add_argument(f"--{name}", type=float, required=True)
-    for name in ("url", "run"):
+    for name in ("url", "run", "damaged"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--memory", type=int, action="append", required=True)
     return parser.parse_args()
 
 
@@ -124,12 +135,12 @@ def main() -> None:
     options = arguments()
     os.nice(options.niceness)
     mailbox = Mailbox(socket.socket(fileno=options.socket))
-    storage = Retrying(open_storage(options.url), budget_s=options.retry_s)
+    storage = Retrying(open_storage(options.url, request_s=options.request_s), budget_s=options.retry_s)
     mailbox.report(save=0, done="ready")
     with suppress(StorageError, InputError, OSError):  # what is wrong with the store, the first save tells
         seconds = probe(storage, options.run)
         mailbox.report(save=0, done="probed", seconds=seconds, bytes=PROBE_BYTES)
-    serve(mailbox, Memory(options.memory), storage, options)
+    serve(mailbox, [Memory(descriptor) for descriptor in options.memory], storage, options)
 
 
 if __name__ == "__main__":

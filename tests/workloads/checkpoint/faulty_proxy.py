@@ -1,7 +1,9 @@
 """An HTTP proxy before the storage emulator that fails as networks and stores fail, by a rule of the test."""
 
 import http.client
+import json
 import random
+import socket
 import threading
 import time
 from collections import Counter
@@ -22,6 +24,12 @@ BREAK_AFTER = "break after"
 BREAK_MIDWAY = "break midway"
 """Half of the answer arrives."""
 
+SILENT = "silent"
+"""The request is taken and never answered; the connection stays open."""
+SLOW_INTAKE = "slow intake"
+"""The body of an upload is taken at some 2 MB/s, counted and thrown away."""
+SLOW_INTAKE_S = 0.5
+
 Rule = Callable[[str, str], str]
 """(method, path with query) -> one of the above."""
 
@@ -40,56 +48,84 @@ def storm(seed: int, share: float, *kinds: str) -> Rule:
 class FaultyProxy:
     def __init__(self, emulator: str, rule: Rule) -> None:
         self.counts: Counter[str] = Counter()
-        proxy, target = self, urlsplit(emulator).netloc
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None: ...
-
-            def handle_any(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                kind = rule(self.command, self.path)
-                proxy.counts[kind] += 1
-                if kind in (REFUSE_503, REFUSE_429, REFUSE_403):
-                    self.reply(int(kind), b'{"error": {"message": "refused"}}')
-                    return
-                if kind == SLOW:
-                    time.sleep(0.3)
-                if kind == BREAK_BEFORE:
-                    self.close_connection = True
-                    return
-                status, answer, kept = proxy.forward(target, self.command, self.path, body, self.headers)
-                if kind == BREAK_AFTER:
-                    self.close_connection = True
-                    return
-                self.reply(status, answer, kept, half=kind == BREAK_MIDWAY)
-
-            do_GET = do_POST = do_PUT = do_DELETE = handle_any
-
-            def reply(self, status: int, body: bytes, kind: str = "application/json", *, half: bool = False) -> None:
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body[: len(body) // 2] if half else body)
-                self.close_connection |= half
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self.closed = threading.Event()
+        self.taken = 0
+        self.rule, self.target = rule, urlsplit(emulator).netloc
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.proxy = self
+        # Small, so that a slow intake is felt by the sender and not hidden by the kernel's buffers.
+        self._server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    @staticmethod
-    def forward(target: str, method: str, path: str, body: bytes, headers: Any) -> tuple[int, bytes, str]:
-        connection = http.client.HTTPConnection(target, timeout=60)
-        passed = {k: v for k, v in headers.items() if k.lower() not in ("host", "connection", "content-length")}
-        connection.request(method, path, body=body, headers=passed)
-        response = connection.getresponse()
-        answer = response.read()
-        connection.close()
-        return response.status, answer, response.getheader("content-type") or "application/octet-stream"
-
     def close(self) -> None:
+        self.closed.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    proxy: FaultyProxy
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: Any) -> None: ...
+
+    def handle_any(self) -> None:
+        proxy = self.server.proxy
+        kind = proxy.rule(self.command, self.path)
+        proxy.counts[kind] += 1
+        body = self.body(SLOW_INTAKE_S if kind == SLOW_INTAKE else 0)
+        if kind in (REFUSE_503, REFUSE_429, REFUSE_403):
+            self.reply(int(kind), b'{"error": {"message": "refused"}}')
+            return
+        if kind == SLOW_INTAKE:
+            proxy.taken = len(body)
+            self.reply(200, json.dumps({"size": len(body)}).encode())
+            return
+        if kind == SILENT:
+            proxy.closed.wait()
+        if kind in (SILENT, BREAK_BEFORE):
+            self.close_connection = True
+            return
+        if kind == SLOW:
+            time.sleep(0.3)
+        status, answer, kept = forward(proxy.target, self.command, self.path, body, self.headers)
+        if kind == BREAK_AFTER:
+            self.close_connection = True
+        else:
+            self.reply(status, answer, kept, half=kind == BREAK_MIDWAY)
+
+    do_GET = do_POST = do_PUT = do_DELETE = handle_any
+
+    def body(self, pause_s: float) -> bytes:
+        length, found = int(self.headers.get("content-length") or 0), bytearray()
+        while len(found) < length:
+            time.sleep(pause_s)
+            part = self.rfile.read(min(1 << 20, length - len(found)))
+            if not part:
+                raise ConnectionResetError
+            found += part
+        return bytes(found)
+
+    def reply(self, status: int, body: bytes, kind: str = "application/json", *, half: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if half else body)
+        self.close_connection |= half
+
+
+def forward(target: str, method: str, path: str, body: bytes, headers: Any) -> tuple[int, bytes, str]:
+    connection = http.client.HTTPConnection(target, timeout=60)
+    passed = {k: v for k, v in headers.items() if k.lower() not in ("host", "connection", "content-length")}
+    connection.request(method, path, body=body, headers=passed)
+    response = connection.getresponse()
+    answer = response.read()
+    connection.close()
+    return response.status, answer, response.getheader("content-type") or "application/octet-stream"

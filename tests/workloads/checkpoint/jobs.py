@@ -67,26 +67,23 @@ def expected() -> dict[int, str]:
 
 
 def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]) -> None:
-    """What one rank runs."""
-    os.environ.update(options.get("env", {}))
-    if options.get("kill_at") and options.get("kill_rank", rank) == rank:
-        os.environ[ENV_KILL_AT] = options["kill_at"]
-    sys.stderr = Path(options.get("log", os.devnull)).open("a", buffering=1)  # noqa: SIM115
-    os.dup2(sys.stderr.fileno(), 2)
-    torch.set_num_threads(1)
-    if world > 1:
-        timeout = timedelta(seconds=60)
-        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timeout)
+    """What one rank runs. `change` is done to the state on every rank, `spoil` and `other_url` to the last one."""
+    set_up(rank, world, meeting, options)
     state = build()
     torch.manual_seed(5)
-    if options.get("spoil") and rank == world - 1:
-        options["spoil"](state)
-    every, steps = options.get("every", EVERY), options.get("steps", STEPS)
+    options.get("change", unchanged)(state)
+    late, spoil_late = options.get("spoil_late", (0, unchanged))
+    if rank == world - 1:
+        options.get("spoil", unchanged)(state)
+        url = options.get("other_url", url)
     more: dict[str, Any] = {name: options[name] for name in ("window_s", "keep") if name in options}
-    with Checkpointer(url, state, run=RUN, every=every, tuning=options.get("tuning", TUNING), **more) as ckpt:
+    more |= {"run": options.get("run", RUN), "every": options.get("every", EVERY)}
+    with Checkpointer(url, state, tuning=options.get("tuning", TUNING), **more) as ckpt:
         assert state["at"] == ckpt.step
-        for step in range(ckpt.step, steps):
+        for step in range(ckpt.step, options.get("steps", STEPS)):
             advance(state)
+            if step + 1 == late and rank == world - 1:
+                spoil_late(state)
             if world > 1:
                 dist.barrier()
             ckpt.tick(step + 1)
@@ -96,6 +93,21 @@ def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]
             print(f"rank {rank} knows: {ckpt.failure}", file=sys.stderr)
     if world > 1:
         dist.destroy_process_group()
+
+
+def unchanged(state: dict[str, Any]) -> None: ...
+
+
+def set_up(rank: int, world: int, meeting: str, options: dict[str, Any]) -> None:
+    os.environ.update(options.get("env", {}))
+    if options.get("kill_at") and options.get("kill_rank", rank) == rank:
+        os.environ[ENV_KILL_AT] = options["kill_at"]
+    sys.stderr = Path(options.get("log", os.devnull)).open("a", buffering=1)  # noqa: SIM115
+    os.dup2(sys.stderr.fileno(), 2)
+    torch.set_num_threads(1)
+    if world > 1:
+        timeout = timedelta(seconds=60)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timeout)
 
 
 class Jobs:

@@ -1,5 +1,6 @@
 """The small parts: cadence, retries, the tree of a state, settings, and workers that leave SIGTERM alone."""
 
+import copy
 import itertools
 import math
 import os
@@ -196,7 +197,17 @@ def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"shard_bytes": 1}, {"parallel": 0}, {"niceness": 20}, {"retry_s": -1.0}, {"min_interval_s": 1e9}]
+    "wrong",
+    [
+        {"shard_bytes": 1},
+        {"parallel": 0},
+        {"niceness": 20},
+        {"retry_s": -1.0},
+        {"request_s": 0.0},
+        {"saves_in_flight": 0},
+        {"saves_in_flight": 9},
+        {"min_interval_s": 1e9},
+    ],
 )
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
@@ -211,6 +222,11 @@ def test_keeping_nothing_is_refused() -> None:
 def test_short_streams_are_cut_so_that_they_go_in_parallel() -> None:
     tuning = Tuning(shard_bytes=64 * MIB, parallel=8)
     assert [tuning.shard_size(n * MIB) // MIB for n in (1, 64, 128, 512, 5000)] == [8, 8, 16, 64, 64]
+
+
+def test_an_input_error_is_the_same_after_torch_has_sent_it_to_another_rank() -> None:
+    error = InputError("what", got=1, allowed="2", fix="3")
+    assert copy.copy(error).lines() == error.lines()
 
 
 # -- hostile descriptions --

@@ -104,20 +104,28 @@ def dcp_state(world: int, value: float) -> dict[str, Any]:
     return {"model": model, "epoch": 4, "note": {"names": ["a", "b"], "rate": 0.5}}
 
 
-def dcp_save(world: int, url: str) -> None:
-    state = dcp_state(world, 2.5)
-    dcp.save(state, storage_writer=HoldfastWriter(url, run="r", step=7, tuning=TUNING))
+def dcp_save(world: int, url: str, number: int = 7) -> None:
+    state = dcp_state(world, number / 2)
+    dcp.save(state, storage_writer=HoldfastWriter(url, run="r", step=number, tuning=TUNING))
 
 
-def dcp_load(world: int, url: str) -> None:
+def dcp_load(world: int, url: str, number: int = 7, skipped: tuple[int, ...] = ()) -> None:
     state = dcp_state(world, 0.0)
     state["epoch"] = 0
     state["note"] = {"names": [], "rate": 0.0}
-    dcp.load(state, storage_reader=HoldfastReader(url, run="r", tuning=TUNING))
+    reader = HoldfastReader(url, run="r", tuning=TUNING)
+    dcp.load(state, storage_reader=reader)
     assert state["epoch"] == 4 and state["note"] == {"names": ["a", "b"], "rate": 0.5}
     for tensor in state["model"].values():
         full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        assert torch.equal(full, torch.full_like(full, 2.5))
+        assert torch.equal(full, torch.full_like(full, number / 2))
+    assert reader.step == number and [step for step, _ in reader.skipped] == [*skipped]
+
+
+def dcp_refuses(world: int, url: str, step: int | None) -> None:
+    with pytest.raises(dcp.CheckpointException, match="none of them verifies") as told:
+        dcp.load(dcp_state(world, 0.0), storage_reader=HoldfastReader(url, run="r", step=step, tuning=TUNING))
+    assert "crc32c" in str(told.value)
 
 
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (2, 1), (1, 2)])
@@ -125,6 +133,49 @@ def test_dcp_saves_and_loads_our_format_across_world_sizes(jobs: Jobs, tmp_path:
     url = str(tmp_path / "url")
     run(jobs, tmp_path, first, dcp_save, url)
     run(jobs, tmp_path, second, dcp_load, url)
+
+
+def flip(step: Path, rank: int) -> None:
+    shard = next(step.rglob(f"rank-{rank:05d}-*.bin"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 4
+    shard.write_bytes(data)
+
+
+@pytest.mark.parametrize(("world", "rank"), [(2, 1), (3, 0)])
+def test_dcp_load_falls_back_on_every_rank_where_one_finds_damage(
+    jobs: Jobs, tmp_path: Path, world: int, rank: int
+) -> None:
+    url = tmp_path / "url"
+    for number in (5, 7):
+        run(jobs, tmp_path, 2, dcp_save, str(url), number)
+    flip(url / "r/step-0000000007", rank)
+    run(jobs, tmp_path, 2, dcp_refuses, str(url), 7)
+    run(jobs, tmp_path, world, dcp_load, str(url), 5, (7,))
+    flip(url / "r/step-0000000005", 0)
+    run(jobs, tmp_path, world, dcp_refuses, str(url), None)
+
+
+@alone
+def test_dcp_load_into_another_dtype_converts(tmp_path: Path) -> None:
+    url = str(tmp_path / "url")
+    saved = torch.arange(1000, dtype=torch.bfloat16)
+    dcp.save({"w": saved}, storage_writer=HoldfastWriter(url, run="r", step=1), no_dist=True)
+    loaded = {"w": torch.zeros(1000)}
+    dcp.load(loaded, storage_reader=HoldfastReader(url, run="r"), no_dist=True)
+    assert torch.equal(loaded["w"], saved.float())
+
+
+@alone
+def test_dcp_load_passes_over_an_older_step_of_another_shape(tmp_path: Path) -> None:
+    url = str(tmp_path / "url")
+    for step, width in ((1, 1000), (2, 2000), (3, 1000)):
+        tensors = {"w": torch.full((width,), float(step))}
+        dcp.save(tensors, storage_writer=HoldfastWriter(url, run="r", step=step), no_dist=True)
+    flip(tmp_path / "url/r/step-0000000003", 0)
+    loaded = {"w": torch.zeros(1000)}
+    dcp.load(loaded, storage_reader=HoldfastReader(url, run="r"), no_dist=True)
+    assert torch.equal(loaded["w"], torch.ones(1000))
 
 
 @alone

@@ -90,6 +90,21 @@ def test_a_commit_that_cannot_be_read_is_no_reason_to_delete(storage: LocalStora
     assert len(list(storage.list(f"{RUN}/step-0000000010"))) == 3
 
 
+def test_what_restore_found_damaged_pushes_out_no_checkpoint_and_goes_when_it_is_old(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    for step, token in ((10, "a"), (20, "b"), (30, "c")):
+        attempt(storage, step, token * 12, committed=True)
+    policy = Policy(keep=1, orphan_age_s=HOUR_S, damaged=frozenset({"b" * 12, "c" * 12}))
+    retain(storage, RUN, policy)
+    assert committed_steps(storage, RUN) == [30, 20, 10]
+    for path in tmp_path.rglob("c" * 12 + "/*"):
+        os.utime(path, (0, 0))
+    retain(storage, RUN, policy)
+    assert committed_steps(storage, RUN) == [20, 10]
+    assert not list(storage.list(f"{RUN}/step-0000000030"))
+
+
 def test_of_a_step_that_goes_the_commit_goes_first(storage: LocalStorage) -> None:
     for step in (10, 20):
         attempt(storage, step, "a" * 12, committed=True)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from workloads.checkpoint.sealing import ENV_KEY_FILE
 RUN = "run"
 
 
-def save(url: Path, step: int, value: float) -> None:
+def save(url: Path, step: int, value: float, keep: int = 3) -> None:
     tensor = torch.zeros(8)
-    with Checkpointer(str(url), {"w": tensor}, run=RUN, every=10**9) as ckpt:
+    with Checkpointer(str(url), {"w": tensor}, run=RUN, every=10**9, keep=keep) as ckpt:
         tensor.fill_(value)
         ckpt.save(step)
         assert ckpt.wait()
@@ -76,6 +77,23 @@ def test_a_changed_or_replayed_commit_with_its_digest_made_anew_is_passed_over(
     assert restored(url) == (1, 1.0)
     commits[2].write_text(genuine)
     assert restored(url) == (2, 2.0)
+
+
+@pytest.mark.process
+def test_commits_that_somebody_deleted_are_told_at_the_next_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = tmp_path / "url"
+    for step in range(1, 6):
+        save(url, step, float(step), keep=1 if step < 3 else 3)
+    assert sorted(path.parent.name[-1] for path in url.rglob("COMMIT.json")) == ["3", "4", "5"]
+    assert "gone" not in capsys.readouterr().err, "retention is no loss"
+    shutil.rmtree(url / RUN / "step-0000000005")
+    save(url, 6, 6.0)
+    told = capsys.readouterr().err
+    assert "restored step 4" in told and "beside step 4 and are gone: 1, maybe newer ones too" in told
+    save(url, 7, 7.0)
+    assert "gone" not in capsys.readouterr().err, "it is told once"
 
 
 @pytest.mark.parametrize("content", [None, b"short"])

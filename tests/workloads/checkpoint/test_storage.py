@@ -76,6 +76,16 @@ def test_a_stat_tells_the_size(storage: Storage) -> None:
         storage.stat("run/absent")
 
 
+def test_a_local_object_keeps_the_checksum_that_a_bucket_would_tell(tmp_path: Path) -> None:
+    """The check value that every description of CRC-32C gives for these nine digits."""
+    storage = LocalStorage.open(str(tmp_path))
+    put(storage, "run/x", b"123456789")
+    assert storage.stat("run/x").crc32c == "e3069283"
+    assert [found.crc32c for found in storage.list("run")] == ["e3069283"]
+    (tmp_path / "run/foreign").write_bytes(b"1")
+    assert storage.stat("run/foreign").crc32c == ""
+
+
 def test_what_is_not_there_or_too_short_is_told(storage: Storage) -> None:
     put(storage, "run/short", b"123")
     with pytest.raises(NotFound):
