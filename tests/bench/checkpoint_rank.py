@@ -20,7 +20,7 @@ from tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, T
 from workloads.checkpoint.ranks import Ranks
 from workloads.checkpoint.restore import restore
 from workloads.checkpoint.settings import Tuning
-from workloads.checkpoint.storage import open_storage
+from workloads.checkpoint.stores import open_storage
 from workloads.checkpoint.tree import PerRank
 
 MIB = 1 << 20

@@ -27,7 +27,8 @@ from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.saving import Saver, check_state
 from workloads.checkpoint.settings import Every, Tuning, checked_keep, parse_every
 from workloads.checkpoint.shielding import shield
-from workloads.checkpoint.storage import Storage, open_storage
+from workloads.checkpoint.storage import Storage
+from workloads.checkpoint.stores import open_storage
 from workloads.checkpoint.tree import checked_state
 from workloads.checkpoint.uploader import Report
 from workloads.runtime.events import EventLog

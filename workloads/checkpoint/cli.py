@@ -39,7 +39,7 @@ def list_attempts(
     from dataclasses import asdict
 
     from workloads.checkpoint.inspection import UNCOMMITTED, rows
-    from workloads.checkpoint.storage import existing_storage
+    from workloads.checkpoint.stores import existing_storage
 
     found = list(rows(existing_storage(url), run, read=not quick))
     if as_json:

@@ -51,7 +51,7 @@ from workloads.checkpoint.restore import Skipped, none_verifies
 from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.settings import Tuning
 from workloads.checkpoint.staging import copy_into
-from workloads.checkpoint.storage import existing_storage, open_storage
+from workloads.checkpoint.stores import existing_storage, open_storage
 from workloads.checkpoint.tree import decode, encode
 from workloads.checkpoint.upload import Job, upload
 

@@ -21,7 +21,8 @@ from workloads.checkpoint.ranks import Ranks
 from workloads.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
 from workloads.checkpoint.retrying import Retrying
 from workloads.checkpoint.settings import Tuning
-from workloads.checkpoint.storage import Storage, existing_storage
+from workloads.checkpoint.storage import Storage
+from workloads.checkpoint.stores import existing_storage
 from workloads.checkpoint.target import Target
 from workloads.checkpoint.tree import NOTES_KEY
 

@@ -1,4 +1,4 @@
-"""What a checkpoint needs of an object store, and which store a URL means.
+"""What a checkpoint needs of an object store; stores.py has the one behind a URL.
 
 Used by the uploader, restore, retention and the command line. Objects are created once and never
 changed: every `put` is create-only, so no writer can spoil what another has finished.
@@ -7,9 +7,7 @@ changed: every `put` is create-only, so no writer can spoil what another has fin
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 from infra.contract.errors import InputError
 
@@ -96,30 +94,3 @@ def read_object(storage: Storage, name: str, *, limit: int) -> bytes:
     data = bytearray(size)
     storage.read_into(name, 0, memoryview(data))
     return bytes(data)
-
-
-def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
-    """For readers: a folder that is not there is an error, not created."""
-    parts = urlsplit(url)
-    if parts.scheme in ("", "file") and not Path(unquote(parts.path)).is_dir():
-        raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
-    return open_storage(url, request_s=request_s)
-
-
-def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
-    """`file:///dir`, a plain path, or `gs://bucket/prefix`. `request_s`: how long a bucket may stay silent."""
-    parts = urlsplit(url)
-    if parts.scheme == "gs":
-        from workloads.checkpoint.gcs import GcsStorage
-
-        return GcsStorage.open(bucket=parts.netloc, prefix=parts.path.strip("/"), request_s=request_s)
-    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and parts.path:
-        from workloads.checkpoint.local import LocalStorage
-
-        return LocalStorage.open(url if not parts.scheme else unquote(parts.path))
-    raise InputError(
-        "checkpoint URL is of no known kind",
-        got=url[:200],
-        allowed="file:///absolute/dir, a path, or gs://bucket/prefix",
-        fix="write the URL in one of these forms",
-    )

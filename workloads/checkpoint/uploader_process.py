@@ -25,7 +25,8 @@ from workloads.checkpoint.format import Damaged
 from workloads.checkpoint.points import reach
 from workloads.checkpoint.retention import Policy, retain
 from workloads.checkpoint.retrying import Retrying
-from workloads.checkpoint.storage import Storage, StorageError, open_storage
+from workloads.checkpoint.storage import Storage, StorageError
+from workloads.checkpoint.stores import open_storage
 from workloads.checkpoint.upload import ANOTHER_RANK_FAILED, PROBE_BYTES, Job, probe, upload
 
 # How long a committed checkpoint is still hoped for once the trainer is gone.

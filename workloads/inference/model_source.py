@@ -14,7 +14,8 @@ from workloads.checkpoint.catalogue import committed_steps, runs
 from workloads.checkpoint.format import Damaged
 from workloads.checkpoint.reading import open_step
 from workloads.checkpoint.restore import load_tensors, read_whole
-from workloads.checkpoint.storage import Storage, open_storage
+from workloads.checkpoint.storage import Storage
+from workloads.checkpoint.stores import open_storage
 from workloads.checkpoint.tree import decode
 
 MODEL_PREFIX = "model/"

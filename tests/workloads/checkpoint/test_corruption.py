@@ -18,7 +18,7 @@ from workloads.checkpoint.ranks import Ranks
 from workloads.checkpoint.reading import open_step
 from workloads.checkpoint.restore import restore
 from workloads.checkpoint.settings import Tuning
-from workloads.checkpoint.storage import open_storage
+from workloads.checkpoint.stores import open_storage
 
 pytestmark = pytest.mark.process
 PER_KIND = 38

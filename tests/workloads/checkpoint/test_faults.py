@@ -20,7 +20,7 @@ from tests.workloads.checkpoint.faulty_proxy import FaultyProxy, Rule, storm
 from tests.workloads.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, finish, newest
 from workloads.checkpoint.checksum import crc32c
 from workloads.checkpoint.retrying import Retrying
-from workloads.checkpoint.storage import open_storage
+from workloads.checkpoint.stores import open_storage
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,7 @@ from tests.workloads.checkpoint.test_kill import children
 from workloads.checkpoint import Checkpointer, Tuning
 from workloads.checkpoint.reading import open_step
 from workloads.checkpoint.restore import read_whole
-from workloads.checkpoint.storage import open_storage
+from workloads.checkpoint.stores import open_storage
 
 pytestmark = pytest.mark.process
 STATE_BYTES = 1 << 20

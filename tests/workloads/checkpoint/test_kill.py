@@ -16,7 +16,8 @@ from infra.contract.lifecycle import EXIT_PREEMPTED
 from tests.workloads.checkpoint.jobs import RUN, STEPS, Jobs, expected, finish, newest
 from workloads.checkpoint.catalogue import committed_steps, survey
 from workloads.checkpoint.points import POINTS
-from workloads.checkpoint.storage import Stat, open_storage
+from workloads.checkpoint.storage import Stat
+from workloads.checkpoint.stores import open_storage
 
 pytestmark = pytest.mark.process
 

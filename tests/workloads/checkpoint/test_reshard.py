@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from tests.workloads.checkpoint.jobs import TUNING, Jobs, finish
 from workloads.checkpoint import Checkpointer, load_tensors
 from workloads.checkpoint.dcp import HoldfastReader, HoldfastWriter
-from workloads.checkpoint.storage import open_storage
+from workloads.checkpoint.stores import open_storage
 
 pytestmark = pytest.mark.process
 # DCP tells a single process that it is one.

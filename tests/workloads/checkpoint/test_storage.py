@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from infra.contract.errors import InputError
 from workloads.checkpoint.checksum import crc32c
 from workloads.checkpoint.local import LocalStorage
-from workloads.checkpoint.storage import AlreadyExists, NotFound, Storage, StorageError, open_storage, read_object
+from workloads.checkpoint.storage import AlreadyExists, NotFound, Storage, StorageError, read_object
+from workloads.checkpoint.stores import open_storage
 
 
 @pytest.fixture(params=["local", pytest.param("gcs", marks=pytest.mark.process)])
