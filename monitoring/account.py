@@ -1,10 +1,11 @@
 """What the rules of training (gang.py) and batch (lanes.py) hand to the ledger."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from monitoring.spans import Span
+from monitoring.spans import STATES, Span, State
 
 Point = tuple[int, float, int]
 """(time, steps or items done, life): one line of the chart for each life."""
@@ -38,6 +39,13 @@ class Account:
     """Only a chart asks, so only a chart pays."""
     commits_us: tuple[int, ...] = ()
     failed_saves: int = 0
+
+    @cached_property
+    def totals_us(self) -> dict[State, int]:
+        sums: Counter[State] = Counter()
+        for begin, end, state, _ in self.spans:
+            sums[state] += end - begin
+        return {state: sums[state] for state in STATES}
 
     @cached_property
     def progress(self) -> tuple[Point, ...]:

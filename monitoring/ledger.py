@@ -4,7 +4,7 @@ Called by the report, the receipt and the exporter. Guarantee: the states of a l
 time to the microsecond, whatever the events say.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from monitoring import gang, lanes
 from monitoring.account import Account, Recovery
 from monitoring.events import Event, uncollected
-from monitoring.spans import STATES, Span, State
+from monitoring.spans import Span, State
 
 KINDS = (KIND_TRAINING, KIND_BATCH)
 USEFUL = frozenset({State.PRODUCTIVE})
@@ -50,16 +50,18 @@ class Ledger:
         return (self.end_us - self.begin_us) / 1e6
 
     def totals_us(self) -> dict[State, int]:
-        sums: Counter[State] = Counter()
-        for span in self.spans:
-            sums[span.state] += span.length_us
-        return {state: sums[state] for state in STATES}
+        return self.account.totals_us
 
     @property
     def goodput(self) -> float:
         """The share of wall time that moved the job forward and was kept; 0 for an empty ledger."""
+        return (self.wall_us - self.unused_us) / self.wall_us if self.wall_us else 0.0
+
+    @property
+    def unused_us(self) -> int:
+        """The rest of it: by this jobs are ranked."""
         totals = self.totals_us()
-        return sum(totals[s] for s in USEFUL) / self.wall_us if self.wall_us else 0.0
+        return self.wall_us - sum(totals[s] for s in USEFUL)
 
 
 @uncollected()

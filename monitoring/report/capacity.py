@@ -82,6 +82,7 @@ class Capacities:
             "useful_time": [asdict(share) for share in self.shares],
             "preemptions": [{"hour": hour, "pool": pool, "count": count} for hour, pool, count in self.losses],
             "churn": [churn_row(group, exposure) for group, exposure in self.churn],
+            "saves": [asdict(saves) for saves in self.saves],
         }
 
 

@@ -5,32 +5,42 @@ behind it in the page.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import altair as alt
 
+from monitoring.account import Point
 from monitoring.ledger import Ledger
+from monitoring.report.bounds import MOST_LIVES, MOST_MARKS, MOST_POINTS, delay, spread_each
 from monitoring.report.ink import (
     INK,
     ORDER,
     SIGNALS,
     WIDTH,
     Plot,
+    every_eviction,
     evict_rows,
     jobs_scale,
+    marked,
     rows_axis,
+    said_of,
+    signal,
     state_color,
     theme,
     time_axis,
     time_unit,
 )
+from monitoring.report.tables import Loss, few_pools
+from monitoring.report.tally import tally
 from monitoring.spans import State
 
 HOUR_MS = 3_600_000
 GAP_MS = HOUR_MS // 12  # between two bars
 LEAST_MS = 12 * HOUR_MS
+FEW_NAMES = 3
 
 
 def progress(ledgers: Sequence[Ledger], *, slug: str, unit: str, title: str) -> Plot:
@@ -39,29 +49,70 @@ def progress(ledgers: Sequence[Ledger], *, slug: str, unit: str, title: str) -> 
     rows: list[dict[str, Any]] = [
         {"job": x.job, "t": round((t - x.begin_us) / 1e6 / unit_s, 6), "done": done, "life": life}
         for x in ledgers
-        for t, done, life in x.account.progress
+        for t, done, life in outline(x.account.progress, MOST_POINTS // len(ledgers))
     ]
+    shown = marked(every_eviction(ledgers))
     top = max((row["done"] for row in rows), default=1)
     x_axis = alt.X("t:Q", title=f"{name} since the run began", axis=alt.Axis(grid=False, tickCount=10))
     scale = alt.Scale(domain=[0, top * 1.2], nice=False)
     y_axis = alt.Y("done:Q", title=unit, scale=scale, axis=alt.Axis(format="~s"))
     color = alt.Color("job:N", scale=jobs_scale(ledgers), legend=None)
-    base = alt.Chart(alt.Data(values=_thin(rows))).encode(x=x_axis, y=y_axis, color=color)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x_axis, y=y_axis, color=color)
     falls = base.mark_line(strokeWidth=1.2, strokeDash=[2, 3], opacity=0.7).encode(detail="job:N")
     lines = base.mark_line(strokeWidth=2.4, strokeCap="round", strokeJoin="round").encode(detail="life:N")
     marks = (
-        alt.Chart(alt.Data(values=evict_rows(ledgers, unit_s)))
+        alt.Chart(alt.Data(values=evict_rows(shown, unit_s)))
         .mark_point(filled=True, size=80, opacity=1, stroke="#ffffff", strokeWidth=0.8)
         .encode(x="t:Q", y="done:Q", shape=alt.Shape("signal:N", scale=SIGNALS), color=color)
     )
     names = (
-        alt.Chart(alt.Data(values=[_last(x, unit_s) for x in ledgers if x.account.progress]))
+        alt.Chart(alt.Data(values=_names(ledgers, unit_s, top)))
         .mark_text(align="right", baseline="bottom", dx=-8, dy=-4, fontWeight="bold")
         .encode(x="t:Q", y="done:Q", text="job:N", color=color)
     )
     chart = (falls + lines + marks + names).properties(width=WIDTH + 60, height=250)
     described = f"{unit.capitalize()} against time. {_ends(ledgers)}."
-    return Plot(slug, title, described, theme(chart), "Dotted: nothing is running")
+    return Plot(slug, title, described, theme(chart), "; ".join(_notes(ledgers, len(shown))))
+
+
+def _notes(ledgers: Sequence[Ledger], shown: int) -> Iterable[str]:
+    yield "Dotted: nothing is running"
+    if any(_many_lives(x.account.progress) for x in ledgers):
+        yield f"a job of more than {MOST_LIVES} lives is one line"
+    evictions = len(every_eviction(ledgers))
+    if shown < evictions:
+        yield f"{said_of(shown, evictions, 'evictions')} marked"
+
+
+def outline(points: Sequence[Point], most: int) -> list[Point]:
+    """At most so many points that look like all: of each stretch the first, the lowest, the highest and the last."""
+    if _many_lives(points):
+        points = [(t, done, 0) for t, done, _ in points]
+    if len(points) <= most:
+        return list(points)
+    lives = points[-1][2] - points[0][2] + 1
+    begin, end = points[0][0], points[-1][0]
+    length = max(1, -(-(end - begin + 1) // max(1, most // 4 - lives)))
+    kept: list[Point] = []
+    for _, found in groupby(points, key=lambda point: (point[2], (point[0] - begin) // length)):
+        part = list(found)
+        numbers = {0, len(part) - 1, *(choose(range(len(part)), key=lambda n: part[n][1]) for choose in (min, max))}
+        kept += [part[n] for n in sorted(numbers)]
+    return kept
+
+
+def _many_lives(points: Sequence[Point]) -> bool:
+    return bool(points) and points[-1][2] - points[0][2] >= MOST_LIVES
+
+
+def _names(ledgers: Sequence[Ledger], unit_s: float, top: float) -> list[dict[str, Any]]:
+    """Where a line ends. Of many jobs, none within the height of a letter of another."""
+    rows = [_last(x, unit_s) for x in ledgers if x.account.progress]
+    if len(rows) > FEW_NAMES:
+        highest = 1.2 * top
+        for row in sorted(rows, key=lambda row: -row["done"]):
+            row["done"] = highest = min(row["done"], highest - 0.08 * top)
+    return rows
 
 
 def _last(ledger: Ledger, unit_s: float) -> dict[str, Any]:
@@ -79,19 +130,16 @@ def _ends(ledgers: Sequence[Ledger]) -> str:
     )
 
 
-def _thin(rows: list[dict[str, Any]], most: int = 6000) -> list[dict[str, Any]]:
-    """A plot of 720 pixels shows no more points than this; the table behind it keeps the totals."""
-    return rows[:: max(1, len(rows) // most)]
-
-
-def where_time_went(ledgers: Sequence[Ledger]) -> Plot:
+def where_time_went(ledgers: Sequence[Ledger], rest: Sequence[Ledger] = ()) -> Plot:
+    """A bar for each job, and one for all the others together."""
+    told = [tally(x.job, [x]) for x in ledgers] + ([tally(f"{len(rest):,} other jobs", rest)] if rest else [])
     rows: list[dict[str, Any]] = [
-        {"job": x.job, "state": s.value, "share": us / x.wall_us, "order": ORDER.index(s)}
-        for x in ledgers
-        for s, us in x.totals_us().items()
+        {"job": x.name, "state": s.value, "share": us / x.wall_us, "order": ORDER.index(s)}
+        for x in told
+        for s, us in x.states_us.items()
         if us and x.wall_us
     ]
-    jobs = [x.job for x in ledgers]
+    jobs = [x.name for x in told]
     y = alt.Y("job:N", sort=jobs, title=None, axis=rows_axis(jobs), scale=alt.Scale(paddingInner=0.3))
     bars = (
         alt.Chart(alt.Data(values=rows))
@@ -109,20 +157,23 @@ def where_time_went(ledgers: Sequence[Ledger]) -> Plot:
         )
     )
     labels = (
-        alt.Chart(alt.Data(values=[{"job": x.job, "label": f"{x.goodput:.0%} useful"} for x in ledgers]))
+        alt.Chart(alt.Data(values=[{"job": x.name, "label": f"{x.goodput:.0%} useful"} for x in told]))
         .mark_text(align="left", dx=6, color="#ffffff", fontWeight="bold")
         .encode(x=alt.datum(0), y=y, text="label:N")
     )
     chart = (bars + labels).properties(width=WIDTH, height=alt.Step(34))
-    described = ", ".join(f"{x.job} {x.goodput:.0%}" for x in ledgers)
+    described = ", ".join(f"{x.name} {x.goodput:.0%}" for x in told)
     return Plot("where-time-went", "Where the time went", f"Share of useful time: {described}.", theme(chart))
 
 
 def recoveries(ledgers: Sequence[Ledger]) -> Plot | None:
     """Seconds from an eviction until work went on; one mark for each."""
-    rows = [row for row in evict_rows(ledgers) if row["back"] is not None]
-    if not rows:
+    pairs = sorted(((x, r) for x, r in every_eviction(ledgers) if r.seconds is not None), key=lambda p: -delay(p[1]))
+    if not pairs:
         return None
+    # The slowest of a stretch of seconds stands for those that its mark would cover.
+    shown = spread_each(pairs, MOST_MARKS, lambda p: (p[0].job, signal(p[1].signal)), lambda p: delay(p[1]))
+    rows = [{"job": x.job, "signal": signal(r.signal), "back": r.seconds} for x, r in shown]
     jobs = [x.job for x in ledgers if any(r["job"] == x.job for r in rows)]
     chart = (
         alt.Chart(alt.Data(values=rows))
@@ -135,25 +186,27 @@ def recoveries(ledgers: Sequence[Ledger]) -> Plot | None:
         )
         .properties(width=WIDTH, height=alt.Step(44))
     )
-    slowest = max(row["back"] for row in rows)
-    return Plot(
-        "recovery", "Back at work", f"{len(rows)} recoveries, the slowest took {slowest:.1f} seconds.", theme(chart)
-    )
+    described = f"{len(pairs)} recoveries, the slowest took {pairs[0][1].seconds:.1f} seconds."
+    note = f"{said_of(len(shown), len(pairs), 'recoveries')} marked, the slowest of each stretch"
+    return Plot("recovery", "Back at work", described, theme(chart), note if len(shown) < len(pairs) else "")
 
 
-def losses(found: Sequence[tuple[str, str, int]], *, slug: str = "losses") -> Plot:
-    """Preemptions by hour and pool, stacked, on an axis where an hour without one takes its place."""
+def losses(found: Sequence[Loss], *, slug: str = "losses", hours: int = 1) -> Plot:
+    """Preemptions by stretch of hours and pool, stacked, on an axis where a stretch without one takes its place."""
+    inks = [INK[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
+    found = few_pools(found, len(inks))
     pools = sorted({pool for _, pool, _ in found})
     rows, tops = list[dict[str, Any]](), Counter[str]()
     for hour, pool, count in found:
         begin = round(datetime.fromisoformat(hour).timestamp()) * 1000
         low, tops[hour] = tops[hour], tops[hour] + count
-        rows.append({"from": begin, "to": begin + HOUR_MS - GAP_MS, "pool": pool, "low": low, "high": tops[hour]})
-    inks = [INK[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
-    scale = alt.Scale(domain=pools, range=[inks[n % len(inks)] for n in range(len(pools))])
+        rows.append(
+            {"from": begin, "to": begin + hours * (HOUR_MS - GAP_MS), "pool": pool, "low": low, "high": tops[hour]}
+        )
+    scale = alt.Scale(domain=pools, range=inks[: len(pools)])
     ends = (
         min(row["from"] for row in rows),
-        max(max(r["from"] for r in rows) + HOUR_MS, min(r["from"] for r in rows) + LEAST_MS),
+        max(max(r["from"] for r in rows) + hours * HOUR_MS, min(r["from"] for r in rows) + LEAST_MS),
     )
     most = max(tops.values(), default=0)
     steps = alt.Axis(values=list(range(0, most + 1, max(1, most // 4))), format="d")
@@ -162,7 +215,10 @@ def losses(found: Sequence[tuple[str, str, int]], *, slug: str = "losses") -> Pl
         .mark_rect()
         .encode(
             x=alt.X(
-                "from:T", title="UTC", scale=alt.Scale(type="utc", domain=list(ends), nice=False), axis=time_axis(3600)
+                "from:T",
+                title="UTC",
+                scale=alt.Scale(type="utc", domain=list(ends), nice=False),
+                axis=time_axis(hours * 3600),
             ),
             x2="to:T",
             y=alt.Y("low:Q", title="preemptions", axis=steps),
@@ -172,5 +228,9 @@ def losses(found: Sequence[tuple[str, str, int]], *, slug: str = "losses") -> Pl
         .properties(width=WIDTH, height=140)
     )
     total = sum(count for _, _, count in found)
-    described = f"{total} preemptions in {len(tops)} hours, of {len(pools)} pools."
-    return Plot(slug, "Preemptions by hour", described, theme(chart))
+    described = f"{total} preemptions in {len(tops)} {_stretches(hours)}, of {len(pools)} pools."
+    return Plot(slug, f"Preemptions by {'hour' if hours == 1 else f'{hours} hours'}", described, theme(chart))
+
+
+def _stretches(hours: int) -> str:
+    return "hours" if hours == 1 else f"stretches of {hours} hours"

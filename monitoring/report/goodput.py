@@ -4,17 +4,37 @@ Guarantee: over all buckets each state adds up to what the ledgers say, to the m
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from monitoring.ledger import Ledger
-from monitoring.spans import STATES, State
+from monitoring.spans import STATES, Span, State
 
 MOST_BUCKETS = 60
 SECOND_US = 1_000_000
-LENGTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 604_800)
+LENGTHS_S = (
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1800,
+    3600,
+    10_800,
+    21_600,
+    43_200,
+    86_400,
+    604_800,
+    2_419_200,
+    31_449_600,
+    314_496_000,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,16 +63,22 @@ def buckets(ledgers: Sequence[Ledger]) -> tuple[Bucket, ...]:
         return ()
     length = length_us(min(x.begin_us for x in ledgers), max(x.end_us for x in ledgers))
     sums: dict[int, Counter[State]] = defaultdict(Counter)
-    for begin, end, state, _ in spans:
-        while begin < end:
-            number = begin // length
-            until = min(end, (number + 1) * length)
-            sums[number][state] += until - begin
-            begin = until
+    for number, state, us in split(spans, length):
+        sums[number][state] += us
     return tuple(
         Bucket(begin_us=number * length, length_us=length, states_us={s: told[s] for s in STATES if told[s]})
         for number, told in sorted(sums.items())
     )
+
+
+def split(spans: Iterable[Span], length: int, origin_us: int = 0) -> Iterable[tuple[int, State, int]]:
+    """(number of the stretch, state, time of it): spans cut at the edges of stretches of one length."""
+    for begin, end, state, _ in spans:
+        while begin < end:
+            number = (begin - origin_us) // length
+            until = min(end, origin_us + (number + 1) * length)
+            yield number, state, until - begin
+            begin = until
 
 
 def length_us(begin_us: int, end_us: int) -> int:

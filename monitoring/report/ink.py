@@ -10,7 +10,9 @@ from typing import Any
 
 import altair as alt
 
+from monitoring.account import Recovery
 from monitoring.ledger import Ledger
+from monitoring.report.bounds import MOST_MARKS, spread_each
 from monitoring.spans import STATES, State
 
 WIDTH = 740
@@ -114,7 +116,23 @@ def time_axis(bucket_s: int) -> alt.Axis:
     return alt.Axis(format=form, grid=False, tickCount=5, labelOverlap=True, labelSeparation=24, labelBound=True)
 
 
-def evict_rows(ledgers: Iterable[Ledger], unit_s: float = 1) -> list[dict[str, Any]]:
+Marked = tuple[Ledger, Recovery]
+
+
+def every_eviction(ledgers: Iterable[Ledger]) -> list[Marked]:
+    return [(x, r) for x in ledgers for r in x.recoveries]
+
+
+def marked(pairs: Iterable[Marked]) -> list[Marked]:
+    """The evictions that a plot over time has room for: of each job and signal so many, spread over its time."""
+    return spread_each(pairs, MOST_MARKS, lambda p: (p[0].job, signal(p[1].signal)), lambda p: p[1].t_us)
+
+
+def said_of(shown: int, whole: int, what: str) -> str:
+    return f"{shown:,} of {whole:,} {what}" if shown < whole else what
+
+
+def evict_rows(pairs: Iterable[Marked], unit_s: float = 1) -> list[dict[str, Any]]:
     return [
         {
             "job": x.job,
@@ -123,8 +141,7 @@ def evict_rows(ledgers: Iterable[Ledger], unit_s: float = 1) -> list[dict[str, A
             "done": _done_at(x, r.t_us),
             "back": r.seconds,
         }
-        for x in ledgers
-        for r in x.recoveries
+        for x, r in pairs
     ]
 
 

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
-from monitoring.ledger import Ledger
+from monitoring.ledger import KINDS, Ledger
 from monitoring.money import Money
 from monitoring.report.capacity import Capacities
 from monitoring.report.goodput import Bucket, buckets
 from monitoring.report.objectives import Objective, objectives
+from monitoring.report.tally import tally
 from monitoring.report.times import exactly
 from monitoring.report.words import answer, next_steps, pays
 
@@ -59,6 +60,7 @@ class Report:
             "schema": SCHEMA,
             "answer": self.answer,
             "objectives": [asdict(o) for o in self.objectives],
+            "totals": {kind: tally(kind, found).as_json() for kind in KINDS if (found := self.of_kind(kind))},
             "jobs": [job_row(ledger) for ledger in self.ledgers],
             "goodput": [bucket.as_json() for bucket in self.goodput],
             "capacity": [told.as_json() for told in self.capacities],

@@ -3,27 +3,25 @@
 Called by cli.py.
 """
 
-import json
 import math
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
-from monitoring.churn import Exposure
 from monitoring.exporter.waits import WAIT_BANDS_S
 from monitoring.ledger import Ledger
-from monitoring.report import charts, goodput_chart, timeline
+from monitoring.report import charts, goodput_chart, tables
+from monitoring.report.bounds import MOST_CLUSTERS, MOST_STEPS, cut
 from monitoring.report.capacity import Capacities
+from monitoring.report.embedded import embedded
 from monitoring.report.goodput import moment
 from monitoring.report.ink import ORDER, Plot
 from monitoring.report.model import Report
+from monitoring.report.sections import figure, sections
 from monitoring.report.times import duration
 from monitoring.report.words import naive_sentence, turn
 
@@ -41,6 +39,8 @@ MEANING = {
 
 
 def render(report: Report) -> str:
+    told = [told for told in report.capacities if told.told]
+    shown = cut(told, MOST_CLUSTERS, lambda told: sum(count for _, _, count in told.losses))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -58,14 +58,16 @@ def render(report: Report) -> str:
         states=ORDER,
         meaning=MEANING,
         turn=turn(report.money) if report.money else "",
-        clusters=[_cluster(told, number) for number, told in enumerate(report.capacities, 1) if told.told],
-        saves=[saves for told in report.capacities for saves in told.saves],
+        clusters=[_cluster(told, number) for number, told in enumerate(shown.rows, 1)],
+        clusters_said=shown.said("clusters", "those with the most preemptions"),
+        saves=tables.saves([saves for told in report.capacities for saves in told.saves]),
+        steps=report.next_steps[:MOST_STEPS],
         goodput=_goodput(report),
         moment=moment,
         naive=naive_sentence(report.summary),
         span=report.span or window(report.ledgers),
         duration=duration,
-        data=Markup(embedded(report.as_json())),
+        data=Markup(embedded(report)),
     )
 
 
@@ -94,62 +96,20 @@ def _goodput(report: Report) -> tuple[Plot, Markup] | None:
 
 def _cluster(told: Capacities, number: int) -> dict[str, Any]:
     """What the template shows of one cluster; its number keeps ids of the page apart."""
-    plot = charts.losses(told.losses, slug=f"losses-{number}") if told.losses else None
+    hours, losses = tables.losses(told.losses) if told.losses else (1, [])
+    plot = charts.losses(losses, slug=f"losses-{number}", hours=hours) if losses else None
+    waits, shares = tables.waits(told), tables.shares(told)
     return {
         "id": f"capacity-{number}",
         "title": f"Capacity of {told.cluster}" if told.cluster else "Capacity",
-        "told": told,
         "losses": (plot, figure(plot)) if plot else None,
-        "churn": churn_rows(told),
+        "loss_rows": losses,
+        "churn": tables.churn_rows(told),
+        "waits": waits,
+        "waits_said": waits.said("kinds", "those with the most waits"),
+        "shares": shares,
+        "shares_said": shares.said("jobs", "those with the least useful time"),
     }
-
-
-def churn_rows(capacity: Capacities) -> list[tuple[str, str, Exposure]]:
-    """By pool first, then by the age of the node."""
-    groups = [(g.pool or "no pool", f"{g.machine_type} {g.zone}".strip(), exposure) for g, exposure in capacity.churn]
-    bands = [
-        ("all", f"{low:g} to {high:g} h old" if math.isfinite(high) else f"over {low:g} h old", exposure)
-        for low, high, exposure in capacity.ages
-        if exposure.hours
-    ]
-    return groups + bands
-
-
-def sections(report: Report) -> list[dict[str, Any]]:
-    """Heading, plots and table of each part that has something to show."""
-    training, batch = report.of_kind(KIND_TRAINING), report.of_kind(KIND_BATCH)
-    parts: list[dict[str, Any]] = []
-    if training:
-        plots = [
-            charts.progress(training, slug="training-progress", unit="steps done", title="Training: steps done"),
-            timeline.timeline(training, slug="training-timeline", title="Training: what the time was spent on"),
-        ]
-        parts.append(_section("Training", training, plots))
-    if batch:
-        plots = [
-            charts.progress(batch, slug="batch-progress", unit="documents stored", title="Batch: documents stored"),
-            timeline.timeline(batch, slug="batch-timeline", title="Batch: what each worker did"),
-        ]
-        parts.append(_section("Batch", batch, plots))
-    if report.ledgers:
-        both = [charts.where_time_went(report.ledgers), charts.recoveries(report.ledgers)]
-        parts.append({"title": "All jobs", "ledgers": (), "plots": [(plot, figure(plot)) for plot in both if plot]})
-    return parts
-
-
-def _section(title: str, ledgers: Sequence[Ledger], plots: Sequence[Plot]) -> dict[str, Any]:
-    return {"title": title, "ledgers": ledgers, "plots": [(plot, figure(plot)) for plot in plots]}
-
-
-def figure(plot: Plot) -> Markup:
-    """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths included."""
-    svg = re.sub(r'(id="|url\(#)(clip|gradient_)', rf"\1{plot.slug}-\2", plot.svg())
-    # The picture is one image with a name; nameless parts of it would be read out as well.
-    svg = re.sub(r' (role="graphics-[a-z-]+"|aria-roledescription="[^"]*")', "", svg)
-    label = f'role="img" aria-labelledby="{plot.slug}-title {plot.slug}-desc"'
-    title = f'<title id="{plot.slug}-title">{escape(plot.title)}</title>'
-    desc = f'<desc id="{plot.slug}-desc">{escape(plot.description)}</desc>'
-    return Markup(re.sub(r"<svg ([^>]*)>", rf"<svg {label} \1>{title}{desc}", svg, count=1))
 
 
 def window(ledgers: Sequence[Ledger]) -> str:
@@ -158,8 +118,3 @@ def window(ledgers: Sequence[Ledger]) -> str:
     begin, end = min(x.begin_us for x in ledgers) / 1e6, max(x.end_us for x in ledgers) / 1e6
     when = datetime.fromtimestamp(begin, UTC)
     return f"{when:%Y-%m-%d %H:%M} UTC, {duration(end - begin)}"
-
-
-def embedded(data: dict[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(data, sort_keys=True).replace("<", "\\u003c")

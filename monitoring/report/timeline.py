@@ -1,32 +1,62 @@
-"""The plot of what each lane did, second by second. Called by page.py."""
+"""The plot of what each lane did, second by second. Called by sections.py."""
 
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import altair as alt
 
 from infra.contract.telemetry import KIND_BATCH
-from monitoring.ledger import Ledger
+from monitoring.account import Recovery
+from monitoring.ledger import USEFUL, Ledger
+from monitoring.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, cut, spread
+from monitoring.report.goodput import split
 from monitoring.report.ink import (
     INK,
     MARK_INK,
+    ORDER,
     SIGNALS,
     WIDTH,
     Plot,
+    every_eviction,
     evict_rows,
+    marked,
     rows_axis,
+    said_of,
     state_color,
     theme,
     time_unit,
 )
-from monitoring.spans import State
+from monitoring.spans import Span, State
+
+DEAD = frozenset({State.LOST, State.RESTARTING})
+
+
+class Lane(NamedTuple):
+    ledger: Ledger
+    number: int
+    spans: list[Span]
+
+    @property
+    def name(self) -> str:
+        return _lane(self.ledger, self.number)
+
+    @property
+    def unused_us(self) -> int:
+        return sum(span.length_us for span in self.spans if span.state not in USEFUL)
 
 
 def timeline(ledgers: Sequence[Ledger], *, slug: str, title: str) -> Plot:
     """What each lane did, second by second; evictions above a bar, commits below it."""
     name, unit_s = time_unit(ledgers)
-    rows = [row for x in ledgers for row in _bars(x, unit_s)]
-    lanes = [_lane(x, n) for x in ledgers for n in range(x.lanes)]
+    found = cut([lane for x in ledgers for lane in _lanes(x)], MOST_LANES, lambda lane: lane.unused_us)
+    share = MOST_BARS // len(found.rows)
+    rows = [row for lane in found.rows for row in _bars(lane, unit_s, share)]
+    lanes = [lane.name for lane in found.rows]
+    evictions = _evict_rows(ledgers, lanes, unit_s)
+    commits = [row for row in _commit_rows(ledgers, unit_s) if row["lane"] in lanes]
     y = alt.Y("lane:N", sort=lanes, title=None, scale=alt.Scale(paddingInner=0.4), axis=rows_axis(lanes))
     x = alt.X("from:Q", title=f"{name} since the run began", axis=alt.Axis(grid=False, tickCount=10))
     colored = state_color({row["state"] for row in rows})
@@ -34,55 +64,104 @@ def timeline(ledgers: Sequence[Ledger], *, slug: str, title: str) -> Plot:
     half = round(step * 0.3)
     bars = alt.Chart(alt.Data(values=rows)).mark_bar().encode(x=x, x2="to:Q", y=y, color=colored)
     marks = (
-        alt.Chart(alt.Data(values=[e | {"lane": lane} for e, lane in _evict_lanes(ledgers, unit_s)]))
+        alt.Chart(alt.Data(values=evictions))
         .mark_point(filled=True, size=64, opacity=1, color=MARK_INK, stroke="#ffffff", strokeWidth=0.8, yOffset=-half)
         .encode(x="t:Q", y=y, shape=alt.Shape("signal:N", scale=SIGNALS))
     )
-    commits = (
-        alt.Chart(alt.Data(values=[row for x in ledgers for row in _commit_rows(x, unit_s)]))
+    ticks = (
+        alt.Chart(alt.Data(values=commits))
         .mark_tick(thickness=1.5, size=6, color=INK[State.CHECKPOINTING], orient="vertical", yOffset=half + 4)
         .encode(x="t:Q", y=y)
     )
-    chart = (bars + marks + commits).resolve_legend(shape="independent").properties(width=WIDTH, height=alt.Step(step))
+    chart = (bars + marks + ticks).resolve_legend(shape="independent").properties(width=WIDTH, height=alt.Step(step))
     described = "Timeline. " + "; ".join(_account_in_words(x) for x in ledgers) + "."
-    note = "Evictions above a bar" + (
-        ", committed checkpoints below it" if any(x.account.commits_us for x in ledgers) else ""
-    )
-    return Plot(slug, title, described, theme(chart), note)
+    notes = [_marks_in_words(ledgers, len(evictions), len(commits))]
+    if any(len(lane.spans) > share for lane in found.rows):
+        notes.append("where more happened than can be drawn, the states of a stretch stand side by side in order")
+    if found.rest:
+        notes.append(f"{said_of(len(lanes), len(lanes) + len(found.rest), 'places')}, those that lost the most time")
+    return Plot(slug, title, described, theme(chart), "; ".join(notes))
 
 
-def _bars(ledger: Ledger, unit_s: float) -> Iterable[dict[str, Any]]:
-    """Spans wide enough to be seen; a narrower one is drawn as part of the one before it. The table keeps all."""
-    narrow_us = (ledger.end_us - ledger.begin_us) // WIDTH
-    drawn: list[list[Any]] = []
-    for begin, end, state, lane in ledger.spans:
-        joins = bool(drawn) and drawn[-1][3] == lane and (end - begin < narrow_us or drawn[-1][2] is state)
-        if joins:
-            drawn[-1][1] = end
+def _lanes(ledger: Ledger) -> Iterable[Lane]:
+    spans: dict[int, list[Span]] = defaultdict(list)
+    for span in ledger.spans:
+        spans[span.lane].append(span)
+    return (Lane(ledger, n, spans[n]) for n in range(ledger.lanes))
+
+
+def _bars(lane: Lane, unit_s: float, most: int) -> Iterable[dict[str, Any]]:
+    """A bar for each span; of too many, bars by stretch that are as long as the time of each state in it."""
+    few = len(lane.spans) <= most
+    for begin, end, state in _exactly(lane) if few else _by_stretch(lane, most):
+        low, high = ((t - lane.ledger.begin_us) / 1e6 / unit_s for t in (begin, end))
+        yield {"lane": lane.name, "from": round(low, 6), "to": round(high, 6), "state": state.value}
+
+
+def _exactly(lane: Lane) -> Iterable[tuple[int, int, State]]:
+    """Without the slivers that rounding leaves, which would make the bars depend on the last bit of a clock."""
+    sliver_us = (lane.ledger.end_us - lane.ledger.begin_us) // (100 * WIDTH)
+    drawn: list[tuple[int, int, State]] = []
+    for begin, end, state, _ in lane.spans:
+        if drawn and (end - begin < sliver_us or drawn[-1][2] is state):
+            drawn[-1] = (drawn[-1][0], end, drawn[-1][2])
         else:
-            drawn.append([begin, end, state, lane])
-    for begin, end, state, lane in drawn:
-        low, high = ((t - ledger.begin_us) / 1e6 / unit_s for t in (begin, end))
-        yield {"lane": _lane(ledger, lane), "from": round(low, 6), "to": round(high, 6), "state": state.value}
+            drawn.append((begin, end, state))
+    return drawn
 
 
-def _commit_rows(ledger: Ledger, unit_s: float) -> Iterable[dict[str, Any]]:
-    for t_us in ledger.account.commits_us:
-        yield {"lane": _lane(ledger, 0), "t": round((t_us - ledger.begin_us) / 1e6 / unit_s, 6)}
+def _by_stretch(lane: Lane, most: int) -> Iterable[tuple[int, int, State]]:
+    begin = lane.spans[0].begin_us
+    count = max(1, most // len({span.state for span in lane.spans}))
+    length = -(-(lane.spans[-1].end_us - begin) // count)
+    sums: dict[int, Counter[State]] = defaultdict(Counter)
+    for number, state, us in split(lane.spans, length, begin):
+        sums[number][state] += us
+    for number, told in sorted(sums.items()):
+        at = begin + number * length
+        for state in (s for s in ORDER if told[s]):
+            yield at, at + told[state], state
+            at += told[state]
+
+
+def _commit_rows(ledgers: Sequence[Ledger], unit_s: float) -> list[dict[str, Any]]:
+    """Of each job as many as its share of the marks, spread over its time."""
+    return [
+        {"lane": _lane(x, 0), "t": round((t_us - x.begin_us) / 1e6 / unit_s, 6)}
+        for x in ledgers
+        for t_us in spread(x.account.commits_us, MOST_MARKS // len(ledgers), float)
+    ]
 
 
 def _lane(ledger: Ledger, lane: int) -> str:
     return ledger.job if ledger.lanes == 1 else f"{ledger.job} worker {lane + 1}"
 
 
-def _evict_lanes(ledgers: Sequence[Ledger], unit_s: float) -> Iterable[tuple[dict[str, Any], str]]:
+def _evict_rows(ledgers: Sequence[Ledger], lanes: Sequence[str], unit_s: float) -> list[dict[str, Any]]:
+    """As many as there is room for, of those on the lanes that are drawn."""
+    stands = {id(r): name for x in ledgers for r, name in _places(x)}
+    pairs = marked(pair for pair in every_eviction(ledgers) if stands[id(pair[1])] in lanes)
+    rows = evict_rows(pairs, unit_s)
+    return [row | {"lane": stands[id(r)]} for (_, r), row in zip(pairs, rows, strict=True)]
+
+
+def _places(ledger: Ledger) -> Iterable[tuple[Recovery, str]]:
     """An eviction stands on the lane where work was lost or a restart began at that moment."""
-    for x in ledgers:
-        for row, recovery in zip(evict_rows([x], unit_s), x.recoveries, strict=True):
-            dead = (State.LOST, State.RESTARTING)
-            gone = [s for s in x.spans if s.state in dead and s.begin_us - 2_000_000 <= recovery.t_us <= s.end_us]
-            nearest = min(gone, key=lambda s: abs(s.end_us - recovery.t_us), default=None)
-            yield row, _lane(x, nearest.lane if nearest else 0)
+    several = ledger.lanes > 1
+    dead = sorted((s for s in ledger.spans if several and s.state in DEAD), key=lambda span: span.end_us)
+    for recovery in ledger.recoveries:
+        t_us = recovery.t_us
+        first = bisect_left(dead, t_us, key=lambda span: span.end_us)
+        # The one that ends next is among the first few of each lane.
+        near = islice(dead, first, first + 8 * ledger.lanes)
+        lane = next((span.lane for span in near if span.begin_us - 2_000_000 <= t_us), 0)
+        yield recovery, _lane(ledger, lane)
+
+
+def _marks_in_words(ledgers: Sequence[Ledger], evictions: int, commits: int) -> str:
+    every = sum(len(x.recoveries) for x in ledgers), sum(len(x.account.commits_us) for x in ledgers)
+    words = f"{said_of(evictions, every[0], 'evictions').capitalize()} above a bar"
+    return f"{words}, {said_of(commits, every[1], 'committed checkpoints')} below it" if every[1] else words
 
 
 def _account_in_words(ledger: Ledger) -> str:

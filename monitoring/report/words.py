@@ -111,7 +111,7 @@ def naive_sentence(summary: Mapping[str, Any]) -> str:
 def next_steps(ledgers: Sequence[Ledger], goals: Sequence[Objective], problems: Mapping[str, int]) -> tuple[str, ...]:
     """What to change, most important first; empty when there is nothing to do."""
     steps = [f"Broken: {goal.goal} ({goal.measured}). Start there." for goal in goals if goal.verdict is Verdict.BROKEN]
-    for ledger in ledgers:
+    for ledger in sorted(ledgers, key=lambda ledger: -ledger.unused_us):
         if not ledger.job.endswith(("-baseline", "-naive")):
             steps += _advice(ledger)
     if problems:

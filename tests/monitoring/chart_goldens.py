@@ -11,7 +11,7 @@ from typing import Any
 from monitoring.report.charts import losses
 from monitoring.report.cli import read_report
 from monitoring.report.goodput_chart import stack
-from monitoring.report.page import sections
+from monitoring.report.sections import sections
 from tests.monitoring import sample
 
 FOLDER = Path(__file__).parents[1] / "snapshots" / "charts"

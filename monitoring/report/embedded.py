@@ -1,0 +1,58 @@
+"""The data that a page carries: the JSON of the report, its long lists cut. Called by page.py; pure.
+
+Guarantee: `totals` are those of the whole; `left_out` counts what only `--json` prints, and is there only if something is.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from monitoring.report.bounds import MOST_EVICTIONS, MOST_ROWS, MOST_STEPS, cut
+from monitoring.report.model import Report
+
+MOST_LOSSES = 400
+Row = dict[str, Any]
+
+
+def embedded(report: Report) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(page_data(report), sort_keys=True).replace("<", "\\u003c")
+
+
+def page_data(report: Report) -> Row:
+    data, left = report.as_json(), Counter[str]()
+    _keep(data, "jobs", MOST_ROWS, _unused, left)
+    _keep_recoveries(data["jobs"], left)
+    _keep(data, "next_steps", MOST_STEPS, lambda _: 0, left)
+    for told in data["capacity"]:
+        _keep(told, "preemptions", MOST_LOSSES, lambda row: row["count"], left)
+        _keep(told, "churn", MOST_ROWS, lambda row: row["events"], left)
+        _keep(told, "waits", MOST_ROWS, lambda row: row["n"], left)
+        _keep(told, "useful_time", MOST_ROWS, lambda row: -row["newest"], left)
+        _keep(told, "saves", MOST_ROWS, lambda row: row["blocked_s"], left)
+    return data | ({"left_out": dict(left)} if left else {})
+
+
+def _keep(holder: Row, name: str, most: int, weight: Callable[[Any], float], left: Counter[str]) -> None:
+    holder[name], rest = cut(holder[name], most, weight)
+    if rest:
+        left[name] += len(rest)
+
+
+def _keep_recoveries(jobs: list[Row], left: Counter[str]) -> None:
+    """Those that took longest, whichever job they are of. A job that was left out took its own along."""
+    pairs = [(row["job"], row["kind"], r) for row in jobs for r in row["recoveries"]]
+    found = cut(pairs, MOST_EVICTIONS, lambda pair: _delay(pair[2]))
+    for row in jobs:
+        row["recoveries"] = [r for job, kind, r in found.rows if (job, kind) == (row["job"], row["kind"])]
+    if found.rest:
+        left["recoveries"] += len(found.rest)
+
+
+def _unused(row: Row) -> float:
+    return row["seconds"] * row["lanes"] - row["states_seconds"]["productive"]
+
+
+def _delay(recovery: Row) -> float:
+    return float("inf") if recovery["seconds"] is None else recovery["seconds"]
