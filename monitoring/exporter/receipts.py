@@ -85,7 +85,12 @@ def make(order: Order, source: Source) -> Receipt:
     if not found:
         raise Unjudged("it wrote no event line that could be read")
     if not order.seat or not order.seat.node_s:
-        raise InputError("its machines were not seen", got="no pod of it on a node", allowed="a job watched while it ran", fix="price it with `monitoring receipt`")  # fmt: skip
+        raise InputError(
+            "its machines were not seen",
+            got="no pod of it on a node",
+            allowed="a job watched while it ran",
+            fix="price it with `monitoring receipt`",
+        )
     return receipt(found[0], *lane_prices(found[0], order.seat))
 
 
