@@ -171,6 +171,7 @@ class Uploader:
             self._in_flight.remove(report.save)
 
     def _died(self) -> None:
+        self.replace()  # its socket closes a moment before it can be waited for; a save handed over then would be lost
         for save in self._in_flight:
             self._reports.append(Report(save=save, done="failed", reason="the uploader process is gone"))
         self._in_flight.clear()
