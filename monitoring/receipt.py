@@ -54,7 +54,7 @@ HTTP_NOT_FOUND = 404
 
 
 def annotate(made: Receipt, namespace: str, kubeconfig: str) -> str:
-    from monitoring.exporter.main import connect
+    from monitoring.kubernetes_api import connect
 
     return leave(made, namespace, connect(kubeconfig))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubernetes import client, config
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from infra.contract.errors import InputError, Unjudged
@@ -31,6 +31,7 @@ from monitoring.exporter.sample import Sample, sample
 from monitoring.exporter.seats import Seat
 from monitoring.exporter.sources import Folder, Source
 from monitoring.exporter.watch import ENDING, KINDS, Watcher
+from monitoring.kubernetes_api import connect
 
 LOG = logging.getLogger(__name__)
 # What happened so long before the start may not have been told by the exporter before.
@@ -171,16 +172,6 @@ def _mine(lease: Lease) -> bool:
     except (ApiException, OSError) as error:
         LOG.warning("lease: %s", error)
         return False
-
-
-def connect(kubeconfig: str) -> client.ApiClient:
-    try:
-        if kubeconfig:
-            return config.new_client_from_config(kubeconfig)
-        config.load_incluster_config()
-        return client.ApiClient()
-    except config.ConfigException as error:
-        raise Unjudged(f"no cluster to watch: {error}; give --kubeconfig, or run in a pod") from error
 
 
 def cloud_writer(project: str, location: str, cluster_name: str) -> CloudWriter:

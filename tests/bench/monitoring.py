@@ -1,4 +1,4 @@
-"""`python -m tests.bench.monitoring`: a ledger of a million events, and the exporter beside a large control plane.
+"""`python -m tests.bench.monitoring`: a ledger and a report of a million events, and the exporter beside a large cluster.
 
 The exporter runs as a process of its own. Detection lag is from the notice to a pod on a Spot node until the
 counter under /metrics rises. Prints a table, and as the last line one JSON object whose `goals` are true or false.
@@ -23,6 +23,9 @@ from infra import environments
 from infra.contract.lifecycle import EXIT_PREEMPTED
 from monitoring.events import parse
 from monitoring.ledger import ledgers
+from monitoring.report.capacity import capacities
+from monitoring.report.model import build
+from monitoring.report.page import render
 from tests.bench.cluster_jobs import KINDS
 from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane, Scale
@@ -32,13 +35,13 @@ from tests.cluster.sim.world import World
 from tests.monitoring import sample
 from workloads.jobs.api import Api, ApiError
 
-LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS = 5.0, 5.0, 1.0
+LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
 GANG, WRITERS = 100, 16
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def million_events(count: int) -> dict[str, float]:
-    """Lines of many jobs that are killed and come back; reading and accounting timed apart."""
+    """Lines of many jobs that are killed and come back; reading, accounting and the report timed apart."""
     kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(400))
     one = sample.encoded(sample.training("job", total=20_000, every=20, kills=kills))
     text = b"\n".join(one)
@@ -55,8 +58,11 @@ def million_events(count: int) -> dict[str, float]:
     done = time.perf_counter()
     assert not reading.problems
     unsummed_us = max(abs(sum(x.totals_us().values()) - x.wall_us) for x in found)
-    sizes = {"events": len(lines), "jobs": len(found), "unsummed_ms": unsummed_us / 1e3}
-    return sizes | {"read_s": read - began, "ledger_s": done - read}
+    began_page = time.perf_counter()
+    page = render(build(found, reading.problems, {}, capacities(reading.events, found)))
+    page_s, page_mb = time.perf_counter() - began_page, len(page.encode()) / 1e6
+    sizes = {"events": len(lines), "jobs": len(found), "unsummed_ms": unsummed_us / 1e3, "report_mb": page_mb}
+    return sizes | {"read_s": read - began, "ledger_s": done - read, "report_s": page_s}
 
 
 @contextmanager
@@ -175,6 +181,7 @@ def main() -> None:
     goals = {
         "ledger_of_a_million_events_under_5_s": ledger["ledger_s"] < LEDGER_GOAL_S,
         "states_sum_to_wall_time_within_1_ms": ledger["unsummed_ms"] < SUM_GOAL_MS,
+        "report_under_1.5_mb": ledger["report_mb"] < REPORT_GOAL_MB,
     }
     if cluster:
         goals["detection_lag_p99_under_5_s"] = cluster["lag_p99_s"] < LAG_GOAL_S

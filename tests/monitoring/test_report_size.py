@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from monitoring.report import tables
 from monitoring.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, MOST_POINTS, cut, spread
+from monitoring.report.capacity import Capacities
 from monitoring.report.charts import outline, progress
 from monitoring.report.cli import read_report
 from monitoring.report.embedded import page_data
@@ -190,3 +191,11 @@ def test_an_outline_keeps_the_ends_and_the_extremes(steps: list[tuple[int, float
     assert (kept[0], kept[-1]) == (points[0], points[-1])
     assert max(done for _, done, _ in kept) == max(done for _, done, _ in points)
     assert min(done for _, done, _ in kept) == min(done for _, done, _ in points)
+
+
+def test_of_many_clusters_those_with_the_most_preemptions_are_shown() -> None:
+    hour = "2026-11-21T00:00Z"
+    clusters = tuple(Capacities(cluster=f"place/c{n}", losses=((hour, "spot", n + 1),)) for n in range(9))
+    html = render(Report(answer="", figures=(), objectives=(), ledgers=(), next_steps=(), capacities=clusters))
+    assert "4 of 9 clusters, those with the most preemptions; all are in the JSON." in html
+    assert re.findall(r"Capacity of place/(c\d)</h2>", html) == ["c5", "c6", "c7", "c8"]

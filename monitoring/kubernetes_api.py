@@ -1,0 +1,16 @@
+"""The way to a cluster's API. Called by the exporter's loop and by the receipt, which annotates a job."""
+
+from kubernetes import client, config
+
+from infra.contract.errors import Unjudged
+
+
+def connect(kubeconfig: str) -> client.ApiClient:
+    """By the file, or without one by the service account of the pod that this runs in."""
+    try:
+        if kubeconfig:
+            return config.new_client_from_config(kubeconfig)
+        config.load_incluster_config()
+        return client.ApiClient()
+    except config.ConfigException as error:
+        raise Unjudged(f"no cluster to watch: {error}; give --kubeconfig, or run in a pod") from error
