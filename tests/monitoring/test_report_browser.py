@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,14 +92,49 @@ def test_on_paper_the_plots_keep_to_the_width(page: Page) -> None:
     )
 
 
-@pytest.fixture
-def priced(page: Page, tmp_path: Path) -> Generator[Page]:
-    """The page of a report with money, churn and waits; the other one is back afterwards."""
+@contextmanager
+def instead(page: Page, events: Path) -> Generator[Page]:
+    """The page of another report; the first one is back afterwards."""
     before = page.evaluate("location.href")
-    write_report(sample.watched(tmp_path / "events"), None, tmp_path / "report.html", as_json=False)
-    page.open(tmp_path / "report.html")
+    write_report(events, None, events.parent / "report.html", as_json=False)
+    page.open(events.parent / "report.html")
     yield page
     page.open(Path(before.removeprefix("file://")))
+
+
+@pytest.fixture
+def priced(page: Page, tmp_path: Path) -> Generator[Page]:
+    """With money, churn and waits."""
+    with instead(page, sample.watched(tmp_path / "events")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def long(page: Page, tmp_path: Path) -> Generator[Page]:
+    """More jobs, lives and evictions than are drawn."""
+    kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(90))
+    for n in range(9):
+        lines = sample.training(f"train-{n}", seed=n, total=2500, every=10, kills=kills)
+        sample.write(tmp_path / "events" / f"{n}.jsonl", lines)
+    sample.write(tmp_path / "events" / "batch.jsonl", sample.batch("batch", workers=40, items=3000, kills=150))
+    with instead(page, tmp_path / "events") as opened:
+        yield opened
+
+
+def test_a_page_that_shows_a_part_can_be_read_as_well(require: Callable[[object, str], None], long: Page) -> None:
+    assert "6 of 9 jobs drawn" in long.evaluate("document.body.textContent")
+    for width in (1280, 400):
+        long.look(width=width)
+        assert long.evaluate("document.documentElement.scrollWidth") <= width
+    for dark in (False, True):
+        long.look(dark=dark)
+        assert [row for row in long.evaluate(CONTRAST) if row[1] < 4.5] == []
+    assert long.evaluate(OUTSIDE) == []
+    assert long.evaluate(OVERLAPPING) == []
+    require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
+    long.evaluate(AXE.read_text() + ";0")
+    found = long.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
 
 
 def test_money_churn_and_waits_can_be_read_as_well(require: Callable[[object, str], None], priced: Page) -> None:
