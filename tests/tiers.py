@@ -38,6 +38,7 @@ TIERS = {
     "cloud": Tier(marks="cloud"),
 }
 ALL = ("fast", "process", "plan", "cluster")
+SLOWEST = ("--durations=10", "--durations-min=5")
 NO_TESTS = 5  # pytest's exit code when a selection is empty
 ALL_SKIPPED = -1
 
@@ -50,7 +51,7 @@ def run(name: str, extra: list[str]) -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = [*parallel, *tier.options, f"--junitxml={report}", *extra]
+        options = [*parallel, *tier.options, *SLOWEST, f"--junitxml={report}", *extra]
         code = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", tier.marks, *options]).returncode
         code = ALL_SKIPPED if code == 0 and _all_skipped(report) else code
     outcome = "all skipped" if code == ALL_SKIPPED else f"exit {code}"
