@@ -59,6 +59,11 @@ class Ranks:
     def coordinator(self) -> bool:
         return self.rank == 0
 
+    @property
+    def on_this_machine(self) -> int:
+        """As the launcher says; all of them where none did."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+
     def agree(self, mine: Json, decide: Callable[[list[Json]], Json], *, timeout_s: float | None = None) -> Json:
         """Every rank says `mine`; rank 0 decides over all of it, in rank order; all return its decision."""
         self._turn += 1

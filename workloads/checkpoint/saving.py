@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from infra.contract.errors import InputError
 from workloads.checkpoint.agreement import agreed, told
 from workloads.checkpoint.format import Manifest
@@ -64,6 +66,7 @@ class Saver:
             coordinator=ranks.coordinator,
             standing=restored.standing,
             damaged=[attempt for attempt in restored.damaged.values() if attempt],
+            training_threads=ranks.on_this_machine * torch.get_num_threads(),
         )
         self._prepared = 0
         self._save = 0

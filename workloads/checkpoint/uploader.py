@@ -43,8 +43,10 @@ class Uploader:
         coordinator: bool,
         standing: int = 0,
         damaged: Collection[str] = (),
+        training_threads: int = 1,
     ) -> None:
-        """`standing`: commits that this run has. `damaged`: attempts whose commit is none."""
+        """`standing`: commits that this run has. `damaged`: attempts whose commit is none. `training_threads`: that
+        all ranks of this machine compute with."""
         self._coordinator = coordinator
         self._memories = memories
         self._standing = standing
@@ -63,6 +65,7 @@ class Uploader:
             "commit-timeout-s": tuning.commit_timeout_s,
             "retry-s": tuning.retry_s,
             "request-s": tuning.request_s,
+            "training-threads": training_threads,
         }
         self._start()
 

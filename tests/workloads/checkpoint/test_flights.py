@@ -88,3 +88,17 @@ def test_an_uploader_killed_with_two_saves_in_flight_loses_these_two_and_no_more
         save(ckpt, tensor, 4)
         assert ckpt.wait()
         assert commits(tmp_path) == [1, 4]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores")
+def test_an_uploader_keeps_to_the_cores_that_training_leaves(tmp_path: Path) -> None:
+    cores, before = sorted(os.sched_getaffinity(0)), torch.get_num_threads()
+    try:
+        for threads in (1, len(cores)):
+            torch.set_num_threads(threads)
+            with training(tmp_path / str(threads), 1) as (ckpt, tensor, uploader):
+                save(ckpt, tensor, 1)
+                assert ckpt.wait()
+                assert os.sched_getaffinity(uploader) == set(cores[threads:] or cores)
+    finally:
+        torch.set_num_threads(before)
