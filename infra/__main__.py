@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from infra.contract.errors import EXIT_CODES_HELP, EXIT_FINDINGS, run_door
+from holdfast.contract.errors import EXIT_CODES_HELP, EXIT_FINDINGS, run_cli
 from infra.placement import cli as placement
 
 app = typer.Typer(
@@ -185,4 +185,4 @@ def bootstrap(
 
 
 if __name__ == "__main__":
-    run_door(app)
+    run_cli(app)

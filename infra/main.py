@@ -9,9 +9,9 @@ import os
 import shutil
 from pathlib import Path
 
+from holdfast.contract.errors import run_cli
 from infra import cdk
 from infra.contract import names
-from infra.contract.errors import run_door
 from infra.environments import Environment, load
 from infra.environments import names as environment_names
 from infra.rules import require_clean
@@ -48,4 +48,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_door(main)
+    run_cli(main)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from infra.contract.errors import EXIT_CODES_HELP, run_door
+from holdfast.contract.errors import EXIT_CODES_HELP, run_cli
 
 app = typer.Typer(
     help=f"Watch what was taken away, and what it cost. {EXIT_CODES_HELP}",
@@ -51,7 +51,7 @@ def receipt(
     as_json: Json = False,
 ) -> None:
     """Print what a job cost, what evictions wasted of it, and what on-demand would have cost."""
-    from monitoring.receipt import show
+    from monitoring.cost.receipt import show
 
     show(
         events,
@@ -66,11 +66,11 @@ def receipt(
 
 @app.command()
 def alerts(
-    write: Annotated[bool, typer.Option("--write", help="Renew the table in monitoring/runbook.md.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Renew the table in monitoring/alerting/runbook.md.")] = False,
     as_json: Json = False,
 ) -> None:
     """List every alert with severity, source and reason."""
-    from monitoring.cli import show_alerts
+    from monitoring.alerting.cli import show_alerts
 
     show_alerts(write=write, as_json=as_json)
 
@@ -78,7 +78,7 @@ def alerts(
 @app.command()
 def fire(alert: Annotated[str, typer.Argument(help="Name or slug.")], as_json: Json = False) -> None:
     """Play an alert's bad and good histories in Prometheus's engine and show what fired."""
-    from monitoring.cli import show_fire
+    from monitoring.alerting.cli import show_fire
 
     raise typer.Exit(show_fire(alert, as_json=as_json))
 
@@ -98,7 +98,7 @@ def churn(
     as_json: Json = False,
 ) -> None:
     """Print preemptions per node-hour by pool, machine type, zone and age, with their interval."""
-    from monitoring.churn_cli import show_churn
+    from monitoring.churn.cli import show_churn
 
     show_churn(events, project, since, half_life_days, as_json=as_json, history=history, cluster=cluster)
 
@@ -123,4 +123,4 @@ def export(
 
 
 if __name__ == "__main__":
-    run_door(app)
+    run_cli(app)

@@ -2,7 +2,7 @@
 
 from kubernetes import client, config
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 
 
 def connect(kubeconfig: str) -> client.ApiClient:

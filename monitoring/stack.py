@@ -8,8 +8,9 @@ from typing import Any
 
 from infra import cdk
 from infra.environments.schema import Environment
-from monitoring import dashboard, money, runbook
-from monitoring.alerts import Alert, Limits, Source, alerts, scale_failures
+from monitoring.alerting import dashboard, runbook
+from monitoring.alerting.alerts import Alert, Limits, Source, alerts, scale_failures
+from monitoring.cost import money
 
 CLOSE_AFTER = "604800s"
 EVALUATE_EVERY = "60s"

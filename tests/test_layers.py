@@ -8,62 +8,74 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 # room -> rooms it may import beside itself. The longest matching prefix of a module decides its room.
+CONTRACTS = {"holdfast.contract", "infra.contract"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "infra.contract": set(),
-    "infra.environments": {"infra.contract"},
-    "infra.specs": {"infra.contract", "infra.environments"},
-    "infra.rules": {"infra.contract", "infra.environments", "infra.specs"},
-    "infra.placement": {"infra.contract", "infra.environments"},
+    # The library: installable by itself, so nothing outside itself.
+    "holdfast.contract": set(),
+    "holdfast.runtime": {"holdfast.contract"},
+    "holdfast.checkpoint": {"holdfast.contract", "holdfast.runtime"},
+    "holdfast.training": {"holdfast.contract", "holdfast.runtime", "holdfast.checkpoint"},
+    "holdfast.inference": {"holdfast.contract", "holdfast.runtime", "holdfast.checkpoint", "holdfast.training.model"},
+    "holdfast.cli": {"holdfast.contract", "holdfast.commands"},
+    "holdfast.commands": {
+        "holdfast.contract",
+        "holdfast.checkpoint.cli",
+        "holdfast.inference.cli",
+        "holdfast.training.cli",
+    },
+    "holdfast.__main__": {"holdfast.cli"},
+    "infra.contract": {"holdfast.contract"},
+    "infra.environments": CONTRACTS,
+    "infra.specs": CONTRACTS | {"infra.environments"},
+    "infra.rules": CONTRACTS | {"infra.environments", "infra.specs"},
+    "infra.placement": CONTRACTS | {"infra.environments"},
     "infra.cdk": set(),
-    "infra.stacks": {"infra.contract", "infra.environments", "infra.specs", "infra.cdk"},
-    "infra.main": {
-        "infra.contract",
+    "infra.stacks": CONTRACTS | {"infra.environments", "infra.specs", "infra.cdk"},
+    "infra.main": CONTRACTS
+    | {"infra.environments", "infra.specs", "infra.rules", "infra.stacks", "infra.cdk", "monitoring.stack"},
+    "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules"},
+    "infra.__main__": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops"},
+    "workloads.manifests": CONTRACTS | {"infra.environments"},
+    "workloads.jobs": CONTRACTS | {"infra.environments", "infra.placement", "workloads.manifests", "monitoring.ledger"},
+    "workloads.drill": CONTRACTS
+    | {
         "infra.environments",
-        "infra.specs",
-        "infra.rules",
-        "infra.stacks",
-        "infra.cdk",
-        "monitoring.stack",
-    },
-    "infra.ops": {"infra.contract", "infra.environments", "infra.specs", "infra.rules"},
-    "infra.__main__": {
-        "infra.contract",
-        "infra.environments",
-        "infra.specs",
-        "infra.rules",
-        "infra.placement",
-        "infra.ops",
-    },
-    "workloads.runtime": {"infra.contract"},
-    "workloads.checkpoint": {"infra.contract", "workloads.runtime"},
-    "workloads.training": {"infra.contract", "workloads.runtime", "workloads.checkpoint"},
-    "workloads.inference": {"infra.contract", "workloads.runtime", "workloads.checkpoint", "workloads.training.model"},
-    "workloads.manifests": {"infra.contract", "infra.environments"},
-    "workloads.jobs": {"infra.contract", "infra.environments", "infra.placement", "workloads.manifests"},
-    "workloads.drill": {
-        "infra.contract",
-        "infra.environments",
-        "workloads.runtime",
+        "holdfast.runtime",
+        "monitoring.ledger",
         "workloads.jobs.api",
-        "workloads.jobs.view",
+        "workloads.jobs.job_snapshot",
     },
-    "workloads.__main__": {
-        "infra.contract",
-        "infra.environments",
-        "workloads.runtime",
-        "workloads.checkpoint",
-        "workloads.training",
-        "workloads.inference",
-        "workloads.jobs",
-        "workloads.manifests",
-        "workloads.drill",
+    "workloads.__main__": CONTRACTS | {"workloads.jobs", "workloads.manifests", "workloads.drill"},
+    # The one arithmetic of useful time: whoever counts it may ask it.
+    "monitoring.ledger": {"holdfast.contract"},
+    "monitoring.churn": CONTRACTS | {"monitoring.ledger", "monitoring.cloud_api"},
+    "monitoring.alerting": CONTRACTS,
+    # Prices and break-even are those of `infra place`, or two commands would give two answers.
+    "monitoring.cost": CONTRACTS
+    | {"infra.placement", "monitoring.ledger", "monitoring.churn", "monitoring.kubernetes_api"},
+    "monitoring.exporter": CONTRACTS
+    | {
+        "monitoring.ledger",
+        "monitoring.churn",
+        "monitoring.cost",
+        "monitoring.kubernetes_api",
+        "monitoring.cloud_api",
     },
-    "monitoring": {"infra.contract"},
-    # Prices and break-even are those of `infra place`, or two doors would give two answers.
-    "monitoring.money": {"infra.contract", "infra.placement", "monitoring"},
-    "monitoring.stack": {"infra.contract", "infra.environments", "infra.cdk", "monitoring"},
+    "monitoring.report": CONTRACTS | {"monitoring.ledger", "monitoring.churn", "monitoring.cost"},
+    "monitoring.stack": CONTRACTS | {"infra.environments", "infra.cdk", "monitoring.alerting", "monitoring.cost"},
+    "monitoring.__main__": CONTRACTS
+    | {
+        "monitoring.alerting",
+        "monitoring.churn",
+        "monitoring.cost",
+        "monitoring.exporter",
+        "monitoring.report",
+    },
+    "monitoring.kubernetes_api": {"holdfast.contract"},
+    "monitoring.cloud_api": set(),
 }
-PACKAGES = ("infra", "workloads", "monitoring")
+PACKAGES = ("holdfast", "infra", "workloads", "monitoring")
+LIBRARY = ROOT / "workloads" / "library"
 
 
 def room_of(module: str) -> str | None:
@@ -87,8 +99,12 @@ def imports(path: Path) -> set[str]:
 
 
 def modules() -> list[tuple[str, Path]]:
-    files = [f for p in PACKAGES for f in sorted((ROOT / p).rglob("*.py"))]
-    return [(".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), f) for f in files]
+    files = [f for p in PACKAGES[1:] for f in sorted((ROOT / p).rglob("*.py")) if not f.is_relative_to(LIBRARY)]
+    return [(dotted(f, ROOT), f) for f in files] + [(dotted(f, LIBRARY), f) for f in sorted(LIBRARY.rglob("*.py"))]
+
+
+def dotted(path: Path, root: Path) -> str:
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
 @pytest.mark.parametrize(("module", "path"), modules(), ids=lambda v: v if isinstance(v, str) else "")
@@ -106,9 +122,9 @@ def test_module_imports_only_what_its_room_may(module: str, path: Path) -> None:
 def test_contract_needs_the_standard_library_only() -> None:
     import sys
 
-    for path in sorted((ROOT / "infra/contract").glob("*.py")):
+    for path in sorted([*(ROOT / "infra/contract").glob("*.py"), *(LIBRARY / "holdfast/contract").glob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             for name in names:
-                assert name.split(".")[0] in sys.stdlib_module_names or name.startswith("infra.contract"), (path, name)
+                assert name.split(".")[0] in sys.stdlib_module_names or name.startswith(tuple(CONTRACTS)), (path, name)

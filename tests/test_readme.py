@@ -52,11 +52,16 @@ def test_links_of_the_readme_lead_somewhere() -> None:
         assert target.startswith("https://") or (ROOT / target).exists(), target
 
 
-DOORS = {"infra": "infra.__main__", "workloads": "workloads.__main__", "monitoring": "monitoring.__main__"}
+DOORS = {
+    "holdfast": "holdfast.commands",
+    "infra": "infra.__main__",
+    "workloads": "workloads.__main__",
+    "monitoring": "monitoring.__main__",
+}
 
 
 @pytest.mark.parametrize(
-    ("door", "verb"), sorted(set(re.findall(r"python -m (infra|workloads|monitoring) ([a-z-]+)", README)))
+    ("door", "verb"), sorted(set(re.findall(r"python -m (holdfast|infra|workloads|monitoring) ([a-z-]+)", README)))
 )
 def test_every_verb_of_the_readme_exists(door: str, verb: str) -> None:
     from importlib import import_module

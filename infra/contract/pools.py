@@ -7,8 +7,8 @@ same `Pool`, so a selector that matches no pool cannot be written.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, ShutdownWindow
 from infra.contract.capacity import Capacity
-from infra.contract.lifecycle import DEFAULT_WINDOW, ShutdownWindow
 
 
 class Effect(StrEnum):
@@ -58,8 +58,6 @@ LABEL_ZONE = "topology.kubernetes.io/zone"
 # Selectors that NAP reads; range FLEX_MIN_RUN_S..FLEX_MAX_RUN_S.
 LABEL_MAX_RUN = "cloud.google.com/gke-max-run-duration-seconds"
 LABEL_RECYCLE_LEAD = "cloud.google.com/gke-node-recycle-lead-time-seconds"
-# On the node, written by GKE: when a node of limited life ends (RFC 3339).
-ANNOTATION_TERMINATION = "node.gke.io/machine-termination-datetime"
 # Labels of ours, set on every pool.
 LABEL_POOL_CLASS = "holdfast.dev/pool-class"
 LABEL_ROLE = "holdfast.dev/role"

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.environments.schema import Environment, placeholders
 
 __all__ = ["Environment", "load", "names", "placeholders", "source_of"]

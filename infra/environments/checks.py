@@ -6,7 +6,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from ipaddress import IPv4Network
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 
 PLACEHOLDER = "CHANGE-ME"
 

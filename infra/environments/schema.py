@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TypedDict
 
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
 from infra.contract import names
-from infra.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
 from infra.contract.pools import Pool, Role
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota

@@ -223,7 +223,7 @@ class Alerts:
     readers: tuple[str, ...] = ()
     """Who runs `monitoring report --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
     runbook_base_url: str = ""
-    """Where monitoring/runbook.md can be read; empty: the address of this checkout's git remote."""
+    """Where monitoring/alerting/runbook.md can be read; empty: the address of this checkout's git remote."""
     on_demand_pending_s: int = 600
     spot_pending_s: int = 1_800
     flex_pending_s: int = 14_400

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from infra.contract.errors import EXIT_STOPPED, InputError, Unjudged
+from holdfast.contract.errors import EXIT_STOPPED, InputError, Unjudged
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, gcloud, node
 from infra.ops.synth import ROOT, synthesise

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM, NODE_MAJOR
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, node
-from infra.ops.account import account_checks
+from infra.ops.project import account_checks
 from infra.ops.synth import ROOT
 from infra.rules import judge_environment
 

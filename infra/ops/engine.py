@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 
 REGISTRIES = ("registry.terraform.io", "registry.opentofu.org")
 # Nobody listens there, so a connection fails at once. Without it an offline provider retries for five minutes.

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 
 
 class Refused(Unjudged):

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.environments import names, source_of
 from infra.environments.checks import PLACEHOLDER, dns_name
 

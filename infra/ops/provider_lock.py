@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.ops import engine
 from infra.ops.synth import ROOT

@@ -7,7 +7,7 @@ import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 from infra.ops.synth import ROOT, synthesise
 
 SCHEMA = ("schema.py", "capacity.py", "services.py")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import Capacity, Placement
-from infra.contract.errors import InputError
-from infra.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.placement import forms, hazard, policies
 from infra.placement.hazard import Churn
 from infra.placement.job import Job

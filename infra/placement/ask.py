@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 from infra.placement import capacity, choose, emit, hazard, plot
 from infra.placement.advice import Option, World, options
 from infra.placement.job import Job

@@ -8,7 +8,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 from infra.placement import google
 
 ENDPOINT = "https://compute.googleapis.com"

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
+from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.capacity import Capacity
-from infra.contract.errors import InputError, Unjudged
 from infra.contract.machines import ACCELERATORS
 from infra.placement import google
 from infra.placement.prices import CORE, GPU, INFERRED, RAM, Sku, Table, check

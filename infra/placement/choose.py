@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from holdfast.contract.errors import Unjudged
 from infra.contract.capacity import Capacity, Placement
-from infra.contract.errors import Unjudged
 from infra.placement import forms
 from infra.placement.advice import FLEX_MAX_RUN_H, MICRO_BATCH_H, Option, World, job_churn
 from infra.placement.job import Job

@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract import pools
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, Placement
-from infra.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.placement import hazard
 from infra.placement.advice import Option, World, interval_h, job_churn
 from infra.placement.job import Job

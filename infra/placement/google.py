@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 
 ENV_API_KEY = "HOLDFAST_BILLING_API_KEY"
 ENV_TOKEN = "HOLDFAST_GOOGLE_TOKEN"

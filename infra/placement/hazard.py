@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from holdfast.contract.errors import InputError
 from infra.contract.capacity import ChurnRow
-from infra.contract.errors import InputError
 from infra.placement.runs import Floats, Paths
 
 # Age in hours from which a rate holds, and preemptions per VM-hour observed then (Kaplan-Meier, stops censored).

@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType
 from infra.placement.prices import reference_machine
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.contract.errors import InputError
 from infra.contract.capacity import Capacity
-from infra.contract.errors import InputError
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType
 
 SCHEMA = "holdfast.prices/1"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.placement.runs import Bools, Floats, Paths
 
 AVAILABLE, PREEMPTED = "available", "preempted"

@@ -6,7 +6,7 @@ Called by the composition root and by `infra check` before Terraform starts, by 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.environments import Environment, source_of
 from infra.rules import alerts, autoprovisioning, cluster, hardening, identity, network, pools, services, storage
 from infra.rules.model import RULES, Facts, Finding, Rule, facts_of_plans, facts_of_specs

@@ -44,7 +44,7 @@ def logs_that_diagnosis_needs(facts: Facts) -> Iterator[Broken]:
             yield cluster.broken(path, "all that diagnosis reads", f"add {', '.join(sorted(missing))}")
 
 
-@rule(reason="alerts are PromQL over managed Prometheus", source="monitoring/alerts")
+@rule(reason="alerts are PromQL over managed Prometheus", source="monitoring/alerting/alerts")
 def managed_prometheus(facts: Facts) -> Iterator[Broken]:
     """Managed Prometheus is on."""
     yield from each(facts.cluster(), "monitoring_config.managed_prometheus.enabled", True, "turn it on")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from infra.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.contract.pools import GPU_TAINT, LABEL_ROLE, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Role, Taint
 from infra.environments.capacity import DISK_TYPES

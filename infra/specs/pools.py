@@ -1,7 +1,7 @@
 """One node pool resource for each contract Pool."""
 
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.capacity import Capacity
-from infra.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.pools import Pool
 from infra.environments.schema import Environment
 from infra.specs.cluster import NODE_IMAGE, OAUTH_SCOPES, READ_ONLY_PORT_OFF, SHIELDED

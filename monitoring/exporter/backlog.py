@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 from monitoring.exporter.sample import Sample, sample
 
 LOG = logging.getLogger(__name__)

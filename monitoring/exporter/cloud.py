@@ -15,20 +15,14 @@ from google.api_core import exceptions
 from google.api_core.retry import Retry, if_exception_type
 from google.cloud import monitoring_v3
 
-from infra.contract.telemetry import METRIC_PREFIX, METRICS
+from holdfast.contract.telemetry import METRIC_PREFIX, METRICS
+from monitoring.cloud_api import TRANSIENT
 from monitoring.exporter.sample import Sample
 
 LOG = logging.getLogger(__name__)
 MAX_SERIES = 200
 # The API refuses points of one series that are closer than this.
 MIN_GAP_S = 5.0
-PASSING = (
-    exceptions.ServiceUnavailable,
-    exceptions.ResourceExhausted,
-    exceptions.DeadlineExceeded,
-    exceptions.InternalServerError,
-    exceptions.Aborted,
-)
 Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -60,7 +54,7 @@ class CloudWriter:
     def _send(self, batch: Sequence[Sample], now: float) -> int:
         series = [self._series(s, now) for s in batch]
         retry: Any = Retry(
-            predicate=if_exception_type(*PASSING), initial=0.2, maximum=3.0, multiplier=2.0, timeout=self.patience_s
+            predicate=if_exception_type(*TRANSIENT), initial=0.2, maximum=3.0, multiplier=2.0, timeout=self.patience_s
         )
         try:
             self.client.create_time_series(

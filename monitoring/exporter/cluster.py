@@ -14,6 +14,7 @@ from monitoring.exporter import ends, lines
 from monitoring.exporter.ends import Ended
 from monitoring.exporter.lines import Line
 from monitoring.exporter.moment import seconds
+from monitoring.exporter.node_usage import Seat, Seats
 from monitoring.exporter.objects import (
     SPOT,
     SYSTEM_NAMESPACES,
@@ -27,7 +28,6 @@ from monitoring.exporter.objects import (
 )
 from monitoring.exporter.risk import Risk
 from monitoring.exporter.sample import Sample, sample
-from monitoring.exporter.seats import Seat, Seats
 from monitoring.exporter.waits import Waits
 
 REMEMBERED = 2_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
+from monitoring.cost.receipt import ANNOTATION
 from monitoring.exporter.moment import seconds
-from monitoring.receipt import ANNOTATION
 
 NAMESPACES = frozenset({NAMESPACE_TRAINING, NAMESPACE_BATCH})
 OVER = frozenset({"Complete", "Completed", "Failed"})

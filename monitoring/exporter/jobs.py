@@ -9,12 +9,12 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from infra.contract.telemetry import KIND_TRAINING
-from monitoring.events import Event, parse
+from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.telemetry import KIND_TRAINING
 from monitoring.exporter.sample import Sample, sample
 from monitoring.exporter.sources import Source
-from monitoring.ledger import KINDS, ledger
+from monitoring.ledger.events import Event, parse
+from monitoring.ledger.ledger import KINDS, ledger
 
 KEEP_EVENTS = 20_000
 KEEP_COMMITS = 20

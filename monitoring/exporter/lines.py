@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from holdfast.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
-from infra.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
 from monitoring.exporter.objects import Node, Pod
 
 Line = dict[str, Any]

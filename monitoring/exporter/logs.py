@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from google.auth.exceptions import GoogleAuthError
 from requests import RequestException
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
+from holdfast.contract.telemetry import EVENT_VERSION
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING, events_view
-from infra.contract.telemetry import EVENT_VERSION
-from monitoring.events import Reading, parse
 from monitoring.exporter.sources import Lines, of
+from monitoring.ledger.events import Reading, parse
 
 LOG = logging.getLogger(__name__)
 URL = "https://logging.googleapis.com/v2/entries:list"

@@ -15,7 +15,7 @@ from pathlib import Path
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.names import NAMESPACE_MONITORING
 from monitoring.exporter import lines
 from monitoring.exporter.backlog import ENV_DATABASE, Backlog
@@ -25,10 +25,10 @@ from monitoring.exporter.ends import Ended
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.lease import Lease
 from monitoring.exporter.logs import CloudLogs
+from monitoring.exporter.node_usage import Seat
 from monitoring.exporter.prometheus import Newest
 from monitoring.exporter.receipts import Receipts, leaver
 from monitoring.exporter.sample import Sample, sample
-from monitoring.exporter.seats import Seat
 from monitoring.exporter.sources import Folder, Source
 from monitoring.exporter.watch import ENDING, KINDS, Watcher
 from monitoring.kubernetes_api import connect

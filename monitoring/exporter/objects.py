@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from infra.contract import pools
 from monitoring.exporter.moment import seconds
 
@@ -52,7 +53,7 @@ def read_node(found: Mapping[str, Any]) -> Node:
         machine_type=labels.get("node.kubernetes.io/instance-type", ""),
         capacity=_capacity(labels),
         born_s=seconds(meta.get("creationTimestamp")),
-        ends_s=seconds(annotations.get(pools.ANNOTATION_TERMINATION)),
+        ends_s=seconds(annotations.get(ANNOTATION_TERMINATION)),
         taken=is_taken(found),
     )
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from infra.contract.telemetry import METRICS
+from holdfast.contract.telemetry import METRICS
 from monitoring.exporter.sample import Sample
 
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.telemetry import KIND_TRAINING
 from infra.contract.capacity import Capacity
-from infra.contract.errors import InputError, Unjudged
-from infra.contract.telemetry import KIND_TRAINING
+from monitoring.cost.money import Prices, prices_of
+from monitoring.cost.receipt import Receipt, leave, receipt
 from monitoring.exporter.ends import Ended
-from monitoring.exporter.seats import Seat
+from monitoring.exporter.node_usage import Seat
 from monitoring.exporter.sources import Source
-from monitoring.ledger import Ledger, ledgers
-from monitoring.money import Prices, prices_of
-from monitoring.receipt import Receipt, leave, receipt
+from monitoring.ledger.ledger import Ledger, ledgers
 
 LOG = logging.getLogger(__name__)
 TRIES, AGAIN_S = 5, 60.0

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from monitoring.churn import AGE_BANDS_H
+from monitoring.churn.estimate import AGE_BANDS_H
 from monitoring.exporter.objects import Node
 from monitoring.exporter.sample import Sample, sample
 

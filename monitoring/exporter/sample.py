@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from infra.contract.telemetry import METRICS
+from holdfast.contract.telemetry import METRICS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from monitoring.events import Event, Reading, read_folder
+from monitoring.ledger.events import Event, Reading, read_folder
 
 Lines = Sequence[bytes]
 

@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from holdfast.contract.telemetry import WAIT_BANDS_S
 from monitoring.exporter.sample import Sample, sample
-
-# Lower ends, in seconds.
-WAIT_BANDS_S = (0, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400, 172_800, 604_800)
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from monitoring.account import Recovery
-from monitoring.ledger import Ledger
+from monitoring.ledger.account import Recovery
+from monitoring.ledger.ledger import Ledger
 
 MOST_JOBS, MOST_LANES, MOST_CLUSTERS = 6, 24, 4
 MOST_ROWS, MOST_EVICTIONS, MOST_STEPS = 60, 100, 12

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from monitoring import churn
-from monitoring.churn import Exposure, Group
-from monitoring.events import Event
-from monitoring.ledger import Ledger
+from monitoring.churn import estimate
+from monitoring.churn.estimate import Exposure, Group
+from monitoring.ledger.events import Event
+from monitoring.ledger.ledger import Ledger
 
 HOUR_US = 3_600_000_000
 
@@ -108,7 +108,7 @@ def churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
 
 def capacities(events: Sequence[Event], ledgers: Iterable[Ledger]) -> Capacities:
     nodes = [e for e in events if e.word in ("node_up", "node_down")]
-    lives = churn.lives(nodes, events[-1].t_us if events else 0)
+    lives = estimate.lives(nodes, events[-1].t_us if events else 0)
     spot = Counter(
         (str(e.fields.get("machine_type", "")), str(e.fields.get("zone", "")))
         for e in nodes
@@ -117,8 +117,8 @@ def capacities(events: Sequence[Event], ledgers: Iterable[Ledger]) -> Capacities
     return Capacities(
         waits=tuple(_waits(events)),
         losses=tuple((hour, pool, n) for (hour, pool), n in sorted(_losses(nodes).items())),
-        churn=tuple(churn.by_group(lives, events[-1].t_us).items()) if lives else (),
-        ages=tuple(churn.by_age(lives)) if lives else (),
+        churn=tuple(estimate.by_group(lives, events[-1].t_us).items()) if lives else (),
+        ages=tuple(estimate.by_age(lives)) if lives else (),
         spot=spot.most_common(1)[0][0] if spot else ("", ""),
         saves=tuple(_saves(x) for x in ledgers if x.account.commits_us or x.account.failed_saves),
     )
@@ -151,7 +151,7 @@ def _losses(nodes: Iterable[Event]) -> Counter[tuple[str, str]]:
     return Counter(
         (f"{datetime.fromtimestamp(e.t_us // HOUR_US * 3600, UTC):%Y-%m-%dT%H:00Z}", str(e.fields.get("pool", "")))
         for e in nodes
-        if e.word == "node_down" and str(e.fields.get("reason", "")) in churn.PREEMPTED
+        if e.word == "node_down" and str(e.fields.get("reason", "")) in estimate.PREEMPTED
     )
 
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import altair as alt
 
-from monitoring.account import Point
-from monitoring.ledger import Ledger
+from monitoring.ledger.account import Point
+from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.timeline import State
 from monitoring.report.bounds import MOST_LIVES, MOST_MARKS, MOST_POINTS, delay, spread_each
-from monitoring.report.ink import (
+from monitoring.report.tables import Loss, few_pools
+from monitoring.report.theme import (
     INK,
     ORDER,
     SIGNALS,
@@ -33,9 +35,7 @@ from monitoring.report.ink import (
     time_axis,
     time_unit,
 )
-from monitoring.report.tables import Loss, few_pools
-from monitoring.report.tally import tally
-from monitoring.spans import State
+from monitoring.report.totals import tally
 
 HOUR_MS = 3_600_000
 GAP_MS = HOUR_MS // 12  # between two bars

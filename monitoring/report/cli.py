@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
+from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
 from infra.contract.machines import MACHINE_TYPES
-from monitoring.events import read_folder
-from monitoring.ledger import Ledger, ledgers
-from monitoring.money import Money, money, prices_of
+from monitoring.churn.lookback import span_seconds
+from monitoring.cost.money import Money, money, prices_of
+from monitoring.ledger.events import read_folder
+from monitoring.ledger.ledger import Ledger, ledgers
 from monitoring.report.capacity import Capacities, capacities
 from monitoring.report.model import Report, build, role_order
 from monitoring.report.objectives import Verdict
-from monitoring.span import span_seconds
 
 
 def write_report(
@@ -56,12 +56,12 @@ def write_cloud_report(
     project: str, out: Path, *, since: str, as_json: bool, cluster: str = "", clock: Callable[[], float] = time.time
 ) -> int:
     """Says nothing about objectives, so it breaks none."""
-    from monitoring import cloud_read
+    from monitoring.churn import cloud_series
     from monitoring.report.cloud import cloud_report
     from monitoring.report.page import render
 
     span_s = span_seconds(since or "7d")
-    reader = cloud_read.cloud_reader(cloud_read.checked_project(project), cloud_read.checked_cluster(cluster))
+    reader = cloud_series.cloud_reader(cloud_series.checked_project(project), cloud_series.checked_cluster(cluster))
     report = cloud_report(reader, clock(), span_s)
     write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from infra.contract.errors import Unjudged
-from monitoring import churn_days
-from monitoring.churn import Exposure
-from monitoring.churn_cloud import days, in_words, window
-from monitoring.cloud_read import CloudReader, NoSeries, Point
-from monitoring.exporter.waits import WAIT_BANDS_S
+from holdfast.contract.errors import Unjudged
+from holdfast.contract.telemetry import WAIT_BANDS_S
+from monitoring.churn import days
+from monitoring.churn.cloud import daily, in_words, window
+from monitoring.churn.cloud_series import CloudReader, NoSeries, Point
+from monitoring.churn.estimate import Exposure
 from monitoring.report.capacity import Capacities, Share, Wait
 from monitoring.report.model import Report
-from monitoring.report.words import plural
+from monitoring.report.sentences import plural
 
 MISSING = (
     "the goodput stack, recoveries and what evictions cost: they need the jobs' event lines (--events)",
@@ -87,12 +87,12 @@ def read(reader: CloudReader, begin_s: int, end_s: int) -> Series:
 
 
 def _of_cluster(name: str, told: dict[str, list[Point]], now_s: float, end_s: int) -> Capacities:
-    by_day = days(told[SPOT_S], told[LOSSES], end_s)
+    by_day = daily(told[SPOT_S], told[LOSSES], end_s)
     return Capacities(
         cluster=name,
         losses=tuple(by_hour(told[LOSSES])),
-        churn=tuple(churn_days.by_group(by_day, now_s).items()),
-        ages=tuple(churn_days.by_age(by_day)),
+        churn=tuple(days.by_group(by_day, now_s).items()),
+        ages=tuple(days.by_age(by_day)),
         waits=tuple(waits(told[WAITS], told[PENDING])),
         shares=tuple(shares(told[GOODPUT])),
     )

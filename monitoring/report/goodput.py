@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from monitoring.ledger import Ledger
-from monitoring.spans import STATES, Span, State
+from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.timeline import STATES, Span, State
 
 MOST_BUCKETS = 60
 SECOND_US = 1_000_000

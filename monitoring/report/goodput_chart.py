@@ -5,9 +5,9 @@ from typing import Any
 
 import altair as alt
 
+from monitoring.ledger.timeline import State
 from monitoring.report.goodput import SECOND_US, Bucket, moment
-from monitoring.report.ink import ORDER, WIDTH, Plot, state_color, theme, time_axis
-from monitoring.spans import State
+from monitoring.report.theme import ORDER, WIDTH, Plot, state_color, theme, time_axis
 
 # From this length of a bucket on, its height is told in the unit of so many seconds.
 UNITS = ((3600, "hours", 3600), (60, "minutes", 60), (0, "seconds", 1))

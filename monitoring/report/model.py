@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
-from monitoring.ledger import KINDS, Ledger
-from monitoring.money import Money
+from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
+from monitoring.cost.money import Money
+from monitoring.ledger.ledger import KINDS, Ledger
 from monitoring.report.capacity import Capacities
 from monitoring.report.goodput import Bucket, buckets
 from monitoring.report.objectives import Objective, objectives
-from monitoring.report.tally import tally
+from monitoring.report.sentences import answer, next_steps, pays
 from monitoring.report.times import exactly
-from monitoring.report.words import answer, next_steps, pays
+from monitoring.report.totals import tally
 
 SCHEMA = "holdfast.report/1"
 # Jobs of one experiment share a stem; the suffix says what a job is compared as.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from infra.contract.telemetry import KIND_TRAINING
-from monitoring.ledger import Ledger
+from holdfast.contract.telemetry import KIND_TRAINING
+from monitoring.ledger.ledger import Ledger
 from monitoring.report.times import exactly
 
 

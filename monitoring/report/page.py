@@ -12,18 +12,18 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from monitoring.exporter.waits import WAIT_BANDS_S
-from monitoring.ledger import Ledger
+from holdfast.contract.telemetry import WAIT_BANDS_S
+from monitoring.ledger.ledger import Ledger
 from monitoring.report import charts, goodput_chart, tables
 from monitoring.report.bounds import MOST_CLUSTERS, MOST_STEPS, cut
 from monitoring.report.capacity import Capacities
 from monitoring.report.embedded import embedded
 from monitoring.report.goodput import moment
-from monitoring.report.ink import ORDER, Plot
 from monitoring.report.model import Report
 from monitoring.report.sections import figure, sections
+from monitoring.report.sentences import naive_sentence, turn
+from monitoring.report.theme import ORDER, Plot
 from monitoring.report.times import duration
-from monitoring.report.words import naive_sentence, turn
 
 HERE = Path(__file__).parent
 MEANING = {

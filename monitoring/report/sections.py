@@ -7,12 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from infra.contract.telemetry import KIND_BATCH, KIND_TRAINING
-from monitoring.ledger import Ledger
+from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
+from monitoring.ledger.ledger import Ledger
 from monitoring.report import charts, tables, timeline
 from monitoring.report.bounds import worst_jobs
-from monitoring.report.ink import Plot
 from monitoring.report.model import Report
+from monitoring.report.theme import Plot
 
 KINDS = ((KIND_TRAINING, "Training", "steps done"), (KIND_BATCH, "Batch", "documents stored"))
 DOES = {KIND_TRAINING: "what the time was spent on", KIND_BATCH: "what each worker did"}

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from monitoring.account import Recovery
-from monitoring.churn import Exposure
-from monitoring.ledger import Ledger
+from monitoring.churn.estimate import Exposure
+from monitoring.ledger.account import Recovery
+from monitoring.ledger.ledger import Ledger
 from monitoring.report.bounds import MOST_EVICTIONS, MOST_OPEN_ROWS, MOST_ROWS, Cut, cut, delay
 from monitoring.report.capacity import Capacities, Saves, Share, Wait
-from monitoring.report.tally import Tally, tally
-from monitoring.report.words import plural
+from monitoring.report.sentences import plural
+from monitoring.report.totals import Tally, tally
 
 Loss = tuple[str, str, int]
 MOST_STRETCHES, MOST_LOSSES, MOST_POOLS = 240, 800, 8

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from infra.contract.telemetry import KIND_BATCH
-from monitoring.account import Recovery
-from monitoring.ledger import USEFUL, Ledger
+from holdfast.contract.telemetry import KIND_BATCH
+from monitoring.ledger.account import Recovery
+from monitoring.ledger.ledger import USEFUL, Ledger
+from monitoring.ledger.timeline import Span, State
 from monitoring.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, cut, spread
 from monitoring.report.goodput import split
-from monitoring.report.ink import (
+from monitoring.report.theme import (
     INK,
     MARK_INK,
     ORDER,
@@ -29,7 +30,6 @@ from monitoring.report.ink import (
     theme,
     time_unit,
 )
-from monitoring.spans import Span, State
 
 DEAD = frozenset({State.LOST, State.RESTARTING})
 

@@ -19,13 +19,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from holdfast.inference.results import schema
+from holdfast.inference.results.connect import connect
+from holdfast.inference.results.database import EmbeddedPostgres
 from tests.bench.batch_kill_outcome import GOALS
 from tests.bench.batch_long import drains, long_run
 from tests.bench.batch_parts import Bench
 from tests.bench.batch_rates import free_postgres, free_pubsub, gpu_like
-from workloads.inference import schema
-from workloads.inference.connect import connect
-from workloads.inference.database import EmbeddedPostgres
 
 PARTS = ("gpu_like", "drains", "kills", "free_postgres", "free_pubsub", "long")
 MEMORY_GROWTH_MIB = 64

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from workloads.inference.steps import Step
+from holdfast.inference.worker.steps import Step
 
 MICRO_BATCH = 8
 # Jobs in turn: as shipped (the next micro-batch is predicted, in a process, while one is committed), without that

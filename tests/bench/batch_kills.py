@@ -24,24 +24,24 @@ from pathlib import Path
 import psycopg
 from psycopg import Connection
 
-from infra.contract.lifecycle import EXIT_COMPLETE
-from infra.contract.telemetry import KIND_BATCH
+from holdfast.contract.lifecycle import EXIT_COMPLETE
+from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.items import Item
+from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.queue.enqueue import enqueue
+from holdfast.inference.queue.postgres import PostgresQueue
+from holdfast.inference.results import jobs, schema
+from holdfast.inference.results.connect import connect, open_pool
+from holdfast.inference.results.database import EmbeddedPostgres
+from holdfast.inference.results.postgres import PostgresResults
+from holdfast.inference.worker.settings import WorkerSettings
+from holdfast.inference.worker.steps import Report, Step
+from holdfast.inference.worker.worker import Worker
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.shutdown import Shutdown
 from tests.bench.batch_kill_outcome import MICRO_BATCH, MODES, Outcome, verdict
 from tests.bench.batch_noted import Noted
-from workloads.inference import jobs, schema
-from workloads.inference.connect import connect, open_pool
-from workloads.inference.database import EmbeddedPostgres
-from workloads.inference.enqueue import enqueue
-from workloads.inference.items import Item
-from workloads.inference.predictor_proxy import ProcessPredictor
-from workloads.inference.predictor_spec import PredictorSpec
-from workloads.inference.queue_postgres import PostgresQueue
-from workloads.inference.results_postgres import PostgresResults
-from workloads.inference.settings import WorkerSettings
-from workloads.inference.steps import Report, Step
-from workloads.inference.worker import Worker
-from workloads.runtime.events import EventLog
-from workloads.runtime.shutdown import Shutdown
 
 ITEMS = 400
 WORKERS = 3

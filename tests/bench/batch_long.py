@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.runtime.shutdown import Shutdown
 from tests.bench.batch_parts import BATCH, DRAIN_BATCH_S, Bench, forked
-from workloads.runtime.shutdown import Shutdown
 
 LANES = 6  # drains side by side: they sleep
 SAMPLE_S = 0.25

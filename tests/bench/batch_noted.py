@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workloads.inference.predictor_spec import PredictorSpec
-from workloads.inference.predictors import ByteEntropy
-from workloads.inference.results import Value
+from holdfast.inference.predictor.predictors import ByteEntropy
+from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.results.results import Value
 
 
 @dataclass(kw_only=True)

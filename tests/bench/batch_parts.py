@@ -13,22 +13,22 @@ from typing import Any
 
 from psycopg import Connection
 
-from infra.contract.telemetry import KIND_BATCH
-from workloads.inference import jobs
-from workloads.inference.connect import connect, open_pool
-from workloads.inference.enqueue import enqueue
-from workloads.inference.items import Item
-from workloads.inference.predictor_proxy import ProcessPredictor
-from workloads.inference.predictor_spec import PredictorSpec
-from workloads.inference.predictors import Predictor
-from workloads.inference.queue_postgres import PostgresQueue
-from workloads.inference.results import Value
-from workloads.inference.results_postgres import PostgresResults
-from workloads.inference.settings import WorkerSettings
-from workloads.inference.steps import Report
-from workloads.inference.worker import Worker
-from workloads.runtime.events import EventLog
-from workloads.runtime.shutdown import Shutdown
+from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.items import Item
+from holdfast.inference.predictor.predictors import Predictor
+from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.queue.enqueue import enqueue
+from holdfast.inference.queue.postgres import PostgresQueue
+from holdfast.inference.results import jobs
+from holdfast.inference.results.connect import connect, open_pool
+from holdfast.inference.results.postgres import PostgresResults
+from holdfast.inference.results.results import Value
+from holdfast.inference.worker.settings import WorkerSettings
+from holdfast.inference.worker.steps import Report
+from holdfast.inference.worker.worker import Worker
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.shutdown import Shutdown
 
 BATCH = 32
 BATCH_S = 0.020
@@ -121,7 +121,7 @@ class Bench:
 
 
 def door(bench: Bench, *words: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "workloads", "batch", *words, "--database", bench.uri]
+    command = [sys.executable, "-m", "holdfast", "batch", *words, "--database", bench.uri]
     return subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
 
 

@@ -14,15 +14,15 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from infra.contract.lifecycle import EXIT_COMPLETE
+from holdfast.contract.lifecycle import EXIT_COMPLETE
+from holdfast.inference.queue.postgres import PostgresQueue
+from holdfast.inference.results.connect import open_pool
+from holdfast.inference.results.results import Value
 from tests.bench.batch_parts import BATCH, BATCH_S, Bench, Fixed, door, forked, timed
-from workloads.inference.connect import open_pool
-from workloads.inference.queue_postgres import PostgresQueue
-from workloads.inference.results import Value
 
 _BROKER = """
-from workloads.inference import fake_broker_server
-from workloads.inference.fake_broker import FakeBroker
+from holdfast.inference import fake_broker_server
+from holdfast.inference.queue.fake_broker import FakeBroker
 import threading
 with fake_broker_server.serve(FakeBroker(ack_deadline_s=30.0)) as address:
     print(address, flush=True)

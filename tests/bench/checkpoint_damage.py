@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 
-from tests.workloads.checkpoint.corruptions import DAMAGES
-from workloads.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint import Checkpointer, load_tensors
+from tests.workloads.library.checkpoint.corruptions import DAMAGES
 
 PER_KIND = 38
 RUN = "damage"

@@ -11,8 +11,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from google.cloud import storage as gcs
 
+from holdfast.checkpoint import Checkpointer, PerRank
 from tests.bench.checkpoint_rank import make_state, slowest
-from workloads.checkpoint import Checkpointer, PerRank
 
 ROUNDS = 3
 

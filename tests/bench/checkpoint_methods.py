@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, AsyncSaveResponse
 
-from workloads.checkpoint import Checkpointer, PerRank
+from holdfast.checkpoint import Checkpointer, PerRank
 
 Tensors = dict[str, torch.Tensor]
 

@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.restore import restore
+from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.tree import PerRank
 from tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
-from workloads.checkpoint.ranks import Ranks
-from workloads.checkpoint.restore import restore
-from workloads.checkpoint.settings import Tuning
-from workloads.checkpoint.stores import open_storage
-from workloads.checkpoint.tree import PerRank
 
 MIB = 1 << 20
 TENSOR_MIB = 16

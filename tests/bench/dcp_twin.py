@@ -16,13 +16,13 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.workloads.training.runs import die_with
-from workloads.runtime.events import EventLog
-from workloads.training.config import TrainConfig
-from workloads.training.data import Corpus, Samples, mixed_seed
-from workloads.training.meter import Meter
-from workloads.training.model import ByteGPT, next_byte_loss
-from workloads.training.trainer import share
+from holdfast.runtime.events import EventLog
+from holdfast.training.config import TrainConfig
+from holdfast.training.data import Corpus, Samples, mixed_seed
+from holdfast.training.meter import Meter
+from holdfast.training.model import ByteGPT, next_byte_loss
+from holdfast.training.trainer import share
+from tests.workloads.library.training.runs import die_with
 
 
 def main(folder: Path, events_path: Path, steps: int, every: int) -> None:

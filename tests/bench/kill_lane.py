@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.workloads.training.runs import PATIENCE_S, Run
-from workloads.checkpoint.points import ENV_KILL_AT, POINTS
+from holdfast.checkpoint.failpoints import ENV_KILL_AT, POINTS
+from tests.workloads.library.training.runs import PATIENCE_S, Run
 
 TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")
 STEPS, EVERY = 60, 4

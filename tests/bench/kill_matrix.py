@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.checkpoint.failpoints import POINTS
 from tests.bench.kill_lane import TARGETS, Kill, Lane, Results, new_run
-from tests.workloads.training.warm import Fork, WarmRun, prepare
-from workloads.checkpoint.points import POINTS
+from tests.workloads.library.training.warm import Fork, WarmRun, prepare
 
 LANES = 2
 MAY_GO_UNREACHED = ("retention.uncommitted",)  # needs an abandoned attempt of a certain age

@@ -19,10 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from holdfast.contract.lifecycle import EXIT_PREEMPTED
 from infra import environments
-from infra.contract.lifecycle import EXIT_PREEMPTED
-from monitoring.events import parse
-from monitoring.ledger import ledgers
+from monitoring.ledger.events import parse
+from monitoring.ledger.ledger import ledgers
 from monitoring.report.capacity import capacities
 from monitoring.report.model import build
 from monitoring.report.page import render

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.runtime.shutdown import Shutdown
+from holdfast.runtime.stop import StopAgreement
 from tests.bench import kill_matrix
 from tests.bench.kill_lane import Results
 from tests.bench.training_goodput import TORCHRUN, WINDOW_S, goodput
 from tests.bench.training_restarts import restarts
 from tests.bench.training_stops import stops
-from workloads.runtime.shutdown import Shutdown
-from workloads.runtime.stop import StopAgreement
 
 BY_DEFAULT = ("stops", "asking", "restarts", "goodput")
 PARTS = (*BY_DEFAULT, "kills")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.workloads.training.runs import NAIVE, Run
+from tests.workloads.library.training.runs import NAIVE, Run
 
 WINDOW_S = 15.0
 EVICT_EVERY_S = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.training_goodput import TORCHRUN, DcpRun
-from tests.workloads.training.runs import NAIVE, Run
+from tests.workloads.library.training.runs import NAIVE, Run
 
 ROUNDS = 5
 FIRST = 10  # steps of the start that writes what the others restore

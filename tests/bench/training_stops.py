@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from tests.bench.training_goodput import ENDLESS
-from tests.workloads.training.runs import PATIENCE_S, notice
-from tests.workloads.training.warm import Fork, WarmRun, prepare
+from tests.workloads.library.training.runs import PATIENCE_S, notice
+from tests.workloads.library.training.warm import Fork, WarmRun, prepare
 
 LANES = 2
 

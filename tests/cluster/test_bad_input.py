@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pytest_kubernetes.providers.external import ExternalManagerBase
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from tests import support
 from tests.cluster.sim import kind
 from tests.cluster.sim.control_plane import NEEDED, missing_tools

@@ -10,12 +10,12 @@ import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 from ruamel.yaml import YAML
 
-from infra.contract.pools import ANNOTATION_TERMINATION
-from infra.contract.telemetry import ENV_NODE
+from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.telemetry import ENV_NODE
+from holdfast.runtime import deadline
 from tests.cluster.sim.waiting import until
 from tests.workloads.manifests.rendered import bodies, variables, workloads
 from workloads.jobs.api import Api, Object
-from workloads.runtime import deadline
 
 END = datetime(2099, 1, 31, 12, tzinfo=UTC)
 RIGHTS = ("ClusterRole", "ClusterRoleBinding")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.contract.lifecycle import EXIT_BUG
 from infra.contract.capacity import Capacity
-from infra.contract.lifecycle import EXIT_BUG
 from infra.contract.pools import LABEL_POOL_CLASS, SPOT_TAINT, Pool
 from tests.cluster.sim import flex, queues
 from tests.cluster.sim.explained import ask, one_pod
@@ -163,7 +163,7 @@ def test_submit_starts_a_job_only_below_the_cap(world: World, spot: Pool, cluste
 
 
 def test_an_unknown_job_gets_the_nearest_name(world: World, spot: Pool) -> None:
-    from infra.contract.errors import InputError
+    from holdfast.contract.errors import InputError
 
     world.create_job("trainer", world.job_spec(spot, 1))
     with pytest.raises(InputError, match="did you mean trainer"):

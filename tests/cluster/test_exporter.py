@@ -10,17 +10,17 @@ import pytest
 from kubernetes import client, config
 from pytest_kubernetes.providers.base import AClusterManager
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.contract.pools import Pool
+from monitoring.cost.receipt import ANNOTATION, show
 from monitoring.exporter import ends
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.ends import SETTLE_END_S
 from monitoring.exporter.lease import Lease
+from monitoring.exporter.node_usage import Seat
 from monitoring.exporter.receipts import Order, leaver, make
-from monitoring.exporter.seats import Seat
 from monitoring.exporter.sources import Folder
 from monitoring.exporter.watch import ENDING, KINDS, Watcher
-from monitoring.receipt import ANNOTATION, show
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.monitoring import sample

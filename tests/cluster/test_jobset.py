@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from infra.contract.lifecycle import EXIT_BUG
+from holdfast.contract.lifecycle import EXIT_BUG
 from infra.contract.pools import Pool
 from tests.cluster.sim.jobsets import GROUP, jobset
 from tests.cluster.sim.waiting import until

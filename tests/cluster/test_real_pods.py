@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
-from infra.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.lifecycle import EXIT_PREEMPTED
 from infra.contract.pools import Pool
 from tests.cluster.sim import nodes, runnable
 from tests.cluster.sim.batch import batch, database, write_items
@@ -21,7 +21,7 @@ from tests.cluster.sim.world import OWNER, World, disruption
 from tests.node.lab import image
 from tests.node.lab.config import IMAGE
 from workloads.jobs.api import Object
-from workloads.jobs.view import exit_code
+from workloads.jobs.job_snapshot import exit_code
 
 APP = "app.kubernetes.io/name"
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -15,8 +15,8 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import OWNER, World
 from workloads.jobs.api import Api, ApiError, Object
 from workloads.jobs.explain import explain
-from workloads.jobs.view import View, condition
-from workloads.jobs.view import find as view_of
+from workloads.jobs.job_snapshot import View, condition
+from workloads.jobs.job_snapshot import find as view_of
 
 ROOT = Path(__file__).parents[2]
 RENDERED = ROOT / "workloads" / "rendered" / "example"

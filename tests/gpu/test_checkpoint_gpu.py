@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from workloads.checkpoint import Checkpointer
-from workloads.checkpoint.format import TensorPart
-from workloads.checkpoint.pieces import laid_out, stream_bytes
-from workloads.checkpoint.staging import Staging
+from holdfast.checkpoint import Checkpointer
+from holdfast.checkpoint.format import TensorPart
+from holdfast.checkpoint.pieces import laid_out, stream_bytes
+from holdfast.checkpoint.staging import Staging
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
@@ -36,7 +36,7 @@ def advance(state: dict[str, torch.nn.Module | torch.optim.Optimizer]) -> None:
 
 
 def bits(state: dict[str, torch.nn.Module | torch.optim.Optimizer]) -> list[torch.Tensor]:
-    from workloads.checkpoint.tree import capture
+    from holdfast.checkpoint.tree import capture
 
     return [t.cpu().clone() for t in capture(state).tensors.values()]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import support
-from tests.workloads.training.runs import Run, notice, power_loss
+from tests.workloads.library.training.runs import Run, notice, power_loss
 
 pytestmark = pytest.mark.gpu
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 from infra.environments.services import Alerts
-from monitoring import fire
-from monitoring.alerts import Alert, Limits, Severity, Source, alerts, scale_failures
-from monitoring.trials import LIMITS, TRIALS
+from monitoring.alerting import rule_test
+from monitoring.alerting.alerts import Alert, Limits, Severity, Source, alerts, scale_failures
+from monitoring.alerting.rule_cases import LIMITS, TRIALS
 from tests.monitoring import logfilter
 from tests.tools import build
 
@@ -22,7 +22,7 @@ PROMQL = [alert for alert in ALERTS if alert.source is Source.PROMQL]
 @pytest.fixture(scope="module")
 def engine(require: Callable[[object, str], None]) -> None:
     try:
-        found = fire.promtool()
+        found = rule_test.promtool()
     except Unjudged as missing:
         found = ""
         require(found, str(missing))
@@ -31,7 +31,7 @@ def engine(require: Callable[[object, str], None]) -> None:
 @pytest.mark.process
 @pytest.mark.usefixtures("engine")
 def test_every_alert_fires_in_time_and_is_silent_otherwise() -> None:
-    outcomes = fire.run([(alert, history) for alert in PROMQL for history in TRIALS[alert.name]])
+    outcomes = rule_test.run([(alert, history) for alert in PROMQL for history in TRIALS[alert.name]])
     assert len(outcomes) > 50
     assert [f"{o.alert}: {o.told}" for o in outcomes if not o.held] == []
 
@@ -50,7 +50,7 @@ def test_changing_any_threshold_label_or_metric_breaks_a_trial() -> None:
     """A query part that no trial notices could be edited away unseen."""
     mutants = [mutant for alert in PROMQL for mutant in mutate(alert)]
     assert len(mutants) > 100
-    outcomes = fire.run([(mutant, history) for mutant in mutants for history in TRIALS[mutant.name]])
+    outcomes = rule_test.run([(mutant, history) for mutant in mutants for history in TRIALS[mutant.name]])
     held = iter(outcomes)
     survived = []
     for mutant in mutants:
@@ -136,9 +136,9 @@ def test_the_log_filter_takes_the_failures_that_waiting_does_not_mend(payload: o
 
 
 def test_an_unknown_alert_is_bad_input() -> None:
-    assert fire.find("spot-preemption-burst") == fire.find("HoldfastSpotPreemptionBurst")
+    assert rule_test.find("spot-preemption-burst") == rule_test.find("HoldfastSpotPreemptionBurst")
     with pytest.raises(InputError, match="HoldfastDeadLetters"):
-        fire.find("HoldfastDeadLetter")
+        rule_test.find("HoldfastDeadLetter")
 
 
 def test_the_engine_is_found_where_the_tools_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,17 +146,17 @@ def test_the_engine_is_found_where_the_tools_are_built(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("HOLDFAST_PROMTOOL", raising=False)
     with pytest.raises(Unjudged, match="make tools"):
-        fire.promtool()
+        rule_test.promtool()
     monkeypatch.setattr(build, "CACHE", tmp_path / "holdfast")
     built = build.TOOLS["promtool"].binary  # where `make tools` would put it
     built.parent.mkdir(parents=True)
     built.touch(mode=0o755)
-    assert fire.promtool() == str(built)
+    assert rule_test.promtool() == str(built)
     monkeypatch.setenv("HOLDFAST_PROMTOOL", str(tmp_path / "missing"))
     with pytest.raises(InputError, match="HOLDFAST_PROMTOOL"):
-        fire.promtool()
+        rule_test.promtool()
 
 
 def test_what_prometheus_cannot_judge_is_said() -> None:
     with pytest.raises(Unjudged, match="log entries"):
-        fire.play(fire.find("autoscaler-cannot-scale"))
+        rule_test.play(rule_test.find("autoscaler-cannot-scale"))

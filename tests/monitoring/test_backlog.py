@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.inference.results import schema
+from holdfast.inference.results.connect import connect
+from holdfast.inference.results.database import EmbeddedPostgres
 from monitoring.exporter.backlog import STALE_S, Backlog
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.main import Exporter
 from tests.cluster.sim.waiting import until
-from workloads.inference import schema
-from workloads.inference.connect import connect
-from workloads.inference.database import EmbeddedPostgres
 
 pytestmark = pytest.mark.process
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from infra.contract.errors import InputError, Unjudged
-from monitoring import churn_cli, churn_days
-from monitoring.churn import Exposure, Group
-from monitoring.churn_cloud import read_days
-from monitoring.cloud_read import CloudReader
+from holdfast.contract.errors import InputError, Unjudged
+from monitoring.churn import cli
+from monitoring.churn import days as daily
+from monitoring.churn.cloud import read_days
+from monitoring.churn.cloud_series import CloudReader
+from monitoring.churn.estimate import Exposure, Group
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.sample import Sample, sample
 from tests.monitoring.metric_server import MetricServer
@@ -62,7 +63,7 @@ class Cloud:
         ]
         assert (writer or self.writer).write([*both, *more]) == 2 + len(more)
 
-    def days(self, hours: float, since_s: float = WEEK) -> dict[date, churn_days.Day]:
+    def days(self, hours: float, since_s: float = WEEK) -> dict[date, daily.Day]:
         found, _ = read_days(self.reader, MIDNIGHT + hours * HOUR + 600, since_s)
         return {day.day: day for day in found}
 
@@ -74,8 +75,8 @@ def cloud() -> Generator[Cloud]:
     cloud.server.stop()
 
 
-def total(days: dict[date, churn_days.Day]) -> dict[Group, Exposure]:
-    return churn_days.by_group(days.values(), MIDNIGHT + 30 * HOUR)
+def total(days: dict[date, daily.Day]) -> dict[Group, Exposure]:
+    return daily.by_group(days.values(), MIDNIGHT + 30 * HOUR)
 
 
 def test_losses_over_node_hours_are_what_the_exporter_counted(cloud: Cloud) -> None:
@@ -107,7 +108,7 @@ def test_each_group_and_each_age_is_told_apart_over_all_pages(cloud: Cloud) -> N
     found = total(days)
     assert [round(found[group].hours) for group in groups] == [13, 20, 30, 40, 50, 60, 70]
     assert [round(found[group].events) for group in groups] == [1, 1, 2, 3, 4, 5, 6]
-    oldest = churn_days.by_age(days.values())[-1]
+    oldest = daily.by_age(days.values())[-1]
     assert oldest == (12.0, math.inf, Exposure(events=pytest.approx(1), hours=pytest.approx(3)))  # pyright: ignore[reportArgumentType]
 
 
@@ -123,7 +124,7 @@ def test_an_older_day_weighs_half_after_a_half_life_and_the_rate_stays(cloud: Cl
     cloud.tell(1, 0, 0)
     cloud.tell(2, 40, 4)
     days = cloud.days(24)
-    full, half = (churn_days.by_group(days.values(), MIDNIGHT + 36 * HOUR, h)[L4] for h in (math.inf, 24.0))
+    full, half = (daily.by_group(days.values(), MIDNIGHT + 36 * HOUR, h)[L4] for h in (math.inf, 24.0))
     assert (half.hours, half.events) == (pytest.approx(full.hours / 2), pytest.approx(full.events / 2))
 
 
@@ -188,8 +189,8 @@ def test_the_door_reads_the_project_it_is_told(
 ) -> None:
     cloud.tell(1, 0, 0)
     cloud.tell(2, 40, 4)
-    monkeypatch.setattr("monitoring.cloud_read.cloud_reader", cloud.reader_of)
-    churn_cli.show_churn(None, "acme-ai", "7d", 14.0, as_json=True, clock=lambda: MIDNIGHT + 5 * HOUR + 600)
+    monkeypatch.setattr("monitoring.churn.cloud_series.cloud_reader", cloud.reader_of)
+    cli.show_churn(None, "acme-ai", "7d", 14.0, as_json=True, clock=lambda: MIDNIGHT + 5 * HOUR + 600)
     told = json.loads(capsys.readouterr().out)
     assert told["days"] == [{"day": "2024-10-04", "hours": 5}]
     assert told["clusters"] == ["us-central1/holdfast-example"]
@@ -209,7 +210,7 @@ def test_the_door_reads_the_project_it_is_told(
 )
 def test_a_question_that_makes_no_sense_is_bad_input(events: Path | None, project: str, since: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        churn_cli.show_churn(events, project, since, 14.0, as_json=False)
+        cli.show_churn(events, project, since, 14.0, as_json=False)
 
 
 def test_clusters_are_never_added_up_in_silence(
@@ -219,10 +220,10 @@ def test_clusters_are_never_added_up_in_silence(
     for hours, node_hours, losses in ((1, 0, 0), (2, 40, 4)):
         cloud.tell(hours, node_hours, losses)
         cloud.tell(hours, 2 * node_hours, 0, writer=other)
-    monkeypatch.setattr("monitoring.cloud_read.cloud_reader", cloud.reader_of)
+    monkeypatch.setattr("monitoring.churn.cloud_series.cloud_reader", cloud.reader_of)
 
     def told(cluster: str) -> tuple[float, str]:
-        churn_cli.show_churn(
+        cli.show_churn(
             None, "acme-ai", "7d", 14.0, as_json=True, cluster=cluster, history=str(tmp_path / "h"),
             clock=lambda: MIDNIGHT + 5 * HOUR + 600,
         )  # fmt: skip
@@ -242,11 +243,11 @@ def test_clusters_are_never_added_up_in_silence(
 def test_the_history_keeps_what_the_cloud_has_forgotten(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("monitoring.cloud_read.cloud_reader", cloud.reader_of)
+    monkeypatch.setattr("monitoring.churn.cloud_series.cloud_reader", cloud.reader_of)
 
     def told(hours: float, since: str) -> list[tuple[str, int]]:
         now = MIDNIGHT + hours * HOUR + 600
-        churn_cli.show_churn(None, "acme-ai", since, 14.0, as_json=True, history=str(tmp_path / "h"), clock=lambda: now)
+        cli.show_churn(None, "acme-ai", since, 14.0, as_json=True, history=str(tmp_path / "h"), clock=lambda: now)
         return [(row["day"], row["hours"]) for row in json.loads(capsys.readouterr().out)["days"]]
 
     for hours in range(1, 60):

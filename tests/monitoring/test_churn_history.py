@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from infra.contract.errors import InputError, Unjudged
-from monitoring.churn import Exposure, Group
-from monitoring.churn_days import Day
-from monitoring.churn_history import Store, recall, remember
-from monitoring.churn_store import Bucket, Folder, open_store
+from holdfast.contract.errors import InputError, Unjudged
+from monitoring.churn.days import Day
+from monitoring.churn.estimate import Exposure, Group
+from monitoring.churn.history import Store, recall, remember
+from monitoring.churn.store import Bucket, Folder, open_store
 from tests.monitoring.object_server import ObjectServer
 
 L4 = Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")

@@ -6,9 +6,9 @@ import re
 import pytest
 from google.cloud.monitoring_dashboard_v1 import Dashboard
 
-from infra.contract.telemetry import METRICS
-from monitoring import dashboard
-from monitoring.alerts import Limits, alerts
+from holdfast.contract.telemetry import METRICS
+from monitoring.alerting import dashboard
+from monitoring.alerting.alerts import Limits, alerts
 
 SCREENS = {
     "on-call": dashboard.render(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.errors import InputError
-from monitoring.events import parse, read_folder
-from monitoring.ledger import ledgers
+from holdfast.contract.errors import InputError
+from monitoring.ledger.events import parse, read_folder
+from monitoring.ledger.ledger import ledgers
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH, line
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from monitoring import churn
-from monitoring.events import parse
+from monitoring.churn import estimate
 from monitoring.exporter.cluster import SETTLE_S, Cluster
+from monitoring.ledger.events import parse
 from tests.monitoring import sample
 
 BORN = "2026-11-21T00:00:00Z"
@@ -222,10 +222,10 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     cluster.node("DELETED", node("a"))
     reading = parse(sample.encoded(cluster.lines(NOW + 3600)))
     assert not reading.problems
-    lives = churn.lives(reading.events, round((NOW + 3600) * 1e6))
+    lives = estimate.lives(reading.events, round((NOW + 3600) * 1e6))
     assert sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives) == [
         (False, 1.0),
         (True, 0.5),
     ]
-    [_, _, band, *_] = churn.by_age(lives)
+    [_, _, band, *_] = estimate.by_age(lives)
     assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began

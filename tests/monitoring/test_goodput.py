@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitoring.account import Account
-from monitoring.events import parse
-from monitoring.ledger import Ledger, ledgers
+from monitoring.ledger.account import Account
+from monitoring.ledger.events import parse
+from monitoring.ledger.ledger import Ledger, ledgers
+from monitoring.ledger.timeline import STATES, Span, State
 from monitoring.report.goodput import LENGTHS_S, MOST_BUCKETS, SECOND_US, buckets, length_us, moment
-from monitoring.spans import STATES, Span, State
 from tests.monitoring import sample
 
 HOUR_US = 3_600_000_000

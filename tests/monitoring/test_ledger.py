@@ -5,9 +5,9 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitoring.events import parse
-from monitoring.ledger import Ledger, ledger, ledgers
-from monitoring.spans import Painting, State
+from monitoring.ledger.events import parse
+from monitoring.ledger.ledger import Ledger, ledger, ledgers
+from monitoring.ledger.timeline import Painting, State
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH, Line, line
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 import requests
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 from monitoring.exporter import logs
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.logs import CloudLogs

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.errors import InputError
-from monitoring.events import parse
-from monitoring.ledger import ledgers
-from monitoring.money import money, prices_of
+from holdfast.contract.errors import InputError
+from monitoring.cost.money import money, prices_of
+from monitoring.ledger.events import parse
+from monitoring.ledger.ledger import ledgers
 from monitoring.report.cli import read_report
 from monitoring.report.page import render
 from tests.monitoring import sample

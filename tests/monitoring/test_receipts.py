@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from monitoring.events import Event, parse
+from monitoring.cost.money import prices_of
+from monitoring.cost.receipt import ANNOTATION
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.ends import SETTLE_END_S, Ended
 from monitoring.exporter.main import Exporter, Ways, one_pass
+from monitoring.exporter.node_usage import LONGEST_GAP_S, Seat
 from monitoring.exporter.receipts import Order, Receipts, lane_prices, leaver, make
-from monitoring.exporter.seats import LONGEST_GAP_S, Seat
 from monitoring.exporter.sources import Folder
 from monitoring.exporter.watch import ENDING
-from monitoring.ledger import ledgers
-from monitoring.money import prices_of
-from monitoring.receipt import ANNOTATION
+from monitoring.ledger.events import Event, parse
+from monitoring.ledger.ledger import ledgers
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH
 from tests.monitoring.test_cloud import Clock

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
-from monitoring.report import ink
+from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
+from monitoring.report import theme
 from monitoring.report.cli import exit_code, read_report, write_report
 from monitoring.report.model import Report, build
 from monitoring.report.objectives import Verdict
@@ -115,9 +115,9 @@ def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
 
 
 def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
-    style = (Path(ink.__file__).parent / "style.css").read_text()
+    style = (Path(theme.__file__).parent / "style.css").read_text()
     dark = style[style.index("prefers-color-scheme: dark") :]
-    for colour in {*ink.INK.values(), ink.OURS, ink.BASELINE, ink.NAIVE, ink.AXIS_INK, ink.MARK_INK}:
+    for colour in {*theme.INK.values(), theme.OURS, theme.BASELINE, theme.NAIVE, theme.AXIS_INK, theme.MARK_INK}:
         assert f'[fill="{colour}"]' in dark, colour
 
 

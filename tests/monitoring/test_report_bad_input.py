@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 from monitoring.report.cli import read_report
 from monitoring.report.model import Report
 from monitoring.report.page import render

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from infra.contract.errors import EXIT_DONE, InputError, Unjudged
-from monitoring.cloud_read import Point, checked_cluster
+from holdfast.contract.errors import EXIT_DONE, InputError, Unjudged
+from monitoring.churn.cloud_series import Point, checked_cluster
 from monitoring.exporter.sample import Sample, sample
 from monitoring.report.capacity import wait_row
 from monitoring.report.cli import one_source, write_cloud_report
@@ -31,7 +31,7 @@ CLOCK = lambda: MIDNIGHT + 5 * HOUR + 600  # noqa: E731
 
 
 def told(cloud: Cloud, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, cluster: str = "") -> Any:
-    monkeypatch.setattr("monitoring.cloud_read.cloud_reader", cloud.reader_of)
+    monkeypatch.setattr("monitoring.churn.cloud_series.cloud_reader", cloud.reader_of)
     assert write_cloud_report("acme-ai", out, since="7d", as_json=True, cluster=cluster, clock=CLOCK) == EXIT_DONE
     return json.loads(capsys.readouterr().out)
 
@@ -124,7 +124,7 @@ def test_no_page_is_written_where_the_cloud_does_not_answer(
     cloud.tell(1, 5, 1)
     cloud.server.faults = [fault] * 50
     cloud.reader = replace(cloud.reader, patience_s=0.3)
-    monkeypatch.setattr("monitoring.cloud_read.cloud_reader", cloud.reader_of)
+    monkeypatch.setattr("monitoring.churn.cloud_series.cloud_reader", cloud.reader_of)
     with pytest.raises(Unjudged, match=said):
         write_cloud_report("acme-ai", tmp_path / "report.html", since="7d", as_json=False, clock=CLOCK)
     assert not (tmp_path / "report.html").exists()

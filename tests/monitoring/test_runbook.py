@@ -8,13 +8,18 @@ import pytest
 import typer
 from typer.main import get_command
 
-from monitoring import runbook
-from monitoring.alerts import Alert, Source, alerts
-from monitoring.trials import LIMITS
+from monitoring.alerting import runbook
+from monitoring.alerting.alerts import Alert, Source, alerts
+from monitoring.alerting.rule_cases import LIMITS
 
 ALERTS = alerts(LIMITS)
 TOOLS = {"kubectl", "gcloud", "python"}
-DOORS = {"infra": "infra.__main__", "workloads": "workloads.__main__", "monitoring": "monitoring.__main__"}
+DOORS = {
+    "holdfast": "holdfast.commands",
+    "infra": "infra.__main__",
+    "workloads": "workloads.__main__",
+    "monitoring": "monitoring.__main__",
+}
 
 
 def test_sections_and_alerts_are_the_same_set() -> None:
@@ -23,7 +28,9 @@ def test_sections_and_alerts_are_the_same_set() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda a: a.slug)
 def test_a_section_has_all_its_parts_in_order_and_fits(alert: Alert) -> None:
-    text = runbook.documentation(alert, "https://git.example.org/team/holdfast/blob/main/monitoring/runbook.md")
+    text = runbook.documentation(
+        alert, "https://git.example.org/team/holdfast/blob/main/monitoring/alerting/runbook.md"
+    )
     assert re.findall(r"^\*\*(.+?)\.?\*\*", text.content, flags=re.MULTILINE) == list(runbook.PARTS)
     assert text.url.endswith(f"/runbook.md#{alert.slug}")
     assert text.content.count("](") <= 3
@@ -75,4 +82,4 @@ def test_the_table_is_the_one_of_the_alerts() -> None:
     ],
 )
 def test_a_fork_links_to_itself_and_never_shows_a_secret(remote: str, url: str) -> None:
-    assert runbook.web_url(remote) == (f"{url}/blob/main/monitoring/runbook.md" if url else "")
+    assert runbook.web_url(remote) == (f"{url}/blob/main/monitoring/alerting/runbook.md" if url else "")

@@ -14,7 +14,7 @@ from infra.contract.capacity import Capacity
 from infra.contract.machines import MACHINE_TYPES
 from infra.environments import load
 from infra.placement import prices
-from monitoring.alerts import Source, alerts
+from monitoring.alerting.alerts import Source, alerts
 from monitoring.stack import limits_of
 
 pytestmark = pytest.mark.process

@@ -10,7 +10,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from monitoring.cloud_read import CloudReader
+from monitoring.churn.cloud_series import CloudReader
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.lease import Lease

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.lifecycle import EXIT_PREEMPTED
 from infra.contract.pools import Pool
 from tests.cluster.sim import runnable
 from tests.cluster.sim.batch import batch, database, write_items
@@ -20,7 +20,7 @@ from tests.node.lab.config import IMAGE
 from tests.node.lab.lab import Lab, Machine
 from tests.tools.build import TOOLS
 from workloads.jobs.api import Object
-from workloads.jobs.view import exit_code
+from workloads.jobs.job_snapshot import exit_code
 
 NAME, ITEMS, LIMIT_S = "batch-drain", 20_000, 240
 

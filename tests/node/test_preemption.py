@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_KILLED, EXIT_PREEMPTED, EXTENDED_WINDOW
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_KILLED, EXIT_PREEMPTED, EXTENDED_WINDOW
 from infra.contract.pools import Pool
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
@@ -12,7 +12,7 @@ from tests.cluster.sim.world import World, disruption
 from tests.node.lab import pods
 from tests.node.lab.lab import Lab
 from workloads.jobs.api import Object
-from workloads.jobs.view import exit_code
+from workloads.jobs.job_snapshot import exit_code
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED
 from infra.contract.pools import Pool
 from tests.cluster.sim.event_lines import events
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from tests.node.lab import pods
 from tests.node.lab.lab import Lab
-from workloads.jobs.view import exit_code, when
+from workloads.jobs.job_snapshot import exit_code, when
 
 EVERY, STEPS = 20, 400
 
@@ -27,7 +27,7 @@ def test_the_trainer_commits_in_its_window_and_resumes_on_the_other_machine(
     (data / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
     log = tmp_path / "events.jsonl"
     arguments = [
-        *("-m", "workloads", "train", "run", "--data", data, "--checkpoints", tmp_path / "ckpt", "--run", "node"),
+        *("-m", "holdfast", "train", "run", "--data", data, "--checkpoints", tmp_path / "ckpt", "--run", "node"),
         *("--ranks", 1, "--steps", STEPS, "--every", EVERY, "--device", "cpu", "--events", log),
         *("--window", DEFAULT_WINDOW.pod_s),
     ]

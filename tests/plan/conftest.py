@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 from infra.ops.plan import plan
 from tests import support
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from infra.contract.telemetry import KIND_BATCH
+from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.runtime.events import EventLog
 from workloads.drill.events import Follower
 from workloads.drill.pods import Pod
 from workloads.drill.schedule import SIGKILL, Eviction
 from workloads.drill.training import completed
 from workloads.drill.waiting import POLL_S, DrillError, until
-from workloads.runtime.events import EventLog
 
-_BATCH = (sys.executable, "-m", "workloads", "batch")
+_BATCH = (sys.executable, "-m", "holdfast", "batch")
 
 
 @dataclass(kw_only=True)

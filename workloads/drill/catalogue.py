@@ -3,8 +3,8 @@
 from dataclasses import replace
 from difflib import get_close_matches
 
-from infra.contract.errors import InputError
-from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
 from workloads.drill.plan import (
     Blast,
     Bound,

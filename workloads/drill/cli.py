@@ -32,7 +32,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 @drill.command("list")
 def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
     """Every drill with its target, fault and last verdict."""
-    from workloads.drill.doors import list_all
+    from workloads.drill.commands import list_all
 
     list_all(out, as_json=as_json)
 
@@ -42,7 +42,7 @@ def show(
     name: Annotated[str, typer.Argument(help="Of `drill list`.")], out: Out = Path("out/drills"), as_json: Json = False
 ) -> None:
     """A drill as data, and how its last run ended."""
-    from workloads.drill.doors import show_one
+    from workloads.drill.commands import show_one
 
     show_one(name, out, as_json=as_json)
 
@@ -62,7 +62,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Play drills and print their verdicts."""
-    from workloads.drill.doors import run_drills
+    from workloads.drill.commands import run_drills
     from workloads.drill.remote import Where
 
     where = Where(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 from workloads.drill.plan import RECOVERED, Bound, Drill
 from workloads.drill.record import AFTER, FAULT, GATE, RECOVERY, TARGETS, Activity, Record
 from workloads.drill.target import Loss, Target

@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.console import Console
 
-from infra.contract.errors import EXIT_DONE, EXIT_FINDINGS
-from infra.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from workloads.drill.batch import BatchRun, database, export
 from workloads.drill.pods import Pod, owned
 from workloads.drill.schedule import evictions
@@ -109,7 +109,7 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
         evicted = training_run(demo, "train-evicted", bar)
         evicted.play(schedule)
     with stage(demo.console, "train", "naive twin, same evictions", total=demo.size.steps) as bar:
-        naive = training_run(demo, "train-naive", bar, module=("workloads.training.naive",))
+        naive = training_run(demo, "train-naive", bar, module=("holdfast.training.naive",))
         naive.play(schedule)
     return {
         "steps": demo.size.steps,
@@ -131,7 +131,7 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
     }
 
 
-def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("workloads", "train", "run")) -> Run:
+def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("holdfast", "train", "run")) -> Run:
     def launch(attempt: int, log: Path) -> Pod:
         flags = {
             "--checkpoints": demo.out / "checkpoints", "--run": job, "--ranks": demo.size.ranks, "--steps": demo.size.steps,
@@ -168,7 +168,7 @@ def score_twice(demo: Demo) -> dict[str, Any]:
             with stage(
                 demo.console, "batch", f"{demo.size.workers} workers, {len(planned)} evictions", total=count
             ) as bar:
-                completed(demo.door("workloads", "batch", "enqueue", job, "--database", uri, "--source", str(source)))
+                completed(demo.door("holdfast", "batch", "enqueue", job, "--database", uri, "--source", str(source)))
                 runs[job] = batch_run(demo, job, bar, uri, count)
                 runs[job].play(demo.size.workers, planned)
                 rows[job] = export(job, uri, demo.out / f"{job}.jsonl")
@@ -191,7 +191,7 @@ def batch_run(demo: Demo, job: str, bar: Stage, uri: str, count: int) -> BatchRu
             "--window", str(DEFAULT_WINDOW.pod_s), "--micro-batch", "8", "--lease", "5",
             "--events", str(demo.out / "events" / f"{job}.jsonl"),
         )  # fmt: skip
-        return Pod(demo.door("workloads", *words), log=log, owner=demo.owner, env={"HOLDFAST_DATABASE_URL": uri})
+        return Pod(demo.door("holdfast", *words), log=log, owner=demo.owner, env={"HOLDFAST_DATABASE_URL": uri})
 
     return BatchRun(
         job=job,

@@ -6,7 +6,7 @@ Read by the catalogue, the conductor, the judge and every reporter.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 
 RECOVERED = "recovered_s"  # seconds from the fault; measured by every target
 

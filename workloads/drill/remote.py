@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.contract.errors import InputError, Unjudged
 from infra.contract import names
-from infra.contract.errors import InputError, Unjudged
 from infra.environments import Environment, source_of
 from workloads.drill.conduct import Refused
 from workloads.drill.plan import Drill, Place

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 
 JOURNAL = "journal.json"
 

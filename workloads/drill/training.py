@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from infra.contract.telemetry import KIND_TRAINING
+from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime.events import EventLog
 from workloads.drill.events import Event, Follower
 from workloads.drill.pods import Pod
 from workloads.drill.schedule import SIGKILL, Eviction
 from workloads.drill.waiting import DrillError, until
-from workloads.runtime.events import EventLog
 
 
 @dataclass(kw_only=True)

@@ -11,13 +11,10 @@ FROM ${BASE}
 RUN useradd --uid 65532 --no-create-home --shell /usr/sbin/nologin nonroot
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
-COPY infra/__init__.py infra/
-COPY infra/contract infra/contract
-COPY infra/environments infra/environments
-COPY workloads workloads
+COPY workloads/library/holdfast holdfast
 # Byte-compiled here, because the root file system is read-only at run time.
-RUN /opt/venv/bin/python -m compileall -q infra workloads
+RUN /opt/venv/bin/python -m compileall -q holdfast
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 # Exec form, so that SIGTERM reaches Python and no shell.
-ENTRYPOINT ["python", "-m", "workloads"]
+ENTRYPOINT ["python", "-m", "holdfast"]

@@ -13,11 +13,13 @@ COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY infra/__init__.py infra/
 COPY infra/contract infra/contract
+COPY workloads/library/holdfast/__init__.py holdfast/
+COPY workloads/library/holdfast/contract holdfast/contract
 # Prices of receipts.
 COPY infra/placement infra/placement
 COPY monitoring monitoring
 # Byte-compiled here, because the root file system is read-only at run time.
-RUN /opt/venv/bin/python -m compileall -q infra monitoring
+RUN /opt/venv/bin/python -m compileall -q holdfast infra monitoring
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 # Exec form, so that SIGTERM reaches Python and no shell.

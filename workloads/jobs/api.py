@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"

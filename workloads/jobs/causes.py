@@ -6,13 +6,13 @@ stops one pod. Called by `explain` and `list`.
 
 from workloads.jobs import flex, quota
 from workloads.jobs.cause import Cause, Word
+from workloads.jobs.cluster_snapshot import Surroundings
 from workloads.jobs.endings import ended
+from workloads.jobs.job_snapshot import View, condition, disruption
 from workloads.jobs.losses import Losses
 from workloads.jobs.refused import refused
 from workloads.jobs.starting import starting, stuck
-from workloads.jobs.surroundings import Surroundings
 from workloads.jobs.unplaced import unplaced
-from workloads.jobs.view import View, condition, disruption
 
 
 def cause_of(view: View, around: Surroundings) -> Cause:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Word, brief, describe
-from workloads.jobs.view import View, containers, disruption
+from workloads.jobs.job_snapshot import View, containers, disruption
 
 _BUCKET_SIDECAR = "gke-gcsfuse-sidecar"
 _PRESSED = "Evicted"  # the kubelet's word for a pod that it put out for memory or disk

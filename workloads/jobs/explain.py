@@ -7,15 +7,15 @@ from statistics import quantiles
 from typing import Any
 
 from infra.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
-from workloads.jobs import surroundings
-from workloads.jobs import view as views
+from workloads.jobs import cluster_snapshot
+from workloads.jobs import job_snapshot as views
 from workloads.jobs.api import Api
 from workloads.jobs.cause import Cause, Word
 from workloads.jobs.causes import cause_of, state_of
+from workloads.jobs.cluster_snapshot import Surroundings
+from workloads.jobs.job_snapshot import View, waited_s
 from workloads.jobs.losses import losses
 from workloads.jobs.progress import Progress, read_progress, told
-from workloads.jobs.surroundings import Surroundings
-from workloads.jobs.view import View, waited_s
 
 SCHEMA = "holdfast.explanation/1"
 
@@ -45,7 +45,7 @@ class Explanation:
 
 def explain(api: Api, name: str, namespace: str = "", events: Path | None = None) -> Explanation:
     view = views.find(api, name, namespace)
-    around = surroundings.look(api, view.namespace)
+    around = cluster_snapshot.look(api, view.namespace)
     progress = read_progress(events, time.time()).get(view.name, Progress()) if events else Progress()
     cause = cause_of(view, around)
     if cause.word is Word.NONE and (pace := told(progress)):

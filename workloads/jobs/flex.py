@@ -3,9 +3,9 @@
 from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Word, brief
+from workloads.jobs.cluster_snapshot import Surroundings
+from workloads.jobs.job_snapshot import View, condition, owners
 from workloads.jobs.nodes import gpus
-from workloads.jobs.surroundings import Surroundings
-from workloads.jobs.view import View, condition, owners
 
 # On the pods of a request, by whoever made it: Kueue or the user.
 CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"

@@ -8,14 +8,14 @@ from typing import Any
 from infra.contract.pools import LABEL_NODEPOOL, Pool
 from infra.environments import Environment
 from infra.placement.prices import Table
-from workloads.jobs import buying, surroundings
-from workloads.jobs import view as views
+from workloads.jobs import buying, cluster_snapshot
+from workloads.jobs import job_snapshot as views
 from workloads.jobs.api import Api, Object
 from workloads.jobs.causes import cause_of, state_of
+from workloads.jobs.cluster_snapshot import Surroundings
+from workloads.jobs.job_snapshot import View, waited_s, when
 from workloads.jobs.losses import Count, losses
 from workloads.jobs.progress import Progress, read_progress
-from workloads.jobs.surroundings import Surroundings
-from workloads.jobs.view import View, waited_s, when
 
 SCHEMA = "holdfast.jobs/1"
 
@@ -43,7 +43,7 @@ class Row:
 
 def rows(api: Api, env: Environment, prices: Table, events: Path | None = None, namespace: str = "") -> list[Row]:
     progress = read_progress(events, time.time()) if events else {}
-    around = surroundings.look(api, namespace)
+    around = cluster_snapshot.look(api, namespace)
     return [
         _row(view, around.within(view.namespace), env, prices, progress.get(view.name, Progress()))
         for view in views.all_views(api, namespace)

@@ -7,9 +7,9 @@ pods that are left, the Job's status and its events are read together, and the a
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from workloads.jobs import told
 from workloads.jobs.api import Object
-from workloads.jobs.view import View, crashed, disruption
+from workloads.jobs.events import about, times
+from workloads.jobs.job_snapshot import View, crashed, disruption
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Written on the pods of Jobs with backoffLimitPerIndex: earlier failures of the index.
@@ -62,7 +62,7 @@ def _of_job(view: View, events: Iterable[Object], notices: int) -> Losses:
     if not _ignores_disruptions(view):
         unknown = charged - there - len(crashed(view))
         return Losses(evicted=Count(there, unknown <= 0), crashed=Count(len(crashed(view)), unknown <= 0))
-    made = sum(told.times(event) for event in told.about(events, {view.uid}, "SuccessfulCreate"))
+    made = sum(times(event) for event in about(events, {view.uid}, "SuccessfulCreate"))
     gone = made - len(view.active) - int(view.status.get("succeeded", 0)) - charged
     untouched = not charged and not there and len(view.pods) <= view.size and _first_pods(view)
     evicted = max(there, gone, notices)

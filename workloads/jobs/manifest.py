@@ -4,10 +4,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from workloads.jobs.api import Object
+from workloads.jobs.job_snapshot import View
 from workloads.jobs.nodes import gpus
-from workloads.jobs.view import View
 
 KINDS = ("Job", "JobSet")
 RENDERED = Path("workloads/rendered")

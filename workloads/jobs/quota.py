@@ -5,9 +5,9 @@ from typing import Any
 from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Word, brief
+from workloads.jobs.cluster_snapshot import Surroundings
+from workloads.jobs.job_snapshot import View, condition
 from workloads.jobs.nodes import gpus
-from workloads.jobs.surroundings import Surroundings
-from workloads.jobs.view import View, condition
 
 
 def held(view: View, around: Surroundings) -> Cause | None:

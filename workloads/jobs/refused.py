@@ -6,10 +6,10 @@ There is no pod to look at: the only trace is the event on the Job, or on the Jo
 import re
 from dataclasses import dataclass
 
-from workloads.jobs import told
+from workloads.jobs import events
 from workloads.jobs.cause import Cause, Word, brief
-from workloads.jobs.surroundings import Surroundings
-from workloads.jobs.view import View
+from workloads.jobs.cluster_snapshot import Surroundings
+from workloads.jobs.job_snapshot import View
 
 REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed", "PVCCreationFailed")
 _WEBHOOKS = "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
@@ -88,12 +88,12 @@ REFUSALS = (
 def refused(view: View, around: Surroundings) -> Cause | None:
     """The newest refusal, if no pod was made after it."""
     lacking = view.wanted - len(view.active)
-    event = told.newest(around.events, {view.uid, *_children(view, around)}, *REASONS)
+    event = events.newest(around.events, {view.uid, *_children(view, around)}, *REASONS)
     made = max((pod["metadata"]["creationTimestamp"] for pod in view.pods), default="")
-    if lacking <= 0 or event is None or told.time_of(event) < made:
+    if lacking <= 0 or event is None or events.time_of(event) < made:
         return None
     many = f"{lacking} of {view.size} pods are refused: "
-    text = told.message(event)
+    text = events.message(event)
     for known in REFUSALS:
         if match := re.search(known.pattern, text, re.DOTALL):
             words = match.groupdict() | {"namespace": view.namespace}

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from workloads.jobs import told
+from workloads.jobs import events
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Word, brief, describe
-from workloads.jobs.surroundings import Surroundings
-from workloads.jobs.view import View, containers
+from workloads.jobs.cluster_snapshot import Surroundings
+from workloads.jobs.job_snapshot import View, containers
 
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
@@ -26,14 +26,14 @@ def starting(view: View, around: Surroundings) -> Cause | None:
     found = view.phase("Pending")
     if not found:
         return None
-    last = told.newest(around.events, {pod["metadata"]["uid"] for pod in found})
+    last = events.newest(around.events, {pod["metadata"]["uid"] for pod in found})
     since = found[0]["metadata"]["creationTimestamp"]
     scheduler = found[0]["spec"].get("schedulerName", "default-scheduler")
     quiet = "the kubelet has not spoken yet" if _placed(view) else f"{scheduler} has not looked at them yet"
     return Cause(
         word=Word.STARTING,
         blocker=f"{len(found)} of {view.size} pods start since {since}; "
-        + (f"{last['reason']}: {brief(told.message(last))}" if last else quiet),
+        + (f"{last['reason']}: {brief(events.message(last))}" if last else quiet),
         action="wait: a large image takes minutes on a fresh node; `streaming` images start sooner",
         evidence=describe(found[0]),
     )
@@ -89,11 +89,11 @@ def _unset(view: View, many: int, pod: Object, why: str) -> Cause:
 def _mount(view: View, around: Surroundings) -> Cause | None:
     """A mount that failed and later went well leaves a pod that runs: those are not looked at."""
     pods = {pod["metadata"]["uid"]: pod for pod in _placed(view)}
-    failed = told.about(around.events, pods, *_MOUNT)
+    failed = events.about(around.events, pods, *_MOUNT)
     if not failed:
         return None
     many = len({event["involvedObject"]["uid"] for event in failed})
-    pod, why = pods[failed[-1]["involvedObject"]["uid"]], told.message(failed[-1])
+    pod, why = pods[failed[-1]["involvedObject"]["uid"]], events.message(failed[-1])
     if _MISSING.search(why):
         return _unset(view, many, pod, why)
     action = "correct the volume in the manifest, or mend what the driver names"

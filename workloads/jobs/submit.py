@@ -7,15 +7,15 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.pools import LABEL_ACCELERATOR
 from infra.environments import Environment
 from infra.placement.prices import Table
 from workloads.jobs import buying
 from workloads.jobs.api import Api, ApiError, Object
 from workloads.jobs.buying import Forecast, Purchase
+from workloads.jobs.job_snapshot import View
 from workloads.jobs.manifest import KINDS
-from workloads.jobs.view import View
 
 SCHEMA = "holdfast.purchase/1"
 

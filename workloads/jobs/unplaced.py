@@ -4,11 +4,11 @@ import re
 from dataclasses import dataclass
 
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START
-from workloads.jobs import flex, nodes, told
+from workloads.jobs import events, flex, nodes
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Word, brief, describe
-from workloads.jobs.surroundings import Surroundings
-from workloads.jobs.view import View, condition
+from workloads.jobs.cluster_snapshot import Surroundings
+from workloads.jobs.job_snapshot import View, condition
 
 _UNPLACED = ("Unschedulable", "SchedulerError", "SchedulingGated")
 _VOLUME = re.compile(
@@ -85,8 +85,8 @@ def _volume(waiting: _Waiting) -> Cause | None:
 def _unbound(claim: Object, around: Surroundings) -> str:
     asked = claim["spec"].get("resources", {}).get("requests", {}).get("storage", "?")
     storage = claim["spec"].get("storageClassName") or "no storage class"
-    event = told.newest(around.events, {claim["metadata"]["uid"]})
-    why = f": {told.message(event)}" if event else ""
+    event = events.newest(around.events, {claim["metadata"]["uid"]})
+    why = f": {events.message(event)}" if event else ""
     return brief(f"{claim.get('status', {}).get('phase', 'Pending')}, {asked} of {storage}{why}")
 
 
@@ -100,10 +100,10 @@ def _taint(waiting: _Waiting) -> Cause | None:
 
 def _autoscaler(waiting: _Waiting) -> Cause | None:
     """Its newest word on any of the pods. What only says that no pool fits is left to the next checks."""
-    event = told.newest(waiting.around.events, {p["metadata"]["uid"] for p in waiting.pods}, *_SCALING)
+    event = events.newest(waiting.around.events, {p["metadata"]["uid"] for p in waiting.pods}, *_SCALING)
     if event is None:
         return None
-    text = brief(told.message(event))
+    text = brief(events.message(event))
     pattern = next((known for known in _SCALE_UP if re.search(known[0], text, re.IGNORECASE)), None)
     if pattern and not (pattern[1] is Word.SCALE_UP and _flexible(waiting.pod)):
         return waiting.cause(pattern[1], f"{event['reason']}: {text}", pattern[2])

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infra.contract.errors import EXIT_FINDINGS, InputError
+from holdfast.contract.errors import EXIT_FINDINGS, InputError
 
 FORMAT_NAMES = ("text", "json", "sarif", "github", "markdown")
 RENDERED = Path(__file__).parents[1] / "rendered"
@@ -76,6 +76,6 @@ def render(
 
 def hook() -> None:
     """Entry point `holdfast-lint`: the command lint alone, for pre-commit in other repositories."""
-    from infra.contract.errors import run_door
+    from holdfast.contract.errors import run_cli
 
-    run_door(lambda: typer.run(lint))
+    run_cli(lambda: typer.run(lint))

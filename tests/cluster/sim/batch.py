@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.cluster.sim.runnable import ROOT
 from workloads.jobs.api import Object
 
-COMMAND = (sys.executable, "-m", "workloads", "batch")
+COMMAND = (sys.executable, "-m", "holdfast", "batch")
 LIMIT_S = 240
 
 

@@ -7,7 +7,7 @@ from tests.cluster.sim import queues
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.jobs.api import ApiError, Object
-from workloads.jobs.surroundings import PROVISIONING
+from workloads.jobs.cluster_snapshot import PROVISIONING
 
 CONDITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PLURAL = "provisioningrequests"

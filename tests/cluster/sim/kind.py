@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pytest_kubernetes.options import ClusterOptions
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.processes import alive

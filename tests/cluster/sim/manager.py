@@ -14,7 +14,7 @@ import yaml
 from pytest_kubernetes.options import ClusterOptions
 from pytest_kubernetes.providers.base import AClusterManager
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.host import Host, Scale
 from tests.tools.build import TOOLS

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.contract.errors import InputError
 from infra import environments
 from infra.contract.capacity import Capacity
-from infra.contract.errors import InputError
 from infra.contract.pools import Role
 from infra.environments import load, placeholders
 from infra.environments.schema import (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from infra.contract.errors import EXIT_FINDINGS, EXIT_STOPPED, InputError
+from holdfast.contract.errors import EXIT_FINDINGS, EXIT_STOPPED, InputError
 from infra.ops import deploy, leftovers
-from infra.ops.account import account_checks
 from infra.ops.doctor import LOCAL, Verdict, examine
+from infra.ops.project import account_checks
 from infra.ops.show import doctor as show_doctor
 from infra.ops.show import leftovers as show_leftovers
 from infra.specs.network import APIS

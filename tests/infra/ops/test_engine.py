@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
 from infra.ops import engine
 
 

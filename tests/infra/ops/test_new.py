@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract.errors import InputError
 from infra import environments
-from infra.contract.errors import InputError
 from infra.environments import placeholders
 from infra.ops.new import create
 from infra.rules import judge_environment

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.capacity import Capacity, Placement
-from infra.contract.errors import InputError, Unjudged
 from infra.placement import advice, choose, emit, hazard, job, plot, prices, traces
 from infra.placement.advice import World
 from infra.placement.job import Job

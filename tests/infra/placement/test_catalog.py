@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.capacity import Capacity
-from infra.contract.errors import InputError, Unjudged
 from infra.contract.machines import MACHINE_TYPES
 from infra.placement import capacity, catalog, google, prices
 from infra.placement.prices import CORE, GPU, INFERRED, LISTED, RAM

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.contract.errors import InputError
 from infra.contract.capacity import Placement
-from infra.contract.errors import InputError
 from infra.placement import prices
 from infra.placement.cli import app
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.contract.machines import ACCELERATORS
 from infra.placement import hazard
 

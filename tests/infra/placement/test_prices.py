@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract.errors import InputError
 from infra.contract.capacity import Capacity, Placement
-from infra.contract.errors import InputError
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.placement import matrix, prices
 from infra.placement.prices import CAPACITIES, GPU, Note, Sku, Table

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.placement import policies, traces
 from infra.placement.runs import runs_of
 from infra.placement.simulate import simulate

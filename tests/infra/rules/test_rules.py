@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.environments import load
 from infra.rules import RULES, judge, judge_environment, require_clean
 from infra.rules.model import Facts, Found

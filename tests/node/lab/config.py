@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.contract.lifecycle import ShutdownWindow
+from holdfast.contract.lifecycle import ShutdownWindow
 
 IMAGE = "holdfast.test/busybox:1"
 CNI_PLUGINS = "/usr/lib/cni"

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.contract.lifecycle import ShutdownWindow
+from holdfast.contract.lifecycle import ShutdownWindow
 from infra.contract.pools import Pool
 from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane

@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.contract.errors import Unjudged, run_cli
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra import environments
-from infra.contract.errors import Unjudged, run_door
-from infra.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.pools import Pool
 from tests.cluster.sim.control_plane import missing_tools
 from tests.cluster.sim.manager import HostManager
 from tests.cluster.sim.world import World
 from workloads.drill.alerting import fires
 from workloads.drill.catalogue import SAVE_EVERY, of
+from workloads.drill.commands import chosen
 from workloads.drill.conduct import Conductor
-from workloads.drill.doors import chosen
 from workloads.drill.plan import Drill, Place
 from workloads.drill.play import Builder, Player
 from workloads.drill.show import console
@@ -106,7 +106,7 @@ def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
         for name in ("spot-a", "spot-b"):
             lab.boot(name, spot)
         words = [
-            *("-m", "workloads", "train", "run", "--checkpoints", folder / "checkpoints", "--run", JOB),
+            *("-m", "holdfast", "train", "run", "--checkpoints", folder / "checkpoints", "--run", JOB),
             *("--ranks", 1, "--steps", STEPS, "--every", SAVE_EVERY, "--device", "cpu", "--report-every", 1),
             *("--events", folder / "events.jsonl", "--window", DEFAULT_WINDOW.pod_s),
         ]
@@ -157,4 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_door(main)
+    run_cli(main)

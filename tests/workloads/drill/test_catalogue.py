@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from workloads.drill.catalogue import DRILLS, at_most, find, of
+from workloads.drill.commands import chosen
 from workloads.drill.conduct import FIRES
-from workloads.drill.doors import chosen
 from workloads.drill.plan import RECOVERED, Blast, Budget, Drill, Objective, Place, Work
 from workloads.drill.targets import cluster, local_batch, local_training
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.contract.errors import InputError
 from infra import environments
-from infra.contract.errors import InputError
 from workloads.drill.catalogue import find
 from workloads.drill.conduct import Refused
 from workloads.drill.plan import Fault, Place

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from tests.workloads.drill.by_hand import DRILL, ByHand, silent, unheard
 from workloads.__main__ import app
 from workloads.drill import store

@@ -11,8 +11,8 @@ import pytest
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, brief
 from workloads.jobs.causes import cause_of
-from workloads.jobs.surroundings import Surroundings
-from workloads.jobs.view import View
+from workloads.jobs.cluster_snapshot import Surroundings
+from workloads.jobs.job_snapshot import View
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "kubelet.json").read_text())
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from workloads.jobs.job_snapshot import when
 from workloads.jobs.losses import Count
 from workloads.jobs.progress import Progress, read_progress, told
 from workloads.jobs.show import counted
-from workloads.jobs.view import when
 
 
 def write(path: Path, *events: dict[str, object]) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from workloads.jobs.api import Object
+from workloads.jobs.job_snapshot import View, crashed, exit_code
 from workloads.jobs.losses import Count, losses
-from workloads.jobs.view import View, crashed, exit_code
 
 START, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
 IGNORE = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract.errors import InputError
 from infra import environments
 from infra.contract.capacity import Capacity
-from infra.contract.errors import InputError
 from infra.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
 from infra.environments import Environment
 from infra.placement import prices

@@ -4,9 +4,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from holdfast.inference.results.connect import ENV_DATABASE, database_uri
 from infra.environments import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads
-from workloads.inference.connect import ENV_DATABASE, database_uri
 
 BATCH = "batch"
 WITH_PROXY = [env for env in names() if load(env).database]

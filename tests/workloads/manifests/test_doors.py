@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from tests.workloads.manifests.rendered import RENDERED
 from workloads.__main__ import app
 from workloads.manifests.lint.registry import all_rules

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from workloads.manifests.lint import config
 from workloads.manifests.lint.engine import Options, Report, lint_texts, suppress
 

@@ -15,16 +15,16 @@ IMAGES = ROOT / "workloads/images"
 ROLES = sorted(path.name.removesuffix(".Dockerfile") for path in IMAGES.glob("*.Dockerfile"))
 # What the bodies of a role's commands import when they run.
 ROOMS = {
-    "trainer": ("workloads.training", "workloads.checkpoint", "workloads.runtime"),
-    "batch": ("workloads.inference", "workloads.checkpoint", "workloads.runtime"),
+    "trainer": ("holdfast.training", "holdfast.checkpoint", "holdfast.runtime"),
+    "batch": ("holdfast.inference", "holdfast.checkpoint", "holdfast.runtime"),
     "exporter": ("monitoring.exporter",),
 }
 # For other people's frameworks, for tests, and for laptops.
 NOT_IN_IMAGES = (
-    "workloads.training.frameworks",
-    "workloads.training.examples",
-    "workloads.inference.database",
-    "workloads.inference.fake_broker_server",
+    "holdfast.training.frameworks",
+    "holdfast.training.examples",
+    "holdfast.inference.results.database",
+    "holdfast.inference.queue.fake_broker_server",
 )
 INSIDE = """
 import importlib, json, pkgutil, re, sys
@@ -110,7 +110,7 @@ def test_what_the_entry_points_import_is_in_the_image(role: str) -> None:
 @pytest.mark.process
 def test_an_import_of_another_group_would_be_seen() -> None:
     """Else the test above could not fail."""
-    assert "is not in the image" in import_all("exporter", ("workloads.training",)).stderr
+    assert "is not in the image" in import_all("exporter", ("holdfast.training",)).stderr
     assert "torch" not in installed("exporter") and "psycopg" not in installed("trainer")
 
 

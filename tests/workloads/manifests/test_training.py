@@ -2,9 +2,9 @@
 
 import pytest
 
-from infra.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES
+from holdfast.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES
+from holdfast.contract.telemetry import ENV_NODE
 from infra.contract.pools import LABEL_FLEX_START
-from infra.contract.telemetry import ENV_NODE
 from infra.environments import names
 from tests.workloads.manifests.rendered import bodies, jobs, named, option, variables, workloads
 

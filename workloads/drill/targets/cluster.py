@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_ROLE, LABEL_SPOT, Role
 from workloads.drill.conduct import Refused
 from workloads.drill.events import Follower
@@ -19,7 +19,7 @@ from workloads.drill.target import Loss
 from workloads.drill.targets.takers import NODES, Taker
 from workloads.drill.training import losses
 from workloads.jobs.api import Api, Object
-from workloads.jobs.view import JOBS, JOBSETS, LABEL_JOB, LABEL_JOBSET, disruption, exit_code
+from workloads.jobs.job_snapshot import JOBS, JOBSETS, LABEL_JOB, LABEL_JOBSET, disruption, exit_code
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDED = ("Succeeded", "Failed")

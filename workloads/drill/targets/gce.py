@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from infra.contract.errors import Unjudged
+from holdfast.contract.errors import Unjudged
 from workloads.drill.plan import Fault
 from workloads.drill.targets.takers import NODES
 from workloads.drill.waiting import DrillError

@@ -5,10 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from holdfast.runtime.events import EventLog
 from workloads.drill.events import Follower
 from workloads.drill.pods import Pod, clear
 from workloads.drill.target import Loss
-from workloads.runtime.events import EventLog
 
 POOL = "local"
 JOB = "drill"

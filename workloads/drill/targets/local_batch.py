@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from infra.contract.telemetry import KIND_BATCH
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.telemetry import KIND_BATCH
 from workloads.drill.batch import database, export
 from workloads.drill.plan import Fault
 from workloads.drill.pods import Pod
@@ -18,7 +18,7 @@ from workloads.drill.training import completed
 
 _LEASE_S = 3.0
 _BODY = "an item that a worker scores while another one vanishes. " * 120
-_BATCH = (sys.executable, "-m", "workloads", "batch")
+_BATCH = (sys.executable, "-m", "holdfast", "batch")
 
 
 class LocalBatch(Local):

@@ -5,18 +5,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.contract.lifecycle import DEFAULT_WINDOW, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from infra.contract.telemetry import ENV_ATTEMPT, KIND_TRAINING
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.telemetry import ENV_ATTEMPT, KIND_TRAINING
 from workloads.drill.plan import Fault, Work
 from workloads.drill.pods import Pod
 from workloads.drill.schedule import SIGKILL, SIGTERM
 from workloads.drill.targets.local import JOB, Local
 from workloads.drill.training import losses, recoveries_s
 
-UPLOADER = "workloads.checkpoint.uploader_process"
+UPLOADER = "holdfast.checkpoint.uploader_process"
 _ENDLESS = 1_000_000  # steps: the drill ends first
-_MODULES = {Work.NAIVE: ("workloads.training.naive",)}
-_OUR_TRAINER = ("workloads", "train", "run")
+_MODULES = {Work.NAIVE: ("holdfast.training.naive",)}
+_OUR_TRAINER = ("holdfast", "train", "run")
 # The first process of the pod is a shell that keeps SIGTERM to itself, as a shell entrypoint without exec does.
 _DEAF = ("/bin/sh", "-c", 'trap "" TERM; "$@"; exit $?', "sh")
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
+from holdfast.contract.telemetry import METRIC_PREFIX
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.names import NAMESPACE_BATCH
-from infra.contract.telemetry import METRIC_PREFIX
 from workloads.manifests.builders import data, database
 from workloads.manifests.builders.pods import Size, Work, template
-from workloads.manifests.builders.site import Body, Site, meta, plain
+from workloads.manifests.builders.render_context import Body, Site, meta, plain
 from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignoring_evictions, job
 
 LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
@@ -25,7 +25,7 @@ def objects(site: Site) -> Iterator[Body]:
 
 def _work(site: Site, name: str, *, restart: str | None) -> Work:
     results, window = database.access(site, "batch"), site.batch.window.pod_s
-    words = ["python", "-m", "workloads", "batch", "run", name, "--checkpoints", site.checkpoints]
+    words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", site.checkpoints]
     return Work(
         name=name,
         role="batch",
@@ -50,7 +50,7 @@ def load(site: Site) -> Body:
         name=LOAD,
         role="batch",
         job=DRAIN,
-        command=["python", "-m", "workloads", "batch", "enqueue", DRAIN, "--source", data.PATH],
+        command=["python", "-m", "holdfast", "batch", "enqueue", DRAIN, "--source", data.PATH],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,
         priority="platform",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from workloads.manifests.builders.site import Body, Site, meta, plain
+from workloads.manifests.builders.render_context import Body, Site, meta, plain
 
 CLAIM, PATH = "data", "/data"
 # GKE adds the sidecar that serves the mount; unstated, its limits are small and it takes from no quota of ours.

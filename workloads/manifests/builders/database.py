@@ -7,7 +7,7 @@ from kubernetes import client
 
 from infra.contract.names import RESULTS_DATABASE
 from workloads.manifests.builders.pods import Size, restricted
-from workloads.manifests.builders.site import Site
+from workloads.manifests.builders.render_context import Site
 
 ENV_DATABASE = "HOLDFAST_DATABASE_URL"
 # The role of digests.json: a copy of Google's image in the registry of the environment.

@@ -5,10 +5,10 @@ from typing import Any
 
 from kubernetes import client
 
+from holdfast.contract.telemetry import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
-from infra.contract.telemetry import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
-from workloads.manifests.builders.rights import CALLS
-from workloads.manifests.builders.site import Site
+from workloads.manifests.builders.rbac import CALLS
+from workloads.manifests.builders.render_context import Site
 
 USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
 TMP = "/tmp"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from infra.contract.capacity import Capacity
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from infra.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_POOL_CLASS, Pool
-from workloads.manifests.builders.site import Body, Site, meta, plain
+from workloads.manifests.builders.render_context import Body, Site, meta, plain
 
 API = "kueue.x-k8s.io/v1beta2"
 QUEUES = {

@@ -8,8 +8,8 @@ from kubernetes import client
 from infra.contract import names
 from infra.contract.names import GOOGLE_APIS_CIDR
 from workloads.manifests.builders import database
-from workloads.manifests.builders.rights import CALLS
-from workloads.manifests.builders.site import Body, Site, meta, plain
+from workloads.manifests.builders.rbac import CALLS
+from workloads.manifests.builders.render_context import Body, Site, meta, plain
 
 PSS = {
     f"pod-security.kubernetes.io/{mode}{suffix}": value

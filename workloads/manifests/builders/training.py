@@ -5,15 +5,15 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
+from holdfast.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES, FLEX_MAX_RUN_S
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
-from infra.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES, FLEX_MAX_RUN_S
 from infra.contract.machines import MACHINE_TYPES
 from infra.contract.names import NAMESPACE_TRAINING
 from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT, Pool, Role
 from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import MAIN, Size, Work, template
-from workloads.manifests.builders.rights import reading
-from workloads.manifests.builders.site import Body, Site, marked, meta, plain
+from workloads.manifests.builders.rbac import reading
+from workloads.manifests.builders.render_context import Body, Site, marked, meta, plain
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
 
 DAY_S = 86_400
@@ -51,7 +51,7 @@ def gpu_size(pool: Pool) -> Size:
 
 def command(site: Site, run: str, pool: Pool) -> list[str]:
     """One rank for each GPU of the machine, and one pod for each machine."""
-    words = ["python", "-m", "workloads", "train", "run", "--checkpoints", site.checkpoints, "--run", run]
+    words = ["python", "-m", "holdfast", "train", "run", "--checkpoints", site.checkpoints, "--run", run]
     words += ["--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
     return [*words, "--data", data.PATH]
 

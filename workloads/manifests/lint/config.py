@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from workloads.manifests.lint.document import Mark
 from workloads.manifests.lint.finding import Finding
 from workloads.manifests.lint.ignores import Ignore

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.environments import load
 from workloads.manifests.lint.document import Document, read
 from workloads.manifests.lint.finding import Finding, Hit, Severity

@@ -71,6 +71,9 @@ class Finding:
         return f"{self.file}:{self.mark.line}:{self.mark.column}"
 
 
+LIBRARY = "workloads/library/"
+
+
 @cache
 def _source(module: str) -> tuple[str, ast.Module]:
     spec = find_spec(module)
@@ -78,7 +81,8 @@ def _source(module: str) -> tuple[str, ast.Module]:
     file = FilePath(spec.origin)
     parts = module.split(".")
     root = file.parents[len(parts) - 1 + (file.name == "__init__.py")]
-    return file.relative_to(root).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
+    folder = LIBRARY if parts[0] == "holdfast" else ""
+    return folder + file.relative_to(root).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
 
 
 def constant(module: str, name: str, fact: str) -> Basis:

@@ -3,7 +3,7 @@
 import json
 from difflib import get_close_matches
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from workloads.manifests.lint import examples
 from workloads.manifests.lint.registry import Rule, all_rules
 

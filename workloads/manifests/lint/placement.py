@@ -7,9 +7,9 @@ selectors themselves.
 from dataclasses import dataclass
 from functools import cached_property
 
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract import pools as contract
 from infra.contract.capacity import Capacity
-from infra.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.pools import SPOT_TAINT, Pool, Role
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.objects import Pod, as_list, as_map, as_text, dig

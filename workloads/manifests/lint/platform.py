@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract import pools as contract
 from infra.contract.capacity import Capacity
-from infra.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
 from infra.environments import Environment
@@ -115,7 +115,7 @@ class Platform:
             return literal(module, "name", pool.pool_class or pool.name, fact)
         if pool.accelerator:
             return literal(module, "accelerator", pool.accelerator, fact)
-        return constant("infra.contract.lifecycle", "DEFAULT_WINDOW", fact)
+        return constant("holdfast.contract.lifecycle", "DEFAULT_WINDOW", fact)
 
     def window_basis(self, pool: Pool) -> Basis:
         return self.basis(pool, f"pool {pool.name} gives a pod {pool.window.pod_s} s")

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.contract.errors import InputError
+from holdfast.contract.errors import InputError
 from infra.environments import load
 from workloads.manifests.lint import config as settings
 from workloads.manifests.lint.engine import Options, Report, lint, suppress

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from holdfast.contract.lifecycle import EXIT_PREEMPTED, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
 from infra.contract import pools as contract
-from infra.contract.lifecycle import EXIT_PREEMPTED, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
 from infra.contract.pools import FLEX_TAINT, GPU_RESOURCE, SPOT_TAINT
 from workloads.manifests.lint.finding import Hit, Severity, constant
 from workloads.manifests.lint.objects import Job, Pod, as_int, as_list, as_map, as_text
@@ -120,7 +120,9 @@ def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
         if not text.isdecimal() or not FLEX_MIN_RUN_S <= int(text) <= FLEX_MAX_RUN_S:
             fact = f"a flex-start node runs {FLEX_MIN_RUN_S} to {FLEX_MAX_RUN_S} s"
             yield Hit(
-                demand.path, f"{text} s is out of range", constant("infra.contract.lifecycle", "FLEX_MAX_RUN_S", fact)
+                demand.path,
+                f"{text} s is out of range",
+                constant("holdfast.contract.lifecycle", "FLEX_MAX_RUN_S", fact),
             )
 
 
@@ -143,7 +145,7 @@ def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
     deadline = as_int(job.spec.get("activeDeadlineSeconds"))
     if deadline is None or deadline > most:
         asks = "has no deadline" if deadline is None else f"may run {deadline} s"
-        basis = constant("infra.contract.lifecycle", "FLEX_MAX_RUN_S", f"its node ends after {most} s")
+        basis = constant("holdfast.contract.lifecycle", "FLEX_MAX_RUN_S", f"its node ends after {most} s")
         yield Hit((*job.path, "activeDeadlineSeconds"), f"the Job {asks}", basis)
 
 

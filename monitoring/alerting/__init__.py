@@ -1,0 +1,1 @@
+"""The alerts as data, their runbook, and the dashboards."""

@@ -1,0 +1,165 @@
+"""The dashboards as JSON: one screen for whoever is on call, one for a job.
+
+Called by the stack. Written in the form in which Google's own messages print it (no zeros, no defaults), so that
+what the server returns equals what was sent and the second plan is empty; a test makes the round trip.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from monitoring.alerting.alerts import ours
+
+COLUMNS = 48
+HALF, THIRD = COLUMNS // 2, COLUMNS // 3
+ROW = 14
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    title: str
+    queries: tuple[tuple[str, str], ...]
+    """(legend, PromQL)"""
+    unit: str = ""
+    width: int = HALF
+    threshold: float | None = None
+    stacked: bool = False
+
+    def widget(self) -> dict[str, Any]:
+        plot = "STACKED_AREA" if self.stacked else "LINE"
+        chart: dict[str, Any] = {
+            "dataSets": [
+                {
+                    "timeSeriesQuery": {"prometheusQuery": query} | ({"unitOverride": self.unit} if self.unit else {}),
+                    "plotType": plot,
+                    "legendTemplate": legend,
+                    "targetAxis": "Y1",
+                }
+                for legend, query in self.queries
+            ],
+            "yAxis": {"scale": "LINEAR"},
+            "chartOptions": {"mode": "COLOR"},
+        }
+        if self.threshold is not None:
+            chart["thresholds"] = [{"value": self.threshold, "targetAxis": "Y1"}]
+        return {"title": self.title, "xyChart": chart}
+
+
+def render(title: str, charts: tuple[Chart, ...], labels: dict[str, str], *, choose: str = "") -> str:
+    """A mosaic filled row by row; a tile at the edge bears no zero, as the server would drop it.
+
+    `choose`: a metric label that the viewer picks a value of; queries refer to it as ${label.value}.
+    """
+    tiles: list[dict[str, Any]] = []
+    x = y = 0
+    for chart in charts:
+        if x + chart.width > COLUMNS:
+            x, y = 0, y + ROW
+        place = {"xPos": x, "yPos": y, "width": chart.width, "height": ROW}
+        tiles.append({key: value for key, value in place.items() if value} | {"widget": chart.widget()})
+        x += chart.width
+    layout: dict[str, Any] = {"displayName": title, "labels": labels}
+    layout["mosaicLayout"] = {"columns": COLUMNS, "tiles": tiles}
+    if choose:
+        layout["dashboardFilters"] = [{"filterType": "METRIC_LABEL", "labelKey": choose, "templateVariable": choose}]
+    return json.dumps(layout, indent=2, sort_keys=True)
+
+
+def on_call(
+    cluster: str, dead_letter_subscription: str, goodput_min: float, usd_by_pool: tuple[tuple[str, float], ...]
+) -> tuple[Chart, ...]:
+    """`usd_by_pool`: dollars an hour of one node, by the price table of the day on which this was deployed."""
+    lost = (
+        'kubernetes_io:node_pool_interruption_count{monitored_resource="k8s_node_pool",'
+        f'cluster_name="{cluster}",interruption_type="PreemptionEvent",interruption_reason!="AutoResize"}}'
+    )
+    nodes = f'kubernetes_io:node_cpu_total_cores{{monitored_resource="k8s_node",cluster_name="{cluster}"}}'
+    by_pool = "{{metadata_user_cloud_google_com_gke_nodepool}}"
+    dead = (
+        f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{dead_letter_subscription}"}}'
+    )
+    return (
+        Chart(
+            title="Nodes by pool",
+            queries=((by_pool, f"count by (metadata_user_cloud_google_com_gke_nodepool) ({nodes})"),),
+            stacked=True,
+        ),
+        Chart(
+            title="Pending, longest wait",
+            queries=(
+                (
+                    "{{capacity}} {{accelerator}}",
+                    f"max by (capacity, accelerator) ({ours('pending_seconds', cluster)})",
+                ),
+            ),
+            unit="s",
+        ),
+        Chart(
+            title="Preemptions an hour",
+            queries=(("{{node_pool_name}}", f"sum by (node_pool_name) (sum_over_time({lost}[1h]))"),),
+        ),
+        Chart(
+            title="Useful share of machine time",
+            queries=(("{{job}}", ours("goodput_ratio", cluster)),),
+            threshold=goodput_min,
+        ),
+        Chart(
+            title="Age of the newest commit", queries=(("{{job}}", ours("last_commit_age_seconds", cluster)),), unit="s"
+        ),
+        Chart(
+            title="Batch backlog",
+            queries=(("{{job}}", ours("batch_backlog_items", cluster)), ("dead letters", dead)),
+        ),
+        *_cost(nodes, usd_by_pool),
+        Chart(
+            title="Oldest item", queries=(("{{job}}", ours("batch_oldest_seconds", cluster)),), unit="s", width=THIRD
+        ),
+        Chart(
+            title="System pods on machines that can be taken away",
+            queries=(("{{namespace}}", ours("system_pods_on_interruptible", cluster)),),
+            width=THIRD,
+        ),
+        Chart(
+            title="Exporter, seconds since its last pass",
+            queries=(("age", f"time() - max({ours('exporter_heartbeat_seconds', cluster)})"),),
+            unit="s",
+            width=THIRD,
+        ),
+    )
+
+
+def _cost(nodes: str, usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart, ...]:
+    """Nodes times price; an invoice comes a day later and knows no pools."""
+    if not usd_by_pool:
+        return ()
+    label = "metadata_user_cloud_google_com_gke_nodepool"
+    queries = tuple(
+        (pool, f'count({nodes.removesuffix("}")},{label}="{pool}"}}) * {usd:g}') for pool, usd in usd_by_pool
+    )
+    return (
+        Chart(title="Cost of GPU pools, dollars an hour", queries=queries, unit="USD/h", stacked=True, width=COLUMNS),
+    )
+
+
+def one_job(cluster: str) -> tuple[Chart, ...]:
+    """The same screen for every job: choose it in the dashboard's filter."""
+    job = 'job=~"${job.value}"'
+    return (
+        Chart(title="Useful share", queries=(("{{job}}", ours("goodput_ratio", cluster, job)),)),
+        Chart(
+            title="Commit age against its usual interval",
+            queries=(
+                ("age {{job}}", ours("last_commit_age_seconds", cluster, job)),
+                ("interval {{job}}", ours("commit_interval_seconds", cluster, job)),
+            ),
+            unit="s",
+        ),
+        Chart(
+            title="Crashes in a row without a commit", queries=(("{{job}}", ours("fruitless_restarts", cluster, job)),)
+        ),
+        Chart(
+            title="Until the planned end of its nodes",
+            queries=(("{{job}}", ours("node_end_seconds", cluster, job)),),
+            unit="s",
+        ),
+    )

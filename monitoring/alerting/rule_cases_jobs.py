@@ -1,0 +1,189 @@
+"""Trials of the alerts about jobs: commits, goodput, restarts, backlog. Read by trials.py."""
+
+from monitoring.alerting.rule_series import LIMITS, OTHER, History, labels, ours
+
+_DATABASE = ours("batch_failures_total", 'job="a",error_class="database"')
+JOBS: dict[str, tuple[History, ...]] = {
+    "HoldfastFlexNodeEndsUnsaved": (
+        History(
+            series=(
+                (ours("last_commit_age_seconds", 'job="a"'), "0+60x60"),
+                (ours("node_end_seconds", 'job="a",node="n1"'), "21000-60x60"),
+                (ours("node_end_seconds", 'job="a",node="n2"'), "400000-60x60"),
+            ),
+            at_min=36,
+            fires=labels(job="a", cluster_name=LIMITS.cluster),
+            quiet_until_min=34,
+        ),
+        History(
+            series=(
+                (ours("last_commit_age_seconds", 'job="saved"'), "1800x90"),
+                (ours("node_end_seconds", 'job="saved",node="n1"'), "9000-60x60"),
+                (ours("last_commit_age_seconds", 'job="young"'), "0+60x90"),
+                (ours("node_end_seconds", 'job="young",node="n2"'), "500000-60x90"),
+                (ours("last_commit_age_seconds", 'job="spot"'), "0+60x90"),
+            ),
+            at_min=60,
+        ),
+        History(
+            series=(
+                (ours("last_commit_age_seconds", 'job="a"', OTHER), "9999x60"),
+                (ours("node_end_seconds", 'job="a",node="n1"', OTHER), "99x60"),
+            ),
+            at_min=30,
+        ),
+        History(  # six hours and a minute before the end it is too early
+            series=(
+                (ours("last_commit_age_seconds", 'job="a"'), "3000x60"),
+                (ours("node_end_seconds", 'job="a",node="n1"'), "21600x60"),
+            ),
+            at_min=30,
+        ),
+    ),
+    "HoldfastNoRecentCommit": (
+        History(
+            series=(
+                (ours("last_commit_age_seconds", 'job="a"'), "0+60x30"),
+                (ours("commit_interval_seconds", 'job="a"'), "300x30"),
+            ),
+            at_min=13,
+            fires=labels(job="a"),
+            quiet_until_min=12,
+        ),
+        History(  # no interval is known before the second commit: the environment's limit counts
+            series=((ours("last_commit_age_seconds", 'job="a"'), "0+60x70"),),
+            at_min=63,
+            fires=labels(job="a", cluster_name=LIMITS.cluster),
+            quiet_until_min=60,
+        ),
+        History(
+            series=(
+                (ours("last_commit_age_seconds", 'job="a"'), "0 60 120 180 240 300 0 60 120 180 240 300 360 _x2 420"),
+                (ours("commit_interval_seconds", 'job="a"'), "300x20"),
+                (ours("last_commit_age_seconds", 'job="tiny"'), "100x20"),  # under two minutes nobody is woken
+                (ours("commit_interval_seconds", 'job="tiny"'), "10x20"),
+            ),
+            at_min=15,
+        ),
+        History(series=((ours("last_commit_age_seconds", 'job="a"', OTHER), "9999x20"),), at_min=15),
+    ),
+    "HoldfastRestoreSkippedCheckpoint": (
+        History(  # the first ever, on a series that is born with it
+            series=((ours("restores_skipped_total", 'job="a"'), "_x70 1x20"),),
+            at_min=71,
+            fires=labels(job="a"),
+            quiet_until_min=69,
+        ),
+        History(  # the exporter restarted, its counter begins again
+            series=((ours("restores_skipped_total", 'job="a"'), "3x80 _x2 0x3 1x5"),),
+            at_min=87,
+            fires=labels(job="a"),
+        ),
+        History(series=((ours("restores_skipped_total", 'job="a"'), "4x80 _x8 4x60"),), at_min=140),  # old news
+        History(
+            series=((ours("restores_skipped_total", 'job="a"'), "3x80 4x100"),), at_min=175
+        ),  # an hour and a half ago
+        # Back after two hours of silence: better one alert too many.
+        History(
+            series=((ours("restores_skipped_total", 'job="a"'), "4x15 _x120 4x20"),),
+            at_min=140,
+            fires=labels(job="a"),
+        ),
+        History(series=((ours("restores_skipped_total", 'job="a"', OTHER), "_x70 1x20"),), at_min=80),
+    ),
+    "HoldfastGoodputBelowBreakEven": (
+        History(
+            series=((ours("goodput_ratio", 'job="a"'), "0.9x10 0.79x50"),),
+            at_min=42,
+            fires=labels(job="a", cluster_name=LIMITS.cluster),
+            quiet_until_min=38,
+        ),
+        History(
+            series=((ours("goodput_ratio", 'job="a"'), "0.2x20 0.8x60"), (ours("goodput_ratio", "", OTHER), "0x80")),
+            at_min=75,
+        ),
+    ),
+    "HoldfastRestartsWithoutProgress": (
+        History(
+            series=((ours("fruitless_restarts", 'job="a"'), "0 1 1 2 2 3 3"),),
+            at_min=5,
+            fires=labels(job="a", cluster_name=LIMITS.cluster),
+            quiet_until_min=4,
+        ),
+        History(
+            series=((ours("fruitless_restarts", 'job="a"'), "2x30"), (ours("fruitless_restarts", "", OTHER), "9x30")),
+            at_min=20,
+        ),
+    ),
+    "HoldfastBacklogPastDeadline": (
+        History(
+            series=((ours("batch_oldest_seconds", 'job="a"'), "86000+60x30"),),
+            at_min=13,
+            fires=labels(job="a"),
+            quiet_until_min=8,
+        ),
+        History(
+            series=(
+                (ours("batch_oldest_seconds", 'job="a"'), "86400x30"),
+                (ours("batch_oldest_seconds", "", OTHER), "99999x30"),
+            ),
+            at_min=25,
+        ),
+    ),
+    "HoldfastDeadLetters": (
+        History(
+            series=(
+                (
+                    f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{LIMITS.dead_letter_subscription}"}}',
+                    "0x5 1x5",
+                ),
+            ),
+            at_min=7,
+            fires=labels(subscription_id=LIMITS.dead_letter_subscription),
+            quiet_until_min=4,
+        ),
+        History(series=((ours("dead_letters_total", 'job="a"'), "_x70 1x20"),), at_min=72, fires=labels(job="a")),
+        History(series=((ours("dead_letters_total", 'job="a"'), "2x90 3x9"),), at_min=95, fires=labels(job="a")),
+        History(series=((ours("dead_letters_total", 'job="a"'), "3x80 4x100"),), at_min=175),
+        History(
+            series=((ours("dead_letters_total", 'job="a"'), "4x15 _x120 4x20"),), at_min=140, fires=labels(job="a")
+        ),
+        History(
+            series=(
+                (
+                    'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="holdfast-trial-work"}',
+                    "500x90",
+                ),
+                (ours("dead_letters_total", 'job="a"'), "2x60 _x7 2x90"),
+                (ours("dead_letters_total", 'job="a"', OTHER), "_x70 5x90"),
+            ),
+            at_min=130,
+        ),
+    ),
+    "HoldfastResultsDatabaseErrors": (
+        History(
+            series=((ours("batch_failures_total", 'job="a",error_class="database"'), "1x20 2+1x20"),),
+            at_min=30,
+            fires=labels(job="a"),
+            quiet_until_min=22,
+        ),
+        History(series=((_DATABASE, "0x5 0+0.4x60"),), at_min=40),  # four in ten minutes
+        History(series=((_DATABASE, "9x60"),), at_min=40),  # an outage long over
+        History(series=((_DATABASE, "_x30 4x20"),), at_min=31),
+        History(series=((_DATABASE, "9x5 _x25 9x20"),), at_min=33, fires=labels(job="a")),
+        History(series=((_DATABASE, "9x5 _x11 9x20"),), at_min=21),  # a short silence is no birth
+        History(  # born in the middle of an outage
+            series=((ours("batch_failures_total", 'job="a",error_class="database"'), "_x30 9x20"),),
+            at_min=31,
+            fires=labels(job="a"),
+        ),
+        History(
+            series=(
+                (ours("batch_failures_total", 'job="a",error_class="database"'), "1x20 2 3 4 5x40"),
+                (ours("batch_failures_total", 'job="a",error_class="input"'), "0+9x60"),
+                (ours("batch_failures_total", 'job="a",error_class="database"', OTHER), "0+9x60"),
+            ),
+            at_min=30,
+        ),
+    ),
+}

@@ -1,0 +1,126 @@
+"""Plays an alert's histories through Prometheus's own engine, and shows what fired.
+
+Called by `python -m monitoring fire ALERT` and by the tests. promtool comes from HOLDFAST_PROMTOOL, from PATH
+(Debian: prometheus), or from the cache that `make tools` fills.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.errors import InputError, Unjudged
+from monitoring.alerting.alerts import Alert, Source, alerts
+from monitoring.alerting.rule_cases import LIMITS, TRIALS, History
+
+PROMTOOL_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    alert: str
+    history: History
+    held: bool
+    told: str
+    """promtool's words when it did not hold."""
+
+
+def promtool() -> str:
+    named = os.environ.get("HOLDFAST_PROMTOOL", "")
+    if named and not os.access(named, os.X_OK):
+        raise InputError("HOLDFAST_PROMTOOL is no program", got=named, allowed="promtool's path", fix="unset or correct it")  # fmt: skip
+    found = named or shutil.which("promtool") or _built()
+    if not found:
+        raise Unjudged("no promtool: neither HOLDFAST_PROMTOOL, nor on PATH, nor built by `make tools`")
+    return found
+
+
+def _built() -> str:
+    """The newest build in the user's cache; tests/tools/build.py names its folders by the hash of the pins."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "tools"
+    builds = [path for path in cache.glob("promtool-*/promtool") if os.access(path, os.X_OK)]
+    return str(max(builds, key=lambda path: path.stat().st_mtime, default=""))
+
+
+def find(name: str) -> Alert:
+    """By name, or by the runbook's slug."""
+    known = alerts(LIMITS)
+    for alert in known:
+        if name in (alert.name, alert.slug):
+            return alert
+    allowed = ", ".join(alert.name for alert in known)
+    raise InputError("no such alert", got=name, allowed=allowed, fix="take one of these names, or its slug")
+
+
+def play(alert: Alert) -> list[Outcome]:
+    if alert.source is not Source.PROMQL:
+        raise Unjudged(f"{alert.name} is judged on {alert.source.value}, which Prometheus cannot play")
+    return run([(alert, history) for history in TRIALS[alert.name]])
+
+
+def run(trials: Sequence[tuple[Alert, History]]) -> list[Outcome]:
+    """All trials in one run of promtool; a file for each, so that it tells which failed."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-alerts-") as folder:
+        files = [_write(Path(folder), number, alert, history) for number, (alert, history) in enumerate(trials)]
+        command = [promtool(), "test", "rules", *files]
+        # One stream: the outcome of a file stands below its name whichever of the two promtool chose for it.
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PROMTOOL_S, check=False
+        )
+        told = _by_file(done.stdout, files)
+    return [
+        Outcome(alert.name, history, "FAILED" not in told[file] and "SUCCESS" in told[file], told[file])
+        for file, (alert, history) in zip(files, trials, strict=True)
+    ]
+
+
+def _write(folder: Path, number: int, alert: Alert, history: History) -> str:
+    """JSON is YAML, and needs no quoting rules."""
+    rules = folder / f"rules-{number:04d}.json"
+    rules.write_text(json.dumps({"groups": [{"name": "holdfast", "rules": [rule(alert)]}]}))
+    test = folder / f"trial-{number:04d}.json"
+    test.write_text(
+        json.dumps({"rule_files": [rules.name], "evaluation_interval": "1m", "tests": [_case(alert, history)]})
+    )
+    return str(test)
+
+
+def rule(alert: Alert) -> dict[str, Any]:
+    return {
+        "alert": alert.name,
+        "expr": alert.query,
+        "for": f"{alert.hold_s}s",
+        "labels": {"severity": alert.severity.value},
+    }
+
+
+def _case(alert: Alert, history: History) -> dict[str, Any]:
+    expected = [{"exp_labels": dict(labels) | {"severity": alert.severity.value}} for labels in history.fires]
+    verdicts: list[dict[str, Any]] = [
+        {"eval_time": f"{history.at_min}m", "alertname": alert.name, "exp_alerts": expected}
+    ]
+    if history.quiet_until_min >= 0:
+        verdicts.insert(0, {"eval_time": f"{history.quiet_until_min}m", "alertname": alert.name, "exp_alerts": []})
+    return {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": values} for series, values in history.series],
+        "alert_rule_test": verdicts,
+    }
+
+
+def _by_file(output: str, files: Iterable[str]) -> dict[str, str]:
+    """promtool announces each file and tells its outcome below."""
+    told = dict.fromkeys(files, "")
+    current = ""
+    for line in output.splitlines():
+        announced = line.removeprefix("Unit Testing:").strip()
+        if announced in told:
+            current = announced
+        elif current:
+            told[current] += line + "\n"
+    return told

@@ -1,0 +1,1 @@
+"""How often nodes are taken away, measured, with its uncertainty."""

@@ -1,0 +1,1 @@
+"""What capacity costs, and the receipt of a job."""

@@ -1,0 +1,52 @@
+"""What the rules of training (gang.py) and batch (lanes.py) hand to the ledger."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from monitoring.ledger.timeline import STATES, Span, State
+
+Point = tuple[int, float, int]
+"""(time, steps or items done, life): one line of the chart for each life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """One eviction and the way back from it."""
+
+    t_us: int
+    signal: str
+    target: str
+    back_us: int | None
+    """When work went on: its first step, or its first item. None if it never did within the events."""
+    lost_steps: int = 0
+    """Steps known to be done again; for batch, items given up in mid-work."""
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.back_us is None else (self.back_us - self.t_us) / 1e6
+
+
+@dataclass(frozen=True)
+class Account:
+    spans: tuple[Span, ...]
+    lanes: int
+    recoveries: tuple[Recovery, ...]
+    lost: int
+    """Steps, or items, that were done again."""
+    points: Callable[[], Iterable[Point]]
+    """Only a chart asks, so only a chart pays."""
+    commits_us: tuple[int, ...] = ()
+    failed_saves: int = 0
+
+    @cached_property
+    def totals_us(self) -> dict[State, int]:
+        sums: Counter[State] = Counter()
+        for begin, end, state, _ in self.spans:
+            sums[state] += end - begin
+        return {state: sums[state] for state in STATES}
+
+    @cached_property
+    def progress(self) -> tuple[Point, ...]:
+        return tuple(self.points())

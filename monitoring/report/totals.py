@@ -1,0 +1,47 @@
+"""What several jobs add up to. Called by model.py for the JSON and by tables.py for the page, so the two agree; pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.timeline import STATES, State
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    name: str
+    jobs: int
+    wall_us: int
+    states_us: dict[State, int]
+    evictions: int
+    lost: int
+    """Steps or items done again: of one kind of job."""
+
+    @property
+    def goodput(self) -> float:
+        return self.states_us[State.PRODUCTIVE] / self.wall_us if self.wall_us else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "jobs": self.jobs,
+            "wall_seconds": self.wall_us / 1e6,
+            "states_seconds": {state.value: us / 1e6 for state, us in self.states_us.items()},
+            "evictions": self.evictions,
+            "lost": self.lost,
+        }
+
+
+def tally(name: str, ledgers: Iterable[Ledger]) -> Tally:
+    found, states = list(ledgers), Counter[State]()
+    for one in found:
+        states.update(one.totals_us())
+    return Tally(
+        name=name,
+        jobs=len(found),
+        wall_us=sum(one.wall_us for one in found),
+        states_us={state: states[state] for state in STATES},
+        evictions=sum(len(one.recoveries) for one in found),
+        lost=sum(one.account.lost for one in found),
+    )

@@ -1,0 +1,153 @@
+"""Small training jobs in processes of their own, to be killed, stopped and started again.
+
+Forked from a server that has imported torch once, so that a job starts in milliseconds. Every job trains the
+same model on the same random numbers: what the state must be after each step is known beforehand.
+"""
+
+import hashlib
+import multiprocessing as mp
+import os
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
+from holdfast.checkpoint.failpoints import ENV_KILL_AT
+
+RUN = "job"
+STEPS = 12
+EVERY = 3
+WIDTH = 96
+TUNING = Tuning(shard_bytes=65536, agree_timeout_s=60, commit_timeout_s=60, retry_s=20)
+
+
+def build() -> dict[str, Any]:
+    torch.manual_seed(11)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2), "at": 0}
+
+
+def advance(state: dict[str, Any]) -> None:
+    state["optimizer"].zero_grad()
+    state["model"](torch.randn(4, WIDTH)).square().mean().backward()
+    state["optimizer"].step()
+    state["at"] += 1
+
+
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    found = hashlib.sha256()
+    for key in sorted(key for key in tensors if key.startswith(("model/", "optimizer/"))):
+        found.update(key.encode() + tensors[key].detach().numpy().tobytes())
+    return found.hexdigest()
+
+
+@cache
+def expected() -> dict[int, str]:
+    """Step -> digest of the state after it, of a run that nobody disturbs."""
+    from holdfast.checkpoint.tree import capture
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng():
+        state = build()
+        torch.manual_seed(5)
+        found: dict[int, str] = {}
+        for step in range(1, STEPS + 1):
+            advance(state)
+            found[step] = digest(capture(state).tensors)
+    torch.set_num_threads(threads)
+    return found
+
+
+def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]) -> None:
+    """What one rank runs. `change` is done to the state on every rank, `spoil` and `other_url` to the last one."""
+    set_up(rank, world, meeting, options)
+    state = build()
+    torch.manual_seed(5)
+    options.get("change", unchanged)(state)
+    late, spoil_late = options.get("spoil_late", (0, unchanged))
+    if rank == world - 1:
+        options.get("spoil", unchanged)(state)
+        url = options.get("other_url", url)
+    more: dict[str, Any] = {name: options[name] for name in ("window_s", "keep") if name in options}
+    more |= {"run": options.get("run", RUN), "every": options.get("every", EVERY)}
+    with Checkpointer(url, state, tuning=options.get("tuning", TUNING), **more) as ckpt:
+        assert state["at"] == ckpt.step
+        for step in range(ckpt.step, options.get("steps", STEPS)):
+            advance(state)
+            if step + 1 == late and rank == world - 1:
+                spoil_late(state)
+            if world > 1:
+                dist.barrier()
+            ckpt.tick(step + 1)
+            if options.get("wait"):
+                ckpt.wait()
+        if ckpt.failure:
+            print(f"rank {rank} knows: {ckpt.failure}", file=sys.stderr)
+    if world > 1:
+        dist.destroy_process_group()
+
+
+def unchanged(state: dict[str, Any]) -> None: ...
+
+
+def set_up(rank: int, world: int, meeting: str, options: dict[str, Any]) -> None:
+    os.environ.update(options.get("env", {}))
+    if options.get("kill_at") and options.get("kill_rank", rank) == rank:
+        os.environ[ENV_KILL_AT] = options["kill_at"]
+    sys.stderr = Path(options.get("log", os.devnull)).open("a", buffering=1)  # noqa: SIM115
+    os.dup2(sys.stderr.fileno(), 2)
+    torch.set_num_threads(1)
+    if world > 1:
+        timeout = timedelta(seconds=60)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timeout)
+
+
+class Jobs:
+    def __init__(self) -> None:
+        self.context = mp.get_context("forkserver")
+        self.context.set_forkserver_preload(["torch", "holdfast.checkpoint.checkpointer", __name__])
+        self._meetings = 0
+
+    def start(self, url: str | Path, meeting_folder: Path, *, world: int = 1, **options: Any) -> list[BaseProcess]:
+        self._meetings += 1
+        meeting = str(meeting_folder / f"meeting-{self._meetings}")
+        ranks = [
+            self.context.Process(target=train, args=(str(url), rank, world, meeting, options)) for rank in range(world)
+        ]
+        for process in ranks:
+            process.start()
+        return ranks
+
+    def run(self, url: str | Path, meeting_folder: Path, *, world: int = 1, **options: Any) -> list[int | None]:
+        """Exit codes by rank; negative signal numbers for the killed."""
+        ranks = self.start(url, meeting_folder, world=world, **options)
+        return finish(ranks)
+
+    def close(self) -> None: ...
+
+
+def finish(ranks: list[BaseProcess], timeout_s: float = 120) -> list[int | None]:
+    codes: list[int | None] = []
+    for process in ranks:
+        process.join(timeout_s)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            raise TimeoutError("a rank hangs")
+        codes.append(process.exitcode)
+    return codes
+
+
+def newest(url: str | Path) -> int:
+    """Step of the newest checkpoint, after comparing every bit of it with what that step must be."""
+    step, tensors = load_tensors(str(url), RUN)
+    assert digest(tensors) == expected()[step], f"step {step} restores with other bits"
+    return step

@@ -1,0 +1,104 @@
+"""The interval: published figures, simulated optimum, and a hazard that counts quiet time."""
+
+import math
+import random
+
+import pytest
+
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.interval import HOUR_S, Hazard, Pace, daly_s, waste, young_s
+
+MINUTE = 60.0
+
+
+@pytest.mark.parametrize(("mtbf_h", "published_min"), [(24, 117.0), (6, 57.0), (0.25, 9.1)])
+def test_daly_gives_the_three_published_figures(mtbf_h: float, published_min: float) -> None:
+    assert daly_s(5 * MINUTE, mtbf_h * HOUR_S) / MINUTE == pytest.approx(published_min, rel=0.006)
+
+
+def test_young_is_the_limit_of_daly_for_cheap_saves() -> None:
+    assert daly_s(0.01, 100 * HOUR_S) == pytest.approx(young_s(0.01, 100 * HOUR_S), rel=1e-3)
+
+
+def test_a_save_that_costs_more_than_two_lives_is_made_once_a_life() -> None:
+    assert daly_s(100, 40) == 40
+
+
+def simulated_waste(interval_s: float, cost_s: float, mtbf_s: float, seed: int) -> float:
+    rng = random.Random(seed)
+    useful = total = 0.0
+    for _ in range(4000):
+        life = rng.expovariate(1 / mtbf_s)
+        useful += math.floor(life / (interval_s + cost_s)) * interval_s
+        total += life
+    return 1 - useful / total
+
+
+@pytest.mark.parametrize(("cost_s", "mtbf_s"), [(0.5, 4 * HOUR_S), (5, HOUR_S), (30, HOUR_S), (60, 600)])
+def test_the_interval_wastes_within_5_percent_of_the_simulated_best(cost_s: float, mtbf_s: float) -> None:
+    chosen = daly_s(cost_s, mtbf_s)
+    tried = [chosen * factor for factor in (0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0)]
+    best = min(simulated_waste(interval, cost_s, mtbf_s, 1) for interval in tried)
+    assert simulated_waste(chosen, cost_s, mtbf_s, 1) <= best * 1.05
+    assert waste(chosen, cost_s, mtbf_s) <= min(waste(i, cost_s, mtbf_s) for i in tried) * 1.05
+
+
+def test_time_without_an_eviction_lowers_the_rate_at_that_age_only() -> None:
+    hazard = Hazard()
+    before = hazard.rate(0), hazard.rate(10 * HOUR_S)
+    hazard.observe(0, HOUR_S, evicted=False)
+    assert hazard.rate(0) < before[0]
+    assert hazard.rate(10 * HOUR_S) == before[1]
+
+
+def test_the_estimate_finds_the_rate_of_censored_lives() -> None:
+    rng = random.Random(3)
+    hazard = Hazard()
+    for _ in range(3000):
+        life, watched = rng.expovariate(1 / (2 * HOUR_S)), rng.uniform(0, HOUR_S)
+        hazard.observe(0, min(life, watched), evicted=life < watched)
+    assert 1 / hazard.rate(0) == pytest.approx(2 * HOUR_S, rel=0.08)
+
+
+def test_young_nodes_that_are_taken_more_often_get_shorter_intervals() -> None:
+    hazard = Hazard()
+    for _ in range(10):
+        hazard.observe(0, 0.5 * HOUR_S, evicted=True)
+        hazard.observe(6 * HOUR_S, 16 * HOUR_S, evicted=False)
+    pace = Pace(hazard, floor_s=1, ceiling_s=1e9)
+    pace.saved(2.0)
+    assert pace.interval_s(0) < pace.interval_s(8 * HOUR_S) / 3
+
+
+def test_a_hazard_survives_its_journey_through_a_checkpoint() -> None:
+    hazard = Hazard()
+    hazard.observe(0, 4 * HOUR_S, evicted=True)
+    assert Hazard.decode(hazard.encode()) == hazard
+    assert Hazard.decode({"events": [1.0], "exposure_s": [1.0]}) == Hazard()
+
+
+def test_slower_steps_beside_an_upload_are_part_of_the_cost() -> None:
+    pace = Pace(Hazard(), floor_s=1, ceiling_s=1e9)
+    pace.saved(0.1)
+    pace.durable(10.0)
+    assert pace.cost_s == pytest.approx(0.1)
+    pace.step(1.0, uploading=False)
+    pace.step(1.25, uploading=True)
+    assert pace.cost_s == pytest.approx(0.1 + 10.0 * 0.2)
+
+
+def test_the_interval_keeps_floor_ceiling_and_the_time_of_an_upload() -> None:
+    pace = Pace(Hazard(), floor_s=30, ceiling_s=1800)
+    assert pace.interval_s(0) == 30
+    pace.durable(120.0)
+    assert pace.interval_s(0) == 120
+    pace.saved(10_000.0)
+    assert pace.interval_s(0) == 1800
+    assert pace.most_lost_s(0) == 1920
+
+
+@pytest.mark.parametrize(("ended", "evictions"), [(False, 1), (True, 0)])
+def test_a_resume_is_an_eviction_unless_the_loop_had_ended_in_order(ended: bool, evictions: int) -> None:
+    first = History.resumed({})
+    assert sum(first.hazard.events) == 0
+    assert sum(History.resumed(first.notes(ended=ended)).hazard.events) == evictions

@@ -1,0 +1,65 @@
+"""The loops that the README and the library's own page show are run as they stand."""
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import holdfast.checkpoint
+from holdfast.checkpoint import load_tensors
+
+pytestmark = pytest.mark.process
+README = Path(__file__).parents[4] / "README.md"
+
+
+def of_readme() -> str:
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (loop,) = [block for block in blocks if "Checkpointer(" in block]
+    return loop
+
+
+def of_docstring() -> str:
+    text = inspect.getdoc(holdfast.checkpoint) or ""
+    indented = "\n".join(line for line in text.splitlines() if line.startswith("    "))
+    return "from holdfast.checkpoint import Checkpointer\n" + textwrap.dedent(indented)
+
+
+def run(program: str, total_steps: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def train_step(*_: int) -> None:
+        optimizer.zero_grad()
+        model(torch.randn(2, 4)).square().mean().backward()
+        optimizer.step()
+
+    names: dict[str, Any] = {
+        "model": model,
+        "optimizer": optimizer,
+        "train_step": train_step,
+        "total_steps": total_steps,
+    }
+    exec(compile(program, "README.md", "exec"), names)
+    return model
+
+
+@pytest.mark.parametrize("program", [of_readme(), of_docstring()], ids=["README", "docstring"])
+def test_the_loop_that_is_shown_saves_resumes_and_ends_with_the_bits_of_one_run(
+    program: str, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "gs://bucket/" in program
+    lines = [line for line in program.splitlines() if line.strip() and not line.startswith(("from", "state ="))]
+    assert len(lines) <= 10
+    here, there = (program.replace("gs://bucket/", f"gs://{bucket}/{part}/") for part in ("halves", "whole"))
+    run(here, 3)
+    resumed = run(here, 7)
+    assert "restored step 3" in capsys.readouterr().err
+    whole = run(there, 7)
+    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
+    step, tensors = load_tensors(f"gs://{bucket}/halves/runs")
+    assert step == 7 and torch.equal(tensors["model/weight"], whole.weight.detach())

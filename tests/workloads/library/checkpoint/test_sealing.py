@@ -1,0 +1,109 @@
+"""Whoever can write to the bucket but has no key cannot make a checkpoint that is restored."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint.signing import ENV_KEY_FILE
+from holdfast.contract.errors import InputError
+
+RUN = "run"
+
+
+def save(url: Path, step: int, value: float, keep: int = 3) -> None:
+    tensor = torch.zeros(8)
+    with Checkpointer(str(url), {"w": tensor}, run=RUN, every=10**9, keep=keep) as ckpt:
+        tensor.fill_(value)
+        ckpt.save(step)
+        assert ckpt.wait()
+
+
+def use_key(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    path = folder / name
+    path.write_bytes(hashlib.sha256(name.encode()).hexdigest().encode())
+    monkeypatch.setenv(ENV_KEY_FILE, str(path))
+    return path
+
+
+def restored(url: Path) -> tuple[int, float]:
+    step, tensors = load_tensors(str(url), RUN)
+    return step, float(tensors["w"][0])
+
+
+@pytest.mark.process
+def test_a_commit_of_another_writer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forgery is whole and matches all its own checksums: only the key is missing, or is another."""
+    url = tmp_path / "url"
+    use_key(tmp_path, monkeypatch, "ours")
+    save(url, 1, 1.0)
+    monkeypatch.delenv(ENV_KEY_FILE)
+    save(url, 2, 2.0)
+    assert restored(url) == (2, 2.0)
+    use_key(tmp_path, monkeypatch, "theirs")
+    with pytest.raises(InputError, match="none of them verifies"):
+        save(url, 3, 3.0)
+    use_key(tmp_path, monkeypatch, "ours")
+    assert restored(url) == (1, 1.0)
+
+
+def resealed(commit: Path, **changed: Any) -> None:
+    envelope = json.loads(commit.read_text())
+    body = envelope["body"] | changed
+    sha256 = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    commit.write_text(json.dumps(envelope | {"body": body, "sha256": sha256}))
+
+
+@pytest.mark.process
+def test_a_changed_or_replayed_commit_with_its_digest_made_anew_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = tmp_path / "url"
+    key = use_key(tmp_path, monkeypatch, "ours")
+    save(url, 1, 1.0)
+    save(url, 2, 2.0)
+    commits = {step: url / RUN / f"step-{step:010d}" / "COMMIT.json" for step in (1, 2)}
+    genuine = commits[2].read_text()
+    assert key.read_text() not in genuine
+    resealed(commits[2], created=0)
+    assert restored(url) == (1, 1.0)
+    commits[2].write_text(commits[1].read_text())
+    resealed(commits[2], step=2)
+    assert restored(url) == (1, 1.0)
+    commits[2].write_text(genuine)
+    assert restored(url) == (2, 2.0)
+
+
+@pytest.mark.process
+def test_commits_that_somebody_deleted_are_told_at_the_next_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = tmp_path / "url"
+    for step in range(1, 6):
+        save(url, step, float(step), keep=1 if step < 3 else 3)
+    assert sorted(path.parent.name[-1] for path in url.rglob("COMMIT.json")) == ["3", "4", "5"]
+    assert "gone" not in capsys.readouterr().err, "retention is no loss"
+    shutil.rmtree(url / RUN / "step-0000000005")
+    save(url, 6, 6.0)
+    told = capsys.readouterr().err
+    assert "restored step 4" in told and "beside step 4 and are gone: 1, maybe newer ones too" in told
+    save(url, 7, 7.0)
+    assert "gone" not in capsys.readouterr().err, "it is told once"
+
+
+@pytest.mark.parametrize("content", [None, b"short"])
+def test_a_key_that_cannot_be_used_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
+    with pytest.raises(InputError, match="key") as told:
+        Checkpointer(str(tmp_path / "url"), {"w": 1}, run=RUN)
+    assert "short" not in str(told.value)
+    assert not (tmp_path / "url").exists()

@@ -1,0 +1,191 @@
+"""One suite over the local file system and Cloud Storage: what checkpoints rely on."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.checkpoint.checksum import crc32c
+from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.storage import AlreadyExists, NotFound, Storage, StorageError, read_object
+from holdfast.checkpoint.stores import open_storage
+from holdfast.contract.errors import InputError
+
+
+@pytest.fixture(params=["local", pytest.param("gcs", marks=pytest.mark.process)])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "gcs":
+        return open_storage(f"gs://{request.getfixturevalue('bucket')}/some/prefix")
+    return open_storage(f"file://{tmp_path}/store")
+
+
+def put(storage: Storage, name: str, data: bytes) -> None:
+    view = memoryview(bytearray(data))
+    storage.put(name, view, crc32c(view))
+
+
+def test_what_was_put_is_read_in_whole_and_in_part(storage: Storage) -> None:
+    data = os.urandom(3 << 20)
+    put(storage, "run/a/one.bin", data)
+    assert read_object(storage, "run/a/one.bin", limit=1 << 30) == data
+    part = bytearray(1000)
+    storage.read_into("run/a/one.bin", 12345, memoryview(part))
+    assert part == data[12345:13345]
+
+
+def test_a_name_is_taken_once_and_keeps_its_first_content(storage: Storage) -> None:
+    put(storage, "run/x", b"first")
+    with pytest.raises(AlreadyExists):
+        put(storage, "run/x", b"second")
+    assert read_object(storage, "run/x", limit=100) == b"first"
+
+
+def test_of_many_writers_of_one_name_exactly_one_wins(storage: Storage) -> None:
+    won: list[int] = []
+
+    def write(number: int) -> None:
+        try:
+            put(storage, "run/race", b"%d" % number)
+        except AlreadyExists:
+            return
+        won.append(number)
+
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(won) == 1
+    assert read_object(storage, "run/race", limit=10) == b"%d" % won[0]
+
+
+def test_a_listing_stays_below_its_prefix(storage: Storage) -> None:
+    for name in ("run/step-1/a", "run/step-1/b/c", "run/step-10/a", "run2/a"):
+        put(storage, name, b"x")
+    assert sorted(s.name for s in storage.list("run/step-1")) == ["run/step-1/a", "run/step-1/b/c"]
+    assert {s.name for s in storage.list("")} == {"run/step-1/a", "run/step-1/b/c", "run/step-10/a", "run2/a"}
+    assert not list(storage.list("nothing"))
+
+
+def test_a_stat_tells_the_size(storage: Storage) -> None:
+    put(storage, "run/sized", b"12345")
+    assert storage.stat("run/sized").bytes == 5
+    with pytest.raises(NotFound):
+        storage.stat("run/absent")
+
+
+def test_a_local_object_keeps_the_checksum_that_a_bucket_would_tell(tmp_path: Path) -> None:
+    """The check value that every description of CRC-32C gives for these nine digits."""
+    storage = LocalStorage.open(str(tmp_path))
+    put(storage, "run/x", b"123456789")
+    assert storage.stat("run/x").crc32c == "e3069283"
+    assert [found.crc32c for found in storage.list("run")] == ["e3069283"]
+    (tmp_path / "run/foreign").write_bytes(b"1")
+    assert storage.stat("run/foreign").crc32c == ""
+
+
+def test_what_is_not_there_or_too_short_is_told(storage: Storage) -> None:
+    put(storage, "run/short", b"123")
+    with pytest.raises(NotFound):
+        storage.read_into("run/absent", 0, memoryview(bytearray(1)))
+    with pytest.raises(EOFError):
+        storage.read_into("run/short", 0, memoryview(bytearray(9)))
+
+
+def test_deleting_twice_is_success_and_frees_the_name(storage: Storage) -> None:
+    put(storage, "run/gone", b"1")
+    storage.delete("run/gone")
+    storage.delete("run/gone")
+    assert not list(storage.list("run"))
+    put(storage, "run/gone", b"2")
+
+
+def test_a_put_succeeds_while_others_delete_what_was_beside_it(tmp_path: Path) -> None:
+    """A delete removes folders that became empty: also one that a put has just made for itself."""
+    storage = LocalStorage.open(str(tmp_path))
+    failed: list[BaseException] = []
+
+    def put_and_delete(number: int) -> None:
+        try:
+            for turn in range(100):
+                name = f"run/step-{turn}/attempt/{number}"
+                put(storage, name, b"x")
+                storage.delete(name)
+        except StorageError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=put_and_delete, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed[0]
+
+
+def test_an_object_over_the_limit_is_not_read(storage: Storage) -> None:
+    put(storage, "run/big", b"x" * 1000)
+    with pytest.raises(EOFError, match="more than 10"):
+        read_object(storage, "run/big", limit=10)
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=40),
+    st.lists(st.sampled_from(["..", ".", "", "a", "%2f", "%2e%2e", "\\", "\0", "~", "C:", "é", "-", "a\n"])).map(
+        "/".join
+    ),
+)
+
+
+@given(name=HOSTILE)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_name_leaves_its_prefix(tmp_path: Path, name: str) -> None:
+    inside = tmp_path / "store"
+    storage = LocalStorage.open(str(inside))
+    try:
+        put(storage, name, b"x")
+    except (InputError, StorageError):
+        pass
+    else:
+        assert [s.name for s in storage.list("")] == [name]
+        storage.delete(name)
+    assert [p.name for p in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "..", "a//b", "%2e%2e/x", ".x", "a\\..\\b", ""])
+def test_no_name_leaves_its_prefix_in_a_bucket(bucket: str, name: str) -> None:
+    from google.cloud import storage as gcs
+
+    with pytest.raises(InputError, match="leaves its prefix"):
+        put(open_storage(f"gs://{bucket}/mine"), name, b"x")
+    assert not list(gcs.Client().list_blobs(bucket))
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "http://host/x", "file://host/x", "", "file://"])
+def test_a_url_of_another_kind_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="no known kind"):
+        open_storage(url)
+
+
+@pytest.mark.process
+def test_a_bucket_that_is_not_there_is_told_at_once(bucket: str) -> None:
+    with pytest.raises(InputError, match="cannot be used"):
+        open_storage(f"gs://{bucket}-not/x")
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be used"):
+        open_storage(str(tmp_path / "file" / "below"))
+
+
+def test_a_writer_that_was_killed_leaves_nothing_that_is_listed(tmp_path: Path) -> None:
+    storage = LocalStorage.open(str(tmp_path))
+    (tmp_path / ".incoming" / "half").write_bytes(b"half")
+    assert not list(storage.list(""))
+    os.utime(tmp_path / ".incoming" / "half", (0, 0))
+    LocalStorage.open(str(tmp_path))
+    assert not list((tmp_path / ".incoming").iterdir())

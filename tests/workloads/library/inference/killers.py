@@ -1,0 +1,93 @@
+"""A predictor whose items do to its process what their body says; `batch run --predictor` and tests name it."""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.results.results import Value
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(60)
+
+
+DEEDS = {
+    b"segfault": lambda: ctypes.string_at(0),
+    b"exit": lambda: os._exit(3),
+    b"out of memory": lambda: os.kill(os.getpid(), signal.SIGKILL),  # what the kernel does then
+    b"hang": _hang,
+}
+
+
+class Killer:
+    configuration: Mapping[str, object] = {"predictor": "killer"}
+
+    def load(self) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        for body in bodies:
+            if body in DEEDS:
+                DEEDS[body]()
+            if body.startswith(b"raise"):
+                raise ValueError(f"asked to by {body.decode()}")
+        return [{"environment": body.decode() in os.environ} for body in bodies]
+
+
+class Echo(Killer):
+    """Answers with what it was asked; notes each beginning as a file, where the body names one."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        for body in bodies:
+            if body.startswith(b"/"):
+                Path(body.decode()).touch()
+        super().predict(bodies)
+        return [{"body": body.decode()} for body in bodies]
+
+
+class Dying(Killer):
+    """As on a device that is broken: whatever it is asked, it dies."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        os.abort()
+
+
+class Slow(Killer):
+    """Loads until a file is there, and says so by another."""
+
+    def __init__(self, file: str) -> None:
+        self._file = Path(file)
+
+    def load(self) -> None:
+        self._file.with_suffix(".loading").touch()
+        while not self._file.exists():
+            time.sleep(0.01)
+
+
+class Odd(Killer):
+    def load(self) -> None:
+        raise RuntimeError("a bug")
+
+
+def killer(spec: PredictorSpec) -> Killer:
+    return Killer()
+
+
+def echo(spec: PredictorSpec) -> Echo:
+    return Echo()
+
+
+def dying(spec: PredictorSpec) -> Dying:
+    return Dying()
+
+
+def slow(spec: PredictorSpec) -> Slow:
+    return Slow(spec.model)
+
+
+def odd(spec: PredictorSpec) -> Odd:
+    return Odd()

@@ -1,0 +1,120 @@
+"""What tests of the worker are built from."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.items import Item
+from holdfast.inference.predictor.predictors import ByteEntropy, Predictor
+from holdfast.inference.queue.enqueue import enqueue
+from holdfast.inference.queue.postgres import PostgresQueue
+from holdfast.inference.queue.queue import Queue
+from holdfast.inference.results import jobs
+from holdfast.inference.results.postgres import PostgresResults
+from holdfast.inference.results.results import Value
+from holdfast.inference.worker.settings import WorkerSettings
+from holdfast.inference.worker.steps import Report, Step
+from holdfast.inference.worker.worker import Worker
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.shutdown import Shutdown
+
+QUICK = WorkerSettings(micro_batch=8, fill_s=0.01, pull_wait_s=0.2, lease_s=2.0, retry_delay_s=0.01)
+_numbers = itertools.count()
+
+
+@dataclass
+class Tally:
+    """Bits per byte, and which bodies were computed how often."""
+
+    bad: bytes = b"\x00never"
+    seen: "Counter[bytes]" = field(default_factory=Counter)
+    before: Callable[[], object] = lambda: None
+
+    @property
+    def configuration(self) -> Mapping[str, object]:
+        return ByteEntropy.configuration
+
+    def load(self) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        self.before()
+        self.seen.update(bodies)
+        if any(self.bad in body for body in bodies):
+            raise ValueError(f"cannot read {bodies!r}")
+        return ByteEntropy().predict(bodies)
+
+
+def items(job: str, count: int) -> list[Item]:
+    return [Item(job=job, id=f"item-{n:05d}", body=f"document {n} ".encode() * 3) for n in range(count)]
+
+
+def fill(connection: Connection, queue: Queue, job: str, wanted: Sequence[Item]) -> None:
+    enqueue(connection, queue, job, wanted, lambda _: None)
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One job, and workers for it, all in this process."""
+
+    pool: ConnectionPool[Connection]
+    connection: Connection
+    job: str
+    events: Path
+    settings: WorkerSettings = QUICK
+    queue: Queue | None = None
+
+    def __post_init__(self) -> None:
+        if self.queue is None:
+            self.queue = PostgresQueue(self.pool, self.job, lease_s=self.settings.lease_s)
+
+    def enqueue(self, wanted: Sequence[Item]) -> None:
+        assert self.queue is not None
+        fill(self.connection, self.queue, self.job, wanted)
+
+    def results(self, predictor: Predictor, name: str = "w") -> PostgresResults:
+        fingerprint = jobs.pin(self.connection, self.job, predictor.configuration)
+        return PostgresResults(
+            self.pool,
+            job=self.job,
+            fingerprint=fingerprint,
+            worker=f"{self.job}-{name}",
+            max_failures=self.settings.max_failures,
+        )
+
+    def worker(
+        self, predictor: Predictor, shutdown: Shutdown | None = None, at: Callable[[Step], None] | None = None
+    ) -> Worker:
+        log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
+        assert self.queue is not None
+        return Worker(
+            queue=self.queue,
+            results=self.results(predictor, f"w{next(_numbers)}"),
+            predictor=predictor,
+            settings=self.settings,
+            shutdown=shutdown or Shutdown(),
+            report=Report(log, at) if at else Report(log),
+        )
+
+    def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        found = self.connection.execute(
+            "SELECT item, status, value FROM holdfast.result WHERE job = %s", (self.job,)
+        ).fetchall()
+        self.connection.commit()
+        return {item: (status, value) for item, status, value in found}
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        lines = self.events.read_text().splitlines() if self.events.exists() else []
+        return [line for line in map(json.loads, lines) if line["event"] == event]
+
+
+def expected(wanted: Sequence[Item]) -> dict[str, tuple[str, dict[str, Any]]]:
+    values = ByteEntropy().predict([item.body for item in wanted])
+    return {item.id: ("done", dict(value)) for item, value in zip(wanted, values, strict=True)}

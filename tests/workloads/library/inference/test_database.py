@@ -1,0 +1,129 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from holdfast.contract.errors import EXIT_BAD_INPUT, InputError
+from holdfast.inference.results.connect import WORKER_ROLE, connect, database_uri, open_pool
+from holdfast.inference.results.database import EmbeddedPostgres
+
+pytestmark = pytest.mark.process
+DATABASE = (sys.executable, "-m", "holdfast", "batch", "database", "--dir")
+
+
+@contextmanager
+def door(folder: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen([*DATABASE, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process, json.loads(process.stdout.readline())["uri"]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_door_prints_a_uri_and_stops_in_order(tmp_path: Path) -> None:
+    with door(tmp_path / "db") as (process, uri):
+        with psycopg.connect(uri) as connection:
+            assert connection.execute("SELECT count(*) FROM holdfast.job").fetchone() == (0,)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert not (tmp_path / "db" / "pgdata" / "postmaster.pid").exists()
+
+
+def test_it_starts_again_after_a_kill_and_keeps_what_was_committed(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder with a long name, longer than a socket's path may be" / ("x" * 60)
+    folder.parent.mkdir()
+    with door(folder) as (process, uri):
+        with psycopg.connect(uri) as connection:
+            connection.execute("INSERT INTO holdfast.job (job) VALUES ('kept')")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    with door(folder) as (_, uri), psycopg.connect(uri) as connection:
+        assert connection.execute("SELECT job FROM holdfast.job").fetchone() == ("kept",)
+
+
+def test_one_folder_is_served_once(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path), pytest.raises(InputError, match="another process"), EmbeddedPostgres(tmp_path):
+        pass
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InputError, match="port"), EmbeddedPostgres(tmp_path, tcp_port=taken.getsockname()[1]):
+            pass
+
+
+@pytest.mark.parametrize("spoilt", ["PG_VERSION", "postgresql.conf"])
+def test_a_server_that_does_not_start_says_why(tmp_path: Path, spoilt: str) -> None:
+    with EmbeddedPostgres(tmp_path / "db"):
+        pass
+    (tmp_path / "db" / "pgdata" / spoilt).write_text("9.6\n")
+    done = subprocess.run([*DATABASE, str(tmp_path / "db")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == EXIT_BAD_INPUT
+    assert "PostgreSQL does not start" in done.stderr
+    assert "FATAL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="does not start"), EmbeddedPostgres(tmp_path / "file" / "db"):
+        pass
+
+
+@pytest.mark.parametrize("uri", ["service=holdfast", "postgresql:///?service=holdfast", "environment alone"])
+def test_the_database_may_be_named_by_a_service_file_as_beside_a_cloud_sql_proxy(
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    """Host, user and password in a mounted file; the URI, which anybody may read, holds none of them."""
+    named = conninfo_to_dict(server.uri)
+    lines = "".join(f"{name}={value}\n" for name, value in {**named, "password": "pa ss"}.items())
+    (tmp_path / "pg_service.conf").write_text("[holdfast]\n" + lines)
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))
+    if "service" not in uri:
+        monkeypatch.setenv("PGSERVICE", "holdfast")
+        uri = "postgresql://"
+    with connect(database_uri(uri)) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == (named["user"],)
+    with open_pool(uri, size=1) as pool, pool.connection() as connection:
+        assert connection.execute("SELECT current_user").fetchone() == (WORKER_ROLE,)
+
+
+def test_wrong_credentials_are_bad_input_and_are_not_tried_again(tmp_path: Path) -> None:
+    """On a server that asks for passwords, as Cloud SQL does."""
+    rules = tmp_path / "hba.conf"
+    rules.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+    rules.chmod(0o644)
+    with EmbeddedPostgres(tmp_path / "db", settings=(f"hba_file={rules}",)) as server:
+        with psycopg.connect(server.uri) as connection:
+            connection.execute("CREATE ROLE scorer LOGIN PASSWORD 'right'")
+        place = server.uri.partition("@")[2]
+        with connect(f"postgresql://scorer:right@{place}"):
+            pass
+        for wrong in ("scorer:canary", "scorer", "stranger:canary"):
+            began = time.monotonic()
+            with pytest.raises(InputError, match="refuses this user") as error:
+                connect(f"postgresql://{wrong}@{place}", patience_s=600.0)
+            assert time.monotonic() - began < 300
+            assert "canary" not in str(error.value)
+
+
+def test_a_service_that_is_not_in_the_file_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pg_service.conf").write_text("[other]\nhost=nowhere\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))
+    with pytest.raises(InputError, match="not found"):
+        connect("service=holdfast", patience_s=0.0)

@@ -1,0 +1,149 @@
+"""What goes away, comes twice or stands still around a worker: nothing lost, nothing twice, no help needed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.contract.lifecycle import EXIT_COMPLETE
+from holdfast.inference.items import Item
+from holdfast.inference.queue import dead_letters
+from holdfast.inference.queue.fake_broker import FakeBroker
+from holdfast.inference.queue.pubsub import PubSubQueue
+from holdfast.inference.results.database import EmbeddedPostgres
+from tests.workloads.library.inference.parts import Bench, Tally, expected, items
+
+pytestmark = pytest.mark.process
+COUNT = 300
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker(ack_deadline_s=2.0, seed=5)
+
+
+@pytest.fixture
+def bench(
+    pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path, broker: FakeBroker
+) -> Bench:
+    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
+    return Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
+
+
+def while_working(bench: Bench, disturb: Callable[[], object]) -> Tally:
+    """Disturb once the worker has stored something; then wait until it has drained the job."""
+    predictor = Tally(before=lambda: time.sleep(0.005))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(bench.worker(predictor).run()))
+    thread.start()
+    while not bench.told("stored") and thread.is_alive():
+        time.sleep(0.005)
+    disturb()
+    thread.join(120)
+    assert codes == [EXIT_COMPLETE]
+    return predictor
+
+
+def test_duplicate_deliveries_are_stored_once(bench: Bench, broker: FakeBroker) -> None:
+    broker.duplicate_share = 0.2
+    wanted = items(bench.job, COUNT)
+    bench.enqueue(wanted)
+    while_working(bench, lambda: None)
+    assert bench.rows() == expected(wanted)
+    assert sum(e["items"] for e in bench.told("stored")) == COUNT
+
+
+def test_an_outage_of_the_broker_is_waited_for(bench: Bench, broker: FakeBroker) -> None:
+    wanted = items(bench.job, COUNT)
+    bench.enqueue(wanted)
+
+    def outage() -> None:
+        broker.unavailable = True
+        time.sleep(0.5)  # the length of the outage
+        broker.unavailable = False
+
+    while_working(bench, outage)
+    assert bench.rows() == expected(wanted)
+
+
+def test_a_jump_of_the_clock_ends_leases_and_loses_nothing(
+    pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> None:
+    ahead = [0.0]
+    broker = FakeBroker(clock=lambda: time.monotonic() + ahead[0], ack_deadline_s=2.0)
+    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
+    bench = Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
+    wanted = items(job, COUNT)
+    bench.enqueue(wanted)
+
+    def jump() -> None:
+        ahead[0] += 3600.0
+
+    while_working(bench, jump)
+    assert bench.rows() == expected(wanted)
+
+
+def test_lost_connections_are_made_again(bench: Bench, server: EmbeddedPostgres) -> None:
+    wanted = items(bench.job, COUNT)
+    bench.enqueue(wanted)
+
+    def cut() -> None:
+        with psycopg.connect(server.uri) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'holdfast' AND pid <> pg_backend_pid()"
+            )
+
+    while_working(bench, cut)
+    assert bench.rows() == expected(wanted)
+
+
+def test_malformed_messages_get_a_letter_at_once_which_reaches_the_topic(
+    bench: Bench, broker: FakeBroker, pool: ConnectionPool[Connection]
+) -> None:
+    bench.enqueue(items(bench.job, 3))
+    broker.publish(bench.job, b"canary, and no JSON")
+    while_working(bench, lambda: None)
+    assert len(bench.rows()) == 3
+    assert dead_letters.forward(pool, broker, "dead", bench.job) == 1
+    assert dead_letters.forward(pool, broker, "dead", bench.job) == 0
+    pulled = broker.pull(request={"subscription": "dead", "max_messages": 9}, timeout=1.0)
+    (letter,) = [json.loads(m.message.data) for m in pulled.received_messages]
+    assert (letter["item"], letter["reason"], letter["failures"]) == (None, "not JSON", 0)
+    assert "canary" not in json.dumps(letter)
+
+
+def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
+    server: EmbeddedPostgres, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> None:
+    wanted = [Item(job=job, id=f"i{n}", body=b"x" * n) for n in range(2000)]
+    bench = Bench(pool=pool, connection=connection, job=job, events=tmp_path / "heir.jsonl")
+    bench.enqueue(wanted)
+    events = tmp_path / "zombie.jsonl"
+    command = [sys.executable, "-m", "holdfast", "batch", "run", job, "--predictor", "entropy"]
+    command += ["--lease", "1", "--micro-batch", "4", "--events", str(events)]
+    zombie = subprocess.Popen(command, env={**os.environ, "HOLDFAST_DATABASE_URL": server.uri})
+    try:
+        until = time.monotonic() + 60
+        while not (events.exists() and events.read_text().count('"stored"') > 3):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        zombie.send_signal(signal.SIGSTOP)
+        assert bench.worker(Tally()).run() == EXIT_COMPLETE
+        before = bench.rows()
+        zombie.send_signal(signal.SIGCONT)
+        assert zombie.wait(60) == EXIT_COMPLETE
+    finally:
+        zombie.kill()
+        zombie.wait()
+    assert bench.rows() == before == expected(wanted)

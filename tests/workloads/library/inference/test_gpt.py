@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.contract.errors import InputError
+from holdfast.inference.predictor.gpt import ROWS, GptLoss
+from holdfast.inference.predictor.model_source import Model, load_model
+from holdfast.training.model import ByteGPT, ModelConfig
+
+CONFIG = ModelConfig(context=32, width=64, layers=2, heads=4)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    torch.manual_seed(3)
+    tensors = {f"model/{name}": value for name, value in ByteGPT(CONFIG).state_dict().items()}
+    return Model(identity={"run": "r", "step": 1, "attempt": "a"}, config=CONFIG.to_json(), tensors=tensors)
+
+
+def test_a_score_is_the_same_to_the_last_bit_in_any_company(model: Model) -> None:
+    predictor = GptLoss(model, score_bytes=200)
+    predictor.load()
+    bodies = [bytes((n * k + k) % 256 for k in range(n * 7)) for n in range(40)]
+    alone = [predictor.predict([body])[0] for body in bodies]
+    assert predictor.predict(bodies) == alone
+    assert predictor.predict(bodies[::-1]) == alone[::-1]
+    assert predictor.predict(bodies[3:29:2]) == alone[3:29:2]
+
+
+def test_the_score_is_the_mean_loss_of_the_following_bytes(model: Model) -> None:
+    predictor = GptLoss(model, score_bytes=CONFIG.context + 1)
+    predictor.load()
+    network = ByteGPT(CONFIG).eval()
+    network.load_state_dict({key.removeprefix("model/"): value for key, value in model.tensors.items()})
+    body = bytes(range(100))
+    rows = torch.tensor([list(body[: CONFIG.context + 1])])
+    expected = network.loss(rows[:, :-1], rows[:, 1:]).item()
+    (value,) = predictor.predict([body])
+    assert value["bytes"] == CONFIG.context
+    assert value["score"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_more_windows_than_one_pass_holds_are_all_scored(model: Model) -> None:
+    predictor = GptLoss(model, score_bytes=10**6)
+    predictor.load()
+    (value,) = predictor.predict([b"x" * (CONFIG.context * (2 * ROWS + 1) + 1)])
+    assert value["bytes"] == CONFIG.context * (2 * ROWS + 1)
+
+
+@pytest.mark.parametrize("body", [b"", b"x"])
+def test_a_body_without_a_following_byte_has_no_score(model: Model, body: bytes) -> None:
+    predictor = GptLoss(model)
+    predictor.load()
+    assert predictor.predict([body]) == [{"score": None, "bytes": 0}]
+
+
+@pytest.mark.parametrize("config", [{}, {"context": 32, "width": 64, "layers": 3, "heads": 4, "dropout": 0.1}])
+def test_a_checkpoint_of_another_shape_is_refused(model: Model, config: dict[str, float]) -> None:
+    other = Model(identity=model.identity, config=config, tensors=model.tensors)
+    with pytest.raises(InputError, match="does not fit"):
+        GptLoss(other).load()
+
+
+def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="which model"):
+        load_model(str(tmp_path), "", {})

@@ -1,0 +1,184 @@
+"""Every interleaving of the stop protocol, on the production state machine.
+
+The model: each rank's main thread alternates between a boundary and a step, each rank's watcher advances
+one atomic action at a time, notices arrive at any moment at any subset of ranks, and (in one model) ranks
+die at any moment. A step is a collective: it ends for a rank only when all ranks have begun it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from holdfast.runtime.ballot import BEFORE_ALL, Ballot, Boundary, Phase, Verdict
+
+Values = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    bound_for: Boundary = BEFORE_ALL
+    phase: Phase = Phase.WATCH
+    stop_at: Boundary | None = None
+    noticed: bool = False
+    step: int = 0
+    """Steps done; `inside` means that the next one has begun."""
+    inside: bool = True
+    left: str = ""
+    """stopped, finished or dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    ranks: tuple[Rank, ...]
+    store: Values = frozenset()
+    deaths: int = 0
+
+    def with_rank(self, index: int, rank: Rank, store: Values | None = None) -> "State":
+        ranks = (*self.ranks[:index], rank, *self.ranks[index + 1 :])
+        return replace(self, ranks=ranks, store=self.store if store is None else store)
+
+
+class ModelStore:
+    def __init__(self, values: Values) -> None:
+        self.values = dict(values)
+
+    def set(self, key: str, value: str, /) -> None:
+        self.values[key] = value
+
+    def get(self, key: str, /) -> bytes:
+        return self.values[key].encode()
+
+    def add(self, key: str, amount: int, /) -> int:
+        self.values[key] = str(int(self.values.get(key, "0")) + amount)
+        return int(self.values[key])
+
+    def check(self, keys: list[str], /) -> bool:
+        return all(key in self.values for key in keys)
+
+    def frozen(self) -> Values:
+        return frozenset(self.values.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    world_size: int
+    steps: int
+    lockstep: bool = True
+    deaths: int = 0
+    ballot: type[Ballot] = Ballot
+
+    def moves(self, state: State) -> Iterator[State]:
+        for index, rank in enumerate(state.ranks):
+            if rank.left == "dead":
+                continue
+            if not rank.noticed and not rank.left:
+                yield state.with_rank(index, replace(rank, noticed=True))
+            if state.deaths < self.deaths and not rank.left:
+                yield replace(state.with_rank(index, replace(rank, left="dead")), deaths=state.deaths + 1)
+            yield from self._watcher(state, index, rank)
+            if not rank.left:
+                yield from self._main(state, index, rank)
+
+    def _machine(self, index: int, rank: Rank) -> Ballot:
+        return self.ballot(
+            rank=index,
+            world_size=self.world_size,
+            bound_for=rank.bound_for,
+            phase=rank.phase,
+            stop_at=rank.stop_at,
+        )
+
+    def _watcher(self, state: State, index: int, rank: Rank) -> Iterator[State]:
+        machine, store = self._machine(index, rank), ModelStore(state.store)
+        if rank.left == "finished":
+            machine.retire()
+        machine.advance(store, asked="notice" if rank.noticed else "")
+        after = replace(rank, phase=machine.phase, stop_at=machine.stop_at)
+        moved = state.with_rank(index, after, store.frozen())
+        if moved != state:
+            yield moved
+
+    def _main(self, state: State, index: int, rank: Rank) -> Iterator[State]:
+        if rank.inside:
+            begun = all(r.step > rank.step or (r.step == rank.step and r.inside) for r in state.ranks)
+            if begun or not self.lockstep:
+                yield state.with_rank(index, replace(rank, step=rank.step + 1, inside=False))
+            return
+        machine = self._machine(index, rank)
+        verdict = machine.pass_boundary(Boundary(rank.step, 0))
+        after = replace(rank, bound_for=machine.bound_for)
+        if verdict is Verdict.STOP:
+            yield state.with_rank(index, replace(after, left="stopped"))
+        elif verdict is Verdict.GO:
+            done = rank.step == self.steps
+            yield state.with_rank(index, replace(after, left="finished") if done else replace(after, inside=True))
+
+
+def explore(model: Model, check: Callable[[State, bool], None]) -> int:
+    """Visit every reachable state; `check(state, terminal)` asserts."""
+    start = State(ranks=tuple(Rank() for _ in range(model.world_size)))
+    seen, todo = {start}, [start]
+    while todo:
+        state = todo.pop()
+        following = [s for s in model.moves(state) if s != state]
+        check(state, not following)
+        fresh = set(following) - seen
+        seen |= fresh
+        todo.extend(fresh)
+    return len(seen)
+
+
+def stops_as_one(state: State, terminal: bool) -> None:
+    stopped = {r.step for r in state.ranks if r.left == "stopped"}
+    assert len(stopped) <= 1, f"ranks stopped at different boundaries: {state}"
+    if terminal:
+        endings = {r.left for r in state.ranks}
+        assert endings in ({"stopped"}, {"finished"}), f"hung, or some stopped and some finished: {state}"
+
+
+def survivors_never_disagree(state: State, terminal: bool) -> None:
+    stopped = {r.step for r in state.ranks if r.left == "stopped"}
+    assert len(stopped) <= 1, f"ranks stopped at different boundaries: {state}"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Model(world_size=1, steps=3),
+        Model(world_size=2, steps=3),
+        Model(world_size=2, steps=3, lockstep=False),
+    ],
+    ids=str,
+)
+def test_every_interleaving_ends_with_all_ranks_at_one_boundary(model: Model) -> None:
+    assert explore(model, stops_as_one) > 20
+
+
+def test_after_a_death_survivors_agree_or_wait() -> None:
+    assert explore(Model(world_size=2, steps=2, deaths=1), survivors_never_disagree) > 100
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_every_interleaving_of_three_ranks(lockstep: bool) -> None:
+    assert explore(Model(world_size=3, steps=2, lockstep=lockstep), stops_as_one) > 10_000
+
+
+class ForgetsToFreeze(Ballot):
+    @property
+    def frozen(self) -> bool:
+        return False
+
+
+class StopsWhereItStands(Ballot):
+    """The tutorial's way: leave at the next boundary once the flag is seen."""
+
+    def pass_boundary(self, here: Boundary) -> Verdict:
+        return Verdict.STOP if self.phase is not Phase.WATCH else super().pass_boundary(here)
+
+
+@pytest.mark.parametrize("broken", [ForgetsToFreeze, StopsWhereItStands])
+def test_the_model_finds_a_broken_protocol(broken: type[Ballot]) -> None:
+    with pytest.raises(AssertionError, match=r"different boundaries|hung"):
+        explore(Model(world_size=2, steps=3, ballot=broken), stops_as_one)

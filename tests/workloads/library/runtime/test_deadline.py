@@ -1,0 +1,77 @@
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.runtime import deadline
+from holdfast.runtime.shutdown import Shutdown
+
+NOON = datetime(2027, 1, 31, 12, tzinfo=UTC).timestamp()
+
+
+def unasked(node: str) -> dict[str, str]:
+    raise AssertionError(f"node {node} was asked")
+
+
+def annotated(node: str) -> dict[str, str]:
+    return {"node.gke.io/machine-termination-datetime": "2027-01-31T12:00:00Z"} if node == "flex-1" else {}
+
+
+def end(env: dict[str, str], annotations: deadline.Annotations = unasked) -> float | None:
+    return deadline.planned_end(env, annotations=annotations, now=NOON - 3600)
+
+
+def test_nothing_known_is_no_end() -> None:
+    assert end({}) is None
+    assert end({"HOLDFAST_NODE": "spot-1"}, annotated) is None
+
+
+@pytest.mark.parametrize("text", ["2027-01-31T12:00:00Z", "2027-01-31T13:00:00+01:00", "2027-01-31 12:00:00"])
+def test_the_environment_names_the_end(text: str) -> None:
+    assert end({"HOLDFAST_DEADLINE": text, "HOLDFAST_NODE": "flex-1"}) == NOON
+
+
+def test_the_node_names_the_end_where_the_environment_does_not() -> None:
+    assert end({"HOLDFAST_NODE": "flex-1"}, annotated) == NOON
+
+
+def test_a_node_that_cannot_be_asked_is_no_reason_to_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert end({"HOLDFAST_NODE": "flex-1"}, deadline.node_annotations) is None
+    assert "planned end of node flex-1 is unknown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("2027-01-31T10:59:00Z", "has passed"), ("in seven days", "no time"), ("1800000000", "no time")]
+)
+def test_a_past_or_unreadable_deadline_is_bad_input(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        end({"HOLDFAST_DEADLINE": text})
+
+
+def test_the_stop_is_asked_for_ahead_of_the_end_with_the_lead_as_its_window() -> None:
+    shutdown = Shutdown()
+    deadline.keep(shutdown, time.time() + 60.3, lead_s=60)
+    assert shutdown.wait(30)
+    assert shutdown.reason == "planned end of the node"
+    assert 50 < shutdown.seconds_left(window_s=5, margin_s=0) <= 60.3
+
+
+def test_a_notice_before_the_planned_end_shortens_it() -> None:
+    shutdown = Shutdown()
+    shutdown.request("planned end of the node", window_s=120)
+    shutdown.request("SIGTERM")
+    assert shutdown.seconds_left(15, margin_s=0) <= 15
+    assert shutdown.reason == "planned end of the node"
+
+
+def test_the_watch_ends_with_the_run() -> None:
+    shutdown = Shutdown()
+    watch = deadline.keep(shutdown, time.time() + 10_000, lead_s=1)
+    shutdown.request("SIGTERM")
+    watch.join(60)
+    assert not watch.is_alive()
+    assert shutdown.reason == "SIGTERM"

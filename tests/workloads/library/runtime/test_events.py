@@ -1,0 +1,90 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.runtime.events import EventLog
+
+WRITER = """
+import sys
+from holdfast.runtime.events import EventLog
+log = EventLog.open(sys.argv[1], job="j", kind="training")
+for n in range(300):
+    log.emit("window", first_step=n, last_step=n, seconds=0.5, loss=float(n), pad="x" * (n * 7))
+"""
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_carries_the_common_fields_and_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "events.jsonl"
+    with EventLog.open(path, job="run-1", kind="training") as log:
+        log.emit("commit", step=3, seconds=0.25, bytes=10)
+    (line,) = lines(path)
+    assert line.pop("t") == pytest.approx(__import__("time").time(), abs=60)
+    assert line == {
+        "v": 1,
+        "event": "commit",
+        "job": "run-1",
+        "kind": "training",
+        "process": log.process,
+        "step": 3,
+        "seconds": 0.25,
+        "bytes": 10,
+    }
+
+
+def test_an_unknown_word_is_refused(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "e", job="j", kind="batch") as log, pytest.raises(ValueError, match="'comit'"):
+        log.emit("comit")
+
+
+def test_a_diverged_loss_is_null(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "e", job="j", kind="training") as log:
+        log.emit("window", loss=float("nan"))
+    assert lines(tmp_path / "e")[0]["loss"] is None
+
+
+def test_lines_of_several_processes_never_mix(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path)]) for _ in range(3)]
+    assert [w.wait() for w in writers] == [0, 0, 0]
+    found = lines(path)
+    assert len(found) == 900
+    assert len({line["process"] for line in found}) == 3
+
+
+def test_a_full_disk_costs_the_line_and_not_the_work() -> None:
+    log = EventLog(os.open("/dev/full", os.O_WRONLY), job="j", kind="training")
+    log.emit("exit", code=0, step=1)
+    assert log.dropped == 1
+    log.close()
+
+
+def test_a_torn_line_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    path.write_text('{"v": 1, "ev')
+    log = EventLog.open(path, job="j", kind="training")
+    log._torn = True  # what a short write leaves behind
+    log.emit("exit", code=0, step=1)
+    log.close()
+    assert json.loads(path.read_text().splitlines()[1])["event"] == "exit"
+
+
+def test_without_a_path_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_EVENTS", str(tmp_path / "env.jsonl"))
+    with EventLog.open(None, job="j", kind="training") as log:
+        log.emit("start", rank=0, world_size=1, attempt=0)
+    assert lines(tmp_path / "env.jsonl")[0]["event"] == "start"
+
+
+def test_a_silent_environment_means_stdout(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_EVENTS", raising=False)
+    with EventLog.open(None, job="j", kind="training") as log:
+        log.emit("start", rank=0, world_size=1, attempt=0)
+    assert json.loads(capfd.readouterr().out)["event"] == "start"

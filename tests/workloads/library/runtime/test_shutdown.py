@@ -1,0 +1,124 @@
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def child(body: str) -> subprocess.Popen[str]:
+    code = "import os, signal, sys, time, threading\nfrom holdfast.runtime import shutdown\n" + body
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_before_the_notice_the_window_is_endless() -> None:
+    down = Shutdown(clock=Clock())
+    assert not down.requested
+    assert down.seconds_left(15) == math.inf
+
+
+def test_the_budget_counts_from_the_first_notice() -> None:
+    clock = Clock()
+    down = Shutdown(clock=clock)
+    down.notice(signal.SIGTERM)
+    clock.now += 4
+    down.request("another rank")
+    assert down.reason == "SIGTERM"
+    assert down.seconds_left(15, margin_s=3) == 8
+
+
+def test_the_second_signal_leaves_at_once_and_a_drain_does_not_count() -> None:
+    left: list[int] = []
+    down = Shutdown(leave=left.append)
+    down.notice(DRAIN_SIGNAL)
+    assert down.requested and down.reason == "drain"
+    down.notice(signal.SIGTERM)
+    assert left == []
+    down.notice(signal.SIGTERM)
+    assert left == [EXIT_PREEMPTED]
+
+
+def test_other_signals_are_no_notice() -> None:
+    down = Shutdown()
+    down.notice(signal.SIGCHLD)
+    assert not down.requested
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL])
+def test_a_real_signal_wakes_the_one_who_waits(signum: signal.Signals) -> None:
+    process = child("s = shutdown.of_process(); print('ready', flush=True); s.wait(); print(s.reason)")
+    process.send_signal(signum)
+    expected = "drain" if signum == DRAIN_SIGNAL else signum.name
+    assert process.communicate(timeout=60)[0].strip() == expected
+    assert process.returncode == 0
+
+
+def test_a_second_signal_ends_a_process_whose_main_thread_sits_in_c_code() -> None:
+    # A C mutex locked twice never returns to the interpreter, so no Python-level handler gets to run.
+    process = child(
+        "import ctypes\ns = shutdown.of_process()\n"
+        "threading.Thread(target=lambda: (s.wait(), print('noticed', flush=True)), daemon=True).start()\n"
+        "libc = ctypes.CDLL(None)\nmutex = ctypes.create_string_buffer(64)\n"
+        "libc.pthread_mutex_lock(mutex)\nprint('ready', flush=True)\nlibc.pthread_mutex_lock(mutex)\n"
+    )
+    assert process.stdout is not None
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "noticed\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == EXIT_PREEMPTED
+
+
+def test_a_forked_child_never_counts_for_its_parent() -> None:
+    process = child(
+        "s = shutdown.of_process()\nr, w = os.pipe()\n"
+        "print('ready', flush=True)\nsys.stdin.read()\npid = os.fork()\n"
+        "if pid == 0:\n    os.write(w, b'x'); time.sleep(600)\n"
+        "os.read(r, 1)\nos.kill(pid, signal.SIGTERM)\n"
+        "status = os.waitpid(pid, 0)[1]\n"
+        "print(os.WTERMSIG(status), s.requested)"
+    )
+    assert process.communicate(timeout=60)[0].split() == [str(int(signal.SIGTERM)), "False"]
+
+
+def test_a_group_wide_signal_is_one_notice() -> None:
+    process = child(
+        "os.setsid()\ns = shutdown.of_process()\nr, w = os.pipe()\n"
+        "for _ in range(3):\n    if os.fork() == 0:\n        os.write(w, b'x'); time.sleep(600)\n"
+        "got = 0\nwhile got < 3: got += len(os.read(r, 3))\n"
+        "print('ready', flush=True)\ns.wait()\n"
+        "[os.wait() for _ in range(3)]\nprint('drained')"
+    )
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=60)[0].strip() == "drained"
+    assert process.returncode == 0
+
+
+def test_where_nothing_is_at_stake_the_first_notice_leaves_until_the_work_begins() -> None:
+    left: list[int] = []
+    down = Shutdown(leave=left.append)
+    down.nothing_at_stake = True
+    down.notice(signal.SIGTERM)
+    assert left == [EXIT_PREEMPTED]
+    down.begin()
+    assert left == [EXIT_PREEMPTED] * 2, "one that came just before the beginning"
+
+    left.clear()
+    working = Shutdown(leave=left.append)
+    working.nothing_at_stake = True
+    working.begin()
+    working.notice(signal.SIGTERM)
+    assert working.requested and left == []

@@ -1,0 +1,126 @@
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.runtime.shutdown import Shutdown
+from holdfast.runtime.stop import OneProcessStore, StopAgreement, stop_agreement
+
+FAST_S = 0.01
+
+
+class SharedStore(OneProcessStore):
+    """TCPStore's promise for threads of one process: `add` is atomic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def add(self, key: str, amount: int, /) -> int:
+        with self._lock:
+            return super().add(key, amount)
+
+
+class BrokenStore(OneProcessStore):
+    def check(self, keys: list[str], /) -> bool:
+        raise RuntimeError("connection closed by peer")
+
+
+def gang(store: OneProcessStore, world_size: int, **options: float) -> list[StopAgreement]:
+    return [
+        StopAgreement(store, rank=r, world_size=world_size, shutdown=Shutdown(), interval_s=FAST_S, **options)
+        for r in range(world_size)
+    ]
+
+
+def run_together(agreements: list[StopAgreement], steps: int, on_step: Callable[[int, int], None]) -> list[int]:
+    """Each rank in a thread; a barrier plays the gradient's collective. Returns where each rank ended."""
+    barrier = threading.Barrier(len(agreements), timeout=60)
+    ended = [-1] * len(agreements)
+
+    def rank(index: int) -> None:
+        for step in range(steps):
+            on_step(index, step)
+            barrier.wait()
+            if agreements[index].should_stop(step + 1):
+                ended[index] = step + 1
+                return
+        ended[index] = steps
+
+    threads = [threading.Thread(target=rank, args=(i,)) for i in range(len(agreements))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for agreement in agreements:
+        agreement.close()
+    return ended
+
+
+@pytest.mark.parametrize("noticed", [{0}, {2}, {1, 3}, {0, 1, 2, 3}])
+def test_a_notice_on_any_rank_stops_all_at_one_boundary(noticed: set[int]) -> None:
+    agreements = gang(SharedStore(), 4)
+    seen = threading.Event()
+
+    def on_step(rank: int, step: int) -> None:
+        if rank in noticed and step == 5:
+            agreements[rank].shutdown.request("SIGTERM")
+            seen.set()
+        if step > 5:
+            assert seen.wait(60)
+
+    ended = run_together(agreements, 1_000_000, on_step)
+    assert len(set(ended)) == 1 and ended[0] >= 6
+    assert all(a.agreed and a.requested for a in agreements)
+
+
+def test_ranks_that_were_not_noticed_know_who_was() -> None:
+    agreements = gang(SharedStore(), 2)
+    agreements[1].shutdown.request("SIGTERM")
+    run_together(agreements, 1_000_000, lambda rank, step: None)
+    assert agreements[0].reason == "SIGTERM on rank 1"
+
+
+def test_without_a_notice_the_run_ends_by_itself() -> None:
+    agreements = gang(SharedStore(), 2)
+    assert run_together(agreements, 50, lambda rank, step: None) == [50, 50]
+    assert not any(a.requested for a in agreements)
+
+
+def test_a_rank_that_has_finished_does_not_hold_up_the_others() -> None:
+    first, second = gang(SharedStore(), 2, patience_s=60)
+    assert not first.should_stop(10)
+    first.close()
+    second.shutdown.request("SIGTERM")
+    assert not second.should_stop(10), "the other rank is through this boundary, so this one is too"
+    second.close()
+
+
+def test_a_dead_peer_costs_the_patience_and_the_agreement() -> None:
+    store = SharedStore()
+    alive = StopAgreement(store, rank=0, world_size=2, shutdown=Shutdown(), interval_s=FAST_S, patience_s=0.2)
+    alive.shutdown.request("SIGTERM")
+    step = 0
+    while not alive.should_stop(step := step + 1):
+        pass
+    assert not alive.agreed
+
+
+def test_a_lost_store_leaves_the_own_notice() -> None:
+    agreement = StopAgreement(BrokenStore(), rank=0, world_size=2, shutdown=Shutdown(), interval_s=FAST_S)
+    agreement._watcher.join(60)
+    assert not agreement.should_stop(1)
+    agreement.shutdown.request("SIGTERM")
+    assert agreement.should_stop(2)
+    assert not agreement.agreed
+
+
+def test_polling_within_a_step_is_a_boundary_of_its_own() -> None:
+    agreement = stop_agreement(None, 0, 1, shutdown=Shutdown())
+    assert not agreement.should_stop(3)
+    agreement.shutdown.request("SIGTERM")
+    asked = 0
+    while not agreement.should_stop(3):
+        asked += 1
+    assert agreement.agreed
+    agreement.close()

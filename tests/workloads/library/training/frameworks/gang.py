@@ -1,0 +1,93 @@
+"""Two ranks of a framework's script as plain processes, each with loader workers in its process group."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from holdfast.contract.telemetry import ENV_WINDOW_S
+from tests.workloads.library.training.frameworks.waits import ENV_WAIT_AT
+from tests.workloads.library.training.runs import PATIENCE_S, die_with
+
+ROOT = Path(__file__).parents[5]
+
+
+class Gang:
+    def __init__(self, script: Path, *, site: Path, folder: Path, steps: int) -> None:
+        folder.mkdir(exist_ok=True)
+        self._command = [sys.executable, str(script), str(folder / "ck"), str(steps), str(folder / "out")]
+        self._site, self._folder, self._starts = site, folder, 0
+
+    @staticmethod
+    def python(code: str, *, path: list[Path]) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+    def complete(self) -> list[str]:
+        """What rank 0 said in a start that came to its end."""
+        with self._started({}) as ranks:
+            assert [rank.wait(PATIENCE_S) for rank in ranks] == [0, 0], self._log(0, "err")
+        return self._log(0, "out").splitlines()
+
+    def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
+        """torchrun's way: SIGTERM to the rank's whole group where it says `after` and waits; all exit codes."""
+        with self._started({ENV_WAIT_AT: after, ENV_WINDOW_S: str(window_s)}) as ranks:
+            until = time.monotonic() + PATIENCE_S
+            while after not in self._log(1, "out").splitlines():
+                assert ranks[1].poll() is None, self._log(1, "err")
+                assert time.monotonic() < until, self._log(1, "err")
+                time.sleep(0.02)
+            os.killpg(ranks[1].pid, signal.SIGTERM)
+            return [rank.wait(PATIENCE_S) for rank in ranks]
+
+    @contextlib.contextmanager
+    def _started(self, env: Mapping[str, str]) -> Iterator[list[subprocess.Popen[bytes]]]:
+        self._starts += 1
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = [self._start(rank, port, env) for rank in range(2)]
+        try:
+            yield ranks
+        finally:
+            for rank in ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(rank.pid, signal.SIGKILL)
+                rank.wait()
+
+    def _start(self, rank: int, port: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        environment = os.environ | {
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{self._site}",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": "2",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            **env,
+            **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
+        }
+        with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:
+            return subprocess.Popen(
+                self._command,
+                env=environment,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
+
+    def errors(self) -> str:
+        return "\n".join(self._log(rank, "err") for rank in range(2))
+
+    def _path(self, rank: int, stream: str) -> Path:
+        return self._folder / f"start-{self._starts}-rank-{rank}.{stream}"
+
+    def _log(self, rank: int, stream: str) -> str:
+        return self._path(rank, stream).read_text()[-20_000:]

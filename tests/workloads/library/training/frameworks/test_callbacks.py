@@ -1,0 +1,91 @@
+"""Where both frameworks are weak on Spot: a notice on one rank that is not the first, with two loader workers, in an
+evaluation or in the first compile."""
+
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests import support
+from tests.tools import frameworks
+from tests.workloads.library.training.frameworks.gang import Gang
+from tests.workloads.library.training.frameworks.waits import COMPILING, EVALUATING
+
+SCRIPTS = {name: Path(__file__).with_name(name) for name in ("hf_script.py", "lightning_script.py")}
+ROOT = Path(__file__).parents[5]
+MODULES = [
+    ROOT / "workloads/library/holdfast/training/frameworks" / name for name in ("huggingface.py", "lightning.py")
+]
+STEPS = 24
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    try:
+        return frameworks.install()
+    except (OSError, subprocess.CalledProcessError) as error:
+        support.unavailable(f"the frameworks cannot be installed: {error}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Script -> the digest that it ends with when nobody disturbs it."""
+
+    @cache
+    def digest(script: str) -> str:
+        return Gang(SCRIPTS[script], site=site, folder=tmp_path_factory.mktemp("whole"), steps=STEPS).complete()[-1]
+
+    return digest
+
+
+# Epochs have eight steps: a stop after 13 is inside the second, one after 15 is at its end. Evaluations
+# stand behind steps 10 and 20, where nothing is saved but by the stop itself.
+@pytest.mark.parametrize(
+    ("script", "after", "done"),
+    [
+        ("hf_script.py", "step 13", 13),
+        ("lightning_script.py", "step 13", 13),
+        ("lightning_script.py", "step 15", 15),
+        ("hf_script.py", EVALUATING, 10),
+        ("lightning_script.py", EVALUATING, 10),
+    ],
+)
+def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
+    tmp_path: Path, site: Path, undisturbed: Callable[[str], str], script: str, after: str, done: int
+) -> None:
+    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS)
+    assert gang.notice_on_rank_1(after) == [143, 143], gang.errors()
+    said = gang.complete()
+    first = int(next(line for line in said if line.startswith("step ")).removeprefix("step "))
+    assert first > done, "the resume begins after the last checkpoint, in mid-epoch"
+    assert after != EVALUATING or first <= done + 2, "the evaluation itself heard the notice"
+    assert said[-1] == undisturbed(script)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(
+    tmp_path: Path, site: Path, script: str
+) -> None:
+    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS)
+    assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.errors()
+
+
+@pytest.mark.parametrize("callback", MODULES, ids=lambda path: path.stem)
+def test_a_callback_is_short_enough_to_be_read_at_once(callback: Path) -> None:
+    body = callback.read_text().partition("class HoldfastCallback")[2].splitlines()
+    assert 15 < sum(bool(line.strip()) for line in body) < 40
+
+
+def test_two_writers_of_checkpoints_are_refused(site: Path, tmp_path: Path) -> None:
+    code = (
+        "from transformers import TrainingArguments\n"
+        "from holdfast.training.frameworks.huggingface import HoldfastCallback\n"
+        f"args = TrainingArguments(output_dir={str(tmp_path)!r}, save_strategy='steps', use_cpu=True, report_to=[])\n"
+        "HoldfastCallback('x').on_init_end(args, None, None)\n"
+    )
+    done = Gang.python(code, path=[ROOT, site])
+    assert done.returncode == 1
+    assert "two parties would write checkpoints" in done.stderr

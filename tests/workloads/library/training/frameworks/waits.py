@@ -1,0 +1,31 @@
+"""Where a run waits for its notice, so that no test has to be quick: a step, an evaluation, a compile that never ends."""
+
+import os
+import threading
+from typing import Any
+
+import torch
+
+from holdfast.runtime import shutdown as notices
+
+ENV_WAIT_AT = "HOLDFAST_TEST_WAIT_AT"
+"""One of the words that a script says."""
+COMPILING, EVALUATING = "compiling", "evaluating"
+_PATIENCE_S = 120.0
+
+
+def say(word: str) -> None:
+    """Print it; where it is the word to wait at, rank 1 goes on when the notice has come."""
+    print(word, flush=True)
+    if os.environ.get(ENV_WAIT_AT) == word and os.environ["RANK"] == "1":
+        notices.of_process().wait(_PATIENCE_S)
+
+
+def compiled(function: Any) -> Any:
+    """`function`, compiled where the environment asks for it: a large model's first compile, for all a notice knows."""
+    return torch.compile(function, backend=_backend) if os.environ.get(ENV_WAIT_AT) == COMPILING else function
+
+
+def _backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    print(COMPILING, flush=True)
+    threading.Event().wait()

@@ -1,0 +1,133 @@
+"""Real training runs of this machine: start one, wait for a step, take it down, read what it wrote."""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 180.0
+DOOR = ("-m", "holdfast", "train", "run")
+NAIVE = ("-m", "holdfast.training.naive")
+
+Event = dict[str, Any]
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """In a child: leave no orphan when the test or the benchmark is killed. Linux only."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One job in `folder`, over as many starts as the test gives it."""
+
+    folder: Path
+    steps: int = 40
+    every: int = 10
+    ranks: int = 2
+    door: Sequence[str] = DOOR
+    options: Sequence[str] = ()
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def events_path(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, *self.door, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
+        command += ["--events", str(self.events_path), "--steps", str(self.steps), "--every", str(self.every)]
+        return [*command, "--ranks", str(self.ranks), "--report-every", "1", *self.options]
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[subprocess.Popen[str]]:
+        """A fresh process of the run; nothing of it is left behind."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "log").open("a") as log:
+            process = subprocess.Popen(
+                self.command(),
+                env={**os.environ, **self.env},
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def complete(self) -> int:
+        with self.started() as process:
+            return process.wait(PATIENCE_S)
+
+    def interrupted(self, at_step: int, take_down: Callable[[subprocess.Popen[str]], object]) -> int:
+        """Start, wait until `at_step` of this start is done, take down; the exit code as a shell says it."""
+        begun = len(self.events())
+        with self.started() as process:
+            self.wait_for_step(process, at_step, begun)
+            take_down(process)
+            code = process.wait(PATIENCE_S)
+        return 128 - code if code < 0 else code
+
+    def wait_for_step(self, process: subprocess.Popen[str], step: int, begun: int = 0) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:]):
+            assert process.poll() is None, f"ended with {process.returncode} before step {step}:\n{self.log()}"
+            assert time.monotonic() < until, f"no step {step} after {PATIENCE_S:g} s:\n{self.log()}"
+            time.sleep(0.01)
+
+    def events(self) -> list[Event]:
+        if not self.events_path.exists():
+            return []
+        whole = self.events_path.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def of(self, word: str) -> list[Event]:
+        return [event for event in self.events() if event["event"] == word]
+
+    def losses(self) -> dict[int, float]:
+        """Step -> loss; a step done twice must have had the same loss twice."""
+        curve: dict[int, float] = {}
+        for event in self.of("window"):
+            assert event["first_step"] == event["last_step"]
+            assert curve.setdefault(event["last_step"], event["loss"]) == event["loss"], event
+        return curve
+
+    @property
+    def digest(self) -> str:
+        return self.of("exit")[-1]["digest"]
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()[-4000:]
+
+
+def notice(process: subprocess.Popen[str]) -> None:
+    """As the kubelet does: SIGTERM to the first process only."""
+    process.send_signal(signal.SIGTERM)
+
+
+def power_loss(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to the first process and its ranks, which share its session until they leave it."""
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    out = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in out.stdout.split()]

@@ -1,0 +1,54 @@
+"""What podFailurePolicy reads: bad input ends the door with a code that is never retried, before any rank starts."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.contract.errors import run_cli
+from holdfast.contract.lifecycle import FATAL_EXIT_CODES
+from holdfast.contract.telemetry import ENV_DEADLINE
+from holdfast.runtime import shutdown as notices
+from holdfast.training.cli import app
+
+
+@pytest.fixture(autouse=True)
+def this_process_goes_on() -> Iterator[None]:
+    yield
+    notices.of_process().nothing_at_stake = False
+
+
+def ended(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        run_cli(lambda: app(["run", *arguments]))
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--ranks", "3"), "batch 16 over 3 ranks"),
+        (("--nodes", "2"), "several nodes need a meeting place"),
+        (("--nodes", "2", "--rendezvous", "first-pod:70000"), "no such port"),
+        (("--peer-timeout", "0"), "peer_timeout_s is out of range"),
+        (("--window", "2"), "window leaves no time"),
+        (("--run", "../up"), "run name"),
+        (("--stpes", "3"), "--stpes"),
+        (("--steps", "many"), "--steps"),
+        (("positional",), "positional"),
+    ],
+)
+def test_bad_arguments_are_a_bug_to_a_job(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(*arguments) in FATAL_EXIT_CODES
+    assert said in capsys.readouterr().err
+
+
+def test_a_deadline_in_the_past_is_a_bug_to_a_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ENV_DEADLINE, datetime(2001, 1, 1, tzinfo=UTC).isoformat())
+    assert ended() in FATAL_EXIT_CODES
+    assert "the deadline has passed" in capsys.readouterr().err

@@ -1,0 +1,81 @@
+from typing import Any
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import FATAL_EXIT_CODES
+from holdfast.training.config import TrainConfig
+from holdfast.training.launch import exit_code
+from holdfast.training.progress import Progress
+from holdfast.training.rank import failure_code
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"batch": 16, "ranks": 3}, "batch 16 over 3 ranks"),
+        ({"steps": 0}, "steps is out of range"),
+        ({"run": "../escape"}, "run name"),
+        ({"window_s": 2.0}, "window leaves no time"),
+        ({"device": "tpu"}, "unknown device"),
+        ({"nodes": 2}, "several nodes need a meeting place"),
+        ({"nodes": 2, "rendezvous": "first-pod"}, "several nodes need a meeting place"),
+        ({"nodes": 2, "rendezvous": "tcp://first-pod:29500"}, "several nodes need a meeting place"),
+    ],
+)
+def test_bad_input_is_named_with_its_fix(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        TrainConfig(checkpoints="x", **wrong)
+    assert len(caught.value.lines().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("codes", "noticed", "expected"),
+    [
+        ([0, 0], False, 0),
+        ([0, 0], True, 0),
+        ([143, 143], True, 143),
+        ([143, 0], False, 143),
+        ([-15], True, 143),
+        ([-9], True, 143),
+        ([-9], False, 137),
+        ([70, 75], True, 70),
+        ([2], False, 2),
+        ([75], False, 75),
+        ([], False, 75),
+        ([], True, 143),
+    ],
+)
+def test_the_pod_exits_with_what_its_job_should_do(codes: list[int], noticed: bool, expected: int) -> None:
+    assert exit_code(codes, noticed=noticed) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "noticed", "expected"),
+    [
+        (RuntimeError("[pair.cc:561] Connection closed by peer [127.0.0.1]"), False, 75),
+        (RuntimeError("[pair.cc:561] Connection closed by peer [127.0.0.1]"), True, 143),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), True, 70),
+        (KeyError("loss"), False, 70),
+    ],
+)
+def test_a_lost_peer_is_retried_and_a_bug_is_not(error: Exception, noticed: bool, expected: int) -> None:
+    code = failure_code(error, noticed=noticed)
+    assert code == expected
+    assert (code in FATAL_EXIT_CODES) == (expected == 70)
+
+
+def test_progress_goes_on_at_the_sample_and_notes_the_resize() -> None:
+    written = Progress(TrainConfig(checkpoints="x", ranks=4), fingerprint="f")
+    written.advance()
+    read = Progress(TrainConfig(checkpoints="x", ranks=2), fingerprint="f")
+    read.load_state_dict(written.state_dict())
+    assert (read.consumed, read.resized_from) == (16, 4)
+
+
+@pytest.mark.parametrize("change", ["seed", "data", "model"])
+def test_progress_refuses_another_run(change: str) -> None:
+    state = Progress(TrainConfig(checkpoints="x"), fingerprint="f").state_dict()
+    state[change] = "other"
+    with pytest.raises(InputError, match="written with another"):
+        Progress(TrainConfig(checkpoints="x"), fingerprint="f").load_state_dict(state)

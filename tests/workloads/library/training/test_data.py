@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.contract.errors import InputError
+from holdfast.training.data import Corpus, Samples
+
+TEXT = torch.arange(1000, dtype=torch.int64).remainder(251).to(torch.uint8)
+
+
+def samples(seed: int = 3) -> Samples:
+    return Samples(text=TEXT, context=10, seed=seed)
+
+
+def test_the_default_corpus_is_the_same_at_every_read() -> None:
+    first, second = Corpus.read(None), Corpus.read(None)
+    assert first.fingerprint == second.fingerprint
+    assert torch.equal(first.text, second.text)
+    assert b"import" in bytes(first.text.numpy())
+
+
+def test_a_corpus_is_cut_at_its_bound(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a" * 50)
+    (tmp_path / "b").write_text("b" * 50)
+    assert len(Corpus.read(tmp_path, max_bytes=70).text) == 70
+
+
+@pytest.mark.parametrize("change", ["edit", "rename", "add", "remove"])
+def test_the_fingerprint_notices_every_change(tmp_path: Path, change: str) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.txt").write_text("two")
+    before = Corpus.read(tmp_path).fingerprint
+    match change:
+        case "edit":
+            (tmp_path / "a.txt").write_text("onf")
+        case "rename":
+            (tmp_path / "b.txt").rename(tmp_path / "c.txt")
+        case "add":
+            (tmp_path / "sub").mkdir()
+            (tmp_path / "sub/d.txt").write_text("three")
+        case _:
+            (tmp_path / "b.txt").unlink()
+    assert Corpus.read(tmp_path).fingerprint != before
+
+
+def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "image.bin").write_bytes(b"\0\1\2")
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(InputError, match="holds no text"):
+        Corpus.read(tmp_path)
+    with pytest.raises(InputError, match="does not exist"):
+        Corpus.read(tmp_path / "nowhere")
+
+
+def test_a_corpus_shorter_than_a_sample_is_bad_input() -> None:
+    with pytest.raises(InputError, match="shorter than one sample"):
+        Samples(text=TEXT[:5], context=10, seed=0)
+
+
+def test_every_epoch_shows_each_sample_once_in_an_order_of_its_own() -> None:
+    order, n = samples(), len(samples())
+    first = [order.index(p) for p in range(n)]
+    second = [order.index(p) for p in range(n, 2 * n)]
+    assert sorted(first) == sorted(second) == list(range(n))
+    assert first != second
+
+
+@given(position=st.integers(0, 500), seed=st.integers(0, 2**31))
+def test_the_order_has_no_memory(position: int, seed: int) -> None:
+    walked = samples(seed)
+    for p in range(0, position, 37):
+        walked.index(p)
+    assert walked.index(position) == samples(seed).index(position)
+
+
+@given(consumed=st.integers(0, 300), ranks=st.sampled_from([1, 2, 3, 4, 6, 12]))
+def test_any_number_of_ranks_shares_out_the_same_samples(consumed: int, ranks: int) -> None:
+    whole, _ = samples().batch(consumed, 12)
+    parts = [samples().batch(consumed + rank * (12 // ranks), 12 // ranks)[0] for rank in range(ranks)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_the_target_is_the_byte_that_follows() -> None:
+    inputs, following = samples().batch(0, 4)
+    assert torch.equal(inputs[:, 1:], following[:, :-1])

@@ -1,0 +1,57 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.phases import Phases
+from holdfast.training.meter import Meter, digest
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_windows_join_without_gap_from_the_restored_step_on(tmp_path: Path) -> None:
+    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=5)
+    meter.begin(7, lead=True)
+    for done in range(8, 23):
+        meter.step(done, torch.tensor(float(done)))
+    meter.flush()
+    windows = [(e["first_step"], e["last_step"], e["loss"]) for e in written(tmp_path / "e")]
+    assert windows == [(8, 10, 10.0), (11, 15, 15.0), (16, 20, 20.0), (21, 22, 22.0)]
+
+
+def test_only_the_lead_writes_but_every_rank_reports_its_steps(tmp_path: Path) -> None:
+    done: list[int] = []
+    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=1, on_step=done.append)
+    meter.begin(0, lead=False)
+    meter.step(1, torch.tensor(0.0))
+    assert done == [1]
+    assert written(tmp_path / "e") == []
+
+
+def test_the_start_is_told_once_in_parts(tmp_path: Path) -> None:
+    phases = Phases.of_process()
+    phases.lap("interpreter")
+    meter = Meter(EventLog.open(tmp_path / "e", job="j", kind="training"), every=10, phases=phases)
+    meter.begin(0, lead=True)
+    meter.step(1, torch.tensor(0.0))
+    meter.step(2, torch.tensor(0.0))
+    (startup,) = written(tmp_path / "e")
+    assert list(startup["phases"]) == ["interpreter", "first step"]
+    assert all(seconds >= 0 for seconds in startup["phases"].values())
+
+
+def test_the_digest_sees_one_bit_of_the_optimizer() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    before = digest(model, optimizer)
+    assert digest(model, optimizer) == before
+    moment = optimizer.state[model.bias]["exp_avg"]
+    moment.view(torch.int32)[0] ^= 1
+    assert digest(model, optimizer) != before

@@ -1,0 +1,91 @@
+"""One job on two nodes: either may be lost, go silent, or be noticed."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.training import rendezvous
+from holdfast.training.config import TrainConfig
+from holdfast.training.launch import AFTER_THE_NOTICED_S
+from tests.workloads.library.training.nodes import Nodes
+from tests.workloads.library.training.runs import PATIENCE_S, Run, power_loss
+
+ELSEWHERE = "[100::1]:29500"  # the discard prefix: no machine has it
+
+
+def config(rendezvous: str) -> TrainConfig:
+    return TrainConfig(checkpoints="x", nodes=2, rendezvous=rendezvous, peer_timeout_s=2)
+
+
+def test_a_first_node_that_never_comes_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "JOIN_S", 0.0)
+    with pytest.raises(rendezvous.RendezvousError, match="did not answer"):
+        rendezvous.meet(config(ELSEWHERE))
+
+
+def test_a_port_of_this_node_that_something_else_holds_is_bad_input() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        threading.Thread(target=hang_up_on_all, args=(other,), daemon=True).start()
+        with pytest.raises(InputError, match="no place to meet") as caught:
+            rendezvous.meet(config(f"127.0.0.1:{port}"))
+    assert "free port" in caught.value.lines()
+
+
+def hang_up_on_all(server: socket.socket) -> None:
+    try:
+        while True:
+            server.accept()[0].close()
+    except OSError:
+        return
+
+
+def test_the_first_node_does_not_wait_for_itself() -> None:
+    assert all(rendezvous.is_local(host) for host in ("127.0.0.1", "localhost", socket.gethostname()))
+    assert not rendezvous.is_local("100::1")
+
+
+@pytest.mark.parametrize(
+    ("host", "hostname", "mine"),
+    [
+        ("gang-workers-0-0.gang", "gang-workers-0-0", True),
+        ("gang-workers-0-0.gang", "gang-workers-0-1", False),
+        ("gang-workers-0-1.gang", "gang-workers-0-1.gang.ns.svc", True),
+        ("127.0.0.1", "127", False),
+        ("localhost", "localhost", False),
+    ],
+)
+def test_the_first_pod_knows_itself_by_name_before_the_dns_does(host: str, hostname: str, mine: bool) -> None:
+    assert rendezvous.is_named(host, hostname) is mine
+
+
+@pytest.mark.process
+@pytest.mark.timeout(900)  # two agents a start
+def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(tmp_path: Path, undisturbed: Run) -> None:
+    nodes = Nodes(tmp_path)
+    assert nodes.ended(12, lambda pods: power_loss(pods[1])) == [75, 137], nodes.log()
+    assert nodes.ended(18, lambda pods: power_loss(pods[0])) == [137, 75], "the node where all met is lost"
+    assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], nodes.log()
+    left = nodes.runs[0].of("exit")[-1]
+    assert time.time() - left["t"] > AFTER_THE_NOTICED_S - 1, "the pod that was noticed is the first to be seen to fail"
+    stops = [stop for run in nodes.runs for stop in run.of("stop")]
+    assert [stop["step"] for stop in stops] == [nodes.furthest], "said once, by the rank that leads"
+    assert nodes.complete() == [0, 0], nodes.log()
+    assert {run.digest for run in nodes.runs} == {undisturbed.digest}
+
+
+@pytest.mark.process
+@pytest.mark.timeout(900)
+def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(tmp_path: Path) -> None:
+    """A machine without power sends no farewell: nothing is refused, nothing is reset, nobody answers."""
+    nodes = Nodes(tmp_path, "--peer-timeout", "15")
+    with nodes.started() as pods:
+        nodes.wait_for_step(pods, 5)
+        os.killpg(pods[0].pid, signal.SIGSTOP)
+        assert pods[1].wait(PATIENCE_S) == 75, nodes.log()

@@ -1,0 +1,49 @@
+"""What lies around the jobs of a cluster and may keep them from running. Read by the causes; nothing here judges."""
+
+from dataclasses import dataclass, field, fields
+
+from workloads.jobs.api import Api, Object
+from workloads.jobs.job_snapshot import KUEUE, path_in
+
+PROVISIONING = "/apis/autoscaling.x-k8s.io/v1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What a waiting job waits for."""
+
+    nodes: list[Object] = field(default_factory=list[Object])
+    others: list[Object] = field(default_factory=list[Object])
+    """Every pod of the cluster."""
+    events: list[Object] = field(default_factory=list[Object])
+    claims: list[Object] = field(default_factory=list[Object])
+    """PersistentVolumeClaims."""
+    requests: list[Object] = field(default_factory=list[Object])
+    """ProvisioningRequests: the queue of flex-start."""
+    workloads: list[Object] = field(default_factory=list[Object])
+    """Of Kueue."""
+    local_queues: list[Object] = field(default_factory=list[Object])
+    cluster_queues: list[Object] = field(default_factory=list[Object])
+
+    def within(self, namespace: str) -> "Surroundings":
+        """All pods and what has no namespace, and of the rest what lies in this one."""
+        mine = {each.name: _lying_in(namespace, getattr(self, each.name)) for each in fields(self)}
+        return Surroundings(**mine | {"others": self.others})
+
+
+def _lying_in(namespace: str, found: list[Object]) -> list[Object]:
+    return [each for each in found if each["metadata"].get("namespace", namespace) == namespace]
+
+
+def look(api: Api, namespace: str = "") -> Surroundings:
+    """Everything that explains the jobs of a namespace, or of all: one request each."""
+    return Surroundings(
+        nodes=list(api.items("/api/v1/nodes")),
+        others=list(api.items("/api/v1/pods")),
+        events=list(api.items(path_in("/api/v1", "events", namespace))),
+        claims=list(api.items(path_in("/api/v1", "persistentvolumeclaims", namespace))),
+        requests=list(api.items(path_in(PROVISIONING, "provisioningrequests", namespace))),
+        workloads=list(api.items(path_in(KUEUE, "workloads", namespace))),
+        local_queues=list(api.items(path_in(KUEUE, "localqueues", namespace))),
+        cluster_queues=list(api.items(f"{KUEUE}/clusterqueues")),
+    )

@@ -1,0 +1,182 @@
+"""One job of the cluster with what belongs to it: its pods, and its place in the queue.
+
+A job is a JobSet, or a Job that no JobSet owns. Read by `explain` and `list`; nothing here judges.
+"""
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from holdfast.contract.errors import InputError
+from workloads.jobs.api import Api, Object
+
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
+JOBS = "/apis/batch/v1"
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+LABEL_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+LABEL_JOB = "batch.kubernetes.io/job-name"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    body: Object
+    pods: list[Object]
+    workload: Object | None = None
+    """Kueue's record of the job; None where no queue holds it."""
+
+    @property
+    def name(self) -> str:
+        return self.body["metadata"]["name"]
+
+    @property
+    def namespace(self) -> str:
+        return self.body["metadata"]["namespace"]
+
+    @property
+    def uid(self) -> str:
+        """Empty for a manifest that was not sent."""
+        return self.body["metadata"].get("uid", "")
+
+    @property
+    def kind(self) -> str:
+        return self.body["kind"]
+
+    @property
+    def status(self) -> Object:
+        return self.body.get("status", {})
+
+    @property
+    def suspended(self) -> bool:
+        return bool(self.body["spec"].get("suspend"))
+
+    @property
+    def size(self) -> int:
+        """Pods that run at once when all is well."""
+        if self.kind == "Job":
+            return int(self.body["spec"].get("parallelism", 1))
+        groups = self.body["spec"]["replicatedJobs"]
+        return sum(int(g.get("replicas", 1)) * int(g["template"]["spec"].get("parallelism", 1)) for g in groups)
+
+    @property
+    def wanted(self) -> int:
+        """Pods that should run now: those that succeeded are not made again."""
+        if self.kind == "JobSet":
+            return self.size - len(self.phase("Succeeded"))
+        left = int(self.body["spec"].get("completions") or self.size) - int(self.status.get("succeeded", 0))
+        return max(0, min(self.size, left))
+
+    @property
+    def pod_spec(self) -> Object:
+        """Of the first group; ours have one."""
+        spec = self.body["spec"]
+        holder = spec if self.kind == "Job" else spec["replicatedJobs"][0]["template"]["spec"]
+        return holder["template"]["spec"]
+
+    @property
+    def finished(self) -> str:
+        """`Complete`, `Failed` or nothing yet."""
+        found = {c["type"]: c["status"] for c in self.status.get("conditions") or ()}
+        if found.get("Failed") == "True":
+            return "Failed"
+        return "Complete" if "True" in (found.get("Complete"), found.get("Completed")) else ""
+
+    @property
+    def active(self) -> list[Object]:
+        return self.phase("Running") + self.phase("Pending")
+
+    def phase(self, name: str) -> list[Object]:
+        return [pod for pod in self.pods if pod["status"].get("phase") == name]
+
+
+def all_views(api: Api, namespace: str = "") -> Iterator[View]:
+    """JobSets, then Jobs of their own."""
+    pods = list(api.items(path_in("/api/v1", "pods", namespace)))
+    workloads = list(api.items(path_in(KUEUE, "workloads", namespace)))
+    for kind, group, plural, label in (("JobSet", JOBSETS, "jobsets", LABEL_JOBSET), ("Job", JOBS, "jobs", LABEL_JOB)):
+        for body in api.items(path_in(group, plural, namespace)):
+            meta = body["metadata"]
+            if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
+                continue
+            yield View(
+                body=body | {"kind": kind},
+                pods=[pod for pod in pods if _belongs(pod, meta, label)],
+                workload=next((w for w in workloads if meta["uid"] in owners(w)), None),
+            )
+
+
+def find(api: Api, name: str, namespace: str = "") -> View:
+    """The job called `name`; an InputError where there is none, or one in several namespaces."""
+    views = list(all_views(api, namespace))
+    found = [view for view in views if view.name == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        places = ", ".join(view.namespace for view in found)
+        raise InputError("job name is not unique", got=f"{name} in {places}", allowed="one job", fix="--namespace NAME")
+    names = sorted({view.name for view in views})
+    near = get_close_matches(name, names, n=1)
+    raise InputError(
+        "no such job",
+        got=name,
+        allowed=", ".join(names[:10]) or "none: no job in this cluster",
+        fix=f"did you mean {near[0]}?" if near else "`python -m workloads list`",
+    )
+
+
+def owners(body: Object) -> set[str]:
+    return {owner["uid"] for owner in body["metadata"].get("ownerReferences", ())}
+
+
+def condition(body: Object, kind: str) -> Object:
+    """Empty where the object has none of this kind."""
+    found = body.get("status", {}).get("conditions") or ()
+    return next((c for c in found if c["type"] == kind), {})
+
+
+def disruption(pod: Object) -> str:
+    """Why the platform ended the pod; empty if the platform did not."""
+    found = condition(pod, "DisruptionTarget")
+    return str(found.get("reason", "")) if found.get("status") == "True" else ""
+
+
+def containers(pod: Object) -> list[Object]:
+    """Statuses, those of init containers first."""
+    status = pod["status"]
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def exit_code(pod: Object) -> int | None:
+    """The first non-zero one of its containers."""
+    for status in containers(pod):
+        code = status.get("state", {}).get("terminated", {}).get("exitCode")
+        if code:
+            return int(code)
+    return None
+
+
+def crashed(view: View) -> list[Object]:
+    """Pods that ended by their own fault and are still there."""
+    return [pod for pod in view.phase("Failed") if not disruption(pod)]
+
+
+def when(text: str) -> float:
+    """Unix seconds of Kubernetes' time."""
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def waited_s(pod: Object) -> float | None:
+    """From creation to a node; None while it has none."""
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") != "True":
+        return None
+    return max(0.0, when(scheduled["lastTransitionTime"]) - when(pod["metadata"]["creationTimestamp"]))
+
+
+def path_in(group: str, plural: str, namespace: str) -> str:
+    return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"
+
+
+def _belongs(pod: Object, owner: Object, label: str) -> bool:
+    meta = pod["metadata"]
+    return meta["namespace"] == owner["namespace"] and meta.get("labels", {}).get(label) == owner["name"]

@@ -1,0 +1,35 @@
+"""Asynchronous, verified checkpoints that may be killed at any moment. What a user's own trainer imports.
+
+    with Checkpointer("gs://bucket/runs", {"model": model, "optimizer": optimizer}, run="run-7") as ckpt:
+        for step in range(ckpt.step, total_steps):
+            train_step()
+            ckpt.tick(step + 1)
+
+Needs torch and google-crc32c; gs:// needs google-cloud-storage. Names load on first use, so that the
+uploader process and the command line start without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.checkpointer import Checkpointer, Preempted
+    from holdfast.checkpoint.restore import load_tensors
+    from holdfast.checkpoint.settings import Tuning
+    from holdfast.checkpoint.tree import PerRank
+
+_HOME = {
+    "Checkpointer": "holdfast.checkpoint.checkpointer",
+    "PerRank": "holdfast.checkpoint.tree",
+    "Preempted": "holdfast.checkpoint.checkpointer",
+    "Tuning": "holdfast.checkpoint.settings",
+    "load_tensors": "holdfast.checkpoint.restore",
+}
+
+__all__ = ["Checkpointer", "PerRank", "Preempted", "Tuning", "load_tensors"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

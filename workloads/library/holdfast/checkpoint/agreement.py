@@ -1,0 +1,68 @@
+"""One rank's error is every rank's: each tells how it went, the worst counts, and all raise alike.
+
+Used by restore, saving, the start and the DCP reader, so that no rank waits for one that has given up.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.ranks import Json, Ranks
+from holdfast.checkpoint.storage import StorageError
+from holdfast.contract.errors import InputError
+
+T = TypeVar("T")
+
+
+def outcome(call: Callable[[], Json]) -> dict[str, Any]:
+    """How `call` went, as JSON."""
+    try:
+        return {"value": call()}
+    except (Damaged, EOFError) as error:
+        return {"damaged": str(error)}
+    except InputError as error:
+        return told(error)
+    except StorageError as error:
+        return told(_unreachable(error))
+
+
+def told(error: InputError) -> dict[str, Any]:
+    return {"input": [error.what, error.got, error.allowed, error.fix]}
+
+
+def _unreachable(error: StorageError) -> InputError:
+    # Not damage: falling back would throw away good checkpoints because the store is away.
+    return InputError(
+        "checkpoint storage cannot be read",
+        got=f"{type(error).__name__}: {error}",
+        allowed="a reachable store with permission to list and read",
+        fix="check the URL, the credentials and the network, then start again",
+    )
+
+
+def worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    for kind in ("input", "damaged"):
+        for rank, found in enumerate(outcomes):
+            if kind == "damaged" and kind in found:
+                return {"damaged": f"rank {rank}: {found['damaged']}"}
+            if kind in found:
+                return found
+    return outcomes[0]
+
+
+def agreed(
+    ranks: Ranks, mine: dict[str, Any], decide: Callable[[list[dict[str, Any]]], dict[str, Any]] = worst
+) -> dict[str, Any]:
+    """What rank 0 decides over all outcomes; an InputError of any rank is raised on all."""
+    decision: dict[str, Any] = ranks.agree(mine, decide)
+    if "input" in decision:
+        what, got, allowed, fix = decision["input"]
+        raise InputError(what, got=got, allowed=allowed, fix=fix)
+    return decision
+
+
+def on_every_rank(ranks: Ranks, make: Callable[[], T]) -> T:
+    """What `make` gives here, once it has succeeded everywhere."""
+    made: list[T] = []
+    agreed(ranks, outcome(lambda: made.append(make())))
+    return made[0]

@@ -1,0 +1,244 @@
+"""Checkpointer: what a training loop holds. Restores on entry, saves when due, leaves in order when preempted.
+
+Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy
+into the staging memory and one exchange through the store; nothing that fails in the background stops the
+training; on return from `with`, the last state is durable or the reason was told.
+"""
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.checkpoint import signing
+from holdfast.checkpoint.agreement import on_every_rank
+from holdfast.checkpoint.cadence import cadence_of
+from holdfast.checkpoint.history import History, node_age_s
+from holdfast.checkpoint.interval import Pace
+from holdfast.checkpoint.ranks import RankLost, Ranks
+from holdfast.checkpoint.restore import Restored, restore
+from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.saving import Saver, check_state
+from holdfast.checkpoint.settings import Every, Tuning, checked_keep, parse_every
+from holdfast.checkpoint.shielding import shield
+from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.tree import checked_state
+from holdfast.checkpoint.uploader import Report
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
+from holdfast.contract.object_names import checked_run
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.stop import StopAgreement, stop_agreement
+
+
+class Preempted(SystemExit):
+    """The ranks agreed to stop; leaves the process with the code that says `resume me`."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(EXIT_PREEMPTED)
+        self.step = step
+
+
+class Checkpointer:
+    def __init__(
+        self,
+        url: str,
+        state: dict[str, Any],
+        *,
+        run: str = "default",
+        every: Every = "auto",
+        keep: int = 3,
+        events: EventLog | None = None,
+        window_s: float = DEFAULT_WINDOW.pod_s,
+        tuning: Tuning | None = None,
+    ) -> None:
+        self._url, self._state, self._run = url, checked_state(state), checked_run(run)
+        self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
+        signing.key()  # one that cannot be used is an error before anything starts
+        self._events, self._tuning = events, tuning or Tuning()
+        self.step = 0
+        """Steps done, as of the last tick or restore."""
+        self.restored: Restored | None = None
+        self.failure = ""
+        """Why the last save that failed did, on every rank; training goes on."""
+
+    def __enter__(self) -> Self:
+        self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
+        store = self._ranks.store if self._ranks.world_size > 1 else None
+        self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
+        check_state(self._state, self._ranks)
+        self.restored = self._restore()
+        self.step = self.restored.step
+        self._history = History.resumed(self.restored.notes)
+        self._pace = Pace(
+            self._history.hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
+        )
+        self._saver = Saver(
+            self._url,
+            self._run,
+            self._ranks,
+            keep=self._keep,
+            tuning=self._tuning,
+            restored=self.restored,
+            tell=self._tell,
+            stop_asked=lambda: self.stop.requested,
+            pace=self._pace,
+        )
+        self._saver.prepare(self._state)
+        self._cadence = cadence_of(self._every, self._auto_interval_s, self._ranks, self.step)
+        self._ticked_at, self._announced = 0.0, False
+        return self
+
+    def tick(self, step: int) -> None:
+        """After each step: `step` steps are done. Saves when due; raises Preempted at the agreed step."""
+        self.step = step
+        self._measure()
+        self._saver.poll()
+        if self.stop.should_stop(step):
+            self._leave()
+        if self._cadence.due(step):
+            self.save(step)
+        else:
+            self._saver.prepare(self._state)
+        self._ticked_at = time.monotonic()
+
+    def poll(self) -> None:
+        """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
+        self._saver.poll()
+        if self.stop.should_stop(self.step):
+            self._leave()
+
+    def save(self, step: int) -> None:
+        """Stage now, upload in the background. Waits for an earlier save that is still in flight."""
+        if self._saver.save(step, self._state, self._history.notes()):
+            self._cadence.saved(step)
+
+    def wait(self, timeout_s: float = math.inf) -> bool:
+        """Until the last save is durable; false if the time ran out or it failed."""
+        return self._saver.wait(timeout_s)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is in flight: until its commit on the coordinator, until its upload elsewhere."""
+        return self._saver.busy
+
+    @contextlib.contextmanager
+    def lock(self) -> Generator[None]:
+        """Around the optimizer's step: waits only while the state is being copied off the GPU."""
+        self._saver.overlaps = True
+        self._saver.staged()
+        yield
+
+    def shield(self, loader: Any) -> Any:
+        """Batches of `loader`, whose worker processes leave SIGTERM to this process."""
+        return shield(loader)
+
+    def close(self) -> None:
+        """Let the uploader finish by itself and give everything back."""
+        self.stop.close()
+        self._saver.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
+                    self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
+                self.wait(self._tuning.commit_timeout_s)
+                self._together(self._tuning.commit_timeout_s)
+            elif kind is not Preempted:
+                self.wait(self._window_s)
+        finally:
+            self.close()
+
+    def _restore(self) -> Restored:
+        storage = Retrying(on_every_rank(self._ranks, self._open), budget_s=self._tuning.retry_s)
+        found = restore(storage, self._run, self._state, self._ranks, self._tuning)
+        for step, reason in found.skipped:
+            self._say(f"skipped step {step}: {reason}")
+        if found.step:
+            self._say(f"restored step {found.step} of {self._url} run {self._run} in {found.seconds:.1f} s")
+        else:
+            self._say(f"no checkpoint to restore in {self._url} run {self._run}: beginning at step 0")
+        if found.missing:
+            self._say(
+                f"commits that were kept beside step {found.step} and are gone: {found.missing}, maybe newer ones too"
+            )
+        self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
+        return found
+
+    def _open(self) -> Storage:
+        return open_storage(self._url, request_s=self._tuning.request_s)
+
+    def _leave(self) -> None:
+        """What the window allows: first the save in flight, then one more if it fits on every rank."""
+        self._emit("stop", step=self.step, reason=self.stop.reason)
+        self._saver.wait(max(0.0, self._seconds_left()))
+        try:
+            if self.stop.agreed and self._last_save_fits():
+                self.save(self.step)
+                self._saver.wait(max(0.0, self._seconds_left()))
+            if self.stop.agreed:
+                self._together(self._seconds_left())
+        except (RankLost, InputError) as error:
+            self._say(f"no last checkpoint: {error}")
+        raise Preempted(self.step)
+
+    def _together(self, timeout_s: float) -> None:
+        """No rank leaves before the coordinator has committed: a launcher ends the others with the first to go."""
+        self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, timeout_s))
+
+    def _seconds_left(self) -> float:
+        left = self.stop.shutdown.seconds_left(self._window_s)
+        return self._window_s if math.isinf(left) else left
+
+    def _last_save_fits(self) -> bool:
+        if self._saver.last_step == self.step:
+            return False
+        left = self._seconds_left()
+        mine = not self._saver.busy and self._saver.full_save_s() < left
+        return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left)))
+
+    def _auto_interval_s(self) -> float:
+        return self._pace.interval_s(node_age_s())
+
+    def _measure(self) -> None:
+        if not self._ticked_at:
+            return
+        self._pace.step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
+        if not self._announced and self._saver.upload_rate and self._saver.state_bytes:
+            self._announced = True
+            self._say(self._window_line())
+
+    def _window_line(self) -> str:
+        """What the window allows, before it is needed."""
+        save_s, window_s = self._saver.full_save_s(), self._window_s - WINDOW_MARGIN_S
+        verdict = "a last save fits" if save_s < window_s else "no save in the window"
+        kind, value = self._every
+        step_s = self._pace.step_s
+        interval_s = {"steps": value * step_s, "seconds": value, "auto": self._auto_interval_s()}[kind]
+        return (
+            f"window {self._window_s:.0f} s, upload {self._saver.upload_rate / 1e6:.0f} MB/s, "
+            f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
+        )
+
+    def _tell(self, report: Report, step: int, seconds: float) -> None:
+        if report.done == "committed":
+            self._emit("commit", step=step, seconds=round(seconds, 3), bytes=report.bytes)
+        elif report.done == "staged":
+            self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
+        elif report.done == "failed":
+            self.failure = report.reason
+            self._say(f"checkpoint of step {step} failed: {report.reason}; training goes on")
+            self._emit("save_failed", step=step, reason=report.reason)
+
+    def _emit(self, event: str, **fields: object) -> None:
+        if self._events is not None and self._ranks.coordinator:
+            self._events.emit(event, **fields)
+
+    def _say(self, line: str) -> None:
+        if self._ranks.coordinator:
+            print(f"checkpoint: {line}", file=sys.stderr, flush=True)

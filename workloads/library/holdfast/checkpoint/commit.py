@@ -1,0 +1,145 @@
+"""Committing: the coordinator sees every rank's shards in the storage, then writes COMMIT.json, create-only.
+
+Ranks meet in the storage itself, so a commit needs no trainer to be alive, only the uploaders.
+Runs in rank 0's uploader. A checkpoint exists if and only if its commit does.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.checkpoint.checksum import crc32c
+from holdfast.checkpoint.failpoints import reach
+from holdfast.checkpoint.format import (
+    MAX_JSON_BYTES,
+    Commit,
+    Damaged,
+    Manifest,
+    decode_commit,
+    digest_of,
+    parse_manifest,
+)
+from holdfast.checkpoint.storage import AlreadyExists, NotFound, Stat, Storage, StorageError, read_object
+from holdfast.contract import object_names
+from holdfast.contract.errors import InputError
+
+FIRST_PAUSE_S = 0.01
+LONGEST_PAUSE_S = 1.0
+
+
+class Abandoned(Exception):
+    """Another rank failed, so this attempt can never be complete."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Series:
+    """The commits of a run, as its coordinator has counted them and not as the bucket shows them."""
+
+    standing: int = 0
+    keep: int = 0
+    """How many retention leaves; 0: nobody retains, nobody counts."""
+    damaged: frozenset[str] = frozenset()
+    """Attempts that restore found damaged: a commit by one of them gives way to a new one."""
+
+
+def commit(
+    storage: Storage,
+    own: Manifest,
+    *,
+    series: Series,
+    timeout_s: float,
+    abandoned: Callable[[float], bool],
+) -> Commit:
+    """`abandoned(seconds)` waits that long and says whether to give up."""
+    written = _wait_for_manifests(storage, own, timeout_s, abandoned)
+    payloads = [
+        read_object(storage, object_names.manifest_object(*_id(own), rank), limit=MAX_JSON_BYTES) for rank in written
+    ]
+    stored = {found.name: found for found in storage.list(object_names.attempt_prefix(*_id(own)))}
+    manifests = [_verified(stored, own, payload, written) for payload in payloads]
+    reach("commit.verified")
+    record = Commit(
+        run=own.run,
+        step=own.step,
+        attempt=own.attempt,
+        world_size=own.world_size,
+        total_bytes=sum(m.length for m in manifests),
+        created=int(time.time()),
+        manifests=tuple(digest_of(payload) for payload in payloads),
+        standing=min(series.standing + 1, series.keep),
+    )
+    if _write(storage, record, series.damaged):
+        series.standing = record.standing
+    reach("commit.written")
+    return record
+
+
+def _id(own: Manifest) -> tuple[str, int, str]:
+    return own.run, own.step, own.attempt
+
+
+def _wait_for_manifests(
+    storage: Storage, own: Manifest, timeout_s: float, abandoned: Callable[[float], bool]
+) -> list[int]:
+    """Ranks, once all of them have written theirs."""
+    wanted = {object_names.manifest_object(*_id(own), rank): rank for rank in range(own.world_size)}
+    deadline = time.monotonic() + timeout_s
+    pause = FIRST_PAUSE_S
+    missing = set(wanted)
+    while True:
+        missing = {name for name in missing if not _exists(storage, name)}
+        if not missing:
+            return list(wanted.values())
+        if time.monotonic() > deadline:
+            ranks = sorted(wanted[name] for name in missing)
+            raise StorageError(f"no manifest of ranks {ranks[:8]} after {timeout_s:.0f} s")
+        if abandoned(pause):
+            raise Abandoned
+        pause = min(pause * 1.5, LONGEST_PAUSE_S)
+
+
+def _exists(storage: Storage, name: str) -> bool:
+    try:
+        storage.stat(name)
+    except NotFound:
+        return False
+    return True
+
+
+def _verified(stored: dict[str, Stat], own: Manifest, payload: bytes, ranks: list[int]) -> Manifest:
+    """The manifest, if every shard it lists is there with its size (and checksum, where the store keeps one)."""
+    manifest = parse_manifest(payload)
+    if (*_id(manifest), manifest.world_size) != (*_id(own), own.world_size) or manifest.rank not in ranks:
+        raise Damaged(f"the manifest of rank {manifest.rank} belongs to another attempt")
+    for index, shard in enumerate(manifest.shards):
+        name = manifest.shard_name(index)
+        found = stored.get(name)
+        if found is None or found.bytes != shard.bytes or (found.crc32c or shard.crc32c) != shard.crc32c:
+            raise Damaged(f"{name} is not stored as it was sent: {found}")
+    return manifest
+
+
+def _write(storage: Storage, record: Commit, damaged: frozenset[str]) -> bool:
+    """False: this step has a commit already, and it may stay."""
+    name = object_names.commit_object(record.run, record.step)
+    data = bytearray(record.encode())
+    checksum = crc32c(memoryview(data))
+    try:
+        storage.put(name, memoryview(data), checksum)
+    except AlreadyExists:
+        holder = _committed_attempt(storage, record)
+        if holder and holder not in damaged:
+            return holder == record.attempt  # our own earlier try, or an earlier launch's that restores as well
+        # What stands there restores nothing: it is unreadable, or restore found its shards damaged.
+        storage.delete(name)
+        storage.put(name, memoryview(data), checksum)
+    return True
+
+
+def _committed_attempt(storage: Storage, record: Commit) -> str:
+    """The attempt whose commit stands at this step; empty where it cannot be read."""
+    try:
+        data = read_object(storage, object_names.commit_object(record.run, record.step), limit=MAX_JSON_BYTES)
+        return decode_commit(data, run=record.run, step=record.step).attempt
+    except (Damaged, EOFError, NotFound, InputError):
+        return ""

@@ -1,0 +1,170 @@
+"""What stands below a URL, for people: every attempt with its state, and an export for those who leave.
+
+Used by the command line. Reads only.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.checkpoint.catalogue import StepObjects, runs, survey
+from holdfast.checkpoint.checksum import crc32c
+from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.pieces import dtype_name
+from holdfast.checkpoint.reading import Opened, open_step
+from holdfast.checkpoint.storage import NotFound, Storage, StorageError
+from holdfast.checkpoint.tree import RNG_KEY
+from holdfast.contract.errors import InputError
+
+VERIFIED = "verified"
+COMMITTED = "committed, not read"
+UNCOMMITTED = "no commit: still being written, or its writer was killed"
+
+# The format's own names for the dtypes that it has.
+SAFETENSORS_DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    run: str
+    step: int
+    attempt: str
+    bytes: int
+    state: str
+    age_s: float
+    world_size: int = 0
+    resumes_on: str = ""
+
+    @property
+    def sound(self) -> bool:
+        return self.state in (VERIFIED, COMMITTED)
+
+
+def rows(storage: Storage, run: str | None, *, read: bool) -> Iterator[Row]:
+    """Newest first. `read` compares every byte with its checksum."""
+    for name in [run] if run else runs(storage):
+        for entry in sorted(survey(storage, name).values(), key=lambda e: -e.step):
+            yield from _rows_of_step(storage, name, entry, read)
+
+
+def _rows_of_step(storage: Storage, run: str, entry: StepObjects, read: bool) -> Iterator[Row]:
+    committed = _committed(storage, run, entry, read) if entry.commit else None
+    if committed is not None:
+        yield committed
+    for attempt, objects in entry.attempts.items():
+        if committed is None or attempt != committed.attempt:
+            yield Row(
+                run=run,
+                step=entry.step,
+                attempt=attempt,
+                bytes=sum(found.bytes for found in objects),
+                state=UNCOMMITTED,
+                age_s=time.time() - max(found.modified for found in objects),
+            )
+
+
+def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Row:
+    assert entry.commit is not None
+    age_s = time.time() - entry.commit.modified
+    try:
+        opened = open_step(storage, run, entry.step)
+    except (Damaged, InputError, StorageError) as error:
+        return Row(run=run, step=entry.step, attempt="", bytes=0, state=f"skipped: {error}", age_s=age_s)
+    state = COMMITTED
+    if read:
+        try:
+            verify(storage, opened)
+            state = VERIFIED
+        except (Damaged, StorageError) as error:
+            state = f"skipped: {error}"
+    commit = opened.commit
+    return Row(
+        run=run,
+        step=commit.step,
+        attempt=commit.attempt,
+        bytes=commit.total_bytes,
+        state=state,
+        age_s=age_s,
+        world_size=commit.world_size,
+        resumes_on=resumes_on(opened),
+    )
+
+
+def verify(storage: Storage, opened: Opened) -> None:
+    """Raises Damaged unless every shard is what was committed."""
+
+    def one(place: tuple[int, int]) -> None:
+        manifest = opened.manifests[place[0]]
+        shard, name = manifest.shards[place[1]], manifest.shard_name(place[1])
+        data = memoryview(bytearray(shard.bytes))
+        try:
+            storage.read_into(name, 0, data)
+        except (NotFound, EOFError) as error:
+            raise Damaged(str(error)) from error
+        if crc32c(data) != shard.crc32c:
+            raise Damaged(f"{name} is not what was committed")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, ((m.rank, index) for m in opened.manifests for index in range(len(m.shards)))))
+
+
+def resumes_on(opened: Opened) -> str:
+    """Tensors of single ranks other than random states bind a checkpoint to its world size."""
+    own = [
+        key
+        for key, sources in opened.sources.items()
+        if not key.startswith(f"{RNG_KEY}/") and len({(s.part.offset, s.part.extent) for s in sources}) < len(sources)
+    ]
+    return "any world size" if not own else f"{opened.commit.world_size} ranks only"
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: Mapping[str, str]) -> int:
+    """The format of the safetensors library, which is a length, a JSON header and the raw bytes."""
+    header: dict[str, Any] = {"__metadata__": dict(notes)}
+    at = 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _safetensors_dtype(name, tensor),
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + size],
+        }
+        at += size
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with path.open("xb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for tensor in tensors.values():
+            file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return at
+
+
+def _safetensors_dtype(name: str, tensor: torch.Tensor) -> str:
+    found = SAFETENSORS_DTYPES.get(dtype_name(tensor.dtype))
+    if found is None:
+        raise InputError(
+            f"tensor {name} has a dtype that safetensors does not have",
+            got=dtype_name(tensor.dtype),
+            allowed=", ".join(SAFETENSORS_DTYPES),
+            fix="export other tensors with --keys",
+        )
+    return found

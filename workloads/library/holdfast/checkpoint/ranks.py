@@ -1,0 +1,101 @@
+"""What the ranks of a job agree on, through torch.distributed's store, never through a collective.
+
+Used at start, at each save and at the stop, not in other steps. Every rank calls `agree` equally often and
+in the same order. Waiting is done in small sleeps, so that signals are handled and a dead rank ends in an
+error instead of a hang.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Self
+
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from holdfast.runtime.ballot import Store
+from holdfast.runtime.stop import OneProcessStore
+
+Json = Any
+
+_FIRST_PAUSE_S = 0.0002
+_LONGEST_PAUSE_S = 0.05
+
+_generation = 0
+
+
+class RankLost(RuntimeError):
+    """A rank did not answer in time."""
+
+
+class Ranks:
+    def __init__(self, store: Store, rank: int, world_size: int, *, timeout_s: float = 600.0) -> None:
+        self.store, self.rank, self.world_size = store, rank, world_size
+        self._timeout_s = timeout_s
+        self._turn = 0
+
+    @classmethod
+    def of_job(cls, *, timeout_s: float) -> Self:
+        """The default process group where there is one, else this process alone."""
+        global _generation
+        _generation += 1  # every rank makes its checkpointers in the same order
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls(OneProcessStore(), 0, 1, timeout_s=timeout_s)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = c10d.PrefixStore(f"holdfast/checkpoint/{attempt}/{_generation}", default_store())
+        return cls(store, dist.get_rank(), dist.get_world_size(), timeout_s=timeout_s)
+
+    @classmethod
+    def meeting(cls, name: str, rank: int, world_size: int, *, timeout_s: float) -> Self:
+        """Some ranks of the job that have been told one unique name."""
+        if world_size == 1:
+            return cls(OneProcessStore(), 0, 1, timeout_s=timeout_s)
+        store = c10d.PrefixStore(f"holdfast/meeting/{name}", default_store())
+        return cls(store, rank, world_size, timeout_s=timeout_s)
+
+    @property
+    def coordinator(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def on_this_machine(self) -> int:
+        """As the launcher says; all of them where none did."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+
+    def agree(self, mine: Json, decide: Callable[[list[Json]], Json], *, timeout_s: float | None = None) -> Json:
+        """Every rank says `mine`; rank 0 decides over all of it, in rank order; all return its decision."""
+        self._turn += 1
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        if self.world_size == 1:
+            return decide([mine])
+        verdict = f"{self._turn}/verdict"
+        if not self.coordinator:
+            self.store.set(f"{self._turn}/{self.rank}", json.dumps(mine))
+            self._wait([verdict], timeout_s)
+            return json.loads(self.store.get(verdict))
+        others = [f"{self._turn}/{rank}" for rank in range(1, self.world_size)]
+        self._wait(others, timeout_s)
+        decision = decide([mine, *(json.loads(self.store.get(key)) for key in others)])
+        self.store.set(verdict, json.dumps(decision))
+        return decision
+
+    def _wait(self, keys: list[str], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        pause = _FIRST_PAUSE_S
+        while not self.store.check(keys):
+            if time.monotonic() > deadline:
+                missing = [key for key in keys if not self.store.check([key])]
+                raise RankLost(f"no answer for {missing[:4]} within {timeout_s:.0f} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+
+
+def default_store() -> c10d.Store:
+    """A connection of our own: a request that blocks holds the connection it was made on."""
+    store = c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
+    clone: Callable[[], c10d.Store] | None = getattr(store, "clone", None)
+    mine = clone() if clone else store
+    mine.set_timeout(timedelta(minutes=10))
+    return mine

@@ -1,0 +1,169 @@
+"""Restore: the newest checkpoint whose every byte verifies, on all ranks or on none.
+
+Called by Checkpointer at start, and by `load_tensors` for readers without a process group. Tensors are
+filled while their checksums are computed; what damage spoiled, the next candidate overwrites, and if no
+candidate verifies the job ends: it never begins again from step 0 in silence while commits exist.
+"""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from holdfast.checkpoint.agreement import agreed, outcome
+from holdfast.checkpoint.catalogue import committed_steps, runs
+from holdfast.checkpoint.failpoints import reach
+from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
+from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.stores import existing_storage
+from holdfast.checkpoint.target import Target
+from holdfast.checkpoint.tree import NOTES_KEY
+from holdfast.contract.errors import InputError
+
+Skipped = list[tuple[int, str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    step: int
+    """0: nothing to restore."""
+    skipped: Skipped
+    """Newer checkpoints and why each was passed over."""
+    damaged: dict[int, str]
+    """Step -> attempt whose shards are damaged; a later save of that step replaces its commit."""
+    seconds: float = 0.0
+    bytes: int = 0
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the checkpointer had learnt of this run."""
+    standing: int = 0
+    """Commits of the run up to this one."""
+    missing: int = 0
+    """Commits that retention had left beside this one: somebody deleted them, and maybe newer ones with them."""
+
+
+def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tuning: Tuning) -> Restored:
+    began = time.monotonic()
+    skipped: Skipped = []
+    damaged: dict[int, str] = {}
+    candidates = _candidates(storage, run, ranks)
+    for step in candidates:
+        reach("restore.chosen")
+        attempt = _Attempt(storage, run, step, state, ranks.rank, tuning)
+        reason = _verdict(ranks, attempt)
+        if not reason:
+            attempt.apply()
+            reach("restore.applied")
+            return Restored(
+                step=step,
+                skipped=skipped,
+                damaged=damaged,
+                seconds=time.monotonic() - began,
+                bytes=attempt.commit.total_bytes,
+                notes=attempt.notes,
+                standing=len(candidates) - len(skipped),
+                missing=0 if skipped else max(0, attempt.commit.standing - len(candidates)),
+            )
+        skipped.append((step, reason))
+        damaged[step] = attempt.attempt
+    if skipped:
+        raise none_verifies(run, skipped)
+    return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
+
+
+def none_verifies(run: str, skipped: Skipped) -> InputError:
+    return InputError(
+        f"run {run} has checkpoints, and none of them verifies",
+        got="; ".join(f"step {step}: {reason}" for step, reason in skipped)[:600],
+        allowed="at least one that verifies, or a run without commits",
+        fix="bring back deleted objects (soft delete, versions), or begin anew under another run name",
+    )
+
+
+def _candidates(storage: Storage, run: str, ranks: Ranks) -> list[int]:
+    """As the coordinator lists them: a listing may differ from rank to rank."""
+    mine = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
+    return agreed(ranks, mine)["value"]
+
+
+def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
+    """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all alike."""
+    mine = outcome(attempt.verify)
+    reach("restore.verified")
+    return agreed(ranks, mine).get("damaged", "")
+
+
+class _Attempt:
+    """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load the rest."""
+
+    def __init__(self, storage: Storage, run: str, step: int, state: dict[str, Any], rank: int, tuning: Tuning) -> None:
+        self._storage, self._run, self._step, self._rank, self._tuning = storage, run, step, rank, tuning
+        self._state = state
+        self.attempt = ""
+        self.notes: dict[str, Any] = {}
+
+    def verify(self) -> None:
+        opened = open_step(self._storage, self._run, self._step)
+        self.attempt = opened.commit.attempt
+        self._target = Target(self._state, opened, self._rank)
+        copies = plan(opened, self._target.wanted(), rank=self._rank)
+        with torch.no_grad():
+            Transfer(self._storage, opened, parallel=self._tuning.parallel).run(copies)
+        self.commit = opened.commit
+        self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
+
+    def apply(self) -> None:
+        with torch.no_grad():
+            self._target.load()
+
+
+def load_tensors(
+    url: str, run: str | None = None, keys: Collection[str] | None = None
+) -> tuple[int, dict[str, torch.Tensor]]:
+    """The newest checkpoint that verifies, as whole tensors by key, without a process group.
+
+    `run` None means the only run there is. `keys` picks tensors; one that ends in '/' picks all below it.
+    """
+    storage = Retrying(existing_storage(url), budget_s=60.0)
+    run = run or _only_run(storage)
+    reasons: list[str] = []
+    for step in committed_steps(storage, run):
+        try:
+            opened = open_step(storage, run, step)
+            return step, read_whole(storage, opened, keys)
+        except Damaged as error:
+            reasons.append(f"step {step}: {error}")
+    raise InputError(
+        f"run {run} has no checkpoint that verifies",
+        got="; ".join(reasons)[:400] or "no commit",
+        allowed="a run with a committed checkpoint",
+        fix=f"look with: python -m holdfast checkpoints {url}",
+    )
+
+
+def read_whole(storage: Storage, opened: Opened, keys: Collection[str] | None) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for key, sources in opened.sources.items():
+        if keys is None or key in keys or any(k.endswith("/") and key.startswith(k) for k in keys):
+            part = sources[0].part
+            found[key] = torch.empty(part.shape, dtype=saved_dtype(part))
+    wanted = [Wanted(key=key, offset=(0,) * into.ndim, into=into) for key, into in found.items()]
+    Transfer(storage, opened, parallel=4).run(plan(opened, wanted, rank=0))
+    return found
+
+
+def _only_run(storage: Storage) -> str:
+    found = [run for run in runs(storage) if committed_steps(storage, run)]
+    if len(found) == 1:
+        return found[0]
+    raise InputError(
+        "which run's checkpoint is meant is not clear",
+        got=", ".join(found) or "no run with a committed checkpoint",
+        allowed="one run, or its name",
+        fix="name the run",
+    )

@@ -1,0 +1,299 @@
+"""One save after another: stage, agree, hand to the uploader, hear how it went.
+
+Used by Checkpointer only. There are as many staging buffers as saves may be in flight: one more that is due
+waits for the oldest to be uploaded, instead of taking more memory.
+"""
+
+import hashlib
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from holdfast.checkpoint.agreement import agreed, told
+from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.interval import Pace
+from holdfast.checkpoint.pieces import Piece, pieces_of
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.restore import Restored
+from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.staging import Staging
+from holdfast.checkpoint.tree import NOTES_KEY, Captured, capture
+from holdfast.checkpoint.upload import ANOTHER_RANK_FAILED, Job
+from holdfast.checkpoint.uploader import Report, Uploader
+from holdfast.contract.errors import InputError
+
+Tell = Callable[[Report, int, float], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flight:
+    """A save that was handed over."""
+
+    step: int
+    memory: int
+    began: float
+
+
+class Saver:
+    def __init__(
+        self,
+        url: str,
+        run: str,
+        ranks: Ranks,
+        *,
+        keep: int,
+        tuning: Tuning,
+        restored: Restored,
+        tell: Tell,
+        stop_asked: Callable[[], bool],
+        pace: Pace,
+    ) -> None:
+        self._run, self._ranks, self._tuning, self._tell = run, ranks, tuning, tell
+        self._stagings = [Staging() for _ in range(tuning.saves_in_flight)]
+        self._uploader = Uploader(
+            url,
+            run,
+            [staging.descriptor for staging in self._stagings],
+            keep=keep,
+            tuning=tuning,
+            coordinator=ranks.coordinator,
+            standing=restored.standing,
+            damaged=[attempt for attempt in restored.damaged.values() if attempt],
+            training_threads=ranks.on_this_machine * torch.get_num_threads(),
+        )
+        self._prepared = 0
+        self._save = 0
+        self._flights: dict[int, Flight] = {}
+        self._failure = ""
+        self._stop_asked = stop_asked
+        self.overlaps = False
+        """Whether the caller holds Checkpointer.lock() around its optimizer step, so that copying may go on meanwhile."""
+        self.last_step = -1
+        """Step of the newest save that was handed over."""
+        self._full_save_s = 0.0
+        self.upload_rate = 0.0
+        """Bytes per second to durability that this rank has seen; 0 before the start-up probe is back."""
+        self.pace = pace
+
+    @property
+    def state_bytes(self) -> int:
+        """This rank's part, once its staging memory is there."""
+        return self._stagings[0].bytes
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._uploader.in_flight)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._uploader.in_flight) >= len(self._stagings)
+
+    def full_save_s(self) -> float:
+        """How long a save takes until it is durable: as the last one did, or by the probe before there is one."""
+        return self._full_save_s or (self.state_bytes / self.upload_rate if self.upload_rate else math.inf)
+
+    def prepare(self, state: dict[str, Any]) -> None:
+        """Touch the staging memory before the first save needs it: at the start, and once more when the first
+        step has given the optimizer its tensors. Never waits for the first to be through."""
+        if self._prepared < 2 and not any(staging.touching for staging in self._stagings):
+            self._prepared += 1
+            with suppress(InputError):  # the next save tells it on every rank
+                pieces = pieces_of(capture(state), self._ranks.rank, self._ranks.world_size)
+                for staging in self._stagings:
+                    staging.prepare(pieces)
+
+    def save(
+        self, step: int, state: dict[str, Any], notes: dict[str, Any] | None = None, *, in_any_case: bool = False
+    ) -> bool:
+        """False: not done, because the ranks are about to stop and the upload before is not through."""
+        self._wait_for_room(in_any_case)
+        began = time.monotonic()
+        memory = self._free_memory()
+        mine, captured, pieces, length = self._stage(state, memory)
+        attempt = self._agree(mine, captured)
+        if not attempt:
+            return False
+        staging = self._stagings[memory]
+        if not self.overlaps:
+            staging.wait()
+        self._save += 1
+        self.last_step = step
+        self._flights[self._save] = Flight(step=step, memory=memory, began=began)
+        manifest = Manifest(
+            run=self._run,
+            step=step,
+            attempt=attempt,
+            rank=self._ranks.rank,
+            world_size=self._ranks.world_size,
+            shards=(),
+            tensors=tuple(piece.part for piece in pieces),
+            values=captured.skeleton | {NOTES_KEY: notes or {}},
+        )
+        blocking_s = time.monotonic() - began
+        shard_bytes = self._tuning.shard_size(length)
+        self._uploader.submit(
+            Job(save=self._save, memory=memory, length=length, shard_bytes=shard_bytes, manifest=manifest),
+            after=staging.wait if staging.copying else None,
+        )
+        self.pace.saved(blocking_s)
+        self._tell(Report(save=self._save, done="staged", bytes=length), step, blocking_s)
+        return True
+
+    def _free_memory(self) -> int:
+        """-1: every one is still being uploaded."""
+        self._flights = {save: self._flights[save] for save in self._uploader.in_flight}
+        taken = {flight.memory for flight in self._flights.values()}
+        return next((memory for memory in range(len(self._stagings)) if memory not in taken), -1)
+
+    def _wait_for_room(self, in_any_case: bool) -> None:
+        """Back-pressure instead of more memory."""
+        patience_s = self._tuning.commit_timeout_s + self._tuning.retry_s
+        self._hear(
+            self._uploader.finish(
+                patience_s,
+                leave=len(self._stagings) - 1,
+                give_up=self._drop_what_cannot_complete if in_any_case else self._drop_or_hurry,
+            )
+        )
+        if self._full and (in_any_case or not self._stop_asked()):
+            self._uploader.replace()
+            self._hear(self._uploader.finish(1.0))
+
+    def _stage(self, state: dict[str, Any], memory: int) -> tuple[dict[str, Any], Captured, list[Piece], int]:
+        """What to tell the others, and what was staged. A bad value is told, so that every rank raises it."""
+        if memory < 0:
+            return {"skip": True}, _NOTHING, [], 0
+        try:
+            captured = capture(state)
+            pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
+            length = self._stagings[memory].stage(pieces)
+        except InputError as error:
+            return told(error), _NOTHING, [], 0
+        mine = {"layout": _layout_digest(captured), "failed": self._failure}
+        self._failure = ""
+        return mine, captured, pieces, length
+
+    def _agree(self, mine: dict[str, Any], captured: Captured) -> str:
+        decision = _decided(self._ranks, mine, captured)
+        if "skip" in decision:
+            return ""
+        if decision["failed"] and self._ranks.rank not in decision["told"]:
+            self._tell(Report(save=self._save, done="failed", reason=decision["failed"]), self.last_step, 0.0)
+        return decision["attempt"]
+
+    def wait(self, timeout_s: float) -> bool:
+        self._hear(self._uploader.finish(timeout_s, give_up=self._drop_what_cannot_complete))
+        return not self.busy and not self._failure
+
+    def poll(self) -> None:
+        if self.busy or not self.upload_rate:
+            self._hear(self._uploader.poll())
+
+    def staged(self) -> None:
+        for staging in self._stagings:
+            staging.wait()
+
+    def close(self) -> None:
+        self._uploader.close()
+        for staging in self._stagings:
+            staging.close()
+
+    def _hear(self, reports: list[Report]) -> None:
+        for report in reports:
+            if report.done == "probed":
+                self.upload_rate = report.bytes / max(report.seconds, 1e-6)
+            else:
+                self._hear_of_save(report)
+
+    def _hear_of_save(self, report: Report) -> None:
+        flight = self._flights[report.save]
+        seconds = time.monotonic() - flight.began
+        if report.done == "failed":
+            self._failure = report.reason or "failed"
+            if not self._ranks.coordinator:
+                self._ranks.store.set(f"failed/{report.save}", report.reason)
+        else:
+            self._full_save_s = seconds
+            self.pace.durable(seconds)
+        self._tell(report, flight.step, seconds)
+
+    def _drop_or_hurry(self) -> bool:
+        return self._drop_what_cannot_complete() or self._stop_asked()
+
+    def _drop_what_cannot_complete(self) -> bool:
+        """The coordinator's uploader waits for shards that will not come if another rank's upload failed."""
+        if self._ranks.coordinator and self._ranks.world_size > 1:
+            for save in self._uploader.in_flight:
+                if self._ranks.store.check([f"failed/{save}"]):
+                    self._uploader.abandon(save)
+        return False
+
+
+_NOTHING = Captured(skeleton={}, tensors={}, per_rank=frozenset())
+
+
+def check_state(state: dict[str, Any], ranks: Ranks) -> None:
+    """Before training: what could not be saved, or differs between ranks, is an error now and on every rank."""
+    try:
+        captured = capture(state)
+        mine = {"layout": _layout_digest(captured), "failed": ""}
+    except InputError as error:
+        captured, mine = _NOTHING, told(error)
+    _decided(ranks, mine, captured)
+
+
+def _decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:
+    decision = agreed(ranks, mine, _decide)
+    if "differ" in decision:
+        keys = sorted(captured.tensors.keys() - captured.per_rank)
+        raise _different_states(ranks.agree(keys, _first_difference))
+    return decision
+
+
+def _layout_digest(captured: Captured) -> str:
+    """Of what must be the same on every rank."""
+    shared = [
+        (key, str(tensor.dtype), list(tensor.shape))
+        for key, tensor in captured.tensors.items()
+        if key not in captured.per_rank
+    ]
+    return hashlib.sha256(json.dumps(shared).encode()).hexdigest()
+
+
+def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    for outcome in outcomes:
+        if "input" in outcome:
+            return outcome
+    if any("skip" in outcome for outcome in outcomes):
+        return {"skip": True}
+    if len({outcome["layout"] for outcome in outcomes}) > 1:
+        return {"differ": True}
+    failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
+    causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
+    reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
+    return {"attempt": secrets.token_hex(6), "failed": reason, "told": list(causes)}
+
+
+def _first_difference(keys_by_rank: list[list[str]]) -> str:
+    first = set(keys_by_rank[0])
+    for rank, keys in enumerate(keys_by_rank):
+        if different := sorted(first.symmetric_difference(keys)):
+            where = 0 if different[0] in first else rank
+            return f"{different[0]} is on rank {where} and not on rank {rank if where == 0 else 0}"
+    return "the same keys, with other shapes or dtypes"
+
+
+def _different_states(got: str) -> InputError:
+    return InputError(
+        "state differs between ranks",
+        got=got,
+        allowed="the same tensors on every rank, but for entries marked PerRank",
+        fix="build the same state on every rank, or wrap the entry in PerRank",
+    )

@@ -1,0 +1,96 @@
+"""What a checkpoint needs of an object store; stores.py has the one behind a URL.
+
+Used by the uploader, restore, retention and the command line. Objects are created once and never
+changed: every `put` is create-only, so no writer can spoil what another has finished.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.contract.errors import InputError
+
+REQUEST_S = 60.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+
+class StorageError(Exception):
+    """The store refused; trying again does not help."""
+
+
+class NotFound(StorageError):
+    pass
+
+
+class AlreadyExists(StorageError):
+    """Create-only put on a name that is taken."""
+
+
+class Denied(StorageError):
+    """No permission, no bucket, read-only."""
+
+
+class Full(StorageError):
+    """No space or quota left."""
+
+
+class Transient(StorageError):
+    """Trying again may help: 429, 5xx, timeout, broken connection."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stat:
+    name: str
+    bytes: int
+    modified: float
+    """Unix seconds."""
+    crc32c: str = ""
+    """8 hex digits where the store keeps a checksum of its own, else empty."""
+
+
+class Storage(Protocol):
+    """Names are relative to the URL that the storage was opened with."""
+
+    read_bytes: int
+    """How much one read should ask for: little where a read is cheap, a whole shard where it is a request."""
+
+    def put(self, name: str, data: memoryview, crc32c: str) -> None:
+        """Create `name`, durably and whole or not at all. Raises AlreadyExists."""
+        ...
+
+    def read_into(self, name: str, start: int, into: memoryview) -> None:
+        """Fill `into` from byte `start`. Raises NotFound; EOFError where the object ends before."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        """Every object below `prefix/`, in any order; all objects for an empty prefix."""
+        ...
+
+    def stat(self, name: str) -> Stat: ...
+
+    def delete(self, name: str) -> None:
+        """Deleting what is not there is success."""
+        ...
+
+
+def checked_name(name: str) -> str:
+    """`name` if it stays below the prefix in every store, whatever decodes or joins it."""
+    if not _NAME.fullmatch(name) or ".." in name or len(name) > 900:
+        raise InputError(
+            "object name leaves its prefix or is not portable",
+            got=repr(name[:120]),
+            allowed="parts of A-Z a-z 0-9 . _ - joined by '/', each beginning with a letter or digit, without '..'",
+            fix="use the names of holdfast.contract.object_names",
+        )
+    return name
+
+
+def read_object(storage: Storage, name: str, *, limit: int) -> bytes:
+    """A small object whole. An object over `limit` is not read: a manifest may have been replaced by anything."""
+    size = storage.stat(name).bytes
+    if size > limit:
+        raise EOFError(f"{name} has {size} bytes, more than {limit}")
+    data = bytearray(size)
+    storage.read_into(name, 0, memoryview(data))
+    return bytes(data)

@@ -1,0 +1,158 @@
+"""The uploader: a process in its own session that outlives the trainer's signals and finishes what is staged.
+
+Started by uploader.Uploader with the staging memory and a socket as open descriptors. torchrun sends
+SIGTERM to the trainer's whole process group, and a save in flight must survive that: so a session of its
+own, and SIGTERM ignored. When the trainer is gone it commits what it has and leaves.
+"""
+
+import argparse
+import json
+import math
+import mmap
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from holdfast.checkpoint.commit import Abandoned, Series, commit
+from holdfast.checkpoint.failpoints import reach
+from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.retention import Policy, retain
+from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.storage import Storage, StorageError
+from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.upload import ANOTHER_RANK_FAILED, PROBE_BYTES, Job, probe, upload
+from holdfast.contract.errors import InputError
+
+# How long a committed checkpoint is still hoped for once the trainer is gone.
+ORPHAN_PATIENCE_S = 60.0
+
+
+class Mailbox:
+    """Orders from the trainer. Jobs wait for their turn; `abandon` names a save and may come in the middle of it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._told = threading.Condition()
+        self._abandoned: set[int] = set()
+        self._orphaned_at = math.inf
+        threading.Thread(target=self._read, name="mailbox", daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(OSError), self._connection.makefile("rb") as lines:
+            for line in lines:
+                order: dict[str, Any] = json.loads(line)
+                if "abandon" in order:
+                    with self._told:
+                        self._abandoned.add(order["abandon"])
+                        self._told.notify_all()
+                else:
+                    self._jobs.put(Job.decode(order))
+        self._orphaned_at = time.monotonic()
+        self._jobs.put(None)
+
+    def next(self) -> Job | None:
+        """None once the trainer is gone."""
+        return self._jobs.get()
+
+    def abandoned(self, save: int, wait_s: float) -> bool:
+        """Waits that long for the order to give this save up."""
+        with self._told:
+            given_up = self._told.wait_for(lambda: save in self._abandoned, wait_s)
+        return given_up or time.monotonic() > self._orphaned_at + ORPHAN_PATIENCE_S
+
+    def report(self, **fields: object) -> None:
+        with suppress(OSError):  # nobody listens any more: finish all the same
+            self._connection.sendall(json.dumps(fields).encode() + b"\n")
+
+
+class Memory:
+    """A staging memory, mapped again only when it grew: a mapping of gigabytes is slow to fault in."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._view = memoryview(b"")
+
+    def view(self, length: int) -> memoryview:
+        if len(self._view) < length:
+            self._view = memoryview(mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size))
+        return self._view[:length]
+
+
+def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, options: argparse.Namespace) -> None:
+    damaged = frozenset(filter(None, options.damaged.split(",")))
+    policy = Policy(
+        keep=options.keep, keep_every=options.keep_every, orphan_age_s=options.orphan_age_s, damaged=damaged
+    )
+    series = Series(standing=options.standing, keep=options.keep, damaged=damaged)
+    while (job := mailbox.next()) is not None:
+        began = time.monotonic()
+        try:
+            manifest = upload(storage, memories[job.memory].view(job.length), job, parallel=options.parallel)
+            mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
+            if manifest.rank:
+                continue
+            record = commit(
+                storage,
+                manifest,
+                series=series,
+                timeout_s=options.commit_timeout_s,
+                abandoned=partial(mailbox.abandoned, job.save),
+            )
+            mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
+        except Abandoned:
+            mailbox.report(save=job.save, done="failed", reason=ANOTHER_RANK_FAILED)
+            continue
+        except (StorageError, Damaged, InputError, OSError, EOFError) as error:
+            mailbox.report(save=job.save, done="failed", reason=f"{type(error).__name__}: {error}"[:500])
+            continue
+        finally:
+            reach("upload.end")
+        with suppress(StorageError, Damaged, OSError):  # the next save tries again
+            retain(storage, record.run, policy)
+
+
+def keep_to_spare_cores(training_threads: int) -> None:
+    """Where more cores than training threads are: the scheduler wakes a process of any priority beside a thread that
+    computes, and parts the two a tick later, which that step pays for."""
+    if hasattr(os, "sched_setaffinity"):
+        spare = sorted(os.sched_getaffinity(0))[training_threads:]
+        if spare:
+            os.sched_setaffinity(0, spare)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("socket", "keep", "keep-every", "standing", "parallel", "niceness", "training-threads"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("orphan-age-s", "commit-timeout-s", "retry-s", "request-s"):
+        parser.add_argument(f"--{name}", type=float, required=True)
+    for name in ("url", "run", "damaged"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--memory", type=int, action="append", required=True)
+    return parser.parse_args()
+
+
+def main() -> None:
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(signum, signal.SIG_IGN)
+    options = arguments()
+    os.nice(options.niceness)
+    keep_to_spare_cores(options.training_threads)
+    mailbox = Mailbox(socket.socket(fileno=options.socket))
+    storage = Retrying(open_storage(options.url, request_s=options.request_s), budget_s=options.retry_s)
+    mailbox.report(save=0, done="ready")
+    with suppress(StorageError, InputError, OSError):  # what is wrong with the store, the first save tells
+        seconds = probe(storage, options.run)
+        mailbox.report(save=0, done="probed", seconds=seconds, bytes=PROBE_BYTES)
+    serve(mailbox, [Memory(descriptor) for descriptor in options.memory], storage, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The entry point of the command `holdfast`: the core can be installed without it."""
+
+import sys
+
+from holdfast.contract.errors import EXIT_BAD_INPUT, InputError, run_cli
+
+
+def main() -> None:
+    try:
+        from holdfast.commands import app
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("typer", "rich"):
+            raise
+        error = InputError(
+            "the command line is not installed",
+            got="the core of holdfast, which is for import only",
+            allowed="an extra: torch, gcs, pubsub, postgres or all",
+            fix="pip install 'holdfast[all]'",
+        )
+        print(error.lines(), file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    run_cli(app)

@@ -1,0 +1,20 @@
+"""`holdfast train|batch|checkpoints`. Commands import what they need when they run."""
+
+import typer
+
+from holdfast.checkpoint.cli import app as checkpoints
+from holdfast.contract.errors import EXIT_CODES_HELP
+from holdfast.inference.cli import app as batch
+from holdfast.training.cli import app as train
+
+app = typer.Typer(
+    name="holdfast",
+    help="What runs in pods: training, batch inference, and a look at checkpoints.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(train, name="train")
+app.add_typer(batch, name="batch")
+app.add_typer(checkpoints, name="checkpoints")

@@ -1,0 +1,48 @@
+"""The one error a user sees: what is wrong, what was got, what is allowed, how to mend it."""
+
+import sys
+from collections.abc import Callable
+
+# Exit codes of the doors (python -m infra|workloads|monitoring); printed by every --help.
+EXIT_DONE = 0
+EXIT_FINDINGS = 1
+EXIT_BAD_INPUT = 2
+EXIT_NOT_JUDGED = 3
+EXIT_STOPPED = 4
+
+EXIT_CODES_HELP = "Exit: 0 done, 1 findings, 2 bad input, 3 could not judge, 4 stopped by a safety rule."
+
+
+class InputError(ValueError):
+    """Bad input at the border, told in four short lines."""
+
+    def __init__(self, what: str, *, got: object, allowed: str, fix: str) -> None:
+        self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
+        super().__init__(f"{what}: got {self.got}; allowed: {allowed}; fix: {fix}")
+
+    def __reduce__(self) -> tuple[Callable[..., "InputError"], tuple[str, str, str, str]]:
+        # Keywords only cannot be pickled by default; torch sends a rank's error to the others that way.
+        return _again, (self.what, self.got, self.allowed, self.fix)
+
+    def lines(self) -> str:
+        return f"error:   {self.what}\n  got:     {self.got}\n  allowed: {self.allowed}\n  fix:     {self.fix}"
+
+
+def _again(what: str, got: str, allowed: str, fix: str) -> InputError:
+    return InputError(what, got=got, allowed=allowed, fix=fix)
+
+
+class Unjudged(RuntimeError):
+    """A tool, a service or access is missing, so no verdict is possible; the text says which."""
+
+
+def run_cli(command: Callable[[], object]) -> None:
+    """Run a command and turn what a user can mend into its exit code instead of a traceback."""
+    try:
+        command()
+    except InputError as error:
+        print(error.lines(), file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    except Unjudged as error:
+        print(f"could not judge: {error}", file=sys.stderr)
+        sys.exit(EXIT_NOT_JUDGED)

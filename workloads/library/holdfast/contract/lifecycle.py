@@ -1,0 +1,46 @@
+"""How long a process may live after the notice, and what its exit code means.
+
+Written by: the pools (kubelet settings). Read by: manifests (grace period, podFailurePolicy), the
+runtime (budgets), the linter. Source: GKE documentation on Spot VMs; kubelet graceful node shutdown.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShutdownWindow:
+    """Seconds from the preemption notice: `total_s` for the node, the last `critical_s` of it for system pods."""
+
+    total_s: int
+    critical_s: int
+
+    @property
+    def pod_s(self) -> int:
+        """What an ordinary pod gets. A longer terminationGracePeriodSeconds is ignored by the kubelet."""
+        return self.total_s - self.critical_s
+
+
+DEFAULT_WINDOW = ShutdownWindow(total_s=30, critical_s=15)
+# Spot pools only, control plane 1.35.0-gke.1171000 or newer; the API takes 0, 30 or 120 and nothing else.
+EXTENDED_WINDOW = ShutdownWindow(total_s=120, critical_s=15)
+
+# What a process keeps back of its window for the signal's way down and for the kernel to reap it.
+WINDOW_MARGIN_S = 3.0
+
+# A flex-start node ends after at most 7 days; a shorter run may be asked for by label.
+FLEX_MAX_RUN_S = 604_800
+FLEX_MIN_RUN_S = 600
+
+# On the node, written by GKE: when a node of limited life ends (RFC 3339).
+ANNOTATION_TERMINATION = "node.gke.io/machine-termination-datetime"
+
+# Exit codes of pods. Not zero after SIGTERM: zero marks a Job's index complete and loses the work.
+EXIT_COMPLETE = 0
+EXIT_PREEMPTED = 143  # 128 + SIGTERM: stopped in order, resume me
+EXIT_KILLED = 137  # 128 + SIGKILL: no notice, resume me
+EXIT_RENDEZVOUS_LOST = 75  # EX_TEMPFAIL: a peer went away, retry me
+EXIT_BUG = 70  # EX_SOFTWARE: an exception of the program; retrying repeats it
+EXIT_BAD_INPUT = 2  # configuration or data is wrong; retrying repeats it
+
+# podFailurePolicy FailJob: retrying these only burns money.
+FATAL_EXIT_CODES = (EXIT_BAD_INPUT, EXIT_BUG)

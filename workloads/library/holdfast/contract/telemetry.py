@@ -1,0 +1,75 @@
+"""Words of the event lines and names of the metrics.
+
+An event is one JSON object a line: `v` (schema version), `t` (Unix seconds, float), `event` (a word
+below), `job`, `kind` (training or batch), `process` (unique for each process), and the fields of its word.
+Written by: training, batch, drills. Read by: the ledger, the exporter, the report.
+"""
+
+EVENT_VERSION = 1
+
+# word -> fields it carries beside the common ones. A reader ignores words and fields that it does not know.
+EVENTS: dict[str, tuple[str, ...]] = {
+    "start": ("rank", "world_size", "attempt"),  # process begins; `attempt` counts launches of the job from 0
+    "startup": ("phases",),  # seconds of each part of a start, from the process to the first step; see bench-training
+    "restore": ("step", "seconds", "skipped"),  # state loaded (step 0: nothing to load); skipped: [[step, reason]]
+    "window": ("first_step", "last_step", "seconds", "loss"),  # steps done since the last such line
+    "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
+    "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began
+    "save_failed": ("step", "reason"),
+    "evict": ("signal", "target"),  # written by whoever evicts: drill, demo, node watcher
+    "stop": ("step", "reason"),  # the ranks agreed to stop after this step
+    "exit": ("code", "step"),
+    "claimed": ("items",),  # batch: leased from the queue
+    "stored": ("items", "seconds"),  # batch: rows committed
+    "acked": ("items",),
+    "released": ("items",),  # batch: given back unprocessed
+    "item_failed": ("item", "error_class", "failures"),
+    "dead_lettered": ("item", "reason"),
+    # Written by the node watcher (the exporter), read by the ledger and the churn estimate.
+    "scheduled": ("seconds", "node", "pool", "capacity", "accelerator"),  # a pod of the job got its node after so long
+    # seconds: its age when the watcher first saw it
+    "node_up": ("node", "pool", "zone", "machine_type", "capacity", "seconds"),
+    "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age
+}
+
+KIND_TRAINING = "training"
+KIND_BATCH = "batch"
+
+METRIC_PREFIX = "custom.googleapis.com/holdfast"
+# Name -> (unit, help). The exporter serves them to Prometheus with '/' as '_' and the prefix `holdfast_`.
+METRICS: dict[str, tuple[str, str]] = {
+    "preemptions_total": ("1", "Spot nodes taken away, by pool and zone"),
+    # Written together, read by the churn estimate. age_h: lower end of the band of node age, in hours.
+    "spot_node_seconds_total": ("s", "time that Spot nodes were at risk, by pool, machine_type, zone and age_h"),
+    "spot_node_losses_total": ("1", "Spot nodes taken away, by pool, machine_type, zone and age_h"),
+    "goodput_ratio": ("1", "productive share of wall time, by job"),
+    "last_commit_age_seconds": ("s", "seconds since the newest committed checkpoint, by job"),
+    "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),
+    # Read by the report. wait_s: lower end of the band, in seconds.
+    "pod_waits_total": ("1", "pods of jobs that got their node, by capacity, accelerator and wait_s"),
+    "batch_backlog_items": ("1", "items not yet done, by job"),
+    "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
+    "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),
+    "node_age_seconds": ("s", "age of the oldest node, by pool"),
+    "node_end_seconds": ("s", "seconds until the planned end of a job's nodes, by job"),
+    "commit_interval_seconds": ("s", "usual time between commits, by job"),
+    "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
+    "fruitless_restarts": ("1", "crashes in a row without a new commit; evictions do not count, by job"),
+    "dead_letters_total": ("1", "items given up, by job"),
+    "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
+    "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
+    "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
+    "exporter_heartbeat_seconds": ("s", "Unix time of the exporter's last full pass"),
+}
+
+# Label wait_s of pod_waits_total: lower ends of the bands, in seconds.
+WAIT_BANDS_S = (0, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400, 172_800, 604_800)
+
+# Environment variables of pods; set by manifests, read by the runtime.
+ENV_JOB = "HOLDFAST_JOB"
+ENV_EVENTS = "HOLDFAST_EVENTS"  # path of the event file; empty: standard output
+ENV_WINDOW_S = "HOLDFAST_WINDOW_SECONDS"  # what the pool grants an ordinary pod
+ENV_DEADLINE = "HOLDFAST_DEADLINE"  # RFC 3339: planned end of the node or of the job
+ENV_ATTEMPT = "HOLDFAST_ATTEMPT"
+ENV_NODE = "HOLDFAST_NODE"  # spec.nodeName, where the pod may read its node's annotations
+ENV_RUN_DIR = "HOLDFAST_RUN_DIR"  # where processes that take notices leave their pids for the preStop drain

@@ -1,0 +1,210 @@
+"""The doors `python -m holdfast batch VERB`. Bodies import what they need when they run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.contract.errors import EXIT_CODES_HELP
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+
+if TYPE_CHECKING:
+    from holdfast.inference.run import Broker
+
+app = typer.Typer(help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
+
+Job = Annotated[str, typer.Argument(help="Name of the job.")]
+Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; else HOLDFAST_DATABASE_URL.")]
+Topic = Annotated[str, typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL.")]
+Subscription = Annotated[str, typer.Option(help="Its subscription (projects/P/subscriptions/S).")]
+DeadTopic = Annotated[str, typer.Option(help="Topic that dead letters are also published to.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@app.command()
+def database(
+    directory: Annotated[Path, typer.Option("--dir", help="Folder of the database; made when missing.")],
+    port: Annotated[int | None, typer.Option(help="Also listen on 127.0.0.1; a unix socket needs none.")] = None,
+) -> None:
+    """Serve an embedded PostgreSQL until SIGTERM; its URI is the first line, as JSON."""
+    from holdfast.inference.results import schema
+    from holdfast.inference.results.connect import connect
+    from holdfast.inference.results.database import EmbeddedPostgres, serve
+    from holdfast.runtime.shutdown import of_process
+
+    shutdown = of_process()
+    with EmbeddedPostgres(directory, tcp_port=port) as server:
+        with connect(server.uri) as connection:
+            schema.migrate(connection)
+        print(json.dumps({"schema": "holdfast.batch-database/1", "uri": server.uri}), flush=True)
+        serve(server, shutdown.wait)
+
+
+@app.command()
+def migrate(database: Database = "") -> None:
+    """Bring the database's schema up to this code. Needs the database's owner."""
+    from holdfast.inference.results import schema
+    from holdfast.inference.results.connect import connect, database_uri
+
+    with connect(database_uri(database)) as connection:
+        applied = schema.migrate(connection)
+    print("\n".join(applied) or "nothing to do", file=sys.stderr)
+
+
+@app.command()
+def enqueue(
+    job: Job,
+    source: Annotated[str, typer.Option(help="Folder, .csv, .jsonl or .parquet file, or gs://BUCKET/FOLDER.")],
+    pattern: Annotated[str, typer.Option(help="Files of a folder to take.")] = "*",
+    id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
+    body_column: Annotated[str, typer.Option(help="Column with its content; else the whole row.")] = "",
+    deadline: Annotated[str, typer.Option(help="When it must be done (RFC 3339); decides the replicas wanted.")] = "",
+    database: Database = "",
+    topic: Topic = "",
+    subscription: Subscription = "",
+    as_json: AsJson = False,
+) -> None:
+    """Queue every item of a source, once however often this runs."""
+    from holdfast.inference.items import checked_job
+    from holdfast.inference.results.jobs import deadline_of
+    from holdfast.inference.run import enqueue_source
+    from holdfast.inference.sources import items_of
+    from holdfast.inference.worker.console import counting
+
+    items = items_of(checked_job(job), source, pattern=pattern, id_column=id_column, body_column=body_column)
+    with counting("enqueue") as progress:
+        done = enqueue_source(database, job, items, _broker(topic, subscription), progress, deadline_of(deadline))
+    if as_json:
+        print(json.dumps({"schema": "holdfast.batch-enqueue/1", "job": job, **done}))
+    print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}", file=sys.stderr)
+
+
+@app.command()
+def run(
+    job: Job,
+    database: Database = "",
+    predictor: Annotated[str, typer.Option(help="gpt, hf, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
+    model: Annotated[str, typer.Option(help="Folder of a Hugging Face model (hf).")] = "",
+    checkpoints: Annotated[str, typer.Option(help="Checkpoint URL of the model (gpt).")] = "",
+    run_name: Annotated[str, typer.Option("--run", help="The training run whose newest commit is used.")] = "",
+    events: Annotated[Path | None, typer.Option(help="File for event lines.")] = None,
+    window: Annotated[float, typer.Option(help="Seconds that the pool grants after SIGTERM.")] = float(
+        DEFAULT_WINDOW.pod_s
+    ),
+    micro_batch: Annotated[int, typer.Option(help="Items predicted and committed together.")] = 32,
+    overlap: Annotated[bool, typer.Option(help="Predict while the last micro-batch is committed.")] = True,
+    lease: Annotated[float, typer.Option(help="Seconds until a killed worker's items come back.")] = 10.0,
+    max_failures: Annotated[int, typer.Option(help="Processing errors of an item before it is dead.")] = 3,
+    topic: Topic = "",
+    subscription: Subscription = "",
+    dead_topic: DeadTopic = "",
+    recompute: Annotated[bool, typer.Option(help="Do all items again under this configuration.")] = False,
+) -> None:
+    """Work until the job is drained (exit 0) or SIGTERM asks to leave (exit 143)."""
+    from holdfast.inference.predictor.spec import PredictorSpec
+    from holdfast.inference.run import Launch, run_worker
+    from holdfast.inference.worker.settings import WorkerSettings
+
+    settings = WorkerSettings(
+        micro_batch=micro_batch, overlap=overlap, lease_s=lease, window_s=window, max_failures=max_failures
+    )
+    launch = Launch(
+        job=job,
+        database=database,
+        predictor=PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name),
+        events=events,
+        settings=settings,
+        recompute=recompute,
+        broker=_broker(topic, subscription, dead_topic),
+    )
+    raise typer.Exit(run_worker(launch))
+
+
+@app.command()
+def status(
+    job: Job,
+    database: Database = "",
+    watch: Annotated[float, typer.Option(help="Show again every so many seconds, until drained.")] = 0.0,
+    price: Annotated[
+        float, typer.Option(help="Dollars of one worker for an hour; adds the cost of 1,000 items.")
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Done, held, waiting, failed; rate, time to go, cost."""
+    from holdfast.inference.results.connect import connect, database_uri
+    from holdfast.inference.results.status import read_status, table
+    from holdfast.inference.worker.console import show_until_drained
+
+    with connect(database_uri(database)) as connection:
+        if watch and not as_json:
+            show_until_drained(lambda: read_status(connection, job), every_s=watch, price_per_hour=price)
+            return
+        found = read_status(connection, job)
+    print(json.dumps(found.to_json(price)) if as_json else table(found, price))
+
+
+@app.command()
+def failures(job: Job, database: Database = "", limit: int = 100, as_json: AsJson = False) -> None:
+    """Dead items: which, why, after how many tries. Exit 1 when there are any."""
+    from holdfast.contract.errors import EXIT_FINDINGS
+    from holdfast.inference.queue.redrive import failures as dead
+    from holdfast.inference.results.connect import connect, database_uri
+
+    with connect(database_uri(database)) as connection:
+        found = dead(connection, job, limit)
+    if as_json:
+        print(json.dumps({"schema": "holdfast.batch-failures/1", "job": job, "failures": found}))
+    else:
+        for letter in found:
+            print(f"{letter['item'] or letter['digest']}  {letter['reason']}  after {letter['failures']}")
+    if found:
+        print(f"Next: python -m holdfast batch redrive {job}", file=sys.stderr)
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def redrive(
+    job: Job,
+    item: Annotated[list[str] | None, typer.Option(help="Only these; else all dead items.")] = None,
+    database: Database = "",
+    topic: Topic = "",
+    subscription: Subscription = "",
+) -> None:
+    """Give dead items another chance."""
+    from holdfast.inference.run import redrive_job
+
+    revived = redrive_job(database, job, item or [], _broker(topic, subscription))
+    print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
+
+
+@app.command()
+def export(
+    job: Job,
+    out: Annotated[str, typer.Option(help="File ending in .jsonl or .parquet, or gs://BUCKET/NAME; sorted by item.")],
+    database: Database = "",
+) -> None:
+    """Write the results of a job to a file."""
+    from holdfast.inference.results import jobs
+    from holdfast.inference.results.connect import connect, database_uri
+    from holdfast.inference.results.export import export as write
+
+    with connect(database_uri(database)) as connection:
+        jobs.require(connection, job)
+        count = write(connection, job, out)
+    print(f"{count} rows in {out}", file=sys.stderr)
+
+
+def _broker(topic: str, subscription: str, dead_topic: str = "") -> "Broker | None":
+    from holdfast.contract.errors import InputError
+    from holdfast.inference.run import Broker
+
+    if bool(topic) != bool(subscription):
+        raise InputError(
+            "half of a Pub/Sub queue is named",
+            got=f"topic {topic or '(none)'}, subscription {subscription or '(none)'}",
+            allowed="both, or neither for the queue in PostgreSQL",
+            fix="give --topic and --subscription",
+        )
+    return Broker(topic=topic, subscription=subscription, dead_topic=dead_topic) if topic else None

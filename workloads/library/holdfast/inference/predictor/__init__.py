@@ -1,0 +1,1 @@
+"""What computes, in a process of its own."""

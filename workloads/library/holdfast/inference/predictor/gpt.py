@@ -1,0 +1,124 @@
+"""Loss of a document under the byte-level GPT of a committed checkpoint, in nats for each byte.
+
+Imports torch, so it is imported only by a worker that predicts with it. Every forward pass has the
+same shape, filled with windows of whichever documents are at hand: the kernels, and with them each
+row's rounding, are the same whatever stands in the other rows. A document's windows are added with
+fsum, which is exact in any order.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from holdfast.contract.errors import InputError
+from holdfast.inference.predictor.model_source import Model, model_key
+from holdfast.inference.predictor.predictors import PredictorBroken
+from holdfast.inference.results.results import Value
+from holdfast.training.model import ByteGPT, ModelConfig
+
+ROWS = 32
+"""Windows of one forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    body: int
+    inputs: bytes
+    following: bytes
+
+
+class GptLoss:
+    """Scores the first `score_bytes` of a body; a body too short to have a following byte has no score."""
+
+    def __init__(self, model: Model, *, score_bytes: int = 2048) -> None:
+        self._model, self._score_bytes = model, score_bytes
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._bf16 = self._device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+    @property
+    def configuration(self) -> Mapping[str, object]:
+        return {
+            "predictor": "gpt-loss",
+            "version": 1,
+            **self._model.identity,
+            "score_bytes": self._score_bytes,
+            "rows": ROWS,
+            "precision": "bf16" if self._bf16 else "fp32",
+            "device": self._device.type,
+        }
+
+    def load(self) -> None:
+        # cuBLAS reads it once, when the first kernel is launched.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        # One thread: the split of a sum over threads would depend on how many there are.
+        torch.set_num_threads(1)
+        network = ByteGPT(_config(self._model))
+        tensors = {model_key(key): tensor for key, tensor in self._model.tensors.items()}
+        try:
+            network.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise _does_not_fit(self._model, str(error)) from None
+        self._network = network.to(self._device).eval()
+        self._context = network.config.context
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        nats: list[list[float]] = [[] for _ in bodies]
+        windows = list(self._windows(bodies))
+        for first in range(0, len(windows), ROWS):
+            part = windows[first : first + ROWS]
+            for window, loss in zip(part, self._losses(part), strict=True):
+                nats[window.body].append(loss)
+        return [_value(body[: self._score_bytes], losses) for body, losses in zip(bodies, nats, strict=True)]
+
+    def _windows(self, bodies: Sequence[bytes]) -> Iterator[_Window]:
+        for n, body in enumerate(bodies):
+            text = body[: self._score_bytes]
+            for at in range(0, len(text) - 1, self._context):
+                part = text[at : at + self._context + 1]
+                yield _Window(n, part[:-1], part[1:])
+
+    def _losses(self, windows: Sequence[_Window]) -> list[float]:
+        inputs = _grid((w.inputs for w in windows), self._context)
+        following = _grid((w.following for w in windows), self._context)
+        lengths = torch.tensor([len(w.inputs) for w in windows] + [0] * (ROWS - len(windows)))
+        counted = torch.arange(self._context) < lengths[:, None]
+        try:
+            with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+                logits = self._network(inputs.to(self._device))
+            logits = logits.float().cpu()
+        except torch.AcceleratorError as error:
+            raise PredictorBroken(f"the device failed: {type(error).__name__}") from error
+        each = F.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none").view(ROWS, self._context)
+        return torch.where(counted, each.double(), 0.0).sum(dim=1)[: len(windows)].tolist()
+
+
+def _grid(texts: Iterator[bytes], width: int) -> torch.Tensor:
+    """Rows of bytes, padded with zeros to the one shape that is ever computed. Causal: padding is behind."""
+    rows = b"".join(text.ljust(width, b"\0") for text in texts)
+    return torch.frombuffer(bytearray(rows.ljust(ROWS * width, b"\0")), dtype=torch.uint8).long().view(ROWS, width)
+
+
+def _value(text: bytes, nats: Sequence[float]) -> Value:
+    count = max(0, len(text) - 1)
+    return {"score": math.fsum(nats) / count if count else None, "bytes": count}
+
+
+def _config(model: Model) -> ModelConfig:
+    try:
+        return ModelConfig(**model.config)  # pyright: ignore[reportArgumentType]  checked by the class itself
+    except (TypeError, ValueError) as error:
+        raise _does_not_fit(model, str(error)) from None
+
+
+def _does_not_fit(model: Model, why: str) -> InputError:
+    return InputError(
+        "the checkpoint does not fit the predictor",
+        got=f"{model.identity}: {' '.join(why.split())[:300]}",
+        allowed="a checkpoint of holdfast.training's ByteGPT",
+        fix="name the run of such a training with --run, or choose another --predictor",
+    )

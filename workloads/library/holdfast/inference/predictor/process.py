@@ -1,0 +1,75 @@
+"""A process that only predicts: `python -m holdfast.inference.predictor.process DESCRIPTOR`.
+
+Started by predictor_proxy. What kills a process - a segmentation fault in a kernel, the out-of-memory killer,
+a library's exit() - kills this one; the worker lives on and knows that it was no eviction.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from holdfast.contract.errors import InputError
+from holdfast.inference.predictor import frames
+from holdfast.inference.predictor.predictors import Predictor, PredictorBroken
+from holdfast.inference.predictor.spec import PredictorSpec, build
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(descriptor: int, parent: int) -> None:
+    _stay_below(parent)
+    with socket.socket(fileno=descriptor) as link, contextlib.suppress(EOFError, BrokenPipeError):
+        header, _ = frames.receive(link)
+        predictor = _loaded(link, PredictorSpec(**header))
+        while predictor is not None:
+            _, bodies = frames.receive(link)
+            link.sendall(_answer(predictor, bodies))
+
+
+def _stay_below(parent: int) -> None:
+    """End with the worker, however it ends; be killed before it; leave the notices to it."""
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(signum, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+    if os.getppid() != parent:
+        os._exit(1)  # it died before the line above could hold
+
+
+def _loaded(link: socket.socket, spec: PredictorSpec) -> Predictor | None:
+    try:
+        predictor = build(spec)
+        predictor.load()
+    except InputError as error:
+        said = {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}
+        return frames.send(link, {"input": said})
+    except PredictorBroken as error:
+        return frames.send(link, {"broken": str(error)})
+    except Exception as error:  # noqa: BLE001  a model's loader is a user's code and may raise anything
+        traceback.print_exc()
+        return frames.send(link, {"bug": type(error).__name__})
+    frames.send(link, {"configuration": dict(predictor.configuration)})
+    return predictor
+
+
+def _answer(predictor: Predictor, bodies: list[bytes]) -> bytes:
+    began = time.monotonic()
+    try:
+        values = [dict(value) for value in predictor.predict(bodies)]
+        return frames.encoded({"values": values, "seconds": time.monotonic() - began})
+    except PredictorBroken as error:
+        return frames.encoded({"broken": str(error)})
+    except Exception as error:  # noqa: BLE001  the same of its predict(), whose values may also be no JSON
+        return frames.encoded({"fault": [type(error).__name__, str(error)[:4000]]})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

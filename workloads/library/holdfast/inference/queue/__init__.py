@@ -1,0 +1,1 @@
+"""Items that wait: deliveries, leases, dead letters."""

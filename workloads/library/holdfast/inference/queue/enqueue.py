@@ -1,0 +1,131 @@
+"""Register items and hand them to the queue, once each: run it again and nothing is added twice.
+
+Called by `batch enqueue`. An item and its outbox row are registered in one transaction; the outbox row
+goes when the queue has taken the item. Killed in between, the next run publishes what the outbox still
+holds; at worst an item is published twice, which the worker computes once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from holdfast.contract.errors import InputError
+from holdfast.inference.items import Item
+from holdfast.inference.queue.queue import Queue
+from holdfast.inference.results import jobs
+
+CHUNK_ITEMS = 1000
+CHUNK_BYTES = 8 * 1024 * 1024
+AHEAD = 3
+
+_REGISTER = """
+WITH fresh AS (
+    INSERT INTO holdfast.item (job, item, digest, body)
+    SELECT %(job)s, v.item, v.digest, v.body
+    FROM (SELECT DISTINCT ON (item) * FROM unnest(%(items)s::text[], %(digests)s::text[], %(bodies)s::bytea[])
+          AS u(item, digest, body) ORDER BY item) AS v
+    ON CONFLICT (job, item) DO NOTHING
+    RETURNING item
+), boxed AS (
+    INSERT INTO holdfast.outbox (job, item) SELECT %(job)s, item FROM fresh
+), counted AS (
+    UPDATE holdfast.job SET total = total + (SELECT count(*) FROM fresh) WHERE job = %(job)s
+)
+SELECT count(*) FROM fresh
+"""
+
+_CHANGED = """
+SELECT v.item FROM unnest(%(items)s::text[], %(digests)s::text[]) AS v(item, digest)
+JOIN holdfast.item i ON i.job = %(job)s AND i.item = v.item WHERE i.digest <> v.digest LIMIT 1
+"""
+
+_LEFT = """
+SELECT o.item, i.body FROM holdfast.outbox o JOIN holdfast.item i USING (job, item)
+WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enqueued:
+    seen: int
+    new: int
+    """Registered now; the others were there with the same content."""
+    published: int
+
+
+def enqueue(
+    connection: Connection, queue: Queue, job: str, items: Iterable[Item], progress: Callable[[int], None]
+) -> Enqueued:
+    """Of a job that may be new; `jobs.register` gives one a deadline."""
+    jobs.register(connection, job)
+    seen = new = published = 0
+    for chunk in ahead(chunks(items)):
+        new += _register(connection, job, chunk)
+        published += publish_outbox(connection, queue, job)
+        seen += len(chunk)
+        progress(seen)
+    published += publish_outbox(connection, queue, job)
+    if not seen:
+        raise InputError("the source holds no item", got="0 items", allowed="at least one", fix="check --source")
+    return Enqueued(seen=seen, new=new, published=published)
+
+
+def publish_outbox(connection: Connection, queue: Queue, job: str) -> int:
+    """Hand over whatever is registered and not yet queued; returns how many."""
+    published = 0
+    while rows := connection.execute(_LEFT, {"job": job, "limit": CHUNK_ITEMS}).fetchall():
+        connection.commit()
+        queue.publish([Item(job=job, id=name, body=body) for name, body in rows])
+        with connection.transaction():
+            names = [name for name, _ in rows]
+            connection.execute("DELETE FROM holdfast.outbox WHERE job = %s AND item = ANY(%s)", (job, names))
+        published += len(rows)
+    connection.commit()
+    return published
+
+
+def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """By count and by bytes, whichever is full first."""
+    chunk: list[Item] = []
+    size = 0
+    for item in items:
+        chunk.append(item)
+        size += len(item.body)
+        if len(chunk) >= CHUNK_ITEMS or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def ahead(chunks: Iterator[list[Item]]) -> Iterator[list[Item]]:
+    """The source is read by a thread of its own while the chunk before is registered."""
+    with ThreadPoolExecutor(1, thread_name_prefix="source") as reader:
+        coming = deque(reader.submit(next, chunks, None) for _ in range(AHEAD))
+        while (chunk := coming.popleft().result()) is not None:
+            coming.append(reader.submit(next, chunks, None))
+            yield chunk
+
+
+def _register(connection: Connection, job: str, chunk: Sequence[Item]) -> int:
+    columns = {
+        "job": job,
+        "items": [item.id for item in chunk],
+        "digests": [item.digest for item in chunk],
+        "bodies": [item.body for item in chunk],
+    }
+    with connection.transaction():
+        row = connection.execute(_REGISTER, columns).fetchone()
+        # Also finds two of this chunk that have one id and two contents.
+        changed = connection.execute(_CHANGED, columns).fetchone()
+        if changed is not None:
+            raise InputError(
+                "an item id stands for two different contents",
+                got=f"{changed[0]} in job {job}",
+                allowed="one content for an id: results are keyed by it",
+                fix="rename the item, or enqueue the new content as another job",
+            )
+    return row[0] if row else 0

@@ -1,0 +1,101 @@
+"""The queue in PostgreSQL: SKIP LOCKED for the pull, a lease number for each delivery.
+
+Leases are measured by the database's clock alone, so clocks of workers may jump.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.inference.items import Item
+from holdfast.inference.queue.queue import Lease
+
+_POLL_S = 0.1
+
+_PULL = """
+WITH next AS (
+    SELECT message FROM holdfast.queue
+    WHERE job = %(job)s AND visible_at <= clock_timestamp()
+    ORDER BY visible_at, message LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE holdfast.queue q
+    SET visible_at = clock_timestamp() + make_interval(secs => %(lease_s)s),
+        lease = nextval('holdfast.lease_number'), deliveries = deliveries + 1
+    FROM next WHERE q.message = next.message
+    RETURNING q.message, q.lease, q.deliveries, q.job, q.item
+)
+SELECT t.message, t.lease, t.deliveries, t.item, i.body
+FROM taken t LEFT JOIN holdfast.item i ON i.job = t.job AND i.item = t.item ORDER BY t.message
+"""
+
+_EXTEND = """
+UPDATE holdfast.queue q SET visible_at = clock_timestamp() + make_interval(secs => %(seconds)s)
+FROM (SELECT * FROM unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS u(message, lease) ORDER BY 1) AS h
+WHERE q.message = h.message AND q.lease = h.lease
+"""
+
+_ACK = """
+DELETE FROM holdfast.queue q USING unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS h(message, lease)
+WHERE q.message = h.message AND q.lease = h.lease
+"""
+
+
+class PostgresQueue:
+    """Bodies stay in holdfast.item; a message is only a pointer, so it stays narrow.
+
+    `sleep` returns true when there is no more reason to wait: Shutdown.wait does.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool[Connection],
+        job: str,
+        *,
+        lease_s: float,
+        sleep: Callable[[float], bool | None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool, self._job, self._lease_s = pool, job, lease_s
+        self._sleep, self._clock = sleep, clock
+
+    def publish(self, items: Sequence[Item]) -> None:
+        with self._pool.connection() as connection:
+            connection.execute(
+                "INSERT INTO holdfast.queue (job, item) SELECT %s, unnest(%s::text[])",
+                (self._job, [item.id for item in items]),
+            )
+
+    def pull(self, limit: int, wait_s: float) -> list[Lease]:
+        until = self._clock() + wait_s
+        while True:
+            with self._pool.connection() as connection:
+                parameters = {"job": self._job, "limit": limit, "lease_s": self._lease_s}
+                rows = connection.execute(_PULL, parameters).fetchall()
+            if rows or self._clock() >= until or self._sleep(_POLL_S):
+                return [self._lease(*row) for row in rows]
+
+    def extend(self, leases: Sequence[Lease], seconds: float) -> None:
+        with self._pool.connection() as connection:
+            connection.execute(_EXTEND, {**_numbers(leases), "seconds": seconds})
+
+    def ack(self, leases: Sequence[Lease]) -> None:
+        with self._pool.connection() as connection:
+            connection.execute(_ACK, _numbers(leases))
+
+    def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
+        self.extend(leases, delay_s)
+
+    def close(self) -> None:
+        """The pool belongs to whoever made it."""
+
+    def _lease(self, message: int, lease: int, deliveries: int, name: str, body: bytes | None) -> Lease:
+        item = None if body is None else Item(job=self._job, id=name, body=body)
+        fault = "" if item else "the message names an item that was never enqueued"
+        return Lease(ack_id=f"{message}:{lease}", deliveries=deliveries, item=item, fault=fault)
+
+
+def _numbers(leases: Sequence[Lease]) -> dict[str, list[int]]:
+    pairs = [lease.ack_id.split(":") for lease in leases]
+    return {"messages": [int(message) for message, _ in pairs], "leases": [int(lease) for _, lease in pairs]}

@@ -1,0 +1,121 @@
+"""The queue on Pub/Sub, by unary pull and leases of our own.
+
+Not the streaming client: it has no bounded drain, and holds more than a micro-batch. The clients are
+given, so the same code runs on Google's service, its emulator and the fake broker.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+from google.api_core import exceptions
+
+from holdfast.inference.items import Item, Malformed, decode, encode
+from holdfast.inference.queue.queue import Lease, QueueUnavailable
+
+# A request may have 512 KiB; an ack id about 200 bytes.
+_ACK_IDS = 1000
+_FOREIGN_S = 60
+_MAX_DEADLINE_S = 600
+# The broker has messages but holds them back a moment: a pull shorter than this finds nothing.
+_MIN_WAIT_S = 0.5
+_TRANSIENT = (
+    exceptions.ServiceUnavailable,
+    exceptions.InternalServerError,
+    exceptions.TooManyRequests,
+    exceptions.Aborted,
+    exceptions.Cancelled,
+    exceptions.GatewayTimeout,
+    exceptions.RetryError,
+)
+_T = TypeVar("_T")
+
+
+class Publisher(Protocol):
+    """google.cloud.pubsub_v1.PublisherClient, or the fake broker."""
+
+    def publish(self, topic: str, data: bytes, **attributes: str) -> "Future[str]": ...
+
+
+class Subscriber(Protocol):
+    """google.cloud.pubsub_v1.SubscriberClient, or the fake broker."""
+
+    def pull(self, *, request: dict[str, Any], timeout: float, retry: None) -> Any: ...
+
+    def acknowledge(self, *, request: dict[str, Any], timeout: float) -> None: ...
+
+    def modify_ack_deadline(self, *, request: dict[str, Any], timeout: float) -> None: ...
+
+
+class PubSubQueue:
+    def __init__(
+        self, publisher: Publisher, subscriber: Subscriber, *, job: str, topic: str, subscription: str, lease_s: float
+    ) -> None:
+        self._publisher, self._subscriber = publisher, subscriber
+        self._job, self._topic, self._subscription, self._lease_s = job, topic, subscription, lease_s
+
+    def publish(self, items: Sequence[Item]) -> None:
+        """Returns when the service has taken all of them. Each carries its job, for the subscription's filter."""
+        sent = [self._publisher.publish(self._topic, encode(item), job=item.job) for item in items]
+        for future in sent:
+            _asked(lambda future=future: future.result(timeout=60.0))
+
+    def pull(self, limit: int, wait_s: float) -> list[Lease]:
+        request = {"subscription": self._subscription, "max_messages": min(limit, _ACK_IDS)}
+        try:
+            pulled = self._subscriber.pull(request=request, timeout=max(wait_s, _MIN_WAIT_S), retry=None)
+        except exceptions.DeadlineExceeded:
+            return []
+        except _TRANSIENT as error:
+            raise QueueUnavailable(type(error).__name__) from error
+        leases = [_lease(m.ack_id, m.delivery_attempt, m.message.data) for m in pulled.received_messages]
+        mine = [lease for lease in leases if lease.item is None or lease.item.job == self._job]
+        if mine:
+            self.extend(mine, self._lease_s)
+        # Another job's items on a subscription without a filter: leave them to its workers.
+        if foreign := [lease for lease in leases if lease not in mine]:
+            self.extend(foreign, _FOREIGN_S)
+        return mine
+
+    def extend(self, leases: Sequence[Lease], seconds: float) -> None:
+        for ack_ids in _chunks(leases):
+            request = {
+                "subscription": self._subscription,
+                "ack_ids": ack_ids,
+                # Whole seconds only, and 0 means now.
+                "ack_deadline_seconds": min(_MAX_DEADLINE_S, round(seconds) or (1 if seconds > 0 else 0)),
+            }
+            _asked(lambda request=request: self._subscriber.modify_ack_deadline(request=request, timeout=10.0))
+
+    def ack(self, leases: Sequence[Lease]) -> None:
+        for ack_ids in _chunks(leases):
+            request = {"subscription": self._subscription, "ack_ids": ack_ids}
+            _asked(lambda request=request: self._subscriber.acknowledge(request=request, timeout=10.0))
+
+    def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
+        self.extend(leases, delay_s)
+
+    def close(self) -> None:
+        """The clients belong to whoever made them."""
+
+
+def _asked(call: Callable[[], _T]) -> _T:
+    try:
+        return call()
+    except (*_TRANSIENT, exceptions.DeadlineExceeded, TimeoutError) as error:
+        raise QueueUnavailable(type(error).__name__) from error
+
+
+def _lease(ack_id: str, attempt: int, data: bytes) -> Lease:
+    try:
+        return Lease(ack_id=ack_id, deliveries=max(1, attempt), item=decode(data))
+    except Malformed as fault:
+        digest = hashlib.sha256(data).hexdigest()
+        return Lease(ack_id=ack_id, deliveries=max(1, attempt), item=None, fault=str(fault), digest=digest)
+
+
+def _chunks(leases: Sequence[Lease]) -> list[list[str]]:
+    ids = iter([lease.ack_id for lease in leases])
+    return list(iter(lambda: list(islice(ids, _ACK_IDS)), []))

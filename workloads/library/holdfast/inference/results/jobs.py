@@ -1,0 +1,118 @@
+"""The register of jobs: made by enqueue, opened by workers, read by status.
+
+A job is computed under one configuration: its first worker pins the fingerprint, others must match.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+from psycopg import Connection
+
+from holdfast.contract.errors import InputError
+from holdfast.inference.items import checked_job
+
+
+def fingerprint(configuration: Mapping[str, object]) -> str:
+    """Of everything that decides a result: model commit, predictor, its settings."""
+    text = json.dumps(configuration, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def register(connection: Connection, job: str, deadline: datetime | None = None) -> None:
+    """Make the job where it is new; a deadline, where given, replaces an earlier one."""
+    with connection.transaction():
+        connection.execute(
+            "INSERT INTO holdfast.job AS j (job, deadline) VALUES (%s, %s)"
+            " ON CONFLICT (job) DO UPDATE SET deadline = coalesce(excluded.deadline, j.deadline)",
+            (checked_job(job), deadline),
+        )
+
+
+def deadline_of(text: str) -> datetime | None:
+    """RFC 3339 with an offset, as in HOLDFAST_DEADLINE; empty: none."""
+    if not text:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise InputError(
+            "the deadline cannot be read", got=text[:60], allowed="such as 2026-11-22T06:00:00Z", fix="write it so"
+        )
+    return when
+
+
+def require(connection: Connection, job: str) -> int:
+    """How many items the job has; InputError when it is unknown or empty."""
+    row = connection.execute("SELECT total FROM holdfast.job WHERE job = %s", (checked_job(job),)).fetchone()
+    connection.commit()
+    if row is None:
+        known = [
+            name for (name,) in connection.execute("SELECT job FROM holdfast.job ORDER BY created_at DESC LIMIT 5")
+        ]
+        connection.commit()
+        raise InputError(
+            "the job is unknown",
+            got=job,
+            allowed=", ".join(known) or "none yet",
+            fix=f"python -m holdfast batch enqueue {job} --source DIR",
+        )
+    if row[0] == 0:
+        raise InputError(
+            "the job has no items",
+            got=job,
+            allowed="at least one",
+            fix=f"python -m holdfast batch enqueue {job} --source DIR",
+        )
+    return int(row[0])
+
+
+def pin(connection: Connection, job: str, configuration: Mapping[str, object], *, recompute: bool = False) -> str:
+    """The job's fingerprint. The first worker sets it; one that would compute something else is refused."""
+    mine = fingerprint(configuration)
+    with connection.transaction():
+        row = connection.execute(
+            "SELECT fingerprint, configuration FROM holdfast.job WHERE job = %s FOR UPDATE", (job,)
+        ).fetchone()
+        assert row is not None, f"job {job} vanished"
+        pinned, before = row
+        if pinned is not None and pinned != mine and not recompute:
+            raise InputError(
+                "this worker would compute something else than the job's earlier workers",
+                got=_difference(before, configuration),
+                allowed="one configuration for a job",
+                fix="give --recompute to do all items again, or enqueue another job",
+            )
+        if pinned != mine:
+            connection.execute(
+                "UPDATE holdfast.job SET fingerprint = %s, configuration = %s::jsonb WHERE job = %s",
+                (mine, json.dumps(configuration), job),
+            )
+        if pinned is not None and pinned != mine:
+            _queue_again(connection, job)
+    return mine
+
+
+def pinned_configuration(connection: Connection, job: str) -> dict[str, object]:
+    """Of the job's first worker; empty before there was one."""
+    row = connection.execute("SELECT configuration FROM holdfast.job WHERE job = %s", (job,)).fetchone()
+    connection.commit()
+    return dict(row[0]) if row and row[0] else {}
+
+
+def _queue_again(connection: Connection, job: str) -> None:
+    """Into the outbox; whoever asked for it publishes."""
+    connection.execute("DELETE FROM holdfast.queue WHERE job = %s", (job,))
+    connection.execute(
+        "INSERT INTO holdfast.outbox (job, item) SELECT job, item FROM holdfast.item WHERE job = %s"
+        " ON CONFLICT DO NOTHING",
+        (job,),
+    )
+
+
+def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    keys = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
+    return ", ".join(f"{k}={now.get(k)} (job: {before.get(k)})" for k in keys)[:300]

@@ -1,0 +1,95 @@
+"""Schema migrations: numbered SQL files, each applied once, in one transaction, under a lock.
+
+Called by `batch migrate` and `batch database`; the worker only checks. A fork adds files from 1000 on,
+so that ours (below 1000) and theirs never want the same number. A file once applied must not change.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import LiteralString, cast
+
+from psycopg import Connection
+
+from holdfast.contract.errors import InputError
+
+FOLDER = Path(__file__).parent / "migrations"
+_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
+# Any number does, as long as every migrator takes the same one.
+_LOCK = 0x686F6C64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def migrations(folder: Path = FOLDER) -> list[Migration]:
+    found = [
+        Migration(version=int(match.group(1)), name=path.name, sql=path.read_text())
+        for path in sorted(folder.glob("*.sql"))
+        if (match := _FILE.fullmatch(path.name))
+    ]
+    assert len({m.version for m in found}) == len(found), "two migrations have one number"
+    return found
+
+
+def migrate(connection: Connection, folder: Path = FOLDER) -> list[str]:
+    """Bring the schema up to the code; returns the names of the files applied now."""
+    applied: list[str] = []
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        connection.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS holdfast.schema_version (version integer PRIMARY KEY, name text NOT NULL,"
+            " digest text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        known = _known(connection)
+        for migration in migrations(folder):
+            if migration.version in known:
+                _require_unchanged(migration, known[migration.version])
+                continue
+            # A file of this repository, never input: the one place where SQL is not a literal.
+            connection.execute(cast(LiteralString, migration.sql))
+            connection.execute(
+                "INSERT INTO holdfast.schema_version (version, name, digest) VALUES (%s, %s, %s)",
+                (migration.version, migration.name, migration.digest),
+            )
+            applied.append(migration.name)
+    return applied
+
+
+def require_current(connection: Connection, folder: Path = FOLDER) -> None:
+    """InputError unless every migration that this code knows is applied. Newer ones are the fork's business."""
+    row = connection.execute("SELECT to_regclass('holdfast.schema_version') IS NOT NULL").fetchone()
+    known = _known(connection) if row and row[0] else {}
+    missing = [m.name for m in migrations(folder) if m.version not in known]
+    if missing:
+        raise InputError(
+            "the database schema is older than the code",
+            got=f"version {max(known, default=0)}, without {', '.join(missing)}",
+            allowed=f"version {max(m.version for m in migrations(folder))}",
+            fix="run `python -m holdfast batch migrate` as the database's owner, once",
+        )
+
+
+def _known(connection: Connection) -> dict[int, str]:
+    rows = connection.execute("SELECT version, digest FROM holdfast.schema_version").fetchall()
+    return {int(version): str(digest) for version, digest in rows}
+
+
+def _require_unchanged(migration: Migration, digest: str) -> None:
+    if migration.digest != digest:
+        raise InputError(
+            "a migration was changed after it was applied",
+            got=migration.name,
+            allowed="the file as it was applied",
+            fix="restore the file and write the change as a new migration",
+        )

@@ -1,0 +1,93 @@
+"""Where a job stands, read from the view holdfast.job_status, which dashboards read too."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from psycopg import Connection
+from psycopg.rows import class_row
+
+from holdfast.inference.results import jobs
+
+SCHEMA = "holdfast.batch-status/1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    job: str
+    fingerprint: str | None
+    total: int
+    done: int
+    held: int
+    failed: int
+    """Dead: every allowed try of the processing failed."""
+    waiting: int
+    retried: int
+    """Items claimed more than once, for whatever reason."""
+    failures: int
+    workers: int
+    """Seen in the last 30 s and not ended."""
+    preempted: int
+    killed: int
+    """Ended without a word."""
+    rate: float
+    """Items done a second over the last minute."""
+    eta_seconds: float | None
+    worker_seconds: float
+    """Paid for: from the start of each worker, its model's loading included."""
+    oldest_seconds: float
+    replicas_wanted: int
+
+    def to_json(self, price_per_hour: float = 0.0) -> dict[str, Any]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"schema": SCHEMA, **values, "cost_per_1000": self.cost_per_1000(price_per_hour)}
+
+    def cost_per_1000(self, price_per_hour: float) -> float | None:
+        """Dollars, from the seconds that workers lived."""
+        if not price_per_hour or not self.done:
+            return None
+        return price_per_hour * self.worker_seconds / 3600 / self.done * 1000
+
+
+def read_status(connection: Connection, job: str) -> Status:
+    jobs.require(connection, job)
+    with connection.transaction(), connection.cursor(row_factory=class_row(Status)) as cursor:
+        found = cursor.execute("SELECT * FROM holdfast.job_status WHERE job = %s", (job,)).fetchone()
+    assert found is not None, job
+    return found
+
+
+def table(status: Status, price_per_hour: float = 0.0) -> str:
+    """For people; `to_json` has every number."""
+    cost = status.cost_per_1000(price_per_hour)
+    rows = {
+        "job": status.job,
+        "done": f"{status.done:,} of {status.total:,} ({status.done / max(1, status.total):.1%})",
+        "held": f"{status.held:,}",
+        "waiting": f"{status.waiting:,}",
+        "failed": f"{status.failed:,} for good, {status.failures:,} errors of processing",
+        "rate": f"{status.rate:,.1f} items/s over the last minute",
+        "time to go": _duration(status.eta_seconds),
+        "workers": f"{status.workers} now, {status.replicas_wanted} wanted for the deadline",
+        "preempted": f"{status.preempted} with notice, {status.killed} without; {status.retried:,} items begun again",
+        "worker time": _duration(status.worker_seconds),
+        "cost": _cost(cost, price_per_hour),
+        "configuration": status.fingerprint or "of the first worker",
+    }
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+
+def _cost(dollars: float | None, price_per_hour: float) -> str:
+    if dollars is None:
+        return "unknown yet" if price_per_hour else "unknown: give --price"
+    return f"${dollars:.3g} per 1,000 items"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    parts = ((hours, "h"), (minutes, "min"), (seconds, "s"))
+    first = next((n for n, (value, _) in enumerate(parts) if value), 2)
+    return " ".join(f"{value} {unit}" for value, unit in parts[first : first + 2])

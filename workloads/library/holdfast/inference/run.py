@@ -1,0 +1,199 @@
+"""Composition: from the options of the batch doors to a worker, a queue and a store."""
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.contract.lifecycle import EXIT_BUG, EXIT_PREEMPTED
+from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.items import Item
+from holdfast.inference.predictor.predictors import LoaderFailed, Predictor, PredictorBroken
+from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.queue.enqueue import enqueue, publish_outbox
+from holdfast.inference.queue.postgres import PostgresQueue
+from holdfast.inference.queue.queue import Queue
+from holdfast.inference.queue.redrive import redrive
+from holdfast.inference.results import jobs, schema
+from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool, retried
+from holdfast.inference.results.postgres import PostgresResults
+from holdfast.inference.worker.settings import WorkerSettings
+from holdfast.inference.worker.steps import Report
+from holdfast.inference.worker.worker import EXIT_DEVICE_LOST, Worker
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.shutdown import Shutdown, of_process
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    job: str
+    database: str
+    predictor: PredictorSpec
+    events: Path | None
+    settings: WorkerSettings
+    recompute: bool
+    broker: "Broker | None" = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broker:
+    """Pub/Sub instead of the queue in PostgreSQL."""
+
+    topic: str
+    subscription: str
+    dead_topic: str = ""
+
+
+def enqueue_source(
+    database: str,
+    job: str,
+    items: Iterable[Item],
+    broker: Broker | None,
+    progress: Callable[[int], None],
+    deadline: datetime | None = None,
+) -> dict[str, int]:
+    uri = database_uri(database)
+    with connect(uri) as connection:
+        schema.require_current(connection)
+        jobs.register(connection, job, deadline)
+        with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
+            done = enqueue(connection, queue, job, items, progress)
+    return asdict(done)
+
+
+def redrive_job(database: str, job: str, items: list[str], broker: Broker | None) -> list[str]:
+    uri = database_uri(database)
+    with connect(uri) as connection:
+        schema.require_current(connection)
+        with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
+            revived = redrive(connection, job, items)
+            publish_outbox(connection, queue, job)
+    return revived
+
+
+@contextmanager
+def opened_queue(
+    pool: ConnectionPool[Connection],
+    job: str,
+    broker: Broker | None,
+    *,
+    lease_s: float = WorkerSettings().lease_s,
+    sleep: Callable[[float], bool | None] = time.sleep,
+) -> Generator[Queue]:
+    if broker is None:
+        yield PostgresQueue(pool, job, lease_s=lease_s, sleep=sleep)
+        return
+    from google.cloud import pubsub_v1
+
+    from holdfast.inference.queue import dead_letters
+    from holdfast.inference.queue.pubsub import PubSubQueue
+
+    publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
+    try:
+        yield PubSubQueue(
+            publisher, subscriber, job=job, topic=broker.topic, subscription=broker.subscription, lease_s=lease_s
+        )
+        if broker.dead_topic:
+            dead_letters.forward(pool, publisher, broker.dead_topic, job)
+    finally:
+        publisher.stop()
+        publisher.transport.close()
+        subscriber.close()
+
+
+def run_worker(launch: Launch) -> int:
+    """The exit code of the process."""
+    shutdown = of_process()  # first, so that a notice during the slow start is heard
+    began = time.monotonic()
+    uri = database_uri(launch.database)
+    with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
+        try:
+            predictor, fingerprint = _loaded(launch, uri, shutdown, Report(events))
+        except (PredictorBroken, LoaderFailed) as error:
+            print(f"the model cannot be loaded: {error}", file=sys.stderr)
+            return EXIT_DEVICE_LOST if isinstance(error, PredictorBroken) else EXIT_BUG
+        except TRANSIENT as error:
+            return _gave_up(error, shutdown)
+        events.emit("start", rank=0, world_size=1, attempt=0)
+        with closing(predictor):
+            load_s = time.monotonic() - began
+            code = _work(launch, uri, predictor, fingerprint, shutdown, events, load_s)
+        events.emit("exit", code=code, step=0)
+    return code
+
+
+def _work(
+    launch: Launch,
+    uri: str,
+    predictor: Predictor,
+    fingerprint: str,
+    shutdown: Shutdown,
+    events: EventLog,
+    load_s: float,
+) -> int:
+    settings = launch.settings
+    try:
+        with (
+            open_pool(uri) as pool,
+            opened_queue(pool, launch.job, launch.broker, lease_s=settings.lease_s, sleep=shutdown.wait) as queue,
+        ):
+            if launch.recompute:
+                with connect(uri) as connection:
+                    publish_outbox(connection, queue, launch.job)
+            results = PostgresResults(
+                pool,
+                job=launch.job,
+                fingerprint=fingerprint,
+                worker=events.process,
+                max_failures=settings.max_failures,
+                load_s=load_s,
+            )
+            return Worker(
+                queue=queue,
+                results=results,
+                predictor=predictor,
+                settings=settings,
+                shutdown=shutdown,
+                report=Report(events),
+            ).run()
+    except TRANSIENT as error:
+        return _gave_up(error, shutdown)
+
+
+def _gave_up(error: Exception, shutdown: Shutdown) -> int:
+    print(f"gave up waiting for the database or the queue: {type(error).__name__}", file=sys.stderr)
+    return EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
+
+
+def _loaded(launch: Launch, uri: str, shutdown: Shutdown, report: Report) -> tuple[ProcessPredictor, str]:
+    """No connection is held while the model loads: that may take longer than an idle one lives."""
+
+    def asked(question: Callable[[Connection], _T]) -> _T:
+        def ask() -> _T:
+            with connect(uri) as connection:
+                return question(connection)
+
+        return retried(ask, give_up=lambda: shutdown.requested, tell=report.trouble)
+
+    spec = replace(launch.predictor, pinned=asked(lambda connection: _pinned(connection, launch)))
+    predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s)
+    # Loaded first: a model that does not fit must not become the job's configuration.
+    predictor.load()
+    configuration = predictor.configuration
+    return predictor, asked(lambda c: jobs.pin(c, launch.job, configuration, recompute=launch.recompute))
+
+
+def _pinned(connection: Connection, launch: Launch) -> dict[str, object]:
+    schema.require_current(connection)
+    jobs.require(connection, launch.job)
+    return {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)

@@ -1,0 +1,1 @@
+"""The batch worker: pull, claim, predict, commit, ack."""

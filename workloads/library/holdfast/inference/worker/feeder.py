@@ -1,0 +1,141 @@
+"""The thread that keeps the predictor fed: pull, hold, check what is done already, claim the rest."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holdfast.inference.items import Item
+from holdfast.inference.queue.queue import Lease, Queue
+from holdfast.inference.results.connect import retried
+from holdfast.inference.results.results import Claim, Results
+from holdfast.inference.worker.batch_sizer import Pace
+from holdfast.inference.worker.leases import LeaseKeeper
+from holdfast.inference.worker.settings import WorkerSettings
+from holdfast.inference.worker.steps import Report, Step
+from holdfast.runtime.shutdown import Shutdown
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    item: Item
+    claim: Claim
+
+
+class Feeder:
+    def __init__(
+        self,
+        *,
+        queue: Queue,
+        results: Results,
+        keeper: LeaseKeeper,
+        settings: WorkerSettings,
+        pace: Pace,
+        shutdown: Shutdown,
+        report: Report,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queue, self._results, self._keeper = queue, results, keeper
+        self._settings, self._pace = settings, pace
+        self._shutdown, self._report, self._clock = shutdown, report, clock
+        self._ready: deque[Work] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def take(self) -> list[Work]:
+        """The next micro-batch; empty when the job is drained or a stop is asked for."""
+        size = self._pace.size
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._ended)
+            # Nothing more to wait for, or wait a moment so that the device gets a full batch.
+            self._changed.wait_for(lambda: len(self._ready) >= size or self._ended, self._settings.fill_s)
+            if self._shutdown.requested:
+                return []
+            if self._fault is not None:
+                raise self._fault
+            return self._first(size)
+
+    def take_whole(self) -> list[Work]:
+        """The next micro-batch where it is there already, all of it; empty when it is not."""
+        size = self._pace.size
+        with self._changed:
+            if self._shutdown.requested or len(self._ready) < size:
+                return []
+            return self._first(size)
+
+    def _first(self, count: int) -> list[Work]:
+        return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
+
+    def put_back(self, batch: Sequence[Work]) -> None:
+        """Taken and not predicted."""
+        with self._changed:
+            self._ready.extendleft(reversed(batch))
+
+    def untouched(self) -> list[Claim]:
+        """Claimed and never taken; empties the buffer."""
+        with self._changed:
+            claims = [work.claim for work in self._ready]
+            self._ready.clear()
+        return claims
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._shutdown.requested and self._feed():
+                pass
+        except BaseException as fault:  # noqa: BLE001  the thread's top level: take() raises it in the worker
+            self._fault = fault
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _feed(self) -> bool:
+        """One round; false when the job is drained."""
+        # One micro-batch being predicted, one being committed, one handed over ahead, two waiting: the device does not
+        # wait when the database takes the time of two.
+        in_hand = 5 * self._pace.size
+        if not self._keeper.wait_for_room(in_hand - self._pace.size + 1, 0.5):
+            return True
+        room = max(1, in_hand - self._keeper.count())
+        leases = self._patiently(lambda: self._queue.pull(room, self._settings.pull_wait_s))
+        if leases:
+            self._report.at(Step.PULLED)
+            self._admit(leases)
+            return True
+        return self._keeper.count() > 0 or not self._patiently(self._results.drained)
+
+    def _admit(self, leases: list[Lease]) -> None:
+        fresh = {
+            lease.item.id: lease.item
+            for lease in leases
+            if lease.item is not None and self._keeper.hold(lease.item.id, lease)
+        }
+        claims = self._patiently(lambda: self._results.claim(list(fresh))) if fresh else {}
+        self._report.emit("claimed", items=len(claims))
+        self._report.at(Step.LEASED)
+        finished = self._keeper.let_go(fresh.keys() - claims.keys())
+        with self._changed:
+            self._ready.extend(Work(item=fresh[name], claim=claim) for name, claim in claims.items())
+            self._changed.notify_all()
+        if refused := [lease for lease in leases if lease.item is None]:
+            self._patiently(lambda: self._results.refuse(refused))
+            for lease in refused:
+                self._report.emit("dead_lettered", item=lease.digest, reason=lease.fault)
+            finished += refused
+        if finished:
+            self._patiently(lambda: self._queue.ack(finished))
+
+    def _patiently(self, operation: Callable[[], _T]) -> _T:
+        return retried(operation, give_up=lambda: self._shutdown.requested, tell=self._report.trouble)

@@ -1,0 +1,70 @@
+"""What the worker holds, and the thread that keeps it: every delivery is extended until it is let go.
+
+Used by the feeder (holds) and the writer (lets go). The thread lives until the last ack of a drain,
+or another worker would be handed what is just being committed.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+
+from holdfast.inference.queue.queue import Lease, Queue
+from holdfast.inference.results.connect import TRANSIENT
+
+
+class LeaseKeeper:
+    """Deliveries by item: a publisher's duplicate of an item in hand is acked with it, computed once."""
+
+    def __init__(
+        self, queue: Queue, *, lease_s: float, beat: Callable[[], None], tell: Callable[[Exception], None]
+    ) -> None:
+        self._queue, self._lease_s, self._beat, self._tell = queue, lease_s, beat, tell
+        self._held: dict[str, list[Lease]] = {}
+        self._changed = threading.Condition()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join(timeout=5.0)
+
+    def hold(self, item: str, lease: Lease) -> bool:
+        """True when the item is new in hand."""
+        with self._changed:
+            leases = self._held.setdefault(item, [])
+            leases.append(lease)
+            return len(leases) == 1
+
+    def let_go(self, items: Iterable[str]) -> list[Lease]:
+        """All deliveries of these items; they are no longer extended."""
+        with self._changed:
+            leases = [lease for item in items for lease in self._held.pop(item, [])]
+            self._changed.notify_all()
+        return leases
+
+    def let_go_all(self) -> list[Lease]:
+        with self._changed:
+            return self.let_go(list(self._held))
+
+    def count(self) -> int:
+        with self._changed:
+            return len(self._held)
+
+    def wait_for_room(self, below: int, timeout_s: float) -> bool:
+        """True once fewer than `below` items are in hand."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._held) < below, timeout_s)
+
+    def _run(self) -> None:
+        # A third: one extension may fail and the next one still comes in time.
+        while not self._ended.wait(self._lease_s / 3):
+            with self._changed:
+                held = [lease for leases in self._held.values() for lease in leases]
+            try:
+                if held:
+                    self._queue.extend(held, self._lease_s)
+                self._beat()
+            except TRANSIENT as error:
+                self._tell(error)  # and go on: what expires meanwhile is fenced

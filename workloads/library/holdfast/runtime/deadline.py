@@ -1,0 +1,94 @@
+"""Planned ends: nodes whose life is limited (flex-start, max-run) say when, so the run stops before they do.
+
+Used by the trainer and the batch worker. The time comes from HOLDFAST_DEADLINE, or from the annotation that
+GKE writes on the node, where the pod may read its node. At the deadline less `lead_s` the process asks itself
+for the ordinary stop, with `lead_s` as its window: a save that no Spot notice has room for fits here.
+"""
+
+import json
+import os
+import ssl
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.telemetry import ENV_DEADLINE, ENV_NODE
+from holdfast.runtime.shutdown import Shutdown
+
+DEFAULT_LEAD_S = 120.0
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_TIMEOUT_S = 5.0
+
+Annotations = Callable[[str], Mapping[str, str]]
+"""Node name -> its annotations."""
+
+
+def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float) -> float | None:
+    """Unix time at which this machine is known to end; None when nothing is known."""
+    text = env.get(ENV_DEADLINE, "")
+    if not text and (node := env.get(ENV_NODE)):
+        text = annotations(node).get(ANNOTATION_TERMINATION, "")
+    if not text:
+        return None
+    end = _parsed(text)
+    if end <= now:
+        raise InputError(
+            "the deadline has passed",
+            got=f"{text}, {now - end:.0f} s ago",
+            allowed="a time to come",
+            fix=f"submit anew, or correct {ENV_DEADLINE}",
+        )
+    return end
+
+
+def keep(shutdown: Shutdown, end: float, *, lead_s: float = DEFAULT_LEAD_S) -> threading.Thread:
+    """Ask for the stop `lead_s` before `end`; a run that begins later than that stops after its first step."""
+
+    def watch() -> None:
+        while (left := end - lead_s - time.time()) > 0:  # wall clock: it may be set while the run lasts
+            if shutdown.wait(min(left, 30.0)):
+                return
+        shutdown.request("planned end of the node", window_s=max(0.0, end - time.time()))
+
+    thread = threading.Thread(target=watch, name="deadline", daemon=True)
+    thread.start()
+    return thread
+
+
+def node_annotations(node: str) -> Mapping[str, str]:
+    """Ask the API server, with the pod's own service account; needs `get` on nodes.
+
+    Without an answer the run goes on: what a surprising end costs is one checkpoint interval.
+    """
+    try:
+        return _asked(node)
+    except (OSError, KeyError) as error:  # refused, unreachable, no token, not in a cluster
+        print(f"the planned end of node {node} is unknown: {error}", file=sys.stderr)
+        return {}
+
+
+def _asked(node: str) -> Mapping[str, str]:
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    request = urllib.request.Request(
+        f"https://{host}:{port}/api/v1/nodes/{node}",
+        headers={"Authorization": f"Bearer {(_ACCOUNT / 'token').read_text().strip()}"},
+    )
+    trusted = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=trusted) as answer:
+        return json.load(answer)["metadata"].get("annotations", {})
+
+
+def _parsed(text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise InputError(
+            "the deadline is no time", got=text, allowed="RFC 3339, such as 2027-01-31T12:00:00Z", fix="correct it"
+        ) from error
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

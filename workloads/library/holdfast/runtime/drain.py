@@ -1,0 +1,46 @@
+"""`python -m holdfast.runtime.drain`: the preStop hook for entrypoints that cannot be changed.
+
+Asks every process of the container that takes notices for the same stop as SIGTERM would, and waits.
+A preStop hook eats the same window as the process, so the budget is the window less its margin. When the
+kubelet sends SIGTERM afterwards, that is still the first signal: a save in progress goes on.
+"""
+
+import os
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS, Unjudged, run_cli
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
+from holdfast.contract.telemetry import ENV_WINDOW_S
+from holdfast.runtime import pidfiles
+from holdfast.runtime.shutdown import DRAIN_SIGNAL
+
+_POLL_S = 0.05
+
+
+def drain(
+    window: Annotated[
+        float, typer.Option(help="Seconds that the pool grants the pod.", envvar=ENV_WINDOW_S)
+    ] = DEFAULT_WINDOW.pod_s,
+) -> None:
+    """Stop the trainer or worker of this container in order. Exit: 0 stopped, 1 still running, 3 none found."""
+    budget_ends = time.monotonic() + window - WINDOW_MARGIN_S
+    asked = pidfiles.registered()
+    if not asked:
+        raise Unjudged(f"no process that takes notices is registered in {pidfiles.folder()}")
+    for pid in asked:
+        os.kill(pid, DRAIN_SIGNAL)
+    while left := [pid for pid in asked if pidfiles.running(pid)]:
+        if time.monotonic() > budget_ends:
+            print(f"still running at the end of the budget: {left}", file=sys.stderr)
+            sys.exit(EXIT_FINDINGS)
+        time.sleep(_POLL_S)
+    print(f"stopped {len(asked)} processes", file=sys.stderr)
+    sys.exit(EXIT_DONE)
+
+
+if __name__ == "__main__":
+    run_cli(lambda: typer.run(drain))

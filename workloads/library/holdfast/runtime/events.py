@@ -1,0 +1,82 @@
+"""The event log: one JSON object a line, whole or not at all, from any number of processes.
+
+Written by trainers, batch workers and drills; read by the ledger, the exporter and the report.
+A line is one write(2) on a descriptor opened with O_APPEND, so lines of several processes never mix.
+Losing a line must not stop the work: a write that fails is counted, not raised.
+"""
+
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from holdfast.contract.telemetry import ENV_EVENTS, EVENT_VERSION, EVENTS
+
+STDOUT = 1
+
+
+class EventLog:
+    def __init__(
+        self, descriptor: int, *, job: str, kind: str, process: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        self._descriptor = descriptor
+        self._clock = clock
+        self._torn = False
+        self.job, self.kind = job, kind
+        self.process = process or f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.dropped = 0
+
+    @classmethod
+    def open(cls, path: str | Path | None, *, job: str, kind: str) -> Self:
+        """Append to `path`; None asks the environment, and where that is silent too, lines go to stdout."""
+        target = os.environ.get(ENV_EVENTS, "") if path is None else str(path)
+        if not target:
+            return cls(STDOUT, job=job, kind=kind)
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return cls(descriptor, job=job, kind=kind)
+
+    def emit(self, event: str, **fields: object) -> None:
+        if event not in EVENTS:
+            raise ValueError(f"event {event!r} is not a word of holdfast.contract.telemetry")
+        common = {
+            "v": EVENT_VERSION,
+            "t": round(self._clock(), 6),
+            "event": event,
+            "job": self.job,
+            "kind": self.kind,
+            "process": self.process,
+        }
+        line = json.dumps(common | {name: _finite(value) for name, value in fields.items()}, allow_nan=False)
+        self._write(line.encode() + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        # After a torn line (disk full) a newline ends the fragment, so that it spoils one line only.
+        payload = b"\n" + line if self._torn else line
+        try:
+            written = os.write(self._descriptor, payload)
+        except OSError:
+            self.dropped += 1
+            return
+        self._torn = written < len(payload)
+        self.dropped += self._torn
+
+    def close(self) -> None:
+        if self._descriptor > 2:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _finite(value: object) -> object:
+    """JSON has no NaN: a diverged loss is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,147 @@
+"""The notice to leave: the first signal asks to drain, the second leaves at once.
+
+Used by the trainer, the checkpointer, the batch worker and the server. Guarantees:
+- a signal is noticed while the main thread sits in C code (a collective, a compile, a database call),
+  because the interpreter's C handler writes to a pipe that a thread of ours reads;
+- nothing of the program runs inside a signal handler, so no lock can be held twice;
+- a forked child (DataLoader worker) never reports its own signals as ours.
+"""
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from types import FrameType
+from typing import Self
+
+from holdfast.contract.lifecycle import EXIT_PREEMPTED, WINDOW_MARGIN_S
+from holdfast.runtime import pidfiles
+
+# Counted: the kubelet, torchrun and a terminal send these.
+NOTICES = (signal.SIGTERM, signal.SIGINT)
+# Asks for the same stop without counting: the kubelet's SIGTERM after a preStop drain is still the first.
+DRAIN_SIGNAL = signal.SIGUSR1
+
+
+class Shutdown:
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, leave: Callable[[int], object] = os._exit
+    ) -> None:
+        self._clock, self._leave = clock, leave
+        self._asked = threading.Event()
+        self._signals = 0
+        self._notices: list[tuple[float, float | None]] = []
+        """When, and how long from then; None for the window that the asker has in mind."""
+        self.nothing_at_stake = False
+        """While true, the first notice leaves at once: a start that has not begun its work."""
+        self.received_at: float | None = None
+        """Monotonic time of the first notice."""
+        self.reason = ""
+
+    @property
+    def requested(self) -> bool:
+        return self._asked.is_set()
+
+    def request(self, reason: str, *, window_s: float | None = None) -> None:
+        """Ask for the stop without a signal: a deadline, another rank, a drain. A planned end brings its own
+        window; a later notice can only shorten it."""
+        now = self._clock()
+        self._notices.append((now, window_s))
+        if not self._asked.is_set():
+            self.received_at, self.reason = now, reason
+            self._asked.set()
+            if self.nothing_at_stake:
+                self._leave(EXIT_PREEMPTED)
+
+    def begin(self) -> None:
+        """From here on a notice has to be followed in order; one that came just before ends the process."""
+        self.nothing_at_stake = False
+        if self.requested:
+            self._leave(EXIT_PREEMPTED)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until asked to stop or until `timeout_s` is over; true when asked."""
+        return self._asked.wait(timeout_s)
+
+    def seconds_left(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> float:
+        """What remains of the window, less what the way down costs; infinite before the notice."""
+        ends = [at + (window_s if own is None else own) for at, own in self._notices]
+        return min(ends, default=math.inf) - margin_s - self._clock()
+
+    def notice(self, signum: int) -> None:
+        """One delivered signal."""
+        if signum == DRAIN_SIGNAL:
+            self.request("drain")
+            return
+        if signum not in NOTICES:
+            return
+        self._signals += 1
+        if self._signals > 1:
+            self._leave(EXIT_PREEMPTED)
+        self.request(signal.Signals(signum).name)
+
+    def leave_after(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> None:
+        """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""
+
+        def enforce() -> None:
+            self.wait()
+            while (left := self.seconds_left(window_s, margin_s)) > 0:
+                time.sleep(min(left, 0.2))  # a later notice may shorten it
+            self._leave(EXIT_PREEMPTED)
+
+        threading.Thread(target=enforce, name="window-end", daemon=True).start()
+
+    def install(self) -> Self:
+        """Take over the signals of this process; only from the main thread, once."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)  # required by set_wakeup_fd
+        self.take_signals()
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=_give_back_signals)
+        threading.Thread(target=self._read, args=(reader,), name="shutdown", daemon=True).start()
+        pidfiles.register()
+        return self
+
+    def take_signals(self) -> None:
+        """From whoever has set handlers since; only from the main thread."""
+        for signum in (*NOTICES, DRAIN_SIGNAL):
+            signal.signal(signum, _nothing)
+
+    def _read(self, reader: int) -> None:
+        while numbers := os.read(reader, 64):
+            for signum in numbers:
+                self.notice(signum)
+
+
+@cache
+def of_process() -> Shutdown:
+    """The one Shutdown of this process, installed on first use (from the main thread)."""
+    return Shutdown().install()
+
+
+def _nothing(signum: int, frame: FrameType | None) -> None:
+    """A handler must exist for the C handler to write to the pipe."""
+
+
+def _give_back_signals() -> None:
+    # A child shares the pipe: killpg reaches parent and children, and the parent would count each of them.
+    # Default handlers, so that Process.terminate() on a child works as its author expects; a child that
+    # wants the notice for itself asks of_process() again.
+    of_process.cache_clear()
+    if threading.current_thread() is not threading.main_thread():
+        return
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGTERM, DRAIN_SIGNAL):
+        signal.signal(signum, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def leave_now(code: int) -> None:
+    """Leave without running anything that could hang: flush what was printed, then go."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

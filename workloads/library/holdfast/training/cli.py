@@ -1,0 +1,89 @@
+"""The door `python -m holdfast train run`. Options here, torch only when the command runs."""
+
+import os
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_BUG
+from holdfast.contract.telemetry import ENV_JOB, ENV_WINDOW_S
+
+launcher = "holdfast.training.launch"
+"""Module whose `launch` runs the ranks; the naive twin puts its own here."""
+
+app = typer.Typer(help="Train the reference model.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def train() -> None:
+    """Train the reference model."""
+
+
+@app.command()
+def run(
+    data: Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")] = None,
+    checkpoints: Annotated[str, typer.Option(help="file:///dir, a path, or gs://bucket/prefix.")] = "out/checkpoints",
+    run: Annotated[str, typer.Option(help="Name of the run; the same name resumes it.", envvar=ENV_JOB)] = "demo",
+    ranks: Annotated[int, typer.Option(help="Processes on this node.")] = 2,
+    nodes: Annotated[int, typer.Option(help="Nodes of the job.")] = 1,
+    rendezvous: Annotated[str, typer.Option(help="HOST:PORT that all nodes reach.")] = "",
+    steps: Annotated[int, typer.Option(help="Steps in all, those before a resume included.")] = 300,
+    every: Annotated[str, typer.Option(help='Checkpoint interval: steps, "30s" or "auto".')] = "50",
+    keep: Annotated[int, typer.Option(help="Checkpoints to keep.")] = 3,
+    batch: Annotated[int, typer.Option(help="Samples of one step over all ranks.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of parameters, data order and dropout.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    events: Annotated[Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")] = None,
+    window: Annotated[
+        float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)
+    ] = DEFAULT_WINDOW.pod_s,
+    peer_timeout: Annotated[float, typer.Option(help="Seconds until a silent peer counts as lost.")] = 120.0,
+    report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
+) -> None:
+    """Train until --steps, resuming what is there. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
+    from holdfast.runtime.phases import Phases, uncollected
+    from holdfast.runtime.shutdown import leave_now, of_process
+
+    of_process().nothing_at_stake = True  # the first process of a container would not even hear a signal by default
+    phases = Phases.of_process()
+    phases.lap("interpreter")
+    from holdfast.runtime.deadline import node_annotations, planned_end
+
+    deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
+    with uncollected():
+        from holdfast.training.config import TrainConfig
+
+        launch = import_module(launcher).launch
+    phases.lap("torch import")
+    config = TrainConfig(
+        data=data,
+        checkpoints=checkpoints,
+        run=run,
+        ranks=ranks,
+        nodes=nodes,
+        rendezvous=rendezvous,
+        steps=steps,
+        every=int(every) if every.isdigit() else every,
+        keep=keep,
+        batch=batch,
+        seed=seed,
+        device=device,
+        deadline=deadline,
+        events=events,
+        window_s=window,
+        peer_timeout_s=peer_timeout,
+        report_every=report_every,
+    )
+    try:
+        code = launch(config, phases)
+    except InputError:
+        raise
+    except Exception:  # noqa: BLE001  # the process's top level: Python's own code 1 would be retried
+        traceback.print_exc()
+        code = EXIT_BUG
+    leave_now(code)  # the ranks are gone: taking torch apart would cost the window a second

@@ -1,0 +1,97 @@
+"""What a training run is told, checked before any process starts."""
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
+from holdfast.contract.object_names import checked_run
+from holdfast.training.model import ModelConfig
+
+DEVICES = ("auto", "cpu", "cuda")
+_MEETING = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    checkpoints: str
+    """file:///dir, a path, or gs://bucket/prefix."""
+    run: str = "demo"
+    data: Path | None = None
+    """Folder of text; None: Python's own sources."""
+    steps: int = 300
+    every: int | str = 50
+    """Checkpoint interval: steps, "30s" or "auto"."""
+    keep: int = 3
+    batch: int = 16
+    """Samples of one step over all ranks; a restart with another number of ranks keeps it."""
+    seed: int = 0
+    learning_rate: float = 1e-3
+    model: ModelConfig = field(default_factory=ModelConfig)
+    device: str = "auto"
+    ranks: int = 2
+    """Processes on this node."""
+    nodes: int = 1
+    rendezvous: str = ""
+    """HOST:PORT that all nodes reach; needed for more than one node."""
+    peer_timeout_s: float = 120.0
+    """How long a collective or the rendezvous waits for a peer that says nothing: a machine that lost its power
+    sends no farewell, and torch alone would wait half an hour."""
+    window_s: float = DEFAULT_WINDOW.pod_s
+    deadline: float | None = None
+    """Unix time at which the node is known to end; the run stops before it."""
+    events: Path | None = None
+    report_every: int = 5
+    """Steps between two `window` events."""
+
+    def __post_init__(self) -> None:
+        checked_run(self.run)
+        _at_least_one(self, "steps", "keep", "batch", "ranks", "nodes", "report_every", "peer_timeout_s")
+        if self.batch % self.world_size:
+            raise InputError(
+                "the batch cannot be shared out evenly",
+                got=f"batch {self.batch} over {self.world_size} ranks",
+                allowed=f"a multiple of {self.world_size}",
+                fix=f"--batch {math.ceil(self.batch / self.world_size) * self.world_size}, or another --ranks",
+            )
+        if self.window_s <= WINDOW_MARGIN_S:
+            raise InputError(
+                "the shutdown window leaves no time to act",
+                got=f"{self.window_s:g} s",
+                allowed=f"more than the margin of {WINDOW_MARGIN_S:g} s; ordinary Spot pods get {DEFAULT_WINDOW.pod_s} s",
+                fix=f"--window {DEFAULT_WINDOW.pod_s}",
+            )
+        if self.device not in DEVICES:
+            raise InputError("unknown device", got=self.device, allowed=", ".join(DEVICES), fix="--device auto")
+        if (self.nodes > 1 or self.rendezvous) and not _MEETING.fullmatch(self.rendezvous):
+            raise InputError(
+                "several nodes need a meeting place",
+                got=f"--nodes {self.nodes} with --rendezvous {self.rendezvous or '(nothing)'}",
+                allowed="HOST:PORT that all nodes reach",
+                fix="--rendezvous <first pod's name>:29500",
+            )
+
+        if self.nodes > 1 and not 0 < self.meeting[1] < 65536:
+            raise InputError(
+                "no such port", got=self.rendezvous, allowed="1 to 65535", fix="--rendezvous <first pod's name>:29500"
+            )
+
+    @property
+    def meeting(self) -> tuple[str, int]:
+        """Host and port of the rendezvous of several nodes."""
+        host, _, port = self.rendezvous.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def world_size(self) -> int:
+        return self.ranks * self.nodes
+
+
+def _at_least_one(config: TrainConfig, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise InputError(
+                f"{name} is out of range", got=getattr(config, name), allowed="1 or more", fix=f"raise {name}"
+            )

@@ -1,0 +1,125 @@
+"""The corpus as one tensor of bytes, and an order of samples that needs no state but a counter.
+
+Read by the trainer and by the naive twin. The sample at position n of a run is a pure function of
+(seed, n): any number of ranks that shares out positions 0, 1, 2, ... sees each sample once per epoch,
+and a resumed run continues with position `consumed`.
+"""
+
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from holdfast.contract.errors import InputError
+
+MAX_CORPUS_BYTES = 2 << 20
+_LEFT_OUT = {"site-packages", "test", "tests", "__pycache__", "idlelib", "lib2to3", "ensurepip"}
+_PROBE_BYTES = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    text: Tensor
+    """uint8, one dimension."""
+    fingerprint: str
+    """Changes when a file is added, removed, renamed or edited; stored in checkpoints."""
+    folder: Path
+
+    @classmethod
+    def read(cls, folder: Path | None, *, max_bytes: int = MAX_CORPUS_BYTES) -> "Corpus":
+        """The text files of `folder` in the order of their paths; None means Python's standard library."""
+        root = folder or Path(sysconfig.get_path("stdlib"))
+        files = _sources(root) if folder is None else _text_files(root)
+        digest, parts, total = hashlib.sha256(), list[bytes](), 0
+        for path in files:
+            content = path.read_bytes()[: max_bytes - total]
+            digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+            digest.update(content)
+            parts.append(content)
+            total += len(content)
+            if total >= max_bytes:
+                break
+        if not total:
+            raise InputError(
+                "the data folder holds no text",
+                got=root,
+                allowed="a folder with at least one readable text file (no NUL byte in its first KiB)",
+                fix="give another folder, or leave the option out to train on Python's own sources",
+            )
+        text = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
+        return cls(text=text, fingerprint=digest.hexdigest(), folder=root)
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    return (path for path in _walk(root) if path.suffix == ".py")
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Files in a fixed order, lazily: a bounded corpus touches few folders of a large tree."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.name not in _LEFT_OUT:
+            yield from _walk(path)
+        elif path.is_file():
+            yield path
+
+
+def _text_files(root: Path) -> Iterator[Path]:
+    if not root.is_dir():
+        raise InputError(
+            "the data folder does not exist", got=root, allowed="a folder of text files", fix="check the path"
+        )
+    yield from (path for path in _walk(root) if not path.name.startswith(".") and _is_text(path))
+
+
+def _is_text(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(_PROBE_BYTES)
+    return bool(head) and b"\0" not in head
+
+
+@dataclass(kw_only=True)
+class Samples:
+    """Windows of `context` + 1 bytes, dealt out by position."""
+
+    text: Tensor
+    context: int
+    seed: int
+    _epoch: int = field(default=-1, init=False)
+    _order: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64), init=False)
+
+    def __post_init__(self) -> None:
+        if len(self) < 1:
+            raise InputError(
+                "the corpus is shorter than one sample",
+                got=f"{len(self.text)} bytes",
+                allowed=f"at least {self.context + 1} bytes",
+                fix="give more text or a shorter context",
+            )
+
+    def __len__(self) -> int:
+        """Samples of one epoch."""
+        return (len(self.text) - 1) // self.context
+
+    def index(self, position: int) -> int:
+        """Which sample stands at `position` of the run; every epoch is a new permutation."""
+        epoch, within = divmod(position, len(self))
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
+            self._epoch, self._order = epoch, torch.randperm(len(self), generator=generator)
+        return int(self._order[within])
+
+    def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Inputs and the bytes that follow them, for positions first .. first + count - 1."""
+        starts = [self.index(first + n) * self.context for n in range(count)]
+        rows = torch.stack([self.text[at : at + self.context + 1] for at in starts]).long()
+        return rows[:, :-1], rows[:, 1:]
+
+
+def mixed_seed(*numbers: int) -> int:
+    """One seed from several numbers; neighbours share nothing."""
+    digest = hashlib.blake2b(",".join(map(str, numbers)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1  # manual_seed takes 63 bits

@@ -1,0 +1,35 @@
+"""A loop of one's own: `torchrun --nproc-per-node 2 -m holdfast.training.examples.plain_loop URL`.
+
+Start it again after any end: it continues. torchrun's own exit code is 1 after SIGTERM; a Job that has to
+tell evictions from bugs runs `python -m holdfast train run`, or maps codes as workloads/library/holdfast/training/launch.py does.
+"""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.checkpoint import Checkpointer
+
+
+def main(url: str, steps: int = 200) -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(32, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    replicas = DistributedDataParallel(model)
+    with Checkpointer(url, {"model": model, "optimizer": optimizer}, run="plain-loop", every=20) as ckpt:
+        for step in range(ckpt.step, steps):
+            generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
+            inputs = torch.randn(8, 32, generator=generator)
+            loss = (replicas(inputs).squeeze(1) - inputs.sum(1)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            ckpt.tick(step + 1)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

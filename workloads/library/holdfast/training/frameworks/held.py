@@ -1,0 +1,53 @@
+"""What both callbacks do alike: hold one training's checkpointer, and keep evaluations out of its random stream.
+
+An evaluation draws the seed of its loader's workers. A run that resumes behind it has not drawn, so the draw is
+undone: before anything is saved inside the evaluation, and when it is over.
+"""
+
+from typing import Any
+
+import torch
+
+from holdfast.checkpoint import Checkpointer
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.runtime import shutdown as notices
+from holdfast.training.frameworks.loaders import shield_forked_workers
+
+
+class Held:
+    def __init__(self, url: str, *, window_s: float = DEFAULT_WINDOW.pod_s, **options: Any) -> None:
+        self._url, self._window_s = url, window_s
+        self._options: dict[str, Any] = {"window_s": window_s, **options}
+        self._ckpt: Checkpointer | None = None
+        self._stream = torch.get_rng_state()
+
+    def begin(self, state: dict[str, Any]) -> int:
+        """Restore; the number of steps done."""
+        self._ckpt = Checkpointer(self._url, state, **self._options).__enter__()
+        notices.of_process().take_signals()  # back from a framework whose handler would raise on this rank alone
+        self._ckpt.stop.shutdown.leave_after(self._window_s)  # also out of a compile that never ends
+        shield_forked_workers()
+        self._stream = torch.get_rng_state()
+        return self._ckpt.step
+
+    def tick(self, step: int) -> None:
+        if self._ckpt:
+            self._ckpt.tick(step)
+            self._stream = torch.get_rng_state()
+
+    def poll(self) -> None:
+        """After each batch of an evaluation; not in one that stands before or behind the training."""
+        if self._ckpt:
+            drawn = torch.get_rng_state()
+            torch.set_rng_state(self._stream)
+            self._ckpt.poll()
+            torch.set_rng_state(drawn)
+
+    def evaluated(self) -> None:
+        if self._ckpt:
+            torch.set_rng_state(self._stream)
+
+    def end(self) -> None:
+        if self._ckpt:
+            self._ckpt.__exit__(None, None, None)
+            self._ckpt = None

@@ -1,0 +1,51 @@
+# pyright: basic, reportMissingImports=false
+"""Hugging Face Trainer: `Trainer(..., callbacks=[HoldfastCallback("gs://bucket/runs", run="run-7")])`.
+
+Resumes by itself, at the batch that comes next; exits with 143 when preempted. DDP and one process.
+"""
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from holdfast.contract.errors import InputError
+from holdfast.training.frameworks.held import Held
+from holdfast.training.frameworks.loaders import Position
+
+
+class HoldfastCallback(TrainerCallback):
+    def __init__(self, url: str, **options: Any) -> None:
+        self._held = Held(url, **options)
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if args.enable_jit_checkpoint or args.save_strategy != "no":
+            raise InputError(
+                "two parties would write checkpoints",
+                got=f"enable_jit_checkpoint={args.enable_jit_checkpoint}, save_strategy={args.save_strategy}",
+                allowed='enable_jit_checkpoint=False and save_strategy="no"',
+                fix="leave saving to HoldfastCallback",
+            )
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])  # out of accelerate's wrapper
+        kept = {"model": parts["model"], "optimizer": optimizer, "scheduler": parts["lr_scheduler"]}
+        state.global_step = self._held.begin(kept)
+        self._position = Position(parts["train_dataloader"], state.global_step * args.gradient_accumulation_steps)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._position.first_batch_drawn()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._position.epoch_over()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._held.tick(state.global_step)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._held.poll()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._held.evaluated()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._held.end()

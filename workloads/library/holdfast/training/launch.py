@@ -1,0 +1,139 @@
+"""Starts the ranks of one node under torchrun's agent and turns their ends into one exit code.
+
+Called by `python -m holdfast train run`, the first process of the pod. The agent imports torch once and
+forks the ranks, which saves each of them the import. It passes the first signal on to every rank, waits
+inside the window, and kills what is left when the window closes. A second signal ends it at once.
+
+| exit | meaning | what a Job should do |
+|---|---|---|
+| 0 | all steps done | complete |
+| 143 | stopped in order after a notice, or at the window's end | ignore, start again |
+| 75 | a peer or the rendezvous was lost | start again |
+| 137 and other 128 + n | a rank died by signal n | start again, counted |
+| 2, 70 | bad input, a bug | fail |
+"""
+
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from typing import cast
+
+from torch.distributed import DistError
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.rendezvous.api import RendezvousError
+
+from holdfast.contract import lifecycle
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime import shutdown as notices
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.phases import Phases, uncollected
+from holdfast.runtime.shutdown import Shutdown
+from holdfast.training.config import TrainConfig
+from holdfast.training.data import Corpus
+from holdfast.training.rank import Board, Ending, run_rank
+from holdfast.training.rendezvous import meet
+
+# The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
+AGENT_MARGIN_S = 1.0
+# A gang is restarted free of charge if the first failure seen is that of the pod that was noticed, so others wait.
+AFTER_THE_NOTICED_S = 5.0
+
+
+def launch(config: TrainConfig, phases: Phases) -> int:
+    """Run this node's ranks to their end; the exit code of the pod."""
+    shutdown = notices.of_process()
+    corpus = Corpus.read(config.data)
+    phases.lap("corpus")
+    with uncollected():
+        importlib.import_module("torch._dynamo")  # DDP imports it: once here, before the fork
+    phases.lap("compiler import")
+    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    board = Board(config.ranks)
+    threading.Thread(target=_pass_on, args=(shutdown, board, config.window_s), daemon=True).start()
+    endings = _run_agent(config, corpus, board, phases)
+    noticed = shutdown.requested
+    code = exit_code([ending["code"] for ending in endings], noticed=noticed)
+    digests = {ending["digest"] for ending in endings if "digest" in ending}
+    events.emit("exit", code=code, step=board.furthest, **({"digest": digests.pop()} if digests else {}))
+    if config.nodes > 1 and not noticed and code in _OF_OTHERS:
+        shutdown.wait(AFTER_THE_NOTICED_S)
+    return code
+
+
+_OF_OTHERS = (lifecycle.EXIT_PREEMPTED, lifecycle.EXIT_RENDEZVOUS_LOST)
+
+
+def exit_code(codes: Iterable[int], *, noticed: bool) -> int:
+    """The pod's code from those of its ranks: what must not be retried outweighs all else."""
+    found = {128 - code if code < 0 else code for code in codes}
+    for fatal in lifecycle.FATAL_EXIT_CODES:
+        if fatal in found:
+            return fatal
+    if found == {lifecycle.EXIT_COMPLETE}:
+        return lifecycle.EXIT_COMPLETE
+    if noticed or lifecycle.EXIT_PREEMPTED in found:
+        return lifecycle.EXIT_PREEMPTED
+    if lifecycle.EXIT_RENDEZVOUS_LOST in found or not found:
+        return lifecycle.EXIT_RENDEZVOUS_LOST
+    return max(found)
+
+
+def _run_agent(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> list[Ending]:
+    """How the ranks ended; empty when they never met."""
+    for name in ("elastic.multiprocessing.api", "elastic.agent.server.api"):
+        # A rank says itself why it failed; the agent's traceback of its own would bury that.
+        logging.getLogger(f"torch.distributed.{name}").setLevel(logging.CRITICAL)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # its way with SIGTERM is to kill the ranks
+    with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as logs:
+        try:
+            spec = _spec(config, corpus, board, phases)
+            agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=logs), start_method="fork")
+            gc.freeze()  # what exists now stays shared with the forked ranks
+            notices.of_process().begin()
+            result = cast(RunResult, agent.run())
+        except SignalException as death:
+            return [{"code": -death.sigval}]
+        except (DistError, RendezvousError) as error:
+            print(f"rendezvous lost: {error}", file=sys.stderr)
+            return []
+    if result.state is WorkerState.SUCCEEDED:
+        return list(result.return_values.values())
+    return [{"code": failure.exitcode} for failure in result.failures.values()]
+
+
+def _pass_on(shutdown: Shutdown, board: Board, window_s: float) -> None:
+    """Thread of the agent: the notice goes to every rank; at the window's end none may be left."""
+    shutdown.wait()
+    _signal(board.notice(), signal.SIGTERM)
+    while (left := shutdown.seconds_left(window_s, AGENT_MARGIN_S)) > 0:
+        time.sleep(min(left, 0.2))
+    _signal(board.pids(), signal.SIGKILL)
+    notices.leave_now(lifecycle.EXIT_PREEMPTED)
+
+
+def _signal(pids: Iterable[int], signum: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)
+
+
+def _spec(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> WorkerSpec:
+    return WorkerSpec(
+        role="trainer",
+        local_world_size=config.ranks,
+        entrypoint=run_rank,
+        args=(config, corpus, board, phases),
+        rdzv_handler=meet(config),
+        max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
+        monitor_interval=0.05,
+    )

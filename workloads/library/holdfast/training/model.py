@@ -1,0 +1,99 @@
+"""A byte-level GPT, small enough for a laptop, shaped like the large ones.
+
+Built by the trainer and by holdfast.inference, from the configuration that the checkpoint carries.
+"""
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    context: int = 64
+    """Bytes that a prediction may look back on."""
+    width: int = 128
+    layers: int = 3
+    heads: int = 4
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+
+    def to_json(self) -> dict[str, float]:
+        return asdict(self)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.dropout = config.heads, config.dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(x).split(width, dim=2)
+        )
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(config.width)
+        self.attention = Attention(config)
+        self.norm_feed = nn.LayerNorm(config.width)
+        self.feed = nn.Sequential(
+            nn.Linear(config.width, 4 * config.width),
+            nn.GELU(),
+            nn.Linear(4 * config.width, config.width),
+            nn.Dropout(config.dropout),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_attention(x))
+        return x + self.feed(self.norm_feed(x))
+
+
+class ByteGPT(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(BYTES, config.width)
+        self.positions = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.apply(_init)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, length) of byte values -> (batch, length, 256) logits of the byte that follows."""
+        at = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(at)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.tokens.weight.T
+
+    def loss(self, tokens: Tensor, following: Tensor) -> Tensor:
+        """Mean cross-entropy in nats for each byte."""
+        return next_byte_loss(self(tokens), following)
+
+
+def next_byte_loss(logits: Tensor, following: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def _init(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,96 @@
+"""The life of one rank's process, forked by launch.py: into the run, and out with an exit code."""
+
+import os
+import sys
+import traceback
+from multiprocessing.sharedctypes import RawArray
+from typing import Any
+
+from torch.distributed import DistError
+
+from holdfast.checkpoint import Preempted
+from holdfast.contract import lifecycle
+from holdfast.contract.errors import InputError
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime import deadline
+from holdfast.runtime import shutdown as notices
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.phases import Phases
+from holdfast.training.config import TrainConfig
+from holdfast.training.data import Corpus
+from holdfast.training.meter import Meter
+from holdfast.training.trainer import part, train
+
+Ending = dict[str, Any]
+"""`code`, and `digest` when the run is complete."""
+
+# Of the window's end, for giving communicators back.
+PART_S = 1.0
+
+# What torch's RuntimeErrors say when another rank is gone (gloo; nccl raises DistError).
+_LOST_PEER = ("closed by peer", "reset by peer", "Connection refused", "Broken pipe", "Timed out", "recv header")
+
+
+class Board:
+    """Memory that the agent and its ranks share: who they are, how far they got, whether a notice came."""
+
+    def __init__(self, ranks: int) -> None:
+        self._pids: Any = RawArray("q", ranks)
+        self._steps: Any = RawArray("q", ranks)
+        self._noticed: Any = RawArray("q", 1)
+
+    def register(self, local_rank: int) -> bool:
+        """Called by a rank; whether the notice came before. The agent writes first and reads then, and the
+        rank the other way round, so that no notice falls between."""
+        self._pids[local_rank] = os.getpid()
+        return bool(self._noticed[0])
+
+    def notice(self) -> list[int]:
+        """Called by the agent: the processes to tell."""
+        self._noticed[0] = 1
+        return self.pids()
+
+    def pids(self) -> list[int]:
+        return [pid for pid in self._pids if pid]
+
+    def done(self, local_rank: int, step: int) -> None:
+        self._steps[local_rank] = step
+
+    @property
+    def furthest(self) -> int:
+        return max(self._steps)
+
+
+def run_rank(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> Ending:
+    """Ends in order are returned, not exited with: at the first failed exit the agent kills the other ranks."""
+    phases.lap("rendezvous")
+    local_rank = int(os.environ["LOCAL_RANK"])
+    shutdown = notices.of_process()
+    shutdown.leave_after(config.window_s)
+    if config.deadline is not None:
+        deadline.keep(shutdown, config.deadline, lead_s=max(config.window_s, deadline.DEFAULT_LEAD_S))
+    if board.register(local_rank):
+        shutdown.request("notice before the start")
+    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    meter = Meter(events, every=config.report_every, phases=phases, on_step=lambda step: board.done(local_rank, step))
+    try:
+        return {"code": lifecycle.EXIT_COMPLETE, "digest": train(config, corpus, events, meter)}
+    except Preempted:
+        part(PART_S)
+        return {"code": lifecycle.EXIT_PREEMPTED}
+    except InputError as error:
+        print(error.lines(), file=sys.stderr)
+        sys.exit(lifecycle.EXIT_BAD_INPUT)
+    except Exception as error:  # noqa: BLE001  # the rank's top level: every failure becomes an exit code
+        traceback.print_exc()
+        sys.exit(failure_code(error, noticed=shutdown.requested))
+
+
+def failure_code(error: Exception, *, noticed: bool) -> int:
+    """A lost peer is worth another try; during a shutdown it is part of it. All else is a bug."""
+    lost = isinstance(error, DistError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST_PEER)
+    )
+    if not lost:
+        return lifecycle.EXIT_BUG
+    return lifecycle.EXIT_PREEMPTED if noticed else lifecycle.EXIT_RENDEZVOUS_LOST

@@ -1,0 +1,103 @@
+"""Where the agents of a job meet: torchrun's c10d rendezvous, with the ways to miss it told apart.
+
+Called by launch.py. A first node that is not up yet is waited for, one that never comes is worth another start,
+and a port of this very node that something else holds is bad input, because another start would find it again.
+"""
+
+import os
+import socket
+import sys
+import time
+
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from holdfast.contract.errors import InputError
+from holdfast.training.config import TrainConfig
+from holdfast.training.single_node_rendezvous import Alone
+
+# As long as agents that have met wait for the last of them: nodes of a gang pull large images at different speeds.
+JOIN_S = 600.0
+_POLL_S = 0.5
+_ANSWER_S = 5.0
+
+
+def meet(config: TrainConfig) -> RendezvousHandler:
+    """The door to the other agents; RendezvousError when the first node does not come."""
+    if config.nodes == 1:
+        use_loopback()
+        return Alone(config.run, timeout_s=config.peer_timeout_s)
+    host, port = config.meeting
+    named = is_named(host, socket.gethostname())
+    ours = named or is_local(host)
+    if not ours:
+        _await(host, port)
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=config.rendezvous,
+        run_id=config.run,
+        min_nodes=config.nodes,
+        max_nodes=config.nodes,
+        read_timeout=round(config.peer_timeout_s),
+        is_host=named or None,  # None: torch compares addresses
+    )
+    try:
+        handler = get_rendezvous_handler(parameters)
+    except RendezvousError as error:
+        if not ours:
+            raise
+        raise InputError(
+            "the ranks have no place to meet",
+            got=f"{config.rendezvous}: {error.__cause__ or error}",
+            allowed="an address of this job's first node with a free port",
+            fix="another port in --rendezvous",
+        ) from error
+    # Nobody joins a gang that is complete, and torch's way to ask never returns when the first node went silent.
+    handler.num_nodes_waiting = lambda: 0
+    return handler
+
+
+def is_named(host: str, hostname: str) -> bool:
+    """Whether `host` is the name of this pod in its service. torch would ask the DNS, once; the record of a
+    new pod may come later than its process, and then nobody would open the place."""
+    pod, dot, _ = host.partition(".")
+    return bool(dot) and not pod.isdecimal() and pod == hostname.partition(".")[0]
+
+
+def is_local(host: str) -> bool:
+    """Whether `host` is this machine; a name that cannot be looked up yet is another's."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_ours(family, address[0]) for family, _, _, _, address in found)
+
+
+def _ours(family: int, address: str | int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _await(host: str, port: int) -> None:
+    print(f"waiting for the first node at {host}:{port}", file=sys.stderr, flush=True)
+    until = time.monotonic() + JOIN_S
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=_ANSWER_S).close()
+            return
+        except OSError as error:  # no such name yet, nobody listens yet
+            if time.monotonic() > until:
+                raise RendezvousConnectionError(f"{host}:{port} did not answer in {JOIN_S:g} s") from error
+        time.sleep(_POLL_S)
+
+
+def use_loopback() -> None:
+    """gloo would look the host's name up, which fails on machines without a network."""
+    for _, name in socket.if_nameindex():
+        if name in ("lo", "lo0"):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)

@@ -1,0 +1,99 @@
+"""One rank of the trainer. `train` is the main path; launch.py calls it in every rank's process."""
+
+import os
+import threading
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.checkpoint import Checkpointer
+from holdfast.contract.telemetry import ENV_ATTEMPT
+from holdfast.runtime.events import EventLog
+from holdfast.training.config import TrainConfig
+from holdfast.training.data import Corpus, Samples, mixed_seed
+from holdfast.training.meter import Meter, digest
+from holdfast.training.model import ByteGPT, next_byte_loss
+from holdfast.training.progress import Progress
+from holdfast.training.step_time_guard import Pace
+
+
+def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -> str:
+    """Run to the last step and return the digest of the result; Preempted when told to leave before."""
+    rank, device = join(config)
+    meter.lap("process group")
+    events.emit("start", rank=rank, world_size=config.world_size, attempt=int(os.environ.get(ENV_ATTEMPT, "0")))
+    samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
+    torch.manual_seed(config.seed)
+    model = ByteGPT(config.model).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
+    progress = Progress(config, fingerprint=corpus.fingerprint)
+    replicas = DistributedDataParallel(model)
+    meter.lap("model")
+
+    state = {"model": model, "optimizer": optimizer, "progress": progress}
+    with Checkpointer(
+        config.checkpoints,
+        state,
+        run=config.run,
+        every=config.every,
+        keep=config.keep,
+        events=events if rank == 0 else None,
+        window_s=config.window_s,
+    ) as ckpt:
+        meter.lap("restore")
+        meter.begin(ckpt.step, lead=rank == 0)
+        if rank == 0:
+            progress.say_resized()
+        pace = Pace(config.window_s)
+        for step in range(ckpt.step, config.steps):
+            torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
+            inputs, following = share(samples, progress.consumed, config, rank)
+            loss = next_byte_loss(replicas(inputs.to(device)), following.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            progress.advance()
+            meter.step(step + 1, loss.detach())
+            pace.step()
+            ckpt.tick(step + 1)
+        meter.flush()
+    part(config.peer_timeout_s)
+    return digest(model, optimizer)
+
+
+def join(config: TrainConfig) -> tuple[int, torch.device]:
+    """Enter the process group that the agent has prepared; this rank's number and device."""
+    cuda = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products
+    else:
+        torch.set_num_threads(1)  # sums keep their order whatever the machine
+    torch.use_deterministic_algorithms(True)
+    patience = timedelta(seconds=config.peer_timeout_s)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=patience)
+    return dist.get_rank(), device
+
+
+def part(patience_s: float) -> None:
+    """Give the communicators back: a GPU whose link is cut in use may need a reset. Beside the main thread, because
+    with a peer that is gone it may never end."""
+
+    def leave() -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        dist.destroy_process_group()
+
+    leaving = threading.Thread(target=leave, name="part", daemon=True)
+    leaving.start()
+    leaving.join(patience_s)
+
+
+def share(samples: Samples, consumed: int, config: TrainConfig, rank: int) -> tuple[Tensor, Tensor]:
+    """This rank's part of the global batch that begins at sample `consumed`."""
+    count = config.batch // config.world_size
+    return samples.batch(consumed + rank * count, count)

@@ -1,0 +1,118 @@
+"""What stands before any job: the exporter, the reader that proves checkpoints, the data volumes."""
+
+from collections.abc import Iterator
+
+from kubernetes import client
+
+from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
+from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
+from workloads.manifests.builders import data, database
+from workloads.manifests.builders.pods import Size, Work, template
+from workloads.manifests.builders.rbac import holding, reading, within
+from workloads.manifests.builders.render_context import Body, Site, meta, plain
+from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
+
+JOBS = (("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
+RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
+
+
+def objects(site: Site) -> Iterator[Body]:
+    yield exporter(site)
+    yield from _watching_rights()
+    yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
+    yield verifier(site)
+    for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+        yield from data.claim(site, namespace)
+
+
+def exporter(site: Site) -> Body:
+    env = site.env
+    words = ["python", "-m", "monitoring", "export", "--project", env.project, "--location", env.region]
+    # Without Cloud SQL it says nothing about batches, and needs no secret to start.
+    results = database.access(site, "exporter") if env.database else database.Access(env={})
+    work = Work(
+        name="exporter",
+        role="exporter",
+        command=[*words, "--cluster", env.cluster_name, "--port", str(EXPORTER_PORT)],
+        size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
+        pool=site.system,
+        priority="platform",
+        grace_s=30,
+        calls_kubernetes=True,
+        env=results.env,
+        sidecars=results.sidecars,
+        ports=[EXPORTER_PORT],
+        probe="/metrics",
+        annotations=RULE,
+    )
+    deployment = client.V1Deployment(
+        api_version="apps/v1",
+        kind="Deployment",
+        metadata=meta("exporter", NAMESPACE_MONITORING),
+        spec=client.V1DeploymentSpec(
+            replicas=1,
+            # Two at once would count every preemption twice.
+            strategy=client.V1DeploymentStrategy(type="Recreate"),
+            selector=client.V1LabelSelector(match_labels={"app.kubernetes.io/name": "exporter"}),
+            template=template(site, work),
+        ),
+    )
+    return plain(deployment)
+
+
+def _watching_rights() -> Iterator[Body]:
+    watching = ["list", "watch"]
+    rules = [
+        client.V1PolicyRule(api_groups=[""], resources=["pods", "nodes"], verbs=watching),
+        client.V1PolicyRule(api_groups=["policy"], resources=["poddisruptionbudgets"], verbs=watching),
+        *(client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=watching) for group, kind in JOBS),
+    ]
+    yield from reading("holdfast-exporter", rules, account="exporter", namespace=NAMESPACE_MONITORING)
+    yield from _receipt_rights()
+    # While one is replaced by the next, the holder alone writes to Cloud Monitoring.
+    yield from holding("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
+
+
+def _receipt_rights() -> Iterator[Body]:
+    """When a job ends its receipt is written onto it, where jobs of ours run and nowhere else."""
+    rules = [client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=["patch"]) for group, kind in JOBS]
+    for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+        yield from within(
+            "holdfast-receipts", rules, namespace, account="exporter", account_namespace=NAMESPACE_MONITORING
+        )
+
+
+def verifier(site: Site) -> Body:
+    """Reads the newest checkpoints back, byte for byte: a backup that was never restored is a hope."""
+    work = Work(
+        name="verify-checkpoints",
+        role="trainer",
+        command=["python", "-m", "holdfast", "checkpoints", "list", site.checkpoints],
+        size=Size(cpu="1", memory="2Gi"),
+        pool=None,
+        priority="platform",
+        grace_s=30,
+        restart="Never",
+        annotations=RULE,
+    )
+    spec = client.V1JobSpec(
+        backoff_limit=1,
+        active_deadline_seconds=3 * 3600,
+        ttl_seconds_after_finished=86_400,
+        template=template(site, work),
+    )
+    cron = client.V1CronJob(
+        api_version="batch/v1",
+        kind="CronJob",
+        metadata=meta("verify-checkpoints", NAMESPACE_TRAINING),
+        spec=client.V1CronJobSpec(
+            schedule="17 3 * * *",
+            time_zone="Etc/UTC",
+            concurrency_policy="Forbid",
+            starting_deadline_seconds=3600,
+            successful_jobs_history_limit=3,
+            failed_jobs_history_limit=3,
+            job_template=client.V1JobTemplateSpec(spec=spec),
+        ),
+    )
+    return plain(cron)

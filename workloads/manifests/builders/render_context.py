@@ -1,0 +1,95 @@
+"""What every builder is handed: the environment, its pools, image digests. A builder spells no label and no taint."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+
+from holdfast.contract.errors import InputError
+from infra.contract.capacity import Capacity
+from infra.contract.pools import Pool, Role
+from infra.environments import Environment
+from workloads.manifests.builders import skips
+
+Body = dict[str, Any]
+DIGESTS = Path(__file__).parents[2] / "images" / "digests.json"
+_API = client.ApiClient()
+
+
+def plain(model: Any) -> Body:
+    """A model as the API server takes it, with the checks that it fails on purpose."""
+    body: Any = _API.sanitize_for_serialization(model)
+    return marked(body)
+
+
+def marked(body: Body) -> Body:
+    about = body.get("metadata", {})
+    told = skips.annotations(body.get("kind", ""), about.get("namespace"), about.get("name", ""))
+    if told:
+        about["annotations"] = about.get("annotations", {}) | told
+    return body
+
+
+def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:
+    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "holdfast"} | more.pop("labels", {})
+    return client.V1ObjectMeta(name=name, namespace=namespace, labels=labels, **more)
+
+
+@dataclass(frozen=True)
+class Site:
+    env: Environment
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Role -> sha256 of its image; written by whoever pushes the images."""
+        return json.loads(DIGESTS.read_text(encoding="utf-8")).get(self.env.name, {})
+
+    def image(self, role: str) -> str:
+        # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff, it runs nothing else.
+        return f"{self.env.image_registry}/{role}@sha256:{self.digests.get(role, '0' * 64)}"
+
+    def pool(self, role: Role, capacity: Capacity) -> Pool | None:
+        return next((p for p in self.env.pools() if (p.role, p.capacity) == (role, capacity)), None)
+
+    @cached_property
+    def training(self) -> Pool:
+        return self._spot(Role.TRAINING, Role.BATCH)
+
+    @cached_property
+    def batch(self) -> Pool:
+        return self._spot(Role.BATCH, Role.TRAINING)
+
+    def _spot(self, *roles: Role) -> Pool:
+        found = next((p for role in roles if (p := self.pool(role, Capacity.SPOT))), None)
+        if found is None:
+            raise InputError(
+                f"environment {self.env.name}",
+                got="no Spot group of role training or batch",
+                allowed="at least one",
+                fix="add a NodeGroup with capacity=Capacity.SPOT",
+            )
+        return found
+
+    @property
+    def system(self) -> Pool:
+        return next(p for p in self.env.pools() if p.role is Role.SYSTEM)
+
+    @property
+    def checkpoints(self) -> str:
+        return f"gs://{self.env.bucket('checkpoints')}"
+
+    def flex_gpus(self, accelerator: str) -> int:
+        """GPUs on flex-start nodes that come one by one. Auto-provisioning's rest is shared out, since it is one cap."""
+        rest = self.env.quota_gpus(accelerator)
+        return rest - rest // 2 + self._grouped(accelerator, Capacity.FLEX_START)
+
+    def queued_gpus(self, accelerator: str) -> int:
+        """GPUs on flex-start nodes that come all at once."""
+        return self.env.quota_gpus(accelerator) // 2 + self._grouped(accelerator, Capacity.QUEUED)
+
+    def _grouped(self, accelerator: str, capacity: Capacity) -> int:
+        fitting = (g for g in self.env.groups if (g.accelerator, g.capacity) == (accelerator, capacity))
+        return sum(self.env.quota_gpus(group.name) for group in fitting)
