@@ -43,4 +43,4 @@ def _line(outcome: rule_test.Outcome) -> str:
     history = outcome.history
     labels = [", ".join(f"{key}={value}" for key, value in fired) for fired in history.fires]
     said = f"fires by minute {history.at_min}: {'; '.join(labels)}" if labels else f"silent at minute {history.at_min}"
-    return f"  {'held  ' if outcome.held else 'BROKEN'} {said}" + ("" if outcome.held else f"\n{outcome.told}")
+    return f"  {'held  ' if outcome.held else 'BROKEN'} {said}" + ("" if outcome.held else f"\n{outcome.output}")

@@ -1,7 +1,7 @@
 """Plays an alert's histories through Prometheus's own engine, and shows what fired.
 
-Called by `python -m monitoring fire ALERT` and by the tests. promtool comes from HOLDFAST_PROMTOOL, from PATH
-(Debian: prometheus), or from the cache that `make tools` fills.
+promtool comes from HOLDFAST_PROMTOOL, from PATH (Debian: prometheus), or from the cache that `make tools` fills.
+Releases from 2.42 to 3.x are understood.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from monitoring.alerting.alerts import Alert, Source, alerts
 from monitoring.alerting.rule_cases import LIMITS, TRIALS, History
 
 PROMTOOL_S = 120
+VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Outcome:
     alert: str
     history: History
     held: bool
-    told: str
-    """promtool's words when it did not hold."""
+    output: str
+    """What promtool printed about it."""
 
 
 def promtool() -> str:
@@ -64,19 +65,36 @@ def play(alert: Alert) -> list[Outcome]:
 
 
 def run(trials: Sequence[tuple[Alert, History]]) -> list[Outcome]:
-    """All trials in one run of promtool; a file for each, so that it tells which failed."""
+    """All trials in one run of promtool; a file for each, because it gives one verdict a file."""
     with tempfile.TemporaryDirectory(prefix="holdfast-alerts-") as folder:
         files = [_write(Path(folder), number, alert, history) for number, (alert, history) in enumerate(trials)]
         command = [promtool(), "test", "rules", *files]
-        # One stream: the outcome of a file stands below its name whichever of the two promtool chose for it.
+        # One stream: SUCCESS goes to stdout and FAILED to stderr, and only their common order names the file.
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PROMTOOL_S, check=False
         )
-        told = _by_file(done.stdout, files)
     return [
-        Outcome(alert.name, history, "FAILED" not in told[file] and "SUCCESS" in told[file], told[file])
-        for file, (alert, history) in zip(files, trials, strict=True)
+        Outcome(alert.name, history, held, output)
+        for (held, output), (alert, history) in zip(verdicts(done.stdout, len(files)), trials, strict=True)
     ]
+
+
+def verdicts(output: str, count: int) -> list[tuple[bool, str]]:
+    """Whether each file held, with what was printed about it, in the order of the files.
+
+    2.x prints the name of a file above its verdict, 3.x prints no name, and only 3.x writes JUnit; a verdict for
+    each file, in their order, is what all releases print. Anything else is Unjudged, never "not held".
+    """
+    found: list[tuple[bool, str]] = []
+    for line in output.splitlines():
+        if line in VERDICTS:
+            found.append((VERDICTS[line], line + "\n"))
+        elif found and not line.startswith("Unit Testing:"):
+            held, before = found[-1]
+            found[-1] = held, before + line + "\n"
+    if len(found) != count:
+        raise Unjudged(f"promtool gave {len(found)} verdicts for {count} files; it printed: {output[:500]}")
+    return found
 
 
 def _write(folder: Path, number: int, alert: Alert, history: History) -> str:
@@ -111,16 +129,3 @@ def _case(alert: Alert, history: History) -> dict[str, Any]:
         "input_series": [{"series": series, "values": values} for series, values in history.series],
         "alert_rule_test": verdicts,
     }
-
-
-def _by_file(output: str, files: Iterable[str]) -> dict[str, str]:
-    """promtool announces each file and tells its outcome below."""
-    told = dict.fromkeys(files, "")
-    current = ""
-    for line in output.splitlines():
-        announced = line.removeprefix("Unit Testing:").strip()
-        if announced in told:
-            current = announced
-        elif current:
-            told[current] += line + "\n"
-    return told

@@ -1,6 +1,8 @@
 """Every alert under the real Prometheus engine: fires in time, stays silent on good days, and no part of its query is idle."""
 
+import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,13 +21,35 @@ ALERTS = alerts(LIMITS)
 PROMQL = [alert for alert in ALERTS if alert.source is Source.PROMQL]
 
 
-@pytest.fixture(scope="module")
-def engine(require: Callable[[object, str], None]) -> None:
-    try:
-        found = rule_test.promtool()
-    except Unjudged as missing:
-        found = ""
-        require(found, str(missing))
+@pytest.fixture(params=["on PATH", "of make tools"])
+def engine(
+    request: pytest.FixtureRequest, require: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each promtool that this machine has: a distribution's release is years behind the pinned one."""
+    found = {"on PATH": shutil.which("promtool"), "of make tools": build.TOOLS["promtool"].binary}
+    here = {kind: str(path) for kind, path in found.items() if path and os.access(path, os.X_OK)}
+    require(here, "no promtool: neither on PATH nor built by `make tools`")
+    if request.param not in here:
+        pytest.skip(f"no promtool {request.param}")
+    monkeypatch.setenv("HOLDFAST_PROMTOOL", here[request.param])
+
+
+OLD = "Unit Testing:  a.json\n  SUCCESS\n\nUnit Testing:  b.json\n  FAILED:\n    alertname: A, time: 3m, \n        exp:[], \n\n\n"
+NEW = "  SUCCESS\n\n  FAILED:\n    alertname: A, time: 3m, \n        exp:[], \n\n\n"
+
+
+@pytest.mark.parametrize("output", [OLD, NEW], ids=["2.42", "3.x"])
+def test_the_verdicts_of_old_and_new_releases_are_read(output: str) -> None:
+    (held, _), (broken, detail) = rule_test.verdicts(output, 2)
+    assert (held, broken) == (True, False)
+    assert "exp:[]" in detail
+
+
+@pytest.mark.parametrize("output", [NEW.replace("  SUCCESS\n", ""), NEW + "  SUCCESS\n", "", "promtool: error"])
+def test_output_that_is_not_understood_is_not_judged(output: str) -> None:
+    """It must never read as `every alert is broken`."""
+    with pytest.raises(Unjudged, match="for 2 files"):
+        rule_test.verdicts(output, 2)
 
 
 @pytest.mark.process
@@ -33,7 +57,7 @@ def engine(require: Callable[[object, str], None]) -> None:
 def test_every_alert_fires_in_time_and_is_silent_otherwise() -> None:
     outcomes = rule_test.run([(alert, history) for alert in PROMQL for history in TRIALS[alert.name]])
     assert len(outcomes) > 50
-    assert [f"{o.alert}: {o.told}" for o in outcomes if not o.held] == []
+    assert [f"{o.alert}: {o.output}" for o in outcomes if not o.held] == []
 
 
 @pytest.mark.parametrize("alert", PROMQL, ids=lambda a: a.name)
