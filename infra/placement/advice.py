@@ -1,6 +1,6 @@
 """What each capacity would cost for a job and when it would be finished: simulated, as distributions.
 
-Called by the place command. Every option appears, also one that has no price or no answer: then with its
+Every option appears, also one that has no price or no answer: then with its
 reason. Money and time stand side by side, because waiting is cheap in money and dear in time.
 """
 
@@ -159,11 +159,11 @@ def _answer(
 def _stuck(outcome: Outcome, paths: Paths) -> str:
     if np.any(np.isinf(outcome.finish_h)):
         return "in the recorded traces some runs never finish"
-    lives = paths.edges_h.shape[1] // 2
-    own = lives > 0 and len(paths.edges_h) == len(outcome.usd)
-    spent = own and float(np.mean(outcome.evictions >= lives)) > GAVE_UP
+    spells = paths.edges_h.shape[1] // 2
+    own = spells > 0 and len(paths.edges_h) == len(outcome.usd)
+    spent = own and float(np.mean(outcome.evictions >= spells)) > GAVE_UP
     return (
-        f"not finished after {lives} evictions: the restart or the lost work is too long for this churn"
+        f"not finished after {spells} evictions: the restart or the lost work is too long for this churn"
         if spent
         else ""
     )
@@ -206,8 +206,8 @@ def _spot_paths(job: Job, world: World) -> Paths:
         return world.recorded.paths
     rng = np.random.default_rng(world.seed)
     churn = np.maximum(job_churn(job, 1.0, world.together) * world.churn.draw(rng, RUNS), 1e-6)
-    lives = int(min(MAX_LIVES, 20 + 4 * job.hours * float(np.quantile(churn, 0.99))))
-    return hazard.spot_paths(rng, churn, per_path=lives, outage_h=world.outage_h)
+    spells = int(min(MAX_LIVES, 20 + 4 * job.hours * float(np.quantile(churn, 0.99))))
+    return hazard.spot_paths(rng, churn, per_path=spells, outage_h=world.outage_h)
 
 
 def _percentile(values: Floats, percent: float) -> float:

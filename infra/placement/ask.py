@@ -1,4 +1,4 @@
-"""From a question at the door to one answer: belief, regions, choice, files. Called by the place command."""
+"""From what the user asked to one answer: assumptions, regions, choice, files."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from infra.placement.traces import AVAILABLE, PREEMPTED, Recorded, load_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What the caller says about capacity; everything left out is a prior."""
+    """What the user knows about capacity; everything left out is a prior."""
 
     churn: float | None = None
     measured: Path | None = None
@@ -82,7 +82,7 @@ def answer(job: Job, belief: Belief, region: str = "") -> Answer:
     by_region = {name: options(job, world, name) for name in regions}
     picked = {name: pick for name, rows in by_region.items() if (pick := _try(job, rows)) is not None}
     if not picked:
-        choose.choose(job, [option for rows in by_region.values() for option in rows])  # says why
+        choose.choose(job, [option for rows in by_region.values() for option in rows])  # raises with every reason
     best = min(picked, key=lambda name: picked[name].mean_usd)
     return Answer(
         world=world,
@@ -98,7 +98,7 @@ def answer(job: Job, belief: Belief, region: str = "") -> Answer:
 
 
 def google(job: Job, answer: Answer, project: str) -> list[str]:
-    """What Google says of Spot there; why not, where it does not answer."""
+    """Google's own view of Spot there; why not, where it does not answer."""
     try:
         return capacity.read(project, answer.region, job.machine.name, job.nodes).lines()
     except Unjudged as error:

@@ -1,7 +1,8 @@
 """Google's own view of Spot in a region: can it be had, how long does most of it run, how much of it was taken.
 
-Called by `place --project`. Shown beside the advice, never used as churn: the published preemption rate is the
-share of the Spot VMs that stopped which were stopped by Google. It has no hour in it.
+Shown beside the advice, never used as churn: the published preemption rate is the share of the Spot VMs that
+stopped which were stopped by Google. It has no hour in it.
+Source: Compute Engine API, advice.capacity and advice.capacityHistory (beta).
 """
 
 import statistics
@@ -27,24 +28,25 @@ class Reading:
     days: int
 
     def lines(self) -> list[str]:
-        said: list[str] = []
+        found: list[str] = []
         if self.obtainability is not None:
-            said.append(f"obtainability {self.obtainability:.1f} of 1.0 for this request, now")
+            found.append(f"obtainability {self.obtainability:.1f} of 1.0 for this request, now")
         if self.uptime_h:
-            said.append(
+            found.append(
                 f"most run at least {self.uptime_h * 60:.0f} min, so churn is below {LN_2 / self.uptime_h:.2g} a node-hour"
             )
         if self.preempted_share is not None:
-            said.append(
+            found.append(
                 f"{self.preempted_share:.0%} of the Spot VMs that stopped in {self.days} days were preempted:"
                 " a share, not a rate per hour, so it replaces no churn"
             )
-        return said
+        return found
 
 
 def read(project: str, region: str, machine: str, size: int, endpoint: str = ENDPOINT) -> Reading:
     """Needs roles/compute.viewer. One machine type a call: several give a blended score."""
     headers = google.credentials(key_is_enough=False)
+    # Beta: the response may change its form at any time, so parse() turns surprises into "not available".
     base = f"{endpoint}/compute/beta/projects/{project}/regions/{region}/advice"
     scheduling = {"scheduling": {"provisioningModel": "SPOT"}}
     advice = google.call(
@@ -54,6 +56,7 @@ def read(project: str, region: str, machine: str, size: int, endpoint: str = END
             "instanceProperties": scheduling,
             "instanceFlexibilityPolicy": {"instanceSelections": {"only": {"machineTypes": [machine]}}},
             "size": size,
+            # A gang over several zones pays for traffic at every step, so the question is for one zone.
             "distributionPolicy": {"targetShape": "ANY_SINGLE_ZONE"},
         },
     )

@@ -1,6 +1,6 @@
-"""Reads the Cloud Billing Catalog into a price table. Called by `python -m infra prices refresh`.
+"""Reads the Cloud Billing Catalog into a price table.
 
-SKUs are told apart by their text. usageType is no help: flex-start, reservations and some Spot SKUs are all
+SKUs are classified by their text. usageType is no help: flex-start, reservations and some Spot SKUs are all
 "OnDemand" there, and a table built on it had flex-start prices in its on-demand column.
 """
 
@@ -76,6 +76,7 @@ def _still_inferred(old: Table, listed: list[Sku]) -> Iterator[Sku]:
     for guess in (s for s in old.skus if s.basis == INFERRED):
         for region in guess.regions:
             if (guess.of, region) in sold and (guess.part, guess.of, guess.capacity, region) not in known:
+                # On-demand prices fall; flex-start is never dearer than they are.
                 demand = known.get((guess.part, guess.of, Capacity.ON_DEMAND, region), guess.usd)
                 yield replace(guess, regions=(region,), usd=min(guess.usd, demand))
 
@@ -87,6 +88,7 @@ def fetch(endpoint: str) -> Iterator[Mapping[str, Any]]:
     while True:
         page = google.call(f"{endpoint}/v1/{COMPUTE_ENGINE}/skus?{urlencode(query)}", headers)
         yield from page.get("skus", ())
+        # The last page carries an empty token, not none.
         if not page.get("nextPageToken"):
             return
         query["pageToken"] = page["nextPageToken"]
@@ -134,6 +136,7 @@ def _listed(raw: Iterable[Mapping[str, Any]], regions: frozenset[str]) -> Iterat
 
 def _usd(sku: Mapping[str, Any], unit: str) -> float:
     """Newest price of the last tier; earlier tiers are free allowances."""
+    # The list is ordered by effective time; the last one holds now.
     expression = sku["pricingInfo"][-1]["pricingExpression"]
     if expression["usageUnit"] != unit:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Which option to take, in one sentence, and where the answer would turn. Called by the place command.
+"""Which option to take, in one sentence, and where the answer would turn.
 
 The flip points come from closed forms and are stated per running node-hour, the unit that monitoring measures;
 `limits` is also the threshold of the goodput alert.

@@ -1,6 +1,6 @@
 """Writes the answer as manifests: a ComputeClass with the capacities in order, and what a pod needs to land on it.
 
-Called by `place --emit`. Labels, taints and limits come from the contract.
+Labels, taints and limits come from the contract.
 """
 
 import math

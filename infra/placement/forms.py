@@ -1,6 +1,6 @@
 """Closed forms: how long a job takes on capacity that fails, and the churn at which it stops paying.
 
-Called by the advice, the hazard and the tests; the goodput alert reads `break_even`. Hours throughout.
+Hours throughout.
 Poisson failures at `churn` per running hour; they may hit the restart too. These explain an answer; the
 distribution comes from the simulator, because real lifetimes are not exponential.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 MAX_CHURN = 1e4
+# exp() of more overflows; at e^700 hours the answer is "never" anyway.
 _MAX_EXPONENT = 700.0
 
 
@@ -20,6 +21,7 @@ def young(checkpoint_h: float, churn: float) -> float:
 def daly(checkpoint_h: float, churn: float) -> float:
     """Higher-order best work between checkpoints (Daly 2006); differs from Young where failures are frequent."""
     mean_life_h = 1.0 / churn
+    # Beyond this the series turns negative: nothing better than one checkpoint a mean life.
     if checkpoint_h >= 2.0 * mean_life_h:
         return mean_life_h
     half = checkpoint_h / (2.0 * mean_life_h)
@@ -70,6 +72,7 @@ def planned_hours(work_h: float, *, max_run_h: float, checkpoint_h: float, resta
     useful_h = max_run_h - restart_h - checkpoint_h
     if useful_h <= 0.0:
         return math.inf
+    # The first node needs a start too, the last one no checkpoint.
     machines = math.ceil(work_h / useful_h)
     return work_h + machines * restart_h + (machines - 1) * checkpoint_h
 
@@ -85,6 +88,7 @@ def break_even(price_ratio: float, slow: Callable[[float], float]) -> float:
     if slow(MAX_CHURN) < bound:
         return math.inf
     low, high = 0.0, MAX_CHURN
+    # Not Newton: with a free restart the curve is flat, and its slope is no guide.
     for _ in range(200):
         middle = (low + high) / 2.0
         low, high = (middle, high) if slow(middle) < bound else (low, middle)
@@ -93,13 +97,6 @@ def break_even(price_ratio: float, slow: Callable[[float], float]) -> float:
 
 def break_even_churn(price_ratio: float, *, checkpoint_h: float, restart_h: float) -> float:
     return break_even(price_ratio, lambda c: slowdown(churn=c, checkpoint_h=checkpoint_h, restart_h=restart_h))
-
-
-def break_even_churn_without_checkpoints(price_ratio: float, *, work_h: float, restart_h: float = 0.0) -> float:
-    return break_even(
-        price_ratio,
-        lambda c: expected_hours_without_checkpoints(work_h, churn=c, restart_h=restart_h) / work_h if c > 0.0 else 1.0,
-    )
 
 
 def _tries(churn: float, span_h: float) -> float:

@@ -1,6 +1,6 @@
 """Two read-only calls to Google: credentials that the machine already has, JSON in, JSON out.
 
-Called by catalog and capacity. A key or token travels in a header, never in an address, so that no error
+A key or token travels in a header, never in an address, so that no error
 message and no log can show it.
 """
 
@@ -22,6 +22,7 @@ TIMEOUT_S = 60
 
 def credentials(*, key_is_enough: bool) -> dict[str, str]:
     """The header that proves who asks: an API key where that is enough, else a token of the environment or gcloud."""
+    # A key opens the price list only; whatever belongs to a project needs a token.
     if key_is_enough and (key := os.environ.get(ENV_API_KEY)):
         return {"X-Goog-Api-Key": key}
     if token := os.environ.get(ENV_TOKEN) or _gcloud_token():
@@ -34,11 +35,13 @@ def call(url: str, headers: Mapping[str, str], body: Mapping[str, object] | None
     """GET, or POST with a body. Unjudged when Google does not answer with JSON."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json", **headers})
+    # The query may carry a page token; messages show the address without it.
     address = url.split("?")[0]
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
+        # The body of an error may repeat what was sent.
         error.close()
         raise Unjudged(f"{address} answered {error.code} {error.reason}") from error
     except (urllib.error.URLError, TimeoutError, ValueError) as error:
@@ -49,6 +52,7 @@ def _gcloud_token() -> str:
     gcloud = shutil.which("gcloud")
     if gcloud is None:
         return ""
+    # Application default credentials: those of `gcloud auth login` are refused by client libraries.
     command = [gcloud, "auth", "application-default", "print-access-token"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     return done.stdout.strip() if done.returncode == 0 else ""

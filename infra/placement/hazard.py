@@ -1,6 +1,6 @@
 """How likely a Spot machine is taken away, by age: a prior, replaced by what was measured here.
 
-Called by the advice. The prior is a guess with an honest width: the shape over age comes from 1,442 recorded
+The prior is a guess with an honest width: the shape over age comes from 1,442 recorded
 lifetimes of preemptible VMs (2019, CPU machines), the level from how often GPU zones dropped requests, which
 bounds it from above. Twenty measured evictions weigh ten times as much as it does.
 """
@@ -164,6 +164,6 @@ def _waits(rng: np.random.Generator, mean_median: tuple[float, float], shape: tu
     return rng.lognormal(math.log(median), math.sqrt(2.0 * math.log(mean / median)), shape)
 
 
-def _alternate(waits: Floats, lives: Floats) -> Paths:
-    spells = np.stack([waits, lives], axis=2).reshape(len(waits), -1)
+def _alternate(waits: Floats, lifetimes_h: Floats) -> Paths:
+    spells = np.stack([waits, lifetimes_h], axis=2).reshape(len(waits), -1)
     return Paths(edges_h=np.cumsum(spells, axis=1)[:, :-1], starts_up=np.zeros(len(waits), bool))

@@ -1,4 +1,4 @@
-"""The job that advice is asked for, checked at the border. Called by the command and the tests."""
+"""The job that advice is asked for, checked at the border."""
 
 import difflib
 import math

@@ -1,6 +1,6 @@
 """The decision matrix as data: what a workload is like -> which capacity it runs on.
 
-Called by `python -m infra matrix`, the README and the demo. Rules are tried in order and the first match
+Rules are tried in order and the first match
 answers; every workload matches one. The matrix is the answer without numbers: `python -m infra place`
 computes the same question from prices and churn, and says when a row is wrong for a given job.
 """
@@ -98,6 +98,7 @@ class Row:
     source: str
 
 
+# A deadline of any kind excludes what may queue without end.
 _DATED = frozenset({Deadline.LOOSE, Deadline.TIGHT})
 
 RULES: tuple[Rule, ...] = (
@@ -193,6 +194,7 @@ RULES: tuple[Rule, ...] = (
 
 def decide(workload: Workload) -> Rule:
     """The first rule that matches; the last rule matches everything."""
+    # No default after the loop: a workload without a rule must fail in the tests, not run somewhere.
     return next(rule for rule in RULES if rule.when.matches(workload))
 
 

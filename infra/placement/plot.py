@@ -1,4 +1,4 @@
-"""Cost against finish time as one SVG file. Called by `place --plot`.
+"""Cost against finish time as one SVG file.
 
 Written by hand: the infra group has no plotting library, and 90 lines weigh less than 84 MB for five marks.
 Each option is a cross of its two 5th-to-95th percentile spans with its medians in the middle.
@@ -27,6 +27,7 @@ def svg(options: Sequence[Option], chosen: Option, title: str, deadline_h: float
     usd = _axis(max(o.usd_at(95) for o in shown))
     x = _scale(hours[-1], LEFT, WIDTH - RIGHT)
     y = _scale(usd[-1], HEIGHT - BOTTOM, TOP)
+    # Screen readers get the numbers, not the marks.
     described = "; ".join(f"{_name(o)}: {_numbers(o)}" for o in shown)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
@@ -65,7 +66,7 @@ def _legend(row: int, text: str, colour: str, best: bool) -> list[str]:
 
 
 def _dot(x: float, y: float, colour: str, best: bool) -> str:
-    """The chosen one is a square, so that it is told without colour too."""
+    """The chosen one is a square, so that it can be recognised without colour too."""
     if best:
         return f'<rect x="{x - 6:.1f}" y="{y - 6:.1f}" width="12" height="12" fill="{colour}"/>'
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>'
@@ -73,6 +74,7 @@ def _dot(x: float, y: float, colour: str, best: bool) -> str:
 
 def _axis(largest: float) -> list[float]:
     """0 and four to eight round steps up to at least `largest`."""
+    # Round steps: labels with decimals are read wrongly.
     rough = largest / 6
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * f for f in (1, 2, 5, 10) if power * f >= rough)

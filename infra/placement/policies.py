@@ -1,6 +1,6 @@
 """Policies as data: each is a set of straight lines over the slack, so that the simulator has no policy code.
 
-Called by simulate and advice. Slack is time left less work left. Waiting burns it hour by hour, every start
+Slack is time left less work left. Waiting burns it hour by hour, every start
 burns one restart, running on anything keeps it. A policy says at which slack it stops waiting, dares Spot,
 leaves Spot, and comes back.
 """
@@ -57,6 +57,7 @@ def _net(runs: Runs, restarts: float) -> Floats:
 
 
 def _greedy(runs: Runs) -> Lines:
+    # Two restarts, as published: the second one covers an eviction during the first.
     net, zero = _net(runs, 2), _full(runs, 0.0)
     return Lines(
         wait_base=net,
@@ -70,7 +71,7 @@ def _greedy(runs: Runs) -> Lines:
 
 
 def _uniform(runs: Runs) -> Lines:
-    """Work done keeps pace with time: on the line, slack shrinks in proportion to the work left."""
+    """Work done advances evenly with time: on the line, slack shrinks in proportion to the work left."""
     slope, net = (runs.deadline_h - runs.work_h) / runs.work_h, _net(runs, 2)
     return Lines(
         wait_base=_full(runs, 0.0),
@@ -96,22 +97,25 @@ def _hybrid(runs: Runs) -> Lines:
     )
 
 
-PACE = 0.6
+# Chosen on 11 recordings; on 80 others it was dearer than uniform progress by over 0.5 points in 2 % of cases.
+UNIFORM_SHARE = 0.6
+# Fewer left no room for a second eviction right after the switch.
 RESERVE_RESTARTS = 4
 
 
 def _patient(runs: Runs) -> Lines:
-    """Uniform progress at PACE of its pace, and from on-demand back to Spot only when that has paid before.
+    """Uniform progress at UNIFORM_SHARE of its slope, and from on-demand back to Spot only when that has paid before.
 
     Giving up on-demand costs a restart on each side. Spot must live this long to earn them back; capacity that
     has already been there for so long is likely to stay as long again, because lifetimes have a heavy tail.
     The nets are exact, not doubled: simulated time stops at the very moment.
     """
     saved = runs.on_demand_usd - runs.spot_usd
+    # Spot that is not cheaper divides by zero here; `pays` keeps those runs off it.
     with np.errstate(divide="ignore", invalid="ignore"):
         earned = runs.restart_h * (runs.on_demand_usd + runs.spot_usd) / saved
     pays = saved > 0.0
-    slope = PACE * (runs.deadline_h - runs.work_h) / runs.work_h
+    slope = UNIFORM_SHARE * (runs.deadline_h - runs.work_h) / runs.work_h
     return Lines(
         wait_base=_net(runs, RESERVE_RESTARTS),
         wait_slope=slope,

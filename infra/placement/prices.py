@@ -1,6 +1,6 @@
 """What a GPU machine costs an hour on each capacity: a dated table of SKUs, and the machine's price from it.
 
-Called by the advice and `python -m infra prices`. The table is in the repository, so advice works offline;
+The table is in the repository, so advice works offline;
 `prices refresh` rewrites it. Google sells a machine in parts (cores, memory, GPUs); bundled local SSD is not
 counted, 1 to 2 % of a2-ultragpu and a3-highgpu.
 """
@@ -77,6 +77,7 @@ class Table:
         found = [
             (sku, amount) for key, amount in wanted.items() if (sku := self._find(*key, region, capacity)) is not None
         ]
+        # A sum without the GPU looks like a bargain, and was one in a public catalogue.
         if len(found) < len(wanted):
             return None
         return Quote(
@@ -171,9 +172,11 @@ def disorders(table: Table) -> Iterator[tuple[str, str, str]]:
 def _in_order(usd: dict[Capacity, float]) -> bool:
     spot, flex, demand = (usd.get(capacity) for capacity in CAPACITIES)
     known = [price for price in (spot, flex, demand) if price is not None]
+    # Reservations are listed at 0.00; one of them in the table wins every comparison.
     if known and min(known) <= 0.0:
         return False
     cheaper = [other for other in (flex, demand) if other is not None and spot is not None and other <= spot]
+    # Equal is allowed between flex-start and on-demand: some GPUs get no discount there.
     return not cheaper and (flex is None or demand is None or flex <= demand * (1 + 1e-9))
 
 

@@ -1,6 +1,6 @@
 """What the simulator is given and what it answers, as arrays: one element a run.
 
-Written by the advice, the bench and the tests. Read by simulate and policies. Hours and USD throughout.
+Hours and USD throughout.
 """
 
 from dataclasses import dataclass, fields
@@ -14,6 +14,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+# numpy has no table type that the checker follows; a dataclass of arrays is one.
 class _Dataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -25,8 +26,8 @@ Columns = TypeVar("Columns", bound=_Dataclass)
 class Paths:
     """When interruptible capacity is there: one row of ascending toggle times a path, padded with inf.
 
-    An availability trace tells whether a request would be granted, so its outages bound from above what a
-    running node suffers; a lifetime path tells how long nodes lived. The simulator treats both alike.
+    An availability trace records whether a request would be granted, so its outages bound from above what a
+    running node suffers; a lifetime path records how long nodes ran. The simulator treats both alike.
     """
 
     edges_h: Floats
@@ -79,6 +80,7 @@ class Outcome:
 
 def take(columns: Columns, rows: slice | Ints | Bools) -> Columns:
     """The same dataclass of arrays with only these rows."""
+    # Fancy indexing copies: the caller may change the rows without touching the original.
     kind = type(columns)
     return kind(**{f.name: getattr(columns, f.name)[rows] for f in fields(columns)})
 

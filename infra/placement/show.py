@@ -79,6 +79,7 @@ def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     if sys.stdout.isatty():
         Console().print(table)
         return
+    # rich pads and cuts to 80 columns where it sees no terminal; pipes need whole lines.
     plain = io.StringIO()
     Console(file=plain, width=PLAIN_WIDTH, no_color=True).print(table)
     print("\n".join(line.rstrip() for line in plain.getvalue().splitlines()))

@@ -30,25 +30,25 @@ def place(job: Job, answer: Answer, *, google: list[str] | None, written: list[P
 
 def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> list[str]:
     world, limits = answer.world, answer.limits
-    said = [
+    notes = [
         basis(world.prices),
         f"churn: {world.churn.per_hour:.3g} a node-hour ({world.churn.basis}); flex-start wait: median"
         f" {world.flex_wait_h[1] * 60:.0f} min (Google gives no estimate)",
     ]
     if world.recorded is not None:
-        said.append(f"Spot follows {len(world.recorded.hours)} recorded traces, which tell when a request is granted")
+        notes.append(f"Spot follows {len(world.recorded.hours)} recorded traces of when a request was granted")
     if limits is not None:
-        said.append(
+        notes.append(
             f"Spot stops paying against {limits.against.value}: churn {_limit(limits.churn_per_hour, '/h')}, or restart"
             f" {_limit(limits.restart_h * 60, ' min')}, or checkpoint {_limit(limits.checkpoint_h * 3600, ' s')}"
         )
     if answer.elsewhere:
-        said.append("elsewhere: " + ", ".join(f"{r} {p} ${usd:,.0f}" for r, p, usd in answer.elsewhere))
+        notes.append("elsewhere: " + ", ".join(f"{r} {p} ${usd:,.0f}" for r, p, usd in answer.elsewhere))
     if note := world.prices.note(job.accelerator, answer.region):
-        said.append(f"note: {note}")
-    said += [f"Google, {answer.region}: {line}" for line in google or ()]
-    said += [f"wrote {path}" for path in written]
-    return said
+        notes.append(f"note: {note}")
+    notes += [f"Google, {answer.region}: {line}" for line in google or ()]
+    notes += [f"wrote {path}" for path in written]
+    return notes
 
 
 def _place_json(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> dict[str, Any]:

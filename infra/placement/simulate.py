@@ -1,6 +1,6 @@
 """Many runs of jobs at once, in continuous time, on capacity that comes and goes.
 
-Called by the advice, the bench and the tests. No clock ticks: each round every run goes to its own next
+No clock ticks: each round every run goes to its own next
 event (capacity toggles, a line of its policy is crossed, the work is done), so results depend on no step
 width and a deadline net acts at the exact moment. A move of the policy's own keeps all work, an eviction what was
 committed. Same runs, paths and policy: same answer, to the bit.
@@ -16,6 +16,7 @@ from infra.placement.runs import Bools, Floats, Ints, Outcome, Paths, Runs, stac
 
 CHUNK = 32_768  # fewer, and the interpreter costs more than the arithmetic; more, and one thread ends up alone
 COMPACT_BELOW = 0.75
+# Sums of event times differ in the last bits; without it a run stands at its own event for ever.
 EPS_H = 1e-9
 
 
@@ -26,6 +27,7 @@ def simulate(runs: Runs, paths: Paths, policy: Policy, workers: int = 2) -> Outc
         return _simulate(take(runs, slice(start, start + CHUNK)), paths, policy)
 
     starts = range(0, len(runs), CHUNK)
+    # A pool costs more than it saves for the few thousand runs of one answer.
     if len(starts) == 1 or workers == 1:
         return stack([part(start) for start in starts])
     with ThreadPoolExecutor(workers) as pool:
@@ -48,7 +50,7 @@ class _State:
     now: Floats
     done: Floats
     """Work done, checkpoint cost spread evenly over it."""
-    kept: Floats
+    resumed: Floats
     """Work done when this machine was started."""
     warm: Floats
     """What is left of the restart."""
@@ -75,7 +77,7 @@ class _Fleet:
         self.outcome = Outcome(**dict(zip(Outcome.__slots__, np.zeros((5, n)), strict=True)))
         zeros, no = np.zeros((11, n)), np.zeros((3, n), bool)
         self.state = _State(
-            row=np.arange(n), alive=~no[0], now=zeros[0], done=zeros[1], kept=zeros[2], warm=zeros[3], ran=zeros[4],
+            row=np.arange(n), alive=~no[0], now=zeros[0], done=zeros[1], resumed=zeros[2], warm=zeros[3], ran=zeros[4],
             on_spot=no[0], on_demand=no[1], up=no[2], up_since=zeros[5], toggle=zeros[6],
             edge=_first_edge(runs, paths), spot_h=zeros[7], on_demand_h=zeros[8], idle_h=zeros[9],
             evictions=zeros[10],
@@ -89,19 +91,20 @@ class _Fleet:
         left = self.runs.work_h - s.done
         slack = self.runs.deadline_h - s.now - left
         idle = ~(s.on_spot | s.on_demand)
-        scared = slack <= lines.enter + EPS_H
+        near_limit = slack <= lines.enter + EPS_H
         behind = slack <= lines.wait_base + lines.wait_slope * left + EPS_H
-        buy = idle & (scared | (behind & ~s.up))
-        rich = slack >= lines.back_base + lines.back_slope * left - EPS_H
+        buy = idle & (near_limit | (behind & ~s.up))
+        ahead = slack >= lines.back_base + lines.back_slope * left - EPS_H
         patient = s.now - s.up_since >= lines.patience_h - EPS_H
-        back = s.on_demand & s.up & rich & patient & ~scared
-        flee = s.on_spot & (slack <= lines.leave + EPS_H)
-        to_spot, to_demand = back | (idle & s.up & ~buy), buy | flee
+        back = s.on_demand & s.up & ahead & patient & ~near_limit
+        leaving = s.on_spot & (slack <= lines.leave + EPS_H)
+        to_spot, to_demand = back | (idle & s.up & ~buy), buy | leaving
+        # A start of either kind pays the whole restart again, also when it interrupts one.
         moved = to_spot | to_demand
-        s.on_spot = (s.on_spot & ~flee) | to_spot
+        s.on_spot = (s.on_spot & ~leaving) | to_spot
         s.on_demand = (s.on_demand & ~back) | to_demand
         s.warm = np.where(moved, self.runs.restart_h, s.warm)
-        s.kept = np.where(moved, s.done, s.kept)
+        s.resumed = np.where(moved, s.done, s.resumed)
         s.ran[moved] = 0.0
 
     def advance(self) -> None:
@@ -110,6 +113,7 @@ class _Fleet:
         speed = np.where(s.on_spot, self.spot_speed, s.on_demand)
         left = self.runs.work_h - s.done
         step = self._until_next(speed, left)
+        # No event ahead: the capacity never comes back. Left alone, the loop would not end.
         lost = np.isinf(step)
         step[lost | ~s.alive] = 0.0
         useful = np.maximum(step - s.warm, 0.0)
@@ -124,12 +128,14 @@ class _Fleet:
 
     def compact(self) -> None:
         if np.count_nonzero(self.state.alive) < COMPACT_BELOW * len(self.state.alive):
+            # Copying costs as much as a round, so not after each finished run.
             keep = np.flatnonzero(self.state.alive)
             self.state, self.runs, self.lines = take(self.state, keep), take(self.runs, keep), take(self.lines, keep)
             self._rates()
 
     def _rates(self) -> None:
         period = self.runs.period_h
+        # Continuous and absent checkpoints cost nothing while running; inf / inf is not a number.
         checkpointed = np.isfinite(period) & (self.runs.interval_h > 0)
         self.spot_speed = np.divide(self.runs.interval_h, period, out=np.ones_like(period), where=checkpointed)
 
@@ -141,10 +147,10 @@ class _Fleet:
             finish = s.warm + left / speed
             # While warming slack falls hour by hour; afterwards by the share that checkpoints take.
             room = slack - lines.leave
-            fled = np.where(room <= s.warm, room, s.warm + (room - s.warm) / (1.0 - speed))
+            left_at = np.where(room <= s.warm, room, s.warm + (room - s.warm) / (1.0 - speed))
             waited = slack - np.maximum(lines.enter, lines.wait_base + lines.wait_slope * left)
         step = np.minimum(finish, s.toggle - s.now)
-        step = np.where(s.on_spot, np.fmin(step, fled), step)
+        step = np.where(s.on_spot, np.fmin(step, left_at), step)
         step = np.where(s.on_spot | s.on_demand, step, np.fmin(step, waited))
         at = np.flatnonzero(s.on_demand & s.up)
         step[at] = np.fmin(step[at], self._may_return(at, slack[at], left[at]))
@@ -160,6 +166,7 @@ class _Fleet:
 
     def _bill(self, step: Floats) -> None:
         s = self.state
+        # Nobody is billed before the first machine has come.
         waiting = ~(s.on_spot | s.on_demand) & (s.spot_h + s.on_demand_h > 0.0)
         s.spot_h = s.spot_h + step * s.on_spot
         s.on_demand_h = s.on_demand_h + step * s.on_demand
@@ -183,6 +190,7 @@ class _Fleet:
         s = self.state
         evicted = at[s.on_spot[at]]
         s.on_spot[evicted] = False
+        # The end of a flex-start node is announced days ahead: a checkpoint is taken, nothing is lost.
         if not self.paths.planned:
             s.evictions[evicted] += 1
             s.done[evicted] = self._committed(evicted)
@@ -194,9 +202,10 @@ class _Fleet:
     def _committed(self, at: Ints) -> Floats:
         s, runs = self.state, take(self.runs, at)
         with np.errstate(divide="ignore", invalid="ignore"):
+            # A checkpoint counts when it is complete; half of one is none.
             whole = np.floor(s.ran[at] / runs.period_h + EPS_H) * runs.interval_h
         whole = np.where(np.isinf(runs.interval_h), 0.0, whole)
-        return np.where(runs.interval_h > 0, s.kept[at] + whole, s.done[at])
+        return np.where(runs.interval_h > 0, s.resumed[at] + whole, s.done[at])
 
     def _look_up(self, at: Ints) -> None:
         s, path = self.state, self.runs.path[at]

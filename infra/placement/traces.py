@@ -1,6 +1,6 @@
 """Recorded availability of interruptible machines: read, checked, turned into paths; and made up, with a seed.
 
-Called by `place --traces DIR`, the bench and the tests. Format: {"metadata": {"gap_seconds": N}, "data": [...]},
+Format: {"metadata": {"gap_seconds": N}, "data": [...]},
 one number a tick: how many machines could be had. Public recordings are not part of this repository.
 """
 
@@ -44,6 +44,7 @@ class Trace:
         return np.diff(edges)[self.up[edges[:-1]] == up] * self.gap_h
 
     def paths(self) -> Paths:
+        # Wrapping keeps the daily rhythm; extrapolating would invent one.
         up = np.tile(self.up, TILES)
         edges = np.flatnonzero(up[1:] != up[:-1]) + 1
         return Paths(edges_h=np.append(edges * self.gap_h, np.inf)[None, :], starts_up=up[:1])
@@ -53,12 +54,14 @@ def load(path: Path, *, machines: int = 1, encoding: str = "") -> Trace:
     """One recording; "up" is when at least `machines` could be had. `encoding` overrides what the file says."""
     body = _json(path)
     data, metadata = body.get("data"), body.get("metadata") or {}
+    # No default: recordings differ by a factor of twenty in their step.
     gap_s = metadata.get("gap_seconds")
     if not isinstance(gap_s, int | float) or gap_s <= 0:
         raise _bad(path, "metadata.gap_seconds", gap_s, "a number above 0", "write the seconds between two ticks")
     if not isinstance(data, list) or len(data) < 2:
         raise _bad(path, "data", type(data).__name__, "a list of at least 2 counts", "check that this is a trace")
     _check_holes(path, data)
+    # Both meanings of 1 are in circulation, and a wrong guess turns 90 % available into 10 %.
     encoding = encoding or metadata.get("encoding", "")
     if not encoding and any(mark in metadata for mark in _INVERSE_MARKS):
         raise _bad(
@@ -81,6 +84,7 @@ def load_folder(folder: Path, *, machines: int = 1, encoding: str = "") -> list[
             "no traces", got=folder, allowed="a folder with *.json recordings", fix="give the folder of the recordings"
         )
     traces = [load(file, machines=machines, encoding=encoding) for file in files]
+    # An inverse copy beside the original would average to 50 % for any capacity.
     for one, other in _complements(traces):
         raise InputError(
             "inverse encoding among the traces",
@@ -129,6 +133,7 @@ def synthetic(
 
 
 def _lognormal(rng: np.random.Generator, mean: float, median: float, count: int) -> Floats:
+    # Of a lognormal, mean over median is exp(sigma^2 / 2).
     sigma = math.sqrt(2.0 * math.log(max(mean / median, 1.0 + 1e-9)))
     return rng.lognormal(math.log(median), sigma, count)
 

@@ -143,14 +143,14 @@ def job(offset_h: Floats, deadline_h: float) -> Runs:
 def baseline(costs: Costs, traces: list[Trace]) -> bool:
     """The means of all recordings within 2 points; single cells within 2 and the error of their own 200 starts."""
     columns = [(d, p.name) for d in DEADLINES_H for p in (policies.GREEDY, policies.UNIFORM)]
-    apart = [mean_of(costs, *column) - told for column, told in zip(columns, MEAN_OF_ELEVEN, strict=True)]
+    apart = [mean_of(costs, *column) - known for column, known in zip(columns, MEAN_OF_ELEVEN, strict=True)]
     print("means minus table: " + " ".join(f"{a:+.1f}" for a in apart))
     within = len(traces) == 11 and max(map(abs, apart)) <= 2.0
     for row, trace in enumerate(traces[:9]):
-        told = TABLE.get(trace.name.split("_")[0])
-        if told is not None:
+        known = TABLE.get(trace.name.split("_")[0])
+        if known is not None:
             cells = [costs[row, *column] for column in columns]
-            off = [mean - t for (mean, _), t in zip(cells, told[0], strict=True)]
+            off = [mean - t for (mean, _), t in zip(cells, known[0], strict=True)]
             allowed = [2.0 + 2.0 * sd / math.sqrt(PUBLISHED_STARTS) for _, sd in cells]
             print(f"  {trace.name}: " + " ".join(f"{o:+.1f} of {a:.1f}" for o, a in zip(off, allowed, strict=True)))
             within &= all(abs(o) <= a for o, a in zip(off, allowed, strict=True))

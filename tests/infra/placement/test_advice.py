@@ -52,7 +52,7 @@ def test_durations_are_read(text: str, hours: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-3h", "3w", "1h30m"])
-def test_other_durations_are_told(text: str) -> None:
+def test_other_durations_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="deadline"):
         job.duration(text, "deadline")
 
@@ -65,7 +65,7 @@ def test_other_durations_are_told(text: str) -> None:
         ({"deadline_h": 10.05}, "impossible deadline"),
     ],
 )  # fmt: skip
-def test_impossible_jobs_are_told(wrong: dict[str, float], what: str) -> None:
+def test_impossible_jobs_are_refused(wrong: dict[str, float], what: str) -> None:
     with pytest.raises(InputError, match=what):
         Job(**{"accelerator": L4, "gpus": 1, "hours": 10.0} | wrong)  # type: ignore[arg-type]
 
@@ -114,7 +114,7 @@ def test_the_cheapest_capacity_depends_on_gpu_and_churn(accelerator: str, churn:
     assert picked(asked, there).placement is placement
 
 
-def test_the_answer_turns_at_the_churn_that_is_told() -> None:
+def test_the_answer_turns_at_the_churn_that_is_printed() -> None:
     asked = Job(accelerator=A100, gpus=1, hours=400)
     flip = choose.limits(asked, world(), REGION)
     assert flip is not None
@@ -242,7 +242,7 @@ def test_a_hybrid_is_emitted_as_spot_before_on_demand() -> None:
     assert [rule.get("spot") for rule in rules] == [True, False]
 
 
-def test_a_queue_with_a_way_out_is_never_late_and_says_how_long_it_waits() -> None:
+def test_a_queue_with_a_way_out_is_never_late_and_states_how_long_it_waits() -> None:
     asked = Job(accelerator=H100, gpus=8, hours=100, deadline_h=104)
     options = advice.options(asked, world(0.5), REGION)
     plain, safe = (o for o in options if o.placement is Placement.FLEX_START)
@@ -267,7 +267,7 @@ def test_emitted_pods_cite_their_rule_and_checkpoint_more_often_while_young() ->
     assert ages[0] < body["holdfast"]["checkpoint"]["intervalSeconds"] < ages[-1]
 
 
-def test_the_plot_is_an_svg_with_every_option_told_in_words() -> None:
+def test_the_plot_is_an_svg_with_every_option_described_in_words() -> None:
     asked = Job(accelerator=A100, gpus=8, hours=40, deadline_h=72)
     options = advice.options(asked, world(), REGION)
     root = ET.fromstring(plot.svg(options, options[1], "A & B", 72))

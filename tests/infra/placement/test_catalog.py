@@ -83,7 +83,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
         ("H200 141GB GPU running in Americas", None),
     ],
 )  # fmt: skip
-def test_skus_are_told_apart_by_their_text(text: str, kind: tuple[str, str, Capacity] | None) -> None:
+def test_skus_are_classified_by_their_text(text: str, kind: tuple[str, str, Capacity] | None) -> None:
     assert catalog.classify(text) == kind
 
 
@@ -93,7 +93,7 @@ def raw(sku: str, description: str, usd: float, unit: str = "h", regions: tuple[
     return {
         "skuId": sku,
         "description": description,
-        # What the catalogue says of everything that is not Spot; the reader must not believe it.
+        # What the catalogue has for everything that is not Spot; the reader must not believe it.
         "category": {"usageType": "OnDemand"},
         "serviceRegions": list(regions),
         "pricingInfo": [{"pricingExpression": expression}],
@@ -226,7 +226,7 @@ def test_capacity_advice_is_read_and_its_rate_is_never_called_a_churn() -> None:
     assert bodies[1]["types"] == ["PREEMPTION"]
 
 
-def test_capacity_advice_without_data_says_nothing() -> None:
+def test_capacity_advice_without_data_gives_no_lines() -> None:
     assert capacity.parse({}, {}).lines() == []
 
 

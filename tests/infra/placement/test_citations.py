@@ -1,4 +1,4 @@
-"""Every shipped workload cites the rule of the decision matrix that it follows, and runs where that rule says."""
+"""Every shipped workload cites the rule of the decision matrix that it follows, and runs where that rule places it."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def test_there_are_workloads() -> None:
 
 
 @pytest.mark.parametrize(("name", "document"), documents(), ids=lambda v: v if isinstance(v, str) else "")
-def test_workload_cites_its_rule_and_runs_where_it_says(name: str, document: dict[str, Any]) -> None:
+def test_workload_cites_its_rule_and_runs_where_the_rule_places_it(name: str, document: dict[str, Any]) -> None:
     cited = citations(document)
     assert len(cited) == 1 and cited <= set(PlacementRule), (
         f"{name}: annotate {ANNOTATION_RULE} with one rule of `infra matrix`"

@@ -81,7 +81,7 @@ def test_place_takes_the_wait_in_the_queue_that_is_known_here() -> None:
         (["--gpu", "l4", "--hours", "10", "--deadline", "9h"], "impossible deadline"),
     ],
 )
-def test_place_tells_bad_input(arguments: list[str], what: str) -> None:
+def test_place_refuses_bad_input(arguments: list[str], what: str) -> None:
     with pytest.raises(InputError, match=what):
         run("place", *arguments)
 

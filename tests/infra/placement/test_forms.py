@@ -47,7 +47,10 @@ def test_break_even_churn_with_checkpoints(ratio: float, cost: tuple[float, floa
 def test_break_even_without_checkpoints_is_a_number_of_failures_a_run(
     ratio: float, failures: float, work_h: float
 ) -> None:
-    got = forms.break_even_churn_without_checkpoints(ratio, work_h=work_h) * work_h
+    def slow(churn: float) -> float:
+        return forms.expected_hours_without_checkpoints(work_h, churn=churn, restart_h=0.0) / work_h
+
+    got = forms.break_even(ratio, slow) * work_h
     assert got == pytest.approx(failures, rel=0.015)
 
 

@@ -52,7 +52,7 @@ def test_the_ledger_is_read_by_accelerator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"churn": [{"accelerator": "nvidia-l4"}]}', '{"churn": 3}'])
-def test_a_file_that_is_no_ledger_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "churn.json"
     path.write_text(text)
     with pytest.raises(InputError, match="measured churn"):
@@ -60,7 +60,7 @@ def test_a_file_that_is_no_ledger_is_told(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("events", "hours"), [(1, 0), (-1, 10), (1, float("nan"))])
-def test_impossible_measurements_are_told(events: float, hours: float) -> None:
+def test_impossible_measurements_are_refused(events: float, hours: float) -> None:
     with pytest.raises(InputError, match="measured churn"):
         hazard.measure(hazard.prior("nvidia-l4"), events=events, exposure_h=hours)
 

@@ -116,7 +116,7 @@ def test_age_is_counted_in_days(table: Table) -> None:
         lambda body: body["skus"][0].pop("usd"),
     ],
 )
-def test_a_damaged_table_is_told(tmp_path: Path, damage: object) -> None:
+def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
     body = json.loads(prices.TABLE.read_text())
     damage(body)  # type: ignore[operator]
     path = tmp_path / "prices.json"

@@ -61,7 +61,7 @@ def test_a_hole_is_named_with_its_tick(tmp_path: Path, hole: object) -> None:
         traces.load(write(tmp_path, "t", [1, 0, hole, 1]))
 
 
-def test_the_inverse_encoding_of_a_known_converter_is_refused_until_told(tmp_path: Path) -> None:
+def test_the_inverse_encoding_of_a_known_converter_is_refused_until_stated(tmp_path: Path) -> None:
     path = write(tmp_path, "t", [1, 0, 0, 0], source_file="raw/us-east-1f.json")
     with pytest.raises(InputError, match="inverse encoding"):
         traces.load(path)
@@ -82,14 +82,14 @@ def test_two_recordings_of_which_one_is_inverse_are_named(tmp_path: Path) -> Non
      ('{"metadata": {"gap_seconds": 0}, "data": [1, 0]}', "gap_seconds"),
      ('{"metadata": {"gap_seconds": 60}, "data": []}', "data")],
 )  # fmt: skip
-def test_what_is_no_trace_is_told(tmp_path: Path, text: str, what: str) -> None:
+def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, what: str) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
     with pytest.raises(InputError, match=what):
         traces.load(path)
 
 
-def test_a_folder_without_traces_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no traces"):
         traces.load_folder(tmp_path / "missing")
 
