@@ -1,12 +1,14 @@
 """Checks of single fields. Called by the schema's `__post_init__`; each raises an InputError that names the field."""
 
-import math
 import re
 from collections.abc import Collection
 from difflib import get_close_matches
 from ipaddress import IPv4Network
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.values import between
+
+__all__ = ["PLACEHOLDER", "between", "dns_name", "ipv4_range", "matches", "one_of", "require", "switch", "unique"]
 
 PLACEHOLDER = "CHANGE-ME"
 
@@ -21,12 +23,6 @@ def one_of(field: str, got: str, allowed: Collection[str]) -> None:
     near = get_close_matches(str(got), list(allowed), n=1, cutoff=0.4)
     fix = f"write {near[0]!r}" if near else "choose one of the allowed values"
     require(got in allowed, field, repr(got), ", ".join(sorted(allowed)), fix)
-
-
-def between(field: str, got: object, low: float, high: float) -> None:
-    """A finite number from `low` to `high`; True and False are no numbers here."""
-    ok = isinstance(got, int | float) and not isinstance(got, bool) and math.isfinite(got) and low <= got <= high
-    require(ok, field, got, f"{low:,} to {high:,}", "write a number in this range")
 
 
 def switch(field: str, got: object) -> None:

@@ -3,10 +3,11 @@
 Read through `Environment`. Each check raises an InputError that names the field.
 """
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 
+from holdfast.contract.errors import InputError
+from holdfast.contract.values import moment
 from infra.environments.checks import between, ipv4_range, matches, one_of, require, switch, unique
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)
@@ -82,9 +83,10 @@ class Freeze:
 
 
 def _moment(field: str, got: str) -> datetime:
-    ok = re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", str(got)) is not None
-    require(ok, field, repr(got), "2026-12-24T00:00:00Z", "write the moment in UTC")
-    return datetime.fromisoformat(got)
+    at = moment(str(got)) if str(got).endswith("Z") else None
+    if at is None:
+        raise InputError(field, got=repr(got), allowed="2026-12-24T00:00:00Z", fix="write the moment in UTC")
+    return at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,10 +2,10 @@
 
 import difflib
 import math
-import re
 from dataclasses import dataclass
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.values import UNIT_S, duration_s
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType
 from infra.placement.prices import reference_machine
 
@@ -16,7 +16,6 @@ ALIASES = {
     "a100-80": "nvidia-a100-80gb",
     "h100": "nvidia-h100-80gb",
 }
-_UNIT_H = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0}
 MAX_GPUS = 1024
 MAX_HOURS = 10_000
 
@@ -93,10 +92,12 @@ def duration(text: str, what: str) -> float:
     """Hours of `30s`, `5m`, `72h`, `3d`; a bare number is hours; `none` is infinite."""
     if text == "none":
         return math.inf
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
-    if not match:
+    seconds = duration_s(text)
+    if seconds is None:
+        seconds = duration_s(f"{text}h")
+    if seconds is None:
         raise InputError(what, got=text, allowed="a number with s, m, h or d", fix="as in 30s, 5m, 72h, 3d")
-    return float(match.group(1)) * _UNIT_H[match.group(2) or "h"]
+    return seconds / UNIT_S["h"]
 
 
 def _above_zero(what: str, value: float) -> None:

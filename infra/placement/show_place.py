@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from holdfast.contract.values import finite
 from infra.placement import emit
 from infra.placement.advice import Option
 from infra.placement.ask import Answer
@@ -65,9 +66,9 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
         if limits is None
         else {
             "against": limits.against.value,
-            "churn_per_hour": _finite(limits.churn_per_hour),
-            "restart_seconds": _finite(limits.restart_h * 3600),
-            "checkpoint_seconds": _finite(limits.checkpoint_h * 3600),
+            "churn_per_hour": finite(limits.churn_per_hour),
+            "restart_seconds": finite(limits.restart_h * 3600),
+            "checkpoint_seconds": finite(limits.checkpoint_h * 3600),
         },
         "churn": {"per_hour": answer.world.churn.per_hour, "basis": answer.world.churn.basis},
         "checkpoint": emit.checkpoint(job, answer.world),
@@ -114,7 +115,3 @@ def _row(option: Option, chosen: bool) -> tuple[str, ...]:
 
 def _limit(value: float, unit: str) -> str:
     return "any" if value == 0.0 else "none" if math.isinf(value) else f"above {value:.3g}{unit}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from holdfast.contract.values import duration_s
 from infra.rules.model import Broken, Facts, Found, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
@@ -25,8 +26,8 @@ def alert_durations(facts: Facts) -> Iterator[Broken]:
     for query in _queries(facts):
         for path in ("duration", "evaluation_interval"):
             text = query.get(path)
-            match = re.fullmatch(r"(\d+)s", str(text))
-            if text is not None and (not match or int(match[1]) % STEP_S):
+            seconds = duration_s(str(text), "s")
+            if text is not None and (seconds is None or seconds % STEP_S):
                 yield query.broken(path, "a multiple of 30s", "round it")
 
 

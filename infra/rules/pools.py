@@ -1,9 +1,9 @@
 """Node pools: which capacity excludes which, taints, machines, windows."""
 
-import re
 from collections.abc import Iterator
 
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
+from holdfast.contract.values import duration_s
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.contract.pools import GPU_TAINT, LABEL_ROLE, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Role, Taint
 from infra.environments.capacity import DISK_TYPES
@@ -76,8 +76,8 @@ def flex_without_upgrade_settings(facts: Facts) -> Iterator[Broken]:
 def flex_run_in_seconds(facts: Facts) -> Iterator[Broken]:
     """max_run_duration is in seconds, within what flex-start grants."""
     for pool in facts.pools("flex"):
-        match = re.fullmatch(r"(\d+)s", str(pool.get("node_config.max_run_duration")))
-        if not match or not FLEX_MIN_RUN_S <= int(match[1]) <= FLEX_MAX_RUN_S:
+        seconds = duration_s(str(pool.get("node_config.max_run_duration")), "s")
+        if seconds is None or not FLEX_MIN_RUN_S <= seconds <= FLEX_MAX_RUN_S:
             allowed = f"{FLEX_MIN_RUN_S}s to {FLEX_MAX_RUN_S}s"
             yield pool.broken("node_config.max_run_duration", allowed, "write seconds with an s")
 

@@ -1,8 +1,8 @@
 """Queue and database."""
 
-import re
 from collections.abc import Iterator
 
+from holdfast.contract.values import duration_s
 from infra.rules.model import Broken, Facts, Found, each, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
@@ -14,8 +14,8 @@ MAX_DRAIN_BACKOFF_S = 10
 
 
 def _seconds(text: object) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(text))
-    return float(match[1]) if match else -1.0
+    seconds = duration_s(str(text), "s")
+    return -1.0 if seconds is None else seconds
 
 
 def _work(facts: Facts) -> list[Found]:

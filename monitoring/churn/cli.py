@@ -1,7 +1,6 @@
 """Body of `python -m monitoring churn`: from event files, or from what the exporter wrote to Cloud Monitoring."""
 
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.values import finite
 from monitoring.churn import days as daily
 from monitoring.churn import estimate
 from monitoring.churn.estimate import Exposure, Group
@@ -78,7 +78,7 @@ def from_cloud(
 def show(groups: Mapping[Group, Exposure], ages: Ages, more: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         rows = [_row(group, exposure) for group, exposure in groups.items()]
-        bands = [{"from_h": low, "to_h": _finite(high)} | _rate(exposure) for low, high, exposure in ages]
+        bands = [{"from_h": low, "to_h": finite(high)} | _rate(exposure) for low, high, exposure in ages]
         print(json.dumps({"schema": "holdfast.churn/1", "groups": rows, "ages": bands} | dict(more)))
         return
     for group, exposure in groups.items():
@@ -98,12 +98,8 @@ def _rate(exposure: Exposure) -> dict[str, object]:
         "node_hours": exposure.hours,
         "per_hour": exposure.per_hour,
         "low": low,
-        "high": _finite(high),
+        "high": finite(high),
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _words(exposure: Exposure) -> str:

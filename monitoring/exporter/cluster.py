@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.contract.values import unix_s
 from monitoring.exporter import ends, lines
 from monitoring.exporter.ends import Ended
 from monitoring.exporter.lines import Line
-from monitoring.exporter.moment import seconds
 from monitoring.exporter.node_usage import Seat, Seats
 from monitoring.exporter.objects import (
     SPOT,
@@ -127,7 +127,7 @@ class Cluster:
             self._lines.append(lines.node_down(name, node))
 
     def _scheduled(self, found: Mapping[str, Any], pod: Pod) -> None:
-        created, bound = seconds(found["metadata"].get("creationTimestamp")), bound_s(found) or self.clock()
+        created, bound = unix_s(found["metadata"].get("creationTimestamp")), bound_s(found) or self.clock()
         node = self.nodes.get(pod.node)
         waited = max(0.0, bound - created)
         if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):

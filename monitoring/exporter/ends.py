@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.contract.values import unix_s
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from monitoring.cost.receipt import ANNOTATION
-from monitoring.exporter.moment import seconds
 
 NAMESPACES = frozenset({NAMESPACE_TRAINING, NAMESPACE_BATCH})
 OVER = frozenset({"Complete", "Completed", "Failed"})
@@ -34,7 +34,7 @@ def take(held: dict[str, Ended], change: str, found: Mapping[str, Any]) -> None:
     if change == "DELETED" or told or not ours or not ended_s:
         held.pop(meta["uid"], None)
     else:
-        began_s = seconds(meta.get("creationTimestamp"))
+        began_s = unix_s(meta.get("creationTimestamp"))
         held[meta["uid"]] = Ended(meta["namespace"], meta["name"], began_s, ended_s)
 
 
@@ -47,5 +47,5 @@ def due(held: dict[str, Ended], now_s: float) -> list[Ended]:
 def _ended_s(found: Mapping[str, Any]) -> float:
     for condition in (found.get("status") or {}).get("conditions") or []:
         if condition.get("type") in OVER and condition.get("status") == "True":
-            return seconds(condition.get("lastTransitionTime"))
+            return unix_s(condition.get("lastTransitionTime"))
     return 0.0

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from google.auth.exceptions import GoogleAuthError
@@ -19,6 +18,7 @@ from requests import RequestException
 
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.telemetry import EVENT_VERSION
+from holdfast.contract.values import rfc3339, unix_s
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING, events_view
 from monitoring.exporter.sources import Lines, of
 from monitoring.ledger.events import Reading, parse
@@ -55,7 +55,7 @@ class CloudLogs(threading.Thread):
         self._view, self._cluster = events_view(project, cluster), cluster
         self._closing, self._lock = threading.Event(), threading.Lock()
         self._waiting: list[bytes] = []
-        self._newest = _moment(clock() - LOOK_BACK_S)
+        self._newest = rfc3339(clock() - LOOK_BACK_S)
         self._asked: dict[str, Any] = {}
         """The query whose pages are not all read."""
         self._seen: OrderedDict[str, None] = OrderedDict()
@@ -66,7 +66,7 @@ class CloudLogs(threading.Thread):
         yield told
 
     def of_job(self, job: str, begin_s: float) -> Reading:
-        asked = self._query(_moment(begin_s - LATE_S), job)
+        asked = self._query(rfc3339(begin_s - LATE_S), job)
         lines: list[bytes] = []
         for _ in range(PAGES_A_JOB):
             page = self._page(asked)
@@ -96,8 +96,8 @@ class CloudLogs(threading.Thread):
     def _read_page(self) -> bool:
         """Whether there is another page now."""
         if not self._asked:
-            since_s = datetime.fromisoformat(self._newest).timestamp() - LATE_S
-            self._asked = self._query(_moment(since_s))
+            since_s = unix_s(self._newest) - LATE_S
+            self._asked = self._query(rfc3339(since_s))
         page = self._page(self._asked)
         fresh = [(entry, line) for entry, line in _entries(page) if entry["insertId"] not in self._seen]
         for entry, _ in fresh:
@@ -141,10 +141,6 @@ def _entries(page: Mapping[str, Any]) -> Iterable[tuple[dict[str, Any], bytes]]:
         yield entry, json.dumps(entry["jsonPayload"], sort_keys=True).encode()
 
 
-def _moment(t: float) -> str:
-    return datetime.fromtimestamp(t, UTC).isoformat(timespec="seconds")
-
-
 def _seconds(text: str) -> str:
-    """Nanoseconds are more than a query needs, and than Python reads."""
-    return _moment(datetime.fromisoformat(text[:19] + "+00:00").timestamp())
+    """In whole seconds: nanoseconds are more than a query needs."""
+    return rfc3339(unix_s(text))

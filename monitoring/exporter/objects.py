@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.values import unix_s
 from infra.contract import pools
-from monitoring.exporter.moment import seconds
 
 LABEL_JOB = "jobset.sigs.k8s.io/jobset-name"
 LABEL_PLAIN_JOB = "job-name"
@@ -52,8 +52,8 @@ def read_node(found: Mapping[str, Any]) -> Node:
         zone=labels.get(pools.LABEL_ZONE, ""),
         machine_type=labels.get("node.kubernetes.io/instance-type", ""),
         capacity=_capacity(labels),
-        born_s=seconds(meta.get("creationTimestamp")),
-        ends_s=seconds(annotations.get(ANNOTATION_TERMINATION)),
+        born_s=unix_s(meta.get("creationTimestamp")),
+        ends_s=unix_s(annotations.get(ANNOTATION_TERMINATION)),
         taken=is_taken(found),
     )
 
@@ -107,12 +107,12 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
 def bound_s(found: Mapping[str, Any]) -> float:
     for condition in (found.get("status") or {}).get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            return seconds(condition.get("lastTransitionTime"))
+            return unix_s(condition.get("lastTransitionTime"))
     return 0.0
 
 
 def _unschedulable_since(status: Mapping[str, Any]) -> float:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return seconds(condition.get("lastTransitionTime"))
+            return unix_s(condition.get("lastTransitionTime"))
     return 0.0

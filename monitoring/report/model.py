@@ -3,13 +3,13 @@
 Called by cli.py. Pure: ledgers, problems and the demo's summary in; a Report out.
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
+from holdfast.contract.values import finite
 from monitoring.cost.money import Money
 from monitoring.ledger.ledger import KINDS, Ledger
 from monitoring.report.capacity import Capacities
@@ -99,12 +99,8 @@ def build(
 
 def money_row(money: Money) -> dict[str, Any]:
     """JSON knows no infinity: null is `at any churn`, or `no upper bound`."""
-    row = asdict(money) | {"pays": money.pays, "interval": [_finite(v) for v in money.interval]}
-    return row | {"flip_per_node_h": _finite(money.flip_per_node_h)}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    row = asdict(money) | {"pays": money.pays, "interval": finite(money.interval)}
+    return row | {"flip_per_node_h": finite(money.flip_per_node_h)}
 
 
 def role_order(job: str) -> int:

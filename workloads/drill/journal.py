@@ -3,11 +3,11 @@
 Written once when a drill has ended; read again to compare the next run with this one.
 """
 
-import datetime
 import platform
 from dataclasses import asdict
 from typing import Any
 
+from holdfast.contract.values import rfc3339
 from workloads.drill.plan import Bound, Drill, Operator
 from workloads.drill.record import Activity, Record
 from workloads.drill.verdict import Word
@@ -26,7 +26,7 @@ def journal(record: Record) -> dict[str, Any]:
         "platform": platform.platform(),
         "node": platform.node(),
         "experiment": experiment(record.drill),
-        "start": _iso(record.started),
+        "start": rfc3339(record.started),
         "status": _status(record),
         "deviated": record.deviated,
         "steady_states": {
@@ -36,7 +36,7 @@ def journal(record: Record) -> dict[str, Any]:
         },
         "run": [_activity(each) for each in record.run],
         "rollbacks": [_activity(each) for each in record.rollbacks],
-        "end": _iso(record.ended),
+        "end": rfc3339(record.ended),
         "duration": round(record.seconds, 3),
         "verdict": record.word.value,
         "fail_step": record.fail_step,
@@ -53,7 +53,7 @@ def journal(record: Record) -> dict[str, Any]:
             }
             for result in record.results
         ],
-        "timeline": [{"t": _iso(t), "step": step, "what": what} for t, step, what in record.timeline],
+        "timeline": [{"t": rfc3339(t), "step": step, "what": what} for t, step, what in record.timeline],
     }
 
 
@@ -115,11 +115,7 @@ def _activity(each: Activity) -> dict[str, Any]:
         "activity": _part(each.kind, each.name),
         "status": "succeeded" if each.succeeded else "failed",
         "output": each.output,
-        "start": _iso(each.start),
-        "end": _iso(each.end),
+        "start": rfc3339(each.start),
+        "end": rfc3339(each.end),
         "duration": round(max(0.0, each.end - each.start), 3),
     }
-
-
-def _iso(t: float) -> str:
-    return datetime.datetime.fromtimestamp(t, datetime.UTC).isoformat().replace("+00:00", "Z")

@@ -3,12 +3,12 @@
 A job is a JobSet, or a Job that no JobSet owns. Read by `explain` and `list`; nothing here judges.
 """
 
-import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.values import moment
 from workloads.jobs.api import Api, Object
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
@@ -162,7 +162,9 @@ def crashed(view: View) -> list[Object]:
 
 def when(text: str) -> float:
     """Unix seconds of Kubernetes' time."""
-    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    at = moment(text)
+    assert at, text
+    return at.timestamp()
 
 
 def waited_s(pod: Object) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
+from holdfast.contract.values import finite
 from workloads.jobs.explain import Explanation
 from workloads.jobs.listing import Row
 from workloads.jobs.losses import Count
@@ -19,7 +20,7 @@ LIST_HEAD = (
 
 
 def as_json(body: dict[str, Any]) -> None:
-    print(json.dumps(_finite(body), indent=1))
+    print(json.dumps(finite(body), indent=1))
 
 
 def explanation(found: Explanation) -> None:
@@ -86,15 +87,6 @@ def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinity are no JSON."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def counted(value: Count) -> str:

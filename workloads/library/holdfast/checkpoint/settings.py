@@ -1,19 +1,18 @@
 """Settings of the checkpoint library, validated before anything starts."""
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.checkpoint.storage import REQUEST_S
 from holdfast.contract.errors import InputError
+from holdfast.contract.values import between, duration_s
 
 MIB = 1 << 20
 MIN_SHARD_BYTES = 8 * MIB
 
 Every = int | str
 Cadence = tuple[Literal["steps", "seconds", "auto"], float]
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,29 +49,19 @@ class Tuning:
         return min(self.shard_bytes, max(MIN_SHARD_BYTES, -(-share // MIB) * MIB))
 
     def __post_init__(self) -> None:
-        _between("shard_bytes", self.shard_bytes, 4096, 1024 * MIB)
-        _between("parallel", self.parallel, 1, 64)
-        _between("saves_in_flight", self.saves_in_flight, 1, 8)
-        _between("keep_every", self.keep_every, 0, math.inf)
-        _between("niceness", self.niceness, 0, 19)
-        _between("min_interval_s", self.min_interval_s, 0, self.max_interval_s)
+        between("checkpoint setting shard_bytes", self.shard_bytes, 4096, 1024 * MIB)
+        between("checkpoint setting parallel", self.parallel, 1, 64)
+        between("checkpoint setting saves_in_flight", self.saves_in_flight, 1, 8)
+        between("checkpoint setting keep_every", self.keep_every, 0, math.inf)
+        between("checkpoint setting niceness", self.niceness, 0, 19)
+        between("checkpoint setting min_interval_s", self.min_interval_s, 0, self.max_interval_s)
         for name in ("orphan_age_s", "commit_timeout_s", "agree_timeout_s", "retry_s"):
-            _between(name, getattr(self, name), 0, math.inf)
-        _between("request_s", self.request_s, 0.1, 3600)
-
-
-def _between(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise InputError(
-            f"checkpoint setting {name} is out of range",
-            got=value,
-            allowed=f"{low} to {high}",
-            fix=f"change {name}",
-        )
+            between(f"checkpoint setting {name}", getattr(self, name), 0, math.inf)
+        between("checkpoint setting request_s", self.request_s, 0.1, 3600)
 
 
 def checked_keep(keep: int) -> int:
-    _between("keep", keep, 1, math.inf)
+    between("checkpoint setting keep", keep, 1, math.inf)
     return keep
 
 
@@ -82,8 +71,8 @@ def parse_every(every: Every) -> Cadence:
         return "auto", 0.0
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
         return "steps", float(every)
-    if isinstance(every, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", every)) and float(match[1]) > 0:
-        return "seconds", float(match[1]) * _UNITS[match[2]]
+    if isinstance(every, str) and (seconds := duration_s(every, "smh")):
+        return "seconds", seconds
     raise InputError(
         "checkpoint interval is not understood",
         got=repr(every),

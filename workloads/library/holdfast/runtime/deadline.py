@@ -13,12 +13,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.telemetry import ENV_DEADLINE, ENV_NODE
+from holdfast.contract.values import moment
 from holdfast.runtime.shutdown import Shutdown
 
 DEFAULT_LEAD_S = 120.0
@@ -85,10 +85,9 @@ def _asked(node: str) -> Mapping[str, str]:
 
 
 def _parsed(text: str) -> float:
-    try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError as error:
+    at = moment(text)
+    if at is None:
         raise InputError(
             "the deadline is no time", got=text, allowed="RFC 3339, such as 2027-01-31T12:00:00Z", fix="correct it"
-        ) from error
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        )
+    return at.timestamp()

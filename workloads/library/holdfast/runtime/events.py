@@ -6,7 +6,6 @@ Losing a line must not stop the work: a write that fails is counted, not raised.
 """
 
 import json
-import math
 import os
 import secrets
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.contract.telemetry import ENV_EVENTS, EVENT_VERSION, EVENTS
+from holdfast.contract.values import finite
 
 STDOUT = 1
 
@@ -51,7 +51,7 @@ class EventLog:
             "kind": self.kind,
             "process": self.process,
         }
-        line = json.dumps(common | {name: _finite(value) for name, value in fields.items()}, allow_nan=False)
+        line = json.dumps(common | finite(fields), allow_nan=False)
         self._write(line.encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
@@ -75,8 +75,3 @@ class EventLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _finite(value: object) -> object:
-    """JSON has no NaN: a diverged loss is null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

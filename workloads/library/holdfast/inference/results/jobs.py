@@ -11,6 +11,7 @@ from datetime import datetime
 from psycopg import Connection
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.values import moment
 from holdfast.inference.items import checked_job
 
 
@@ -31,14 +32,11 @@ def register(connection: Connection, job: str, deadline: datetime | None = None)
 
 
 def deadline_of(text: str) -> datetime | None:
-    """RFC 3339 with an offset, as in HOLDFAST_DEADLINE; empty: none."""
+    """RFC 3339, as in HOLDFAST_DEADLINE; empty: none."""
     if not text:
         return None
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        when = None
-    if when is None or when.tzinfo is None:
+    when = moment(text)
+    if when is None:
         raise InputError(
             "the deadline cannot be read", got=text[:60], allowed="such as 2026-11-22T06:00:00Z", fix="write it so"
         )

@@ -1,0 +1,54 @@
+"""Each form of a value at a border: what is read, and what is not."""
+
+import json
+import math
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.values import between, duration_s, finite, moment, rfc3339, unix_s
+
+
+@pytest.mark.parametrize("got", [True, "3", None, math.nan, math.inf, 0, 11])
+def test_only_a_finite_number_in_the_range_passes(got: object) -> None:
+    with pytest.raises(InputError, match="1 to 10"):
+        between("field", got, 1, 10)
+
+
+def test_a_range_without_an_upper_end_says_so() -> None:
+    between("field", 10**9, 1, math.inf)
+    with pytest.raises(InputError, match="1 or more"):
+        between("field", 0, 1, math.inf)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("1.5m", 90), ("72h", 259_200), (" 3d ", 259_200)])
+def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "s", "-1s", "1e3s", "1 s", "inf", "1s1s", "9" * 5_000 + "s"])
+def test_what_is_no_duration(text: str) -> None:
+    assert duration_s(text) is None
+    assert duration_s("3d", "sm") is None
+
+
+def test_moments_are_read_in_every_form_that_is_written_here() -> None:
+    noon = unix_s("2027-01-31T12:00:00Z")
+    for same in (
+        "2027-01-31T13:00:00+01:00",
+        "2027-01-31t12:00:00z",
+        "2027-01-31T12:00:00.000000000Z",
+        "2027-01-31 12:00:00",
+    ):
+        assert unix_s(same) == noon
+    assert rfc3339(noon) == "2027-01-31T12:00:00Z"
+
+
+@pytest.mark.parametrize("text", ["", "20270131", "2027-01-31", "2027-13-31T12:00:00Z", "2027-01-31T12:00", "now"])
+def test_what_is_no_moment(text: str) -> None:
+    assert moment(text) is None and unix_s(text) == 0.0
+
+
+def test_what_json_does_not_know_is_null_at_any_depth() -> None:
+    value = {"a": [1.5, math.nan, (math.inf, {"b": -math.inf})], "c": "NaN"}
+    assert json.dumps(finite(value), allow_nan=False) == '{"a": [1.5, null, [null, {"b": null}]], "c": "NaN"}'

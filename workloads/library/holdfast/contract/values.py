@@ -1,0 +1,58 @@
+"""Values at a border, each form read once: ranges, durations, moments, numbers for JSON. Pure."""
+
+import math
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.contract.errors import InputError
+
+UNIT_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+# Stricter than fromisoformat, which also reads 20270131 and 2027-W05.
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?")
+
+
+def between(what: str, got: object, low: float, high: float, *, fix: str = "write a number in this range") -> None:
+    """A finite number from `low` to `high`, or an InputError; True and False are no numbers here."""
+    ok = isinstance(got, int | float) and not isinstance(got, bool) and math.isfinite(got) and low <= got <= high
+    if not ok:
+        allowed = f"{low:,} to {high:,}" if math.isfinite(high) else f"{low:,} or more"
+        raise InputError(what, got=got, allowed=allowed, fix=fix)
+
+
+def duration_s(text: str, units: str = "smhd") -> float | None:
+    """Seconds of `30s`, `5m`, `72h`, `3d`; None for anything else. `units`: those that are understood."""
+    match = re.fullmatch(rf"(\d{{1,12}}(?:\.\d{{1,9}})?)([{units}])", text.strip())
+    return float(match[1]) * UNIT_S[match[2]] if match else None
+
+
+def moment(text: str) -> datetime | None:
+    """An aware time from RFC 3339, UTC where no offset stands; None for anything else."""
+    text = text.strip()
+    if not _RFC_3339.fullmatch(text):
+        return None
+    try:
+        at = datetime.fromisoformat(text.upper())
+    except ValueError:  # the right form, and no date: month 13
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def unix_s(text: str | None) -> float:
+    """Unix seconds of RFC 3339; 0 for nothing or nonsense, which counts as no time."""
+    at = moment(text or "")
+    return at.timestamp() if at else 0.0
+
+
+def rfc3339(unix_s: float) -> str:
+    """`2027-01-31T12:00:00Z`"""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def finite(value: Any) -> Any:
+    """The same value for JSON, which knows neither NaN nor infinity: they are null, at any depth."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
