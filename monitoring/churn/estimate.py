@@ -67,9 +67,9 @@ def lives(events: Iterable[Event], now_us: int) -> list[Life]:
     found: list[Life] = []
     for event in events:
         node = str(event.fields.get("node", ""))
-        if event.word == "node_up":
+        if event.type == "node_up":
             up.setdefault(node, event)  # a watcher that starts anew tells of every node again
-        elif event.word == "node_down":
+        elif event.type == "node_down":
             born = up.pop(node, None)
             age_us = round(float(event.fields.get("seconds") or 0) * 1e6)
             begin = born.t_us if born else event.t_us - age_us
@@ -83,7 +83,7 @@ def _life(event: Event, begin_us: int, end_us: int, preempted: bool) -> Life:
     group = Group(
         pool=str(said.get("pool", "")), machine_type=str(said.get("machine_type", "")), zone=str(said.get("zone", ""))
     )
-    age_us = round(float(said.get("seconds") or 0) * 1e6) if event.word == "node_up" else 0
+    age_us = round(float(said.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
     return Life(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
 
 

@@ -15,7 +15,7 @@ from infra.contract.pools import Pool
 from infra.placement import forms, prices
 from monitoring.churn.estimate import Exposure
 from monitoring.cost.receipt import Receipt, receipt
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 
 HOUR_S = 3_600
 CONFIDENCE = 0.9
@@ -97,7 +97,7 @@ def _machine(name: str) -> MachineType:
     return known
 
 
-def money(ledgers: Sequence[Ledger], at: Prices) -> Money | None:
+def money(ledgers: Sequence[JobLedger], at: Prices) -> Money | None:
     """None where no useful hour was had: nothing can be divided by it."""
     bills = [receipt(found, at.spot, at.on_demand) for found in ledgers]
     useful = sum(bill.useful_hours for bill in bills)
@@ -131,7 +131,7 @@ def _interval(usd: float, calm_h: float, wasted_h: float, evictions: int) -> tup
     return usd * (calm_h + wasted_h * low / evictions), usd * (calm_h + wasted_h * high / evictions)
 
 
-def flip(ledgers: Sequence[Ledger], bills: Iterable[Receipt], at: Prices) -> float:
+def flip(ledgers: Sequence[JobLedger], bills: Iterable[Receipt], at: Prices) -> float:
     """Evictions a running node-hour at which Spot costs as much as its cheaper rival, from what was measured here."""
     back_s = [r.seconds for x in ledgers for r in x.recoveries if r.seconds is not None]
     restart_h = (sum(back_s) / len(back_s) if back_s else 0.0) / HOUR_S

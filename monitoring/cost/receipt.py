@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
 from monitoring.ledger.events import read_folder
-from monitoring.ledger.ledger import Ledger, ledgers
+from monitoring.ledger.job_ledger import JobLedger, job_ledgers
 from monitoring.ledger.timeline import Span, State
 
 SCHEMA = "holdfast.receipt/1"
@@ -76,7 +76,7 @@ def leave(made: Receipt, namespace: str, api: Any) -> str:
     raise InputError("no object for the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
 
 
-def receipt(found: Ledger, usd_per_hour: float, on_demand_usd_per_hour: float) -> Receipt:
+def receipt(found: JobLedger, usd_per_hour: float, on_demand_usd_per_hour: float) -> Receipt:
     hours = {state: us / 3.6e9 for state, us in found.totals_us().items()}
     paid_h = sum(h for state, h in hours.items() if state not in UNPAID)
     # A first start is no waste: an undisturbed run has it too.
@@ -97,7 +97,7 @@ def receipt(found: Ledger, usd_per_hour: float, on_demand_usd_per_hour: float) -
     )
 
 
-def _first_starts(found: Ledger) -> list[Span]:
+def _first_starts(found: JobLedger) -> list[Span]:
     """Restarting and restoring before a lane's first work."""
     begun: set[int] = set()
     spans: list[Span] = []
@@ -124,7 +124,7 @@ def show(
             raise InputError(
                 f"{name} is no price", got=price, allowed="dollars an hour, above 0", fix="give what the machine costs"
             )
-    known = {found.job: found for found in ledgers(read_folder(events).events)}
+    known = {found.job: found for found in job_ledgers(read_folder(events).events)}
     if job not in known:
         raise InputError("no such job", got=job, allowed=", ".join(known) or "none", fix="name a job of these events")
     made = receipt(known[job], usd_per_hour, on_demand_usd_per_hour)

@@ -14,7 +14,7 @@ from holdfast.contract.telemetry import KIND_TRAINING
 from monitoring.exporter.sample import Sample, sample
 from monitoring.exporter.sources import Source
 from monitoring.ledger.events import Event, parse
-from monitoring.ledger.ledger import KINDS, ledger
+from monitoring.ledger.job_ledger import KINDS, job_ledger
 
 KEEP_EVENTS = 20_000
 KEEP_COMMITS = 20
@@ -41,29 +41,29 @@ class Job:
         t = event.t_us / 1e6
         self.began_s, self.newest_s = self.began_s or t, max(self.newest_s, t)
         self.events.append(event)
-        said = event.fields
-        match event.word:
+        fields = event.fields
+        match event.type:
             case "start":
                 self.complete = False
             case "commit":
                 self.commits.append(t)
                 self.crashes = 0
             case "restore":
-                self.skipped += counts * len(said.get("skipped") or ())
+                self.skipped += counts * len(fields.get("skipped") or ())
             case "exit":
-                self.complete = said.get("code") == EXIT_COMPLETE
-                self.crashes += said.get("code") not in NO_CRASH
+                self.complete = fields.get("code") == EXIT_COMPLETE
+                self.crashes += fields.get("code") not in NO_CRASH
             case "dead_lettered":
                 self.dead += counts
             case "item_failed":
-                self.failures[str(said.get("error_class", "unknown"))] += counts
+                self.failures[str(fields.get("error_class", "unknown"))] += counts
             case _:
                 pass
 
     def samples(self, name: str, now_s: float) -> Iterable[Sample]:
         yield sample("fruitless_restarts", self.crashes, job=name)
         yield sample("restores_skipped_total", self.skipped, job=name)
-        yield sample("goodput_ratio", ledger(list(self.events)).goodput, job=name)
+        yield sample("goodput_ratio", job_ledger(list(self.events)).goodput, job=name)
         if self.kind != KIND_TRAINING:
             yield sample("dead_letters_total", self.dead, job=name)
             for error_class, count in self.failures.items():

@@ -22,7 +22,7 @@ from monitoring.cost.receipt import Receipt, leave, receipt
 from monitoring.exporter.ends import Ended
 from monitoring.exporter.node_usage import Seat
 from monitoring.exporter.sources import Source
-from monitoring.ledger.ledger import Ledger, ledgers
+from monitoring.ledger.job_ledger import JobLedger, job_ledgers
 
 LOG = logging.getLogger(__name__)
 TRIES, AGAIN_S = 5, 60.0
@@ -81,7 +81,7 @@ def make(order: Order, source: Source) -> Receipt:
     reading = source.of_job(order.ended.name, order.ended.began_s)
     if reading.problems:
         LOG.warning("receipt of %s: unused lines: %s", order.ended.name, dict(reading.problems))
-    found = ledgers(reading.events)
+    found = job_ledgers(reading.events)
     if not found:
         raise Unjudged("it wrote no event line that could be read")
     if not order.seat or not order.seat.node_s:
@@ -94,7 +94,7 @@ def make(order: Order, source: Source) -> Receipt:
     return receipt(found[0], *lane_prices(found[0], order.seat))
 
 
-def lane_prices(found: Ledger, seat: Seat) -> tuple[float, float]:
+def lane_prices(found: JobLedger, seat: Seat) -> tuple[float, float]:
     """Dollars an hour of one lane of the ledger, as paid and on demand."""
     paid = demand = 0.0
     for (machine, region, capacity), seconds in seat.node_s.items():

@@ -1,4 +1,4 @@
-"""What the rules of training (gang.py) and batch (lanes.py) hand to the ledger."""
+"""What the rules of training and of batch hand to the ledger of a job."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from functools import cached_property
 from monitoring.ledger.timeline import STATES, Span, State
 
 Point = tuple[int, float, int]
-"""(time, steps or items done, life): one line of the chart for each life."""
+"""(time, steps or items done, number of the process run): one line of the chart for each run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reads event lines (holdfast.contract.telemetry.EVENTS) for the ledger, the exporter and the report.
+"""Reads event lines (holdfast.contract.telemetry.EVENTS).
 
 Guarantee: a line that cannot be used is counted under its reason, never guessed at; the events that
 remain are in time order, and the clock of each process runs forward.
@@ -23,14 +23,14 @@ NUMBERS = frozenset(
 )
 # A wall clock in seconds: later than 2001, earlier than 2286. Milliseconds and uptimes fall outside.
 EARLIEST_S, LATEST_S = 1e9, 1e10
-_NUMBERS_OF = {word: NUMBERS.intersection(fields) for word, fields in EVENTS.items()}
+_NUMBERS_OF = {event_type: NUMBERS.intersection(fields) for event_type, fields in EVENTS.items()}
 
 
 class Event(NamedTuple):
     """`t_us` is integer so that sums of intervals are exact."""
 
     t_us: int
-    word: str
+    type: str
     job: str
     kind: str
     process: str
@@ -137,14 +137,14 @@ def _refusal(record: Any) -> str:
         return "lines that are no object"
     if record.get("v") != EVENT_VERSION:
         return f"lines of a version other than {EVENT_VERSION}"
-    word, t = record.get("event"), record.get("t")
-    if not (isinstance(word, str) and "job" in record and "kind" in record and "process" in record):
+    event_type, t = record.get("event"), record.get("t")
+    if not (isinstance(event_type, str) and "job" in record and "kind" in record and "process" in record):
         return "lines without event, job, kind or process"
     if not (isinstance(t, (int, float)) and EARLIEST_S < t < LATEST_S):
         return "lines whose time is no Unix time in seconds"
-    if word not in EVENTS:
-        return "lines with a word this version does not know"
-    for name in _NUMBERS_OF[word]:
+    if event_type not in EVENTS:
+        return "lines of an event type that this version does not know"
+    for name in _NUMBERS_OF[event_type]:
         if name in record and not _is_amount(record[name]):
             return "lines with a field that is no amount"
     return ""

@@ -1,6 +1,6 @@
 """Interval arithmetic: what a lane of time was spent on, in whole microseconds.
 
-Called by the rules of training (gang.py) and batch (lanes.py). Guarantee: the spans of a lane touch,
+Guarantee: the spans of a lane touch,
 do not overlap, and cover it from begin to end, so that their lengths add up to it exactly.
 """
 
@@ -39,8 +39,8 @@ class Span(NamedTuple):
         return self.end_us - self.begin_us
 
 
-class Painting:
-    """A lane from begin to end: covered with `base`, intervals painted over it, the strongest state on top."""
+class LaneTimeline:
+    """A lane from begin to end: covered with `base`, intervals laid over it, the strongest state on top."""
 
     def __init__(self, begin_us: int, end_us: int, *, lane: int = 0, base: State) -> None:
         # One integer an edge (time, then state, then open or close) sorts four times as fast as tuples.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from monitoring.ledger.account import Recovery
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 
 MOST_JOBS, MOST_LANES, MOST_CLUSTERS = 6, 24, 4
 MOST_ROWS, MOST_EVICTIONS, MOST_STEPS = 60, 100, 12
@@ -59,7 +59,7 @@ def spread_each(rows: Iterable[T], most: int, group: Callable[[T], Hashable], at
     return [row for found in groups.values() for row in spread(found, most // len(groups), at)]
 
 
-def worst_jobs(ledgers: Sequence[Ledger]) -> Cut[Ledger]:
+def worst_jobs(ledgers: Sequence[JobLedger]) -> Cut[JobLedger]:
     return cut(ledgers, MOST_JOBS, lambda found: found.unused_us)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from monitoring.churn import estimate
 from monitoring.churn.estimate import Exposure, Group
 from monitoring.ledger.events import Event
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 
 HOUR_US = 3_600_000_000
 
@@ -106,8 +106,8 @@ def churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
     return named | rate | {"low": low, "high": high if math.isfinite(high) else None}
 
 
-def capacities(events: Sequence[Event], ledgers: Iterable[Ledger]) -> Capacities:
-    nodes = [e for e in events if e.word in ("node_up", "node_down")]
+def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacities:
+    nodes = [e for e in events if e.type in ("node_up", "node_down")]
     lives = estimate.lives(nodes, events[-1].t_us if events else 0)
     spot = Counter(
         (str(e.fields.get("machine_type", "")), str(e.fields.get("zone", "")))
@@ -127,7 +127,7 @@ def capacities(events: Sequence[Event], ledgers: Iterable[Ledger]) -> Capacities
 def _waits(events: Iterable[Event]) -> Iterable[Wait]:
     by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
     for event in events:
-        if event.word == "scheduled":
+        if event.type == "scheduled":
             kind = str(event.fields.get("accelerator", "none")), str(event.fields.get("capacity", ""))
             by_kind[kind].append(float(event.fields.get("seconds") or 0))
     for (accelerator, capacity), waited in sorted(by_kind.items()):
@@ -151,11 +151,11 @@ def _losses(nodes: Iterable[Event]) -> Counter[tuple[str, str]]:
     return Counter(
         (f"{datetime.fromtimestamp(e.t_us // HOUR_US * 3600, UTC):%Y-%m-%dT%H:00Z}", str(e.fields.get("pool", "")))
         for e in nodes
-        if e.word == "node_down" and str(e.fields.get("reason", "")) in estimate.PREEMPTED
+        if e.type == "node_down" and str(e.fields.get("reason", "")) in estimate.PREEMPTED
     )
 
 
-def _saves(found: Ledger) -> Saves:
+def _saves(found: JobLedger) -> Saves:
     commits = found.account.commits_us
     # The commit before each eviction, else the beginning of the job.
     before = (found.begin_us, *commits)

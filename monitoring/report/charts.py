@@ -13,7 +13,7 @@ from typing import Any
 import altair as alt
 
 from monitoring.ledger.account import Point
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.ledger.timeline import State
 from monitoring.report.bounds import MOST_LIVES, MOST_MARKS, MOST_POINTS, delay, spread_each
 from monitoring.report.tables import Loss, few_pools
@@ -43,7 +43,7 @@ LEAST_MS = 12 * HOUR_MS
 FEW_NAMES = 3
 
 
-def progress(ledgers: Sequence[Ledger], *, slug: str, unit: str, title: str) -> Plot:
+def progress(ledgers: Sequence[JobLedger], *, slug: str, unit: str, title: str) -> Plot:
     """Work done against time. A life is one line; an eviction that loses work is a fall."""
     name, unit_s = time_unit(ledgers)
     rows: list[dict[str, Any]] = [
@@ -75,7 +75,7 @@ def progress(ledgers: Sequence[Ledger], *, slug: str, unit: str, title: str) -> 
     return Plot(slug, title, described, theme(chart), "; ".join(_notes(ledgers, len(shown))))
 
 
-def _notes(ledgers: Sequence[Ledger], shown: int) -> Iterable[str]:
+def _notes(ledgers: Sequence[JobLedger], shown: int) -> Iterable[str]:
     yield "Dotted: nothing is running"
     if any(_many_lives(x.account.progress) for x in ledgers):
         yield f"a job of more than {MOST_LIVES} lives is one line"
@@ -105,7 +105,7 @@ def _many_lives(points: Sequence[Point]) -> bool:
     return bool(points) and points[-1][2] - points[0][2] >= MOST_LIVES
 
 
-def _names(ledgers: Sequence[Ledger], unit_s: float, top: float) -> list[dict[str, Any]]:
+def _names(ledgers: Sequence[JobLedger], unit_s: float, top: float) -> list[dict[str, Any]]:
     """Where a line ends. Of many jobs, none within the height of a letter of another."""
     rows = [_last(x, unit_s) for x in ledgers if x.account.progress]
     if len(rows) > FEW_NAMES:
@@ -115,14 +115,14 @@ def _names(ledgers: Sequence[Ledger], unit_s: float, top: float) -> list[dict[st
     return rows
 
 
-def _last(ledger: Ledger, unit_s: float) -> dict[str, Any]:
+def _last(ledger: JobLedger, unit_s: float) -> dict[str, Any]:
     t, done, _ = ledger.account.progress[-1]
     # Runs that end at the same step have their names one above the other.
     above = 0.07 * done if ledger.job.endswith("-naive") else 0.0
     return {"job": ledger.job, "t": round((t - ledger.begin_us) / 1e6 / unit_s, 6), "done": done + above}
 
 
-def _ends(ledgers: Sequence[Ledger]) -> str:
+def _ends(ledgers: Sequence[JobLedger]) -> str:
     return "; ".join(
         f"{x.job} reached {x.account.progress[-1][1]:.0f} after {x.seconds:.0f} s"
         for x in ledgers
@@ -130,7 +130,7 @@ def _ends(ledgers: Sequence[Ledger]) -> str:
     )
 
 
-def where_time_went(ledgers: Sequence[Ledger], rest: Sequence[Ledger] = ()) -> Plot:
+def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()) -> Plot:
     """A bar for each job, and one for all the others together."""
     told = [tally(x.job, [x]) for x in ledgers] + ([tally(f"{len(rest):,} other jobs", rest)] if rest else [])
     rows: list[dict[str, Any]] = [
@@ -166,7 +166,7 @@ def where_time_went(ledgers: Sequence[Ledger], rest: Sequence[Ledger] = ()) -> P
     return Plot("where-time-went", "Where the time went", f"Share of useful time: {described}.", theme(chart))
 
 
-def recoveries(ledgers: Sequence[Ledger]) -> Plot | None:
+def recoveries(ledgers: Sequence[JobLedger]) -> Plot | None:
     """Seconds from an eviction until work went on; one mark for each."""
     pairs = sorted(((x, r) for x, r in every_eviction(ledgers) if r.seconds is not None), key=lambda p: -delay(p[1]))
     if not pairs:

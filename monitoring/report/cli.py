@@ -13,7 +13,7 @@ from infra.contract.machines import MACHINE_TYPES
 from monitoring.churn.lookback import span_seconds
 from monitoring.cost.money import Money, money, prices_of
 from monitoring.ledger.events import read_folder
-from monitoring.ledger.ledger import Ledger, ledgers
+from monitoring.ledger.job_ledger import JobLedger, job_ledgers
 from monitoring.report.capacity import Capacities, capacities
 from monitoring.report.model import Report, build, role_order
 from monitoring.report.objectives import Verdict
@@ -76,12 +76,12 @@ def read_report(events: Path, summary: Path | None, since: str = "", machine: st
         raise Unjudged(f"no usable event line under {events}: {dict(reading.problems) or 'the files are empty'}")
     newest_us = reading.events[-1].t_us
     kept = [e for e in reading.events if not span_s or e.t_us >= newest_us - span_s * 1e6]
-    found = ledgers(kept)
+    found = job_ledgers(kept)
     seen = capacities(kept, found)
     return build(found, reading.problems, read_summary(summary), seen, _money(found, seen, machine, region))
 
 
-def _money(found: Sequence[Ledger], seen: Capacities, machine: str, region: str) -> Money | None:
+def _money(found: Sequence[JobLedger], seen: Capacities, machine: str, region: str) -> Money | None:
     """On what the node watcher saw most of, or on what the options say; None where neither tells."""
     if bool(machine) != bool(region):
         allowed = "--machine and --region together"

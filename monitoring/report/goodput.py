@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.ledger.timeline import STATES, Span, State
 
 MOST_BUCKETS = 60
@@ -56,7 +56,7 @@ class Bucket:
         return {"begin": moment(self.begin_us, 1), "seconds": self.length_us / 1e6, "states_seconds": states}
 
 
-def buckets(ledgers: Sequence[Ledger]) -> tuple[Bucket, ...]:
+def buckets(ledgers: Sequence[JobLedger]) -> tuple[Bucket, ...]:
     """Of whole clock hours, days or seconds, so that two reports share their edges; empty ones are left out."""
     spans = [span for found in ledgers for span in found.spans]
     if not spans:

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from holdfast.contract.values import finite
 from monitoring.cost.money import Money
-from monitoring.ledger.ledger import KINDS, Ledger
+from monitoring.ledger.job_ledger import KINDS, JobLedger
 from monitoring.report.capacity import Capacities
 from monitoring.report.goodput import Bucket, buckets
 from monitoring.report.objectives import Objective, objectives
@@ -38,7 +38,7 @@ class Report:
     answer: str
     figures: tuple[Figure, ...]
     objectives: tuple[Objective, ...]
-    ledgers: tuple[Ledger, ...]
+    ledgers: tuple[JobLedger, ...]
     next_steps: tuple[str, ...]
     problems: Mapping[str, int] = field(default_factory=dict[str, int])
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -52,7 +52,7 @@ class Report:
     missing: tuple[str, ...] = ()
     """What the source cannot tell."""
 
-    def of_kind(self, kind: str) -> list[Ledger]:
+    def of_kind(self, kind: str) -> list[JobLedger]:
         return [ledger for ledger in self.ledgers if ledger.kind == kind]
 
     def as_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Report:
 
 
 def build(
-    ledgers: Sequence[Ledger],
+    ledgers: Sequence[JobLedger],
     problems: Mapping[str, int],
     summary: Mapping[str, Any],
     capacity: Capacities | None = None,
@@ -107,7 +107,7 @@ def role_order(job: str) -> int:
     return 0 if job.endswith(BASELINE) else 2 if job.endswith(NAIVE) else 1
 
 
-def job_row(ledger: Ledger) -> dict[str, Any]:
+def job_row(ledger: JobLedger) -> dict[str, Any]:
     return {
         "job": ledger.job,
         "kind": ledger.kind,
@@ -121,7 +121,7 @@ def job_row(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def figures(ledgers: Sequence[Ledger], summary: Mapping[str, Any]) -> tuple[Figure, ...]:
+def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[Figure, ...]:
     """What survived, in four numbers; only those that the events or the summary can tell."""
     ours = [ledger for ledger in ledgers if role_order(ledger.job) == 1]
     shown: list[Figure] = []

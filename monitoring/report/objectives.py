@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.contract.telemetry import KIND_TRAINING
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.report.times import exactly
 
 
@@ -33,7 +33,7 @@ def judged(goal: str, held: bool | None, measured: str, n: int) -> Objective:
     return Objective(goal=goal, measured=measured, verdict=verdict, n=n)
 
 
-def objectives(ledgers: Sequence[Ledger], summary: Mapping[str, Any]) -> tuple[Objective, ...]:
+def objectives(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[Objective, ...]:
     training, batch = summary.get("training"), summary.get("batch")
     rows: list[Objective] = []
     if training:
@@ -45,12 +45,12 @@ def objectives(ledgers: Sequence[Ledger], summary: Mapping[str, Any]) -> tuple[O
     return tuple(rows)
 
 
-def _ours(ledgers: Iterable[Ledger], kind: str) -> list[Ledger]:
+def _ours(ledgers: Iterable[JobLedger], kind: str) -> list[JobLedger]:
     """Neither a baseline nor the naive twin: the runs that must survive."""
     return [x for x in ledgers if x.kind == kind and not x.job.endswith(("-baseline", "-naive"))]
 
 
-def _training(said: Mapping[str, Any], ledgers: Sequence[Ledger]) -> Iterable[Objective]:
+def _training(said: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Iterable[Objective]:
     evictions = int(said.get("evictions", 0))
     exact = said.get("bit_exact")
     found = "not compared" if exact is None else "identical to the last bit" if exact else "different"
@@ -77,7 +77,7 @@ def _batch(said: Mapping[str, Any]) -> Iterable[Objective]:
         yield judged("scores equal those of an undisturbed run", same, "equal" if same else "different", documents)
 
 
-def _every_eviction_recovered(ledgers: Sequence[Ledger]) -> Objective:
+def _every_eviction_recovered(ledgers: Sequence[JobLedger]) -> Objective:
     """Training only: a batch's replacement may find the queue empty, and nobody has to come back for that."""
     recoveries = [r for x in _ours(ledgers, KIND_TRAINING) for r in x.recoveries]
     back = [r.seconds for r in recoveries if r.seconds is not None]

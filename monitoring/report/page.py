@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from holdfast.contract.telemetry import WAIT_BANDS_S
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.report import charts, goodput_chart, tables
 from monitoring.report.bounds import MOST_CLUSTERS, MOST_STEPS, cut
 from monitoring.report.capacity import Capacities
@@ -112,7 +112,7 @@ def _cluster(told: Capacities, number: int) -> dict[str, Any]:
     }
 
 
-def window(ledgers: Sequence[Ledger]) -> str:
+def window(ledgers: Sequence[JobLedger]) -> str:
     if not ledgers:
         return "no events"
     begin, end = min(x.begin_us for x in ledgers) / 1e6, max(x.end_us for x in ledgers) / 1e6

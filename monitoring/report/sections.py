@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.report import charts, tables, timeline
 from monitoring.report.bounds import worst_jobs
 from monitoring.report.model import Report
@@ -26,7 +26,7 @@ def sections(report: Report) -> list[dict[str, Any]]:
     return parts
 
 
-def _of_kind(kind: str, title: str, unit: str, found: Sequence[Ledger]) -> dict[str, Any]:
+def _of_kind(kind: str, title: str, unit: str, found: Sequence[JobLedger]) -> dict[str, Any]:
     drawn = worst_jobs(found)
     plots = [
         charts.progress(drawn.rows, slug=f"{kind}-progress", unit=unit, title=f"{title}: {unit}"),

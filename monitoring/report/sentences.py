@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.contract.telemetry import KIND_TRAINING
 from monitoring.cost.money import Money
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.ledger.timeline import State
 from monitoring.report.objectives import Objective, Verdict
 from monitoring.report.times import duration
@@ -23,7 +23,7 @@ def spelled(number: int, noun: str) -> str:
     return f"{word} {noun}" if number == 1 else f"{word} {noun}s"
 
 
-def answer(ledgers: Sequence[Ledger], summary: Mapping[str, Any]) -> str:
+def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:
     """One sentence that answers the question for which the report was opened."""
     if not ledgers:
         return "There are no events in this window, so nothing can be said."
@@ -62,7 +62,7 @@ def _figures(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
-def _demo(ledgers: Sequence[Ledger], training: Mapping[str, Any], batch: Mapping[str, Any]) -> str:
+def _demo(ledgers: Sequence[JobLedger], training: Mapping[str, Any], batch: Mapping[str, Any]) -> str:
     evictions = spelled(int(training.get("evictions", 0)), "eviction")
     steps = spelled(int(training.get("lost_steps", 0)), "step")
     extra = _extra_seconds(ledgers)
@@ -86,7 +86,7 @@ def _batch(said: Mapping[str, Any]) -> str:
     return f"{killed}lost {lost:,} of {documents:,} documents and stored {twice:,} twice"
 
 
-def _extra_seconds(ledgers: Sequence[Ledger]) -> float | None:
+def _extra_seconds(ledgers: Sequence[JobLedger]) -> float | None:
     """How much later the evicted run was done than the undisturbed one of the same stem."""
     seconds = {x.job: x.seconds for x in ledgers if x.kind == KIND_TRAINING}
     for job, taken in seconds.items():
@@ -108,7 +108,9 @@ def naive_sentence(summary: Mapping[str, Any]) -> str:
     return text + "."
 
 
-def next_steps(ledgers: Sequence[Ledger], goals: Sequence[Objective], problems: Mapping[str, int]) -> tuple[str, ...]:
+def next_steps(
+    ledgers: Sequence[JobLedger], goals: Sequence[Objective], problems: Mapping[str, int]
+) -> tuple[str, ...]:
     """What to change, most important first; empty when there is nothing to do."""
     steps = [f"Broken: {goal.goal} ({goal.measured}). Start there." for goal in goals if goal.verdict is Verdict.BROKEN]
     for ledger in sorted(ledgers, key=lambda ledger: -ledger.unused_us):
@@ -119,7 +121,7 @@ def next_steps(ledgers: Sequence[Ledger], goals: Sequence[Objective], problems: 
     return tuple(steps)
 
 
-def _advice(ledger: Ledger) -> list[str]:
+def _advice(ledger: JobLedger) -> list[str]:
     """The largest loss of a job, if it is above a twentieth of its time, with what shrinks it."""
     remedies = {
         State.RESTARTING: "starting again: keep images on the node, compile less at start, or choose calmer capacity",

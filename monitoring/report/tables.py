@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from monitoring.churn.estimate import Exposure
 from monitoring.ledger.account import Recovery
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.report.bounds import MOST_EVICTIONS, MOST_OPEN_ROWS, MOST_ROWS, Cut, cut, delay
 from monitoring.report.capacity import Capacities, Saves, Share, Wait
 from monitoring.report.sentences import plural
@@ -22,7 +22,7 @@ MOST_STRETCHES, MOST_LOSSES, MOST_POOLS = 240, 800, 8
 STRETCHES_H = (1, 3, 6, 12, 24, 72, 168, 672, 2688, 8736, 87_360)
 
 
-def job_rows(ledgers: Sequence[Ledger]) -> list[Tally]:
+def job_rows(ledgers: Sequence[JobLedger]) -> list[Tally]:
     """One for each job; of many jobs the worst, the others together, and all."""
     found = cut(ledgers, MOST_ROWS, lambda one: one.unused_us)
     rows = [tally(one.job, [one]) for one in found.rows]
@@ -34,7 +34,7 @@ def job_rows(ledgers: Sequence[Ledger]) -> list[Tally]:
 
 @dataclass(frozen=True, slots=True)
 class Evictions:
-    found: Cut[tuple[Ledger, Recovery]]
+    found: Cut[tuple[JobLedger, Recovery]]
 
     @property
     def title(self) -> str:
@@ -52,7 +52,7 @@ class Evictions:
         return max((r.seconds for _, r in self.found.rest if r.seconds is not None), default=0.0)
 
 
-def evictions(ledgers: Sequence[Ledger]) -> Evictions:
+def evictions(ledgers: Sequence[JobLedger]) -> Evictions:
     return Evictions(cut([(x, r) for x in ledgers for r in x.recoveries], MOST_EVICTIONS, lambda pair: delay(pair[1])))
 
 

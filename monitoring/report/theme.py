@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from monitoring.ledger.account import Recovery
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.ledger.timeline import STATES, State
 from monitoring.report.bounds import MOST_MARKS, spread_each
 
@@ -94,7 +94,7 @@ def role_ink(job: str) -> str:
     return BASELINE if job.endswith("-baseline") else NAIVE if job.endswith("-naive") else OURS
 
 
-def jobs_scale(ledgers: Sequence[Ledger]) -> alt.Scale:
+def jobs_scale(ledgers: Sequence[JobLedger]) -> alt.Scale:
     return alt.Scale(domain=[x.job for x in ledgers], range=[role_ink(x.job) for x in ledgers])
 
 
@@ -105,7 +105,7 @@ def signal(name: str) -> str:
 SIGNALS = alt.Scale(domain=["with notice (SIGTERM)", "no warning (SIGKILL)"], range=["triangle-down", "cross"])
 
 
-def time_unit(ledgers: Iterable[Ledger]) -> tuple[str, int]:
+def time_unit(ledgers: Iterable[JobLedger]) -> tuple[str, int]:
     """What to count the time of a run in, and its seconds."""
     longest_s = max((x.seconds for x in ledgers), default=0.0)
     return ("hours", 3600) if longest_s > 7200 else ("minutes", 60) if longest_s > 600 else ("seconds", 1)
@@ -116,10 +116,10 @@ def time_axis(bucket_s: int) -> alt.Axis:
     return alt.Axis(format=form, grid=False, tickCount=5, labelOverlap=True, labelSeparation=24, labelBound=True)
 
 
-Marked = tuple[Ledger, Recovery]
+Marked = tuple[JobLedger, Recovery]
 
 
-def every_eviction(ledgers: Iterable[Ledger]) -> list[Marked]:
+def every_eviction(ledgers: Iterable[JobLedger]) -> list[Marked]:
     return [(x, r) for x in ledgers for r in x.recoveries]
 
 
@@ -145,7 +145,7 @@ def evict_rows(pairs: Iterable[Marked], unit_s: float = 1) -> list[dict[str, Any
     ]
 
 
-def _done_at(ledger: Ledger, t_us: int) -> float:
+def _done_at(ledger: JobLedger, t_us: int) -> float:
     """Progress at a moment, as the chart draws it: the newest point before it."""
     points = ledger.account.progress
     before = bisect_right(points, t_us, key=lambda point: point[0])

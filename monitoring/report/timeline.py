@@ -10,7 +10,7 @@ import altair as alt
 
 from holdfast.contract.telemetry import KIND_BATCH
 from monitoring.ledger.account import Recovery
-from monitoring.ledger.ledger import USEFUL, Ledger
+from monitoring.ledger.job_ledger import USEFUL, JobLedger
 from monitoring.ledger.timeline import Span, State
 from monitoring.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, cut, spread
 from monitoring.report.goodput import split
@@ -35,7 +35,7 @@ DEAD = frozenset({State.LOST, State.RESTARTING})
 
 
 class Lane(NamedTuple):
-    ledger: Ledger
+    ledger: JobLedger
     number: int
     spans: list[Span]
 
@@ -48,7 +48,7 @@ class Lane(NamedTuple):
         return sum(span.length_us for span in self.spans if span.state not in USEFUL)
 
 
-def timeline(ledgers: Sequence[Ledger], *, slug: str, title: str) -> Plot:
+def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
     """What each lane did, second by second; evictions above a bar, commits below it."""
     name, unit_s = time_unit(ledgers)
     found = cut([lane for x in ledgers for lane in _lanes(x)], MOST_LANES, lambda lane: lane.unused_us)
@@ -83,7 +83,7 @@ def timeline(ledgers: Sequence[Ledger], *, slug: str, title: str) -> Plot:
     return Plot(slug, title, described, theme(chart), "; ".join(notes))
 
 
-def _lanes(ledger: Ledger) -> Iterable[Lane]:
+def _lanes(ledger: JobLedger) -> Iterable[Lane]:
     spans: dict[int, list[Span]] = defaultdict(list)
     for span in ledger.spans:
         spans[span.lane].append(span)
@@ -124,7 +124,7 @@ def _by_stretch(lane: Lane, most: int) -> Iterable[tuple[int, int, State]]:
             at += told[state]
 
 
-def _commit_rows(ledgers: Sequence[Ledger], unit_s: float) -> list[dict[str, Any]]:
+def _commit_rows(ledgers: Sequence[JobLedger], unit_s: float) -> list[dict[str, Any]]:
     """Of each job as many as its share of the marks, spread over its time."""
     return [
         {"lane": _lane(x, 0), "t": round((t_us - x.begin_us) / 1e6 / unit_s, 6)}
@@ -133,11 +133,11 @@ def _commit_rows(ledgers: Sequence[Ledger], unit_s: float) -> list[dict[str, Any
     ]
 
 
-def _lane(ledger: Ledger, lane: int) -> str:
+def _lane(ledger: JobLedger, lane: int) -> str:
     return ledger.job if ledger.lanes == 1 else f"{ledger.job} worker {lane + 1}"
 
 
-def _evict_rows(ledgers: Sequence[Ledger], lanes: Sequence[str], unit_s: float) -> list[dict[str, Any]]:
+def _evict_rows(ledgers: Sequence[JobLedger], lanes: Sequence[str], unit_s: float) -> list[dict[str, Any]]:
     """As many as there is room for, of those on the lanes that are drawn."""
     stands = {id(r): name for x in ledgers for r, name in _places(x)}
     pairs = marked(pair for pair in every_eviction(ledgers) if stands[id(pair[1])] in lanes)
@@ -145,7 +145,7 @@ def _evict_rows(ledgers: Sequence[Ledger], lanes: Sequence[str], unit_s: float) 
     return [row | {"lane": stands[id(r)]} for (_, r), row in zip(pairs, rows, strict=True)]
 
 
-def _places(ledger: Ledger) -> Iterable[tuple[Recovery, str]]:
+def _places(ledger: JobLedger) -> Iterable[tuple[Recovery, str]]:
     """An eviction stands on the lane where work was lost or a restart began at that moment."""
     several = ledger.lanes > 1
     dead = sorted((s for s in ledger.spans if several and s.state in DEAD), key=lambda span: span.end_us)
@@ -158,13 +158,13 @@ def _places(ledger: Ledger) -> Iterable[tuple[Recovery, str]]:
         yield recovery, _lane(ledger, lane)
 
 
-def _marks_in_words(ledgers: Sequence[Ledger], evictions: int, commits: int) -> str:
+def _marks_in_words(ledgers: Sequence[JobLedger], evictions: int, commits: int) -> str:
     every = sum(len(x.recoveries) for x in ledgers), sum(len(x.account.commits_us) for x in ledgers)
     words = f"{said_of(evictions, every[0], 'evictions').capitalize()} above a bar"
     return f"{words}, {said_of(commits, every[1], 'committed checkpoints')} below it" if every[1] else words
 
 
-def _account_in_words(ledger: Ledger) -> str:
+def _account_in_words(ledger: JobLedger) -> str:
     what = (
         f"{len(ledger.recoveries)} evictions"
         if ledger.kind == KIND_BATCH

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from monitoring.ledger.ledger import Ledger
+from monitoring.ledger.job_ledger import JobLedger
 from monitoring.ledger.timeline import STATES, State
 
 
@@ -33,7 +33,7 @@ class Tally:
         }
 
 
-def tally(name: str, ledgers: Iterable[Ledger]) -> Tally:
+def tally(name: str, ledgers: Iterable[JobLedger]) -> Tally:
     found, states = list(ledgers), Counter[State]()
     for one in found:
         states.update(one.totals_us())

@@ -22,7 +22,7 @@ from pathlib import Path
 from holdfast.contract.lifecycle import EXIT_PREEMPTED
 from infra import environments
 from monitoring.ledger.events import parse
-from monitoring.ledger.ledger import ledgers
+from monitoring.ledger.job_ledger import job_ledgers
 from monitoring.report.capacity import capacities
 from monitoring.report.model import build
 from monitoring.report.page import render
@@ -54,7 +54,7 @@ def million_events(count: int) -> dict[str, float]:
     began = time.perf_counter()
     reading = parse(lines)
     read = time.perf_counter()
-    found = ledgers(reading.events)
+    found = job_ledgers(reading.events)
     done = time.perf_counter()
     assert not reading.problems
     unsummed_us = max(abs(sum(x.totals_us().values()) - x.wall_us) for x in found)

@@ -100,6 +100,23 @@ def _attempt(
     return t, committed, True
 
 
+def killed_and_restored(job: str) -> list[Line]:
+    """Killed at step 100 ten seconds after its last line, restored at 45 after 12 s of start, now at step 60."""
+    first = [
+        line(EPOCH + 10 * n, "window", job, first_step=10 * n - 9, last_step=10 * n, seconds=10) for n in range(1, 11)
+    ]
+    return [
+        line(EPOCH, "start", job, rank=0, attempt=0),
+        line(EPOCH, "restore", job, step=0, seconds=0),
+        *first,
+        line(EPOCH + 46, "commit", job, step=45, seconds=1, bytes=1),
+        line(EPOCH + 110, "evict", job, process="driver", signal="SIGKILL", target="p0"),
+        line(EPOCH + 190, "start", job, process="p1", rank=0, attempt=1),
+        line(EPOCH + 202, "restore", job, process="p1", step=45, seconds=2),
+        line(EPOCH + 217.4, "window", job, process="p1", first_step=46, last_step=60, seconds=15),
+    ]
+
+
 def batch(job: str, *, workers: int = 4, items: int = 240, kills: int = 0, seed: int = 3) -> list[Line]:
     """Workers that take chunks of 6; a killed one is replaced two seconds later and its chunk comes back."""
     rng = random.Random(seed)

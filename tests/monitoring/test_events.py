@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from monitoring.ledger.events import parse, read_folder
-from monitoring.ledger.ledger import ledgers
+from monitoring.ledger.job_ledger import job_ledgers
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH, line
 
@@ -22,7 +22,7 @@ from tests.monitoring.sample import EPOCH, line
         (json.dumps({"v": 1, "t": EPOCH, "event": "start"}).encode(), "lines without event, job, kind or process"),
         (json.dumps(line(EPOCH * 1000, "start")).encode(), "lines whose time is no Unix time in seconds"),
         (json.dumps(line(12.5, "start")).encode(), "lines whose time is no Unix time in seconds"),
-        (json.dumps(line(EPOCH, "reboot")).encode(), "lines with a word this version does not know"),
+        (json.dumps(line(EPOCH, "reboot")).encode(), "lines of an event type that this version does not know"),
         (json.dumps(line(EPOCH, "commit", step="nine")).encode(), "lines with a field that is no amount"),
         (json.dumps(line(EPOCH, "window", seconds=-4)).encode(), "lines with a field that is no amount"),
         (json.dumps(line(EPOCH, "window", seconds=float("inf"))).encode(), "lines with a field that is no amount"),
@@ -50,10 +50,10 @@ def test_duplicated_lines_count_once() -> None:
 
 def test_a_clock_that_runs_backwards_adds_no_time() -> None:
     rows = sample.training("job", total=40)
-    [straight] = ledgers(parse(sample.encoded(rows)).events)
+    [straight] = job_ledgers(parse(sample.encoded(rows)).events)
     later = [row | {"t": row["t"] - 3600} if n > len(rows) // 2 else row for n, row in enumerate(rows)]
     reading = parse(sample.encoded(later))
-    [bent] = ledgers(reading.events)
+    [bent] = job_ledgers(reading.events)
     assert reading.problems["lines whose clock ran backwards"] == len(rows) - len(rows) // 2 - 1
     assert bent.wall_us < straight.wall_us
     assert sum(bent.totals_us().values()) == bent.wall_us
@@ -63,7 +63,10 @@ def test_a_clock_that_jumps_ahead_leaves_idle_time_not_work() -> None:
     rows = sample.training("job", total=40)
     cut = next(n for n, row in enumerate(rows) if row["event"] == "window") + 1
     later = [row | {"t": row["t"] + 3600} if n >= cut else row for n, row in enumerate(rows)]
-    [straight], [bent] = ledgers(parse(sample.encoded(rows)).events), ledgers(parse(sample.encoded(later)).events)
+    [straight], [bent] = (
+        job_ledgers(parse(sample.encoded(rows)).events),
+        job_ledgers(parse(sample.encoded(later)).events),
+    )
     assert bent.totals_us()["productive"] == straight.totals_us()["productive"]  # type: ignore[index]
     assert bent.totals_us()["idle"] - straight.totals_us()["idle"] == pytest.approx(3600e6, rel=0.01)  # type: ignore[index]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from monitoring.ledger.account import Account
 from monitoring.ledger.events import parse
-from monitoring.ledger.ledger import Ledger, ledgers
+from monitoring.ledger.job_ledger import JobLedger, job_ledgers
 from monitoring.ledger.timeline import STATES, Span, State
 from monitoring.report.goodput import LENGTHS_S, MOST_BUCKETS, SECOND_US, buckets, length_us, moment
 from tests.monitoring import sample
@@ -17,7 +17,7 @@ HOUR_US = 3_600_000_000
 NOON_US = 1_795_262_400 * SECOND_US
 
 
-def made(*spans: tuple[int, State], begin_us: int = NOON_US) -> Ledger:
+def made(*spans: tuple[int, State], begin_us: int = NOON_US) -> JobLedger:
     """A ledger of one lane, from lengths."""
     told: list[Span] = []
     at = begin_us
@@ -25,7 +25,7 @@ def made(*spans: tuple[int, State], begin_us: int = NOON_US) -> Ledger:
         told.append(Span(at, at + length, state))
         at += length
     account = Account(spans=tuple(told), lanes=1, recoveries=(), lost=0, points=lambda: ())
-    return Ledger(job="job", kind="training", begin_us=begin_us, end_us=at, account=account)
+    return JobLedger(job="job", kind="training", begin_us=begin_us, end_us=at, account=account)
 
 
 @settings(max_examples=60)
@@ -71,7 +71,7 @@ def test_no_job_has_no_stack() -> None:
 
 @pytest.mark.parametrize("kills", [(), sample.KILLS])
 def test_the_share_of_all_buckets_is_the_goodput_of_the_job(kills: tuple[tuple[float, str], ...]) -> None:
-    [found] = ledgers(parse(sample.encoded(sample.training("job", kills=kills))).events)
+    [found] = job_ledgers(parse(sample.encoded(sample.training("job", kills=kills))).events)
     told = buckets([found])
     kept = sum(bucket.states_us.get(State.PRODUCTIVE, 0) for bucket in told)
     assert kept / sum(bucket.wall_us for bucket in told) == pytest.approx(found.goodput)

@@ -6,19 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitoring.ledger.events import parse
-from monitoring.ledger.ledger import Ledger, ledger, ledgers
-from monitoring.ledger.timeline import Painting, State
+from monitoring.ledger.job_ledger import JobLedger, job_ledger, job_ledgers
+from monitoring.ledger.timeline import LaneTimeline, State
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH, Line, line
 
 MINUTE = 60
 
 
-def read(*lines: Line) -> list[Ledger]:
-    return ledgers(parse(sample.encoded(lines)).events)
+def read(*lines: Line) -> list[JobLedger]:
+    return job_ledgers(parse(sample.encoded(lines)).events)
 
 
-def minutes(found: Ledger) -> dict[str, float]:
+def minutes(found: JobLedger) -> dict[str, float]:
     return {state.value: us / 60e6 for state, us in found.totals_us().items() if us}
 
 
@@ -39,7 +39,7 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
         line(at(150), "save", process="p1", step=75, blocking_seconds=5 * MINUTE),
         line(at(200), "window", process="p1", first_step=76, last_step=100, seconds=50 * MINUTE),
     ]
-    found = ledger(parse(sample.encoded(lines)).events, usual_step_s=MINUTE)
+    found = job_ledger(parse(sample.encoded(lines)).events, usual_step_s=MINUTE)
     assert minutes(found) == {
         "productive": 100,
         "straggling": 25,
@@ -107,7 +107,7 @@ def test_an_eviction_that_names_no_process_is_given_to_the_one_that_fell_silent(
 
 
 def test_an_empty_history_has_no_goodput_and_no_error() -> None:
-    assert ledgers([]) == []
+    assert job_ledgers([]) == []
     [found] = read(line(EPOCH, "start", rank=0))
     assert (found.wall_us, found.goodput, found.spans) == (0, 0.0, ())
 
@@ -119,14 +119,12 @@ def test_an_empty_history_has_no_goodput_and_no_error() -> None:
         st.tuples(st.integers(-(10**8), 10**9), st.integers(-(10**8), 10**9), st.sampled_from(list(State))), max_size=25
     ),
 )
-def test_painted_spans_touch_and_cover_their_lane(
-    begin: int, length: int, pieces: list[tuple[int, int, State]]
-) -> None:
+def test_spans_touch_and_cover_their_lane(begin: int, length: int, pieces: list[tuple[int, int, State]]) -> None:
     intervals = [(begin + low, begin + low + size, state) for low, size, state in pieces]
-    painting = Painting(begin, begin + length, base=State.RESTARTING)
+    timeline = LaneTimeline(begin, begin + length, base=State.RESTARTING)
     for interval in intervals:
-        painting.add(*interval)
-    spans = painting.spans()
+        timeline.add(*interval)
+    spans = timeline.spans()
     edges = [begin, *(span.end_us for span in spans)]
     assert [span.begin_us for span in spans] == edges[:-1]
     assert edges[-1] == (begin + length if length else begin)

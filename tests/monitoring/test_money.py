@@ -7,7 +7,7 @@ import pytest
 from holdfast.contract.errors import InputError
 from monitoring.cost.money import money, prices_of
 from monitoring.ledger.events import parse
-from monitoring.ledger.ledger import ledgers
+from monitoring.ledger.job_ledger import job_ledgers
 from monitoring.report.cli import read_report
 from monitoring.report.page import render
 from tests.monitoring import sample
@@ -18,7 +18,7 @@ L4 = {"pool": "spot-l4", "zone": "us-central1-a", "machine_type": "g2-standard-8
 
 def test_an_undisturbed_run_pays_the_price_over_its_useful_share() -> None:
     at = prices_of("g2-standard-8", "us-central1")
-    found = ledgers(parse(sample.encoded(sample.training("job"))).events)
+    found = job_ledgers(parse(sample.encoded(sample.training("job"))).events)
     told = money(found, at)
     assert told is not None
     assert told.pays
@@ -28,7 +28,7 @@ def test_an_undisturbed_run_pays_the_price_over_its_useful_share() -> None:
 
 def test_evictions_make_the_useful_hour_dearer_and_the_interval_holds_it() -> None:
     at = prices_of("g2-standard-8", "us-central1")
-    found = ledgers(parse(sample.encoded(sample.training("job", kills=sample.KILLS))).events)
+    found = job_ledgers(parse(sample.encoded(sample.training("job", kills=sample.KILLS))).events)
     told = money(found, at)
     assert told is not None
     assert told.evictions == 6

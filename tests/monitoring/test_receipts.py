@@ -23,7 +23,7 @@ from monitoring.exporter.receipts import Order, Receipts, lane_prices, leaver, m
 from monitoring.exporter.sources import Folder
 from monitoring.exporter.watch import ENDING
 from monitoring.ledger.events import Event, parse
-from monitoring.ledger.ledger import ledgers
+from monitoring.ledger.job_ledger import job_ledgers
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH
 from tests.monitoring.test_cloud import Clock
@@ -166,8 +166,8 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
 
 def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None:
     at = prices_of("g2-standard-8", "us-central1")
-    [gang] = ledgers(events_of("training"))
-    [queue] = ledgers(events_of("batch"))
+    [gang] = job_ledgers(events_of("training"))
+    [queue] = job_ledgers(events_of("batch"))
     mixed = Seat(node_s={L4: 300.0, (*L4[:2], "on-demand"): 100.0}, pod_s=200.0, on_s=100.0)
     paid = (300 * at.spot + 100 * at.on_demand) / 100
     assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * at.on_demand))

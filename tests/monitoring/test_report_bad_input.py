@@ -32,7 +32,7 @@ SPOILED: dict[str, tuple[Spoil, str]] = {
     "in milliseconds": (with_line(changed(t=EPOCH * 1000)), "1 lines whose time is no Unix time in seconds"),
     "since boot": (with_line(changed(t=1234.5)), "1 lines whose time is no Unix time in seconds"),
     "no number": (with_line(changed(seconds="soon"), changed(step=-1)), "2 lines with a field that is no amount"),
-    "an unknown word": (with_line(changed(event="teleported")), "1 lines with a word this version does not know"),
+    "an unknown type": (with_line(changed(event="teleported")), "1 lines of an event type that this version does not know"),
     "no object": (with_line(b"[]", b"7"), "2 lines that are no object"),
     "of nobody": (with_line(b'{"v": 1, "t": 1790000009, "event": "commit"}'), "1 lines without event, job, kind or process"),
 }  # fmt: skip

@@ -1,7 +1,6 @@
 """Where the time of a job went. Pure: events in, accounts out.
 
-Called by the report, the receipt and the exporter. Guarantee: the states of a ledger add up to its wall
-time to the microsecond, whatever the events say.
+Guarantee: the states of a ledger add up to its wall time to the microsecond, whatever the events hold.
 """
 
 from collections import defaultdict
@@ -19,7 +18,7 @@ USEFUL = frozenset({State.PRODUCTIVE})
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class JobLedger:
     """One job. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch."""
 
     job: str
@@ -65,20 +64,25 @@ class Ledger:
 
 
 @uncollected()
-def ledgers(events: Iterable[Event]) -> list[Ledger]:
-    """One ledger a job, in the order in which they began. Lines about nodes belong to no job."""
-    by_job: dict[tuple[str, str], list[Event]] = defaultdict(list)
+def job_ledgers(events: Iterable[Event]) -> list[JobLedger]:
+    """One ledger a job, in the order in which they began."""
+    return [job_ledger(rows) for rows in by_job(events).values()]
+
+
+def by_job(events: Iterable[Event]) -> dict[tuple[str, str], list[Event]]:
+    """Events by (job, kind). Lines about nodes belong to no job."""
+    found: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in events:
         if event.kind in KINDS:
-            by_job[event.job, event.kind].append(event)
-    return [ledger(rows) for rows in by_job.values()]
+            found[event.job, event.kind].append(event)
+    return found
 
 
-def ledger(events: Sequence[Event], *, usual_step_s: float | None = None) -> Ledger:
+def job_ledger(events: Sequence[Event], *, usual_step_s: float | None = None) -> JobLedger:
     """`events`: of one job, in time order, at least one. `usual_step_s`: the pace to judge straggling by."""
     begin_us, end_us = events[0].t_us, events[-1].t_us
     if events[0].kind == KIND_BATCH:
         account = batch.account(events, begin_us, end_us)
     else:
         account = training.account(events, begin_us, end_us, usual_step_s=usual_step_s)
-    return Ledger(job=events[0].job, kind=events[0].kind, begin_us=begin_us, end_us=end_us, account=account)
+    return JobLedger(job=events[0].job, kind=events[0].kind, begin_us=begin_us, end_us=end_us, account=account)
