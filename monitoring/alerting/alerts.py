@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.contract.telemetry import METRICS
+from infra.contract.kubernetes import preemptions
 
 HOUR, DAY = 3_600, 86_400
 
@@ -97,10 +98,7 @@ def alerts(limits: Limits) -> tuple[Alert, ...]:
 
 def _capacity(limits: Limits) -> tuple[Alert, ...]:
     cluster, usual = limits.cluster, limits.preemptions_per_hour
-    lost = (
-        'kubernetes_io:node_pool_interruption_count{monitored_resource="k8s_node_pool",'
-        f'cluster_name="{cluster}",interruption_type="PreemptionEvent",interruption_reason!="AutoResize"}}'
-    )
+    lost = preemptions(cluster)
     # The metric counts per sample, so its sum over time is the number of events, the first one included.
     return (
         Alert(

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from infra.contract.kubernetes import preemptions
 from monitoring.alerting.alerts import ours
 
 COLUMNS = 48
@@ -69,10 +70,7 @@ def on_call(
     cluster: str, dead_letter_subscription: str, goodput_min: float, usd_by_pool: tuple[tuple[str, float], ...]
 ) -> tuple[Chart, ...]:
     """`usd_by_pool`: dollars an hour of one node, by the price table of the day on which this was deployed."""
-    lost = (
-        'kubernetes_io:node_pool_interruption_count{monitored_resource="k8s_node_pool",'
-        f'cluster_name="{cluster}",interruption_type="PreemptionEvent",interruption_reason!="AutoResize"}}'
-    )
+    lost = preemptions(cluster)
     nodes = f'kubernetes_io:node_cpu_total_cores{{monitored_resource="k8s_node",cluster_name="{cluster}"}}'
     by_pool = "{{metadata_user_cloud_google_com_gke_nodepool}}"
     dead = (

@@ -6,6 +6,7 @@ adds b n times, 'axn' repeats, '_xn' is a gap.
 
 from dataclasses import dataclass
 
+from infra.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from monitoring.alerting.alerts import Limits
 
 LIMITS = Limits(cluster="holdfast-trial", dead_letter_subscription="holdfast-trial-dead")
@@ -29,9 +30,9 @@ def ours(metric: str, labels: str = "", cluster: str = CLUSTER) -> str:
     return f"custom_googleapis_com:holdfast_{metric}{{{cluster}{',' if labels else ''}{labels}}}"
 
 
-def lost(pool: str, reason: str = "Eviction", kind: str = "PreemptionEvent", cluster: str = CLUSTER) -> str:
+def lost(pool: str, reason: str = "Eviction", kind: str = PREEMPTION_TYPE, cluster: str = CLUSTER) -> str:
     return (
-        'kubernetes_io:node_pool_interruption_count{monitored_resource="k8s_node_pool",'
+        f'{INTERRUPTIONS_METRIC}{{monitored_resource="k8s_node_pool",'
         f'{cluster},node_pool_name="{pool}",interruption_type="{kind}",interruption_reason="{reason}"}}'
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
+from infra.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from monitoring.ledger.events import read_folder
 from monitoring.ledger.job_ledger import JobLedger, job_ledgers
 from monitoring.ledger.timeline import Span, State
@@ -49,7 +50,7 @@ class Receipt:
         return {"schema": SCHEMA} | asdict(self)
 
 
-JOBSET, JOB = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets/{}", "/apis/batch/v1/namespaces/{}/jobs/{}"
+JOBSET, JOB = api_path(JOBSET_API) + "/namespaces/{}/jobsets/{}", api_path(JOB_API) + "/namespaces/{}/jobs/{}"
 HTTP_NOT_FOUND = 404
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.contract.values import unix_s
+from infra.contract.kubernetes import SYSTEM_NAMESPACES
 from monitoring.exporter import ends, lines
 from monitoring.exporter.ends import Ended
 from monitoring.exporter.lines import Line
 from monitoring.exporter.node_usage import Seat, Seats
 from monitoring.exporter.objects import (
     SPOT,
-    SYSTEM_NAMESPACES,
     Node,
     Pod,
     bound_s,

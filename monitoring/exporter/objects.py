@@ -7,10 +7,8 @@ from typing import Any
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.values import unix_s
 from infra.contract import pools
+from infra.contract.kubernetes import LABEL_JOB, LABEL_JOBSET, LABEL_MACHINE_TYPE, SYSTEM_NAMESPACES
 
-LABEL_JOB = "jobset.sigs.k8s.io/jobset-name"
-LABEL_PLAIN_JOB = "job-name"
-SYSTEM_NAMESPACES = ("kube-system", "gmp-system", "gke-managed-system")
 # Taints and reasons by which a node says that it is being taken away, not scaled down.
 TERMINATION_TAINTS = frozenset({"cloud.google.com/impending-node-termination"})
 SHUTDOWN_REASONS = ("node is shutting down",)
@@ -50,7 +48,7 @@ def read_node(found: Mapping[str, Any]) -> Node:
     return Node(
         pool=labels.get(pools.LABEL_NODEPOOL, ""),
         zone=labels.get(pools.LABEL_ZONE, ""),
-        machine_type=labels.get("node.kubernetes.io/instance-type", ""),
+        machine_type=labels.get(LABEL_MACHINE_TYPE, ""),
         capacity=_capacity(labels),
         born_s=unix_s(meta.get("creationTimestamp")),
         ends_s=unix_s(annotations.get(ANNOTATION_TERMINATION)),
@@ -94,7 +92,7 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
     owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
     return Pod(
         namespace=meta["namespace"],
-        job=labels.get(LABEL_JOB) or labels.get(LABEL_PLAIN_JOB, ""),
+        job=labels.get(LABEL_JOBSET) or labels.get(LABEL_JOB, ""),
         node=spec.get("nodeName") or "",
         waits_since_s=_unschedulable_since(status),
         capacity=_capacity(selector),

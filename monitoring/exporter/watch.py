@@ -16,6 +16,7 @@ import urllib3
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from infra.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from monitoring.exporter import ends
 from monitoring.exporter.cluster import Cluster
 
@@ -64,9 +65,9 @@ def _uid(found: Mapping[str, Any]) -> Any:
 
 # Watched only by whoever makes receipts.
 ENDING = (
-    Kind("/apis/batch/v1/jobs", "jobs", lambda c: partial(ends.take, c.jobs), _uid, optional=True),
+    Kind(f"{api_path(JOB_API)}/jobs", "jobs", lambda c: partial(ends.take, c.jobs), _uid, optional=True),
     Kind(
-        "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+        f"{api_path(JOBSET_API)}/jobsets",
         "jobsets",
         lambda c: partial(ends.take, c.jobsets),
         _uid,

@@ -3,6 +3,7 @@
 import time
 
 from holdfast.contract.lifecycle import EXIT_BUG
+from infra.contract.kubernetes import LABEL_JOBSET
 from infra.contract.pools import Pool
 from tests.cluster.sim import jobsets
 from tests.cluster.sim.jobsets import GROUP
@@ -10,7 +11,7 @@ from tests.cluster.sim.stages import SHUTDOWN_REASON
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from workloads.jobs.api import Object
-from workloads.jobs.job_snapshot import LABEL_JOBSET, when
+from workloads.jobs.job_snapshot import when
 
 SIZE = 10
 LOST = 3  # 30 %

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from infra.contract.kubernetes import LABEL_JOBSET
 from infra.contract.pools import Pool
 from tests.cluster.sim import operators
 from tests.cluster.sim.jobsets import GROUP, jobset
@@ -12,7 +13,7 @@ from tests.cluster.sim.world import World
 from tests.node.lab import pods
 from tests.node.lab.lab import Lab
 from workloads.jobs.api import Object
-from workloads.jobs.job_snapshot import LABEL_JOBSET, when
+from workloads.jobs.job_snapshot import when
 
 PREEMPTIONS = 5
 FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those it was told to ignore

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from infra.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from workloads.drill.target import Loss
 
-METRIC = "kubernetes_io:node_pool_interruption_count"
 _STEP_S = 15
 _PROMTOOL_S = 60
 
@@ -27,7 +27,7 @@ def fires(alert: str, losses: Sequence[Loss]) -> float | None:
     """1 if it fires within a minute of the last loss, 0 if it stays silent, None if that cannot be told."""
     promtool = os.environ.get("HOLDFAST_PROMTOOL") or shutil.which("promtool")
     rule = _rule(alert) if promtool and losses else None
-    if promtool is None or rule is None or METRIC not in rule["expr"]:
+    if promtool is None or rule is None or INTERRUPTIONS_METRIC not in rule["expr"]:
         return None
     with tempfile.TemporaryDirectory(prefix="holdfast-alert-") as folder:
         rules, trial = Path(folder, "rules.json"), Path(folder, "trial.json")
@@ -66,10 +66,10 @@ def _series(pool: str, cluster: str) -> str:
         "monitored_resource": "k8s_node_pool",
         "cluster_name": cluster,
         "node_pool_name": pool,
-        "interruption_type": "PreemptionEvent",
+        "interruption_type": PREEMPTION_TYPE,
         "interruption_reason": "Eviction",
     }
-    return METRIC + "{" + ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
+    return INTERRUPTIONS_METRIC + "{" + ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
 
 
 def _values(pool: str, counts: Counter[tuple[str, int]], last: int) -> str:

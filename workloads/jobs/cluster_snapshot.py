@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field, fields
 
+from infra.contract.kubernetes import PROVISIONING_API, api_path
 from workloads.jobs.api import Api, Object
 from workloads.jobs.job_snapshot import KUEUE, path_in
 
-PROVISIONING = "/apis/autoscaling.x-k8s.io/v1"
+PROVISIONING = api_path(PROVISIONING_API)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,6 @@
 """Dynamic Workload Scheduler's queue: the ProvisioningRequest that holds a job. Pure; asked by causes."""
 
+from infra.contract.kubernetes import ANNOTATION_CONSUMES
 from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Word, brief
@@ -7,8 +8,6 @@ from workloads.jobs.cluster_snapshot import Surroundings
 from workloads.jobs.job_snapshot import View, condition, owners
 from workloads.jobs.nodes import gpus
 
-# On the pods of a request, by whoever made it: Kueue or the user.
-CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 PATIENCE = "wait: Google gives no ETA for flex-start; `python -m infra place` compares with Spot"
 
 
@@ -37,7 +36,7 @@ def queued(view: View, around: Surroundings) -> Cause | None:
 
 def _is_of(request: Object, view: View) -> bool:
     holders = {view.uid} | ({view.workload["metadata"]["uid"]} if view.workload else set())
-    named = {pod["metadata"].get("annotations", {}).get(CONSUMES) for pod in view.pods}
+    named = {pod["metadata"].get("annotations", {}).get(ANNOTATION_CONSUMES) for pod in view.pods}
     return bool(holders & owners(request)) or request["metadata"]["name"] in named
 
 

@@ -9,13 +9,10 @@ from difflib import get_close_matches
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
+from infra.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, LABEL_JOB, LABEL_JOBSET, api_path
 from workloads.jobs.api import Api, Object
 
-JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
-JOBS = "/apis/batch/v1"
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
-LABEL_JOBSET = "jobset.sigs.k8s.io/jobset-name"
-LABEL_JOB = "batch.kubernetes.io/job-name"
+JOBSETS, JOBS, KUEUE = api_path(JOBSET_API), api_path(JOB_API), api_path(KUEUE_API)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,14 +7,10 @@ pods that are left, the Job's status and its events are read together, and the a
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from infra.contract.kubernetes import ANNOTATION_CHARGED_FAILURES, ANNOTATION_IGNORED_FAILURES, ANNOTATION_INDEX
 from workloads.jobs.api import Object
 from workloads.jobs.events import about, times
 from workloads.jobs.job_snapshot import View, crashed, disruption
-
-_INDEX = "batch.kubernetes.io/job-completion-index"
-# Written on the pods of Jobs with backoffLimitPerIndex: earlier failures of the index.
-_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
-_CHARGED = "batch.kubernetes.io/job-index-failure-count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +34,8 @@ def losses(view: View, events: Iterable[Object] = (), notices: int = 0) -> Losse
         return _of_jobset(view)
     if "backoffLimitPerIndex" in view.body["spec"]:
         return Losses(
-            evicted=Count(_per_index(view.pods, _IGNORED, lambda pod: bool(disruption(pod)))),
-            crashed=Count(_per_index(view.pods, _CHARGED, lambda pod: not disruption(pod))),
+            evicted=Count(_per_index(view.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod)))),
+            crashed=Count(_per_index(view.pods, ANNOTATION_CHARGED_FAILURES, lambda pod: not disruption(pod))),
         )
     return _of_job(view, events, notices)
 
@@ -85,7 +81,7 @@ def _per_index(pods: Iterable[Object], counter: str, ours: Callable[[Object], bo
     """Per index, whichever knows of more: the failed pods that are there, or the newest pod's count of those before."""
     indexes: dict[str, list[Object]] = {}
     for n, pod in enumerate(pods):
-        index = pod["metadata"].get("annotations", {}).get(_INDEX, f"none-{n}")
+        index = pod["metadata"].get("annotations", {}).get(ANNOTATION_INDEX, f"none-{n}")
         indexes.setdefault(index, []).append(pod)
 
     def lost(pod: Object) -> bool:

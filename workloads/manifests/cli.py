@@ -1,4 +1,4 @@
-"""Doors `render`, `lint` and `rules`; mounted by workloads.__main__. Module top stays light: bodies import."""
+"""Commands `render`, `lint` and `rules`. Module top stays light, since `--help` is fast: bodies import."""
 
 import sys
 from pathlib import Path

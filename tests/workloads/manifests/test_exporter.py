@@ -80,6 +80,6 @@ def bound_to(env: str, role: Body) -> set[str]:
 def test_where_there_is_a_database_it_reads_the_backlog_that_the_autoscaler_follows(env: str) -> None:
     """Else the autoscaler of the batch workers waits for a series that nobody writes."""
     (template,) = (t for body, t in workloads(env) if body["metadata"]["name"] == "exporter")
-    said = variables(template).get(ENV_DATABASE, {}).get("value", "")
-    assert bool(said) is bool(load(env).database) is ("initContainers" in template["spec"])
-    assert not said or quote(load(env).database_user("exporter"), safe="") in said
+    uri = variables(template).get(ENV_DATABASE, {}).get("value", "")
+    assert bool(uri) is bool(load(env).database) is ("initContainers" in template["spec"])
+    assert not uri or quote(load(env).database_user("exporter"), safe="") in uri

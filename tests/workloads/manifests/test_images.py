@@ -30,7 +30,7 @@ INSIDE = """
 import importlib, json, pkgutil, re, sys
 from importlib.metadata import packages_distributions
 
-told = json.loads(sys.argv[1])
+given = json.loads(sys.argv[1])
 owners = {top: {re.sub(r"[-_.]+", "-", d).lower() for d in dists} for top, dists in packages_distributions().items()}
 
 class Image:
@@ -38,18 +38,18 @@ class Image:
     def find_spec(name, path=None, target=None):
         top = name.partition(".")[0]
         if top in ("infra", "workloads", "monitoring", "tests"):
-            copied = any(name == p or name.startswith(p + ".") or p.startswith(name + ".") for p in told["copied"])
+            copied = any(name == p or name.startswith(p + ".") or p.startswith(name + ".") for p in given["copied"])
         else:
-            copied = top not in owners or bool(owners[top] & set(told["installed"]))
+            copied = top not in owners or bool(owners[top] & set(given["installed"]))
         if not copied:
             raise ModuleNotFoundError(f"{name} is not in the image", name=name)
 
 sys.meta_path.insert(0, Image)
-sys.path.insert(0, told["root"])
-for room in told["rooms"]:
+sys.path.insert(0, given["root"])
+for room in given["rooms"]:
     package = importlib.import_module(room)
     for found in pkgutil.walk_packages(package.__path__, room + "."):
-        if not found.name.startswith(tuple(told["left_out"])):
+        if not found.name.startswith(tuple(given["left_out"])):
             importlib.import_module(found.name)
             print(found.name)
 """
@@ -73,8 +73,8 @@ def copied(role: str) -> list[str]:
 
 
 def import_all(role: str, rooms: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    told = {"root": str(ROOT), "installed": installed(role), "copied": copied(role), "rooms": rooms}
-    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(told | {"left_out": NOT_IN_IMAGES})]
+    given = {"root": str(ROOT), "installed": installed(role), "copied": copied(role), "rooms": rooms}
+    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(given | {"left_out": NOT_IN_IMAGES})]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 

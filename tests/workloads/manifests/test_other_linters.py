@@ -29,7 +29,7 @@ Found = set[tuple[str, str]]
 
 
 def shown(env: str, *, skipping: bool) -> Iterator[Body]:
-    """What the tools are given; without `skipping` nobody told them what to leave out."""
+    """What the tools are given; without `skipping` nothing is left out."""
     for body in copy.deepcopy(bodies(env)):
         about = body["metadata"]
         if not skipping:
@@ -130,8 +130,8 @@ def test_every_skip_says_why_and_the_rendered_objects_repeat_it() -> None:
     for env in names():
         for body in bodies(env):
             where = (body["kind"], body["metadata"].get("namespace"), body["metadata"]["name"])
-            told = {k: v for k, v in body["metadata"].get("annotations", {}).items() if k.startswith(SKIPPING)}
-            assert told == skips.annotations(*where), where
+            skipped = {k: v for k, v in body["metadata"].get("annotations", {}).items() if k.startswith(SKIPPING)}
+            assert skipped == skips.annotations(*where), where
             used.add(id(skips.of(*where)))
     for pattern, checks in skips.SKIPS.items():
         assert id(checks) in used, f"{pattern} is no object of any environment"

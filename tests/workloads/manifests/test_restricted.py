@@ -34,18 +34,18 @@ def broken(spec: Body) -> Iterator[str]:
 
 def _broken_by(container: Body, shared: Body) -> Iterator[str]:
     own = container.get("securityContext", {})
-    said = shared | own
+    settings = shared | own
     if own.get("privileged"):
         yield "privileged"
     if own.get("allowPrivilegeEscalation") is not False:
         yield "allowPrivilegeEscalation"
     if own.get("capabilities") != {"drop": ["ALL"]}:
         yield "capabilities"
-    if said.get("runAsNonRoot") is not True:
+    if settings.get("runAsNonRoot") is not True:
         yield "runAsNonRoot"
-    if said.get("runAsUser") == 0:
+    if settings.get("runAsUser") == 0:
         yield "runAsUser"
-    if said.get("seccompProfile", {}).get("type") not in PROFILES:
+    if settings.get("seccompProfile", {}).get("type") not in PROFILES:
         yield "seccompProfile"
     if own.get("procMount", "Default") != "Default" or any("hostPort" in port for port in container.get("ports", ())):
         yield "procMount or hostPort"

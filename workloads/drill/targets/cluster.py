@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
+from infra.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, SYSTEM_NAMESPACES
 from infra.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_ROLE, LABEL_SPOT, Role
 from workloads.drill.conduct import Refused
 from workloads.drill.events import Follower
@@ -19,11 +20,9 @@ from workloads.drill.target import Loss
 from workloads.drill.targets.takers import NODES, Taker
 from workloads.drill.training import losses
 from workloads.jobs.api import Api, Object
-from workloads.jobs.job_snapshot import JOBS, JOBSETS, LABEL_JOB, LABEL_JOBSET, disruption, exit_code
+from workloads.jobs.job_snapshot import JOBS, JOBSETS, disruption, exit_code
 
-INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDED = ("Succeeded", "Failed")
-_PLATFORM = ("kube-system", "gmp-system", "gke-managed-system")
 _NEVER = (Role.SYSTEM.value, Role.SERVING.value)
 
 
@@ -215,7 +214,7 @@ def _is_active(pod: Object) -> bool:
 def _share(pod: Object) -> tuple[str, str] | None:
     """(job, index); None for a pod that has no index."""
     meta = pod["metadata"]
-    index = meta.get("annotations", {}).get(INDEX)
+    index = meta.get("annotations", {}).get(ANNOTATION_INDEX)
     return None if index is None else (meta.get("labels", {}).get(LABEL_JOB, ""), index)
 
 
@@ -232,7 +231,7 @@ def _wanted(job: Object) -> int:
 
 def _follows_the_node(pod: Object) -> bool:
     owners = pod["metadata"].get("ownerReferences", ())
-    return pod["metadata"]["namespace"] in _PLATFORM or any(o["kind"] in ("DaemonSet", "Node") for o in owners)
+    return pod["metadata"]["namespace"] in SYSTEM_NAMESPACES or any(o["kind"] in ("DaemonSet", "Node") for o in owners)
 
 
 def _refusal(node: Object) -> str:

@@ -6,34 +6,35 @@ from kubernetes import client
 
 from holdfast.contract.telemetry import METRIC_PREFIX
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
+from infra.contract.kubernetes import JOB_API, LABEL_NAME, PRIORITY_PLATFORM, PRIORITY_SPOT
 from infra.contract.names import NAMESPACE_BATCH
 from workloads.manifests.builders import data, database
 from workloads.manifests.builders.pods import Size, Work, template
-from workloads.manifests.builders.render_context import Body, Site, meta, plain
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
 from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignoring_evictions, job
 
 LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
 MAX_WORKERS = 8
 
 
-def objects(site: Site) -> Iterator[Body]:
-    yield load(site)
-    yield drain(site)
-    yield steady(site)
-    yield follower(site)
+def objects(context: RenderContext) -> Iterator[Body]:
+    yield load(context)
+    yield drain(context)
+    yield steady(context)
+    yield follower(context)
 
 
-def _work(site: Site, name: str, *, restart: str | None) -> Work:
-    results, window = database.access(site, "batch"), site.batch.window.pod_s
-    words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", site.checkpoints]
+def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
+    results, window = database.access(context, "batch"), context.batch.window.pod_s
+    words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
     return Work(
         name=name,
         role="batch",
         job=name,
         command=[*words, "--run", "train-gang", "--window", str(window)],
-        size=gpu_size(site.batch),
-        pool=site.batch,
-        priority="spot-workload-low",
+        size=gpu_size(context.batch),
+        pool=context.batch,
+        priority=PRIORITY_SPOT,
         grace_s=window,
         restart=restart,
         env=results.env,
@@ -43,9 +44,9 @@ def _work(site: Site, name: str, *, restart: str | None) -> Work:
     )
 
 
-def load(site: Site) -> Body:
+def load(context: RenderContext) -> Body:
     """The dataset into the queue, each item once however often this runs."""
-    results = database.access(site, "batch")
+    results = database.access(context, "batch")
     work = Work(
         name=LOAD,
         role="batch",
@@ -53,7 +54,7 @@ def load(site: Site) -> Body:
         command=["python", "-m", "holdfast", "batch", "enqueue", DRAIN, "--source", data.PATH],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,
-        priority="platform",
+        priority=PRIORITY_PLATFORM,
         grace_s=30,
         restart="Never",
         env=results.env,
@@ -66,22 +67,23 @@ def load(site: Site) -> Body:
         active_deadline_seconds=DAY_S,
         ttl_seconds_after_finished=DAY_S,
         pod_failure_policy=ignoring_evictions(),
-        template=template(site, work),
+        template=template(context, work),
     )
-    return plain(client.V1Job(api_version="batch/v1", kind="Job", metadata=meta(LOAD, NAMESPACE_BATCH), spec=spec))
+    return plain(client.V1Job(api_version=JOB_API, kind="Job", metadata=meta(LOAD, NAMESPACE_BATCH), spec=spec))
 
 
-def drain(site: Site) -> Body:
+def drain(context: RenderContext) -> Body:
     """Workers end when the queue is empty: nodes go to zero without any autoscaler of pods."""
-    pods = min(MAX_WORKERS, site.batch.max_nodes)
+    pods = min(MAX_WORKERS, context.batch.max_nodes)
     body = job(
-        site, Task(name=DRAIN, pods=pods, deadline_s=7 * DAY_S, queue="spot", work=_work(site, DRAIN, restart="Never"))
+        context,
+        Task(name=DRAIN, pods=pods, deadline_s=7 * DAY_S, queue="spot", work=_work(context, DRAIN, restart="Never")),
     )
     body["metadata"]["namespace"] = NAMESPACE_BATCH
     return body
 
 
-def steady(site: Site) -> Body:
+def steady(context: RenderContext) -> Body:
     """For queues that never end. Replicas belong to the autoscaler and are not stated."""
     return plain(
         client.V1Deployment(
@@ -89,16 +91,16 @@ def steady(site: Site) -> Body:
             kind="Deployment",
             metadata=meta(STEADY, NAMESPACE_BATCH),
             spec=client.V1DeploymentSpec(
-                selector=client.V1LabelSelector(match_labels={"app.kubernetes.io/name": STEADY}),
+                selector=client.V1LabelSelector(match_labels={LABEL_NAME: STEADY}),
                 revision_history_limit=3,
                 progress_deadline_seconds=4 * 3600,  # Spot may be sold out for hours
-                template=template(site, _work(site, STEADY, restart=None)),
+                template=template(context, _work(context, STEADY, restart=None)),
             ),
         )
     )
 
 
-def follower(site: Site) -> Body:
+def follower(context: RenderContext) -> Body:
     """The exporter computes how many workers meet the deadline; this asks for as many."""
     metric = f"{METRIC_PREFIX}/batch_replicas_wanted".replace("/", "|")
     source = client.V2ExternalMetricSource(
@@ -117,7 +119,7 @@ def follower(site: Site) -> Body:
                 api_version="apps/v1", kind="Deployment", name=STEADY
             ),
             min_replicas=1,
-            max_replicas=min(MAX_WORKERS, site.batch.max_nodes),
+            max_replicas=min(MAX_WORKERS, context.batch.max_nodes),
             metrics=[client.V2MetricSpec(type="External", external=source)],
             behavior=client.V2HorizontalPodAutoscalerBehavior(scale_down=calm),
         ),

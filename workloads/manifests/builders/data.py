@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from workloads.manifests.builders.render_context import Body, Site, meta, plain
+from infra.contract.kubernetes import ANNOTATION_FUSE, FUSE_DRIVER
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
 
 CLAIM, PATH = "data", "/data"
 # GKE adds the sidecar that serves the mount; unstated, its limits are small and it takes from no quota of ours.
 SIDECAR = {
-    "gke-gcsfuse/volumes": "true",
+    ANNOTATION_FUSE: "true",
     "gke-gcsfuse/cpu-request": "250m",
     "gke-gcsfuse/cpu-limit": "2",
     "gke-gcsfuse/memory-request": "256Mi",
@@ -24,12 +25,12 @@ def volume() -> client.V1Volume:
     return client.V1Volume(name=CLAIM, persistent_volume_claim=source)
 
 
-def claim(site: Site, namespace: str) -> Iterator[Body]:
+def claim(context: RenderContext, namespace: str) -> Iterator[Body]:
     """A volume for each namespace: one binds one claim."""
     name = f"{CLAIM}-{namespace}"
     driver = client.V1CSIPersistentVolumeSource(
-        driver="gcsfuse.csi.storage.gke.io",
-        volume_handle=site.env.bucket("data"),
+        driver=FUSE_DRIVER,
+        volume_handle=context.env.bucket("data"),
         read_only=True,
         volume_attributes={"mountOptions": "implicit-dirs"},
     )

@@ -7,7 +7,7 @@ from kubernetes import client
 
 from infra.contract.names import RESULTS_DATABASE
 from workloads.manifests.builders.pods import Size, restricted
-from workloads.manifests.builders.render_context import Site
+from workloads.manifests.builders.render_context import RenderContext
 
 ENV_DATABASE = "HOLDFAST_DATABASE_URL"
 # The role of digests.json: a copy of Google's image in the registry of the environment.
@@ -30,18 +30,18 @@ class Access:
     volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
 
 
-def access(site: Site, role: str) -> Access:
-    if site.env.database is None:
+def access(context: RenderContext, role: str) -> Access:
+    if context.env.database is None:
         env = {ENV_DATABASE: "postgresql:///?service=results", "PGSERVICEFILE": f"{SECRET_DIR}/{SERVICE_FILE}"}
         return Access(env=env, volumes=[(_secret(), SECRET_DIR)])
-    user = quote(site.env.database_user(role), safe="")
+    user = quote(context.env.database_user(role), safe="")
     # Plain on the loopback; the proxy encrypts, proves who we are and fetches the password of the hour.
     uri = f"postgresql://{user}@127.0.0.1:{POSTGRES_PORT}/{RESULTS_DATABASE}?sslmode=disable"
-    return Access(env={ENV_DATABASE: uri}, sidecars=[_proxy(site)])
+    return Access(env={ENV_DATABASE: uri}, sidecars=[_proxy(context)])
 
 
-def port(site: Site) -> int:
-    return POSTGRES_PORT if site.env.database is None else INSTANCE_PORT
+def port(context: RenderContext) -> int:
+    return POSTGRES_PORT if context.env.database is None else INSTANCE_PORT
 
 
 def _secret() -> client.V1Volume:
@@ -49,12 +49,12 @@ def _secret() -> client.V1Volume:
     return client.V1Volume(name=SECRET, secret=source)
 
 
-def _proxy(site: Site) -> client.V1Container:
+def _proxy(context: RenderContext) -> client.V1Container:
     """A native sidecar: up before the worker starts, there until it has ended, and no reason for a Job to go on."""
     limits = Size(cpu="500m", memory="256Mi", disk="100Mi").limits()
     return client.V1Container(
         name=PROXY,
-        image=site.image(PROXY),
+        image=context.image(PROXY),
         image_pull_policy="Always",
         restart_policy="Always",
         args=[
@@ -66,7 +66,7 @@ def _proxy(site: Site) -> client.V1Container:
             "--http-address=0.0.0.0",
             f"--http-port={HEALTH_PORT}",
             "--exit-zero-on-sigterm",
-            site.env.database_connection,
+            context.env.database_connection,
         ],
         ports=[client.V1ContainerPort(container_port=HEALTH_PORT)],
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),

@@ -5,38 +5,39 @@ from collections.abc import Iterator
 from kubernetes import client
 
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
+from infra.contract.kubernetes import JOB_API, JOBSET_API, LABEL_NAME, PRIORITY_PLATFORM, api_group
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from workloads.manifests.builders import data, database
 from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.rbac import holding, reading, within
-from workloads.manifests.builders.render_context import Body, Site, meta, plain
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
 from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
 
-JOBS = (("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
+JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
 RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
 
 
-def objects(site: Site) -> Iterator[Body]:
-    yield exporter(site)
+def objects(context: RenderContext) -> Iterator[Body]:
+    yield exporter(context)
     yield from _watching_rights()
     yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
-    yield verifier(site)
+    yield verifier(context)
     for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
-        yield from data.claim(site, namespace)
+        yield from data.claim(context, namespace)
 
 
-def exporter(site: Site) -> Body:
-    env = site.env
+def exporter(context: RenderContext) -> Body:
+    env = context.env
     words = ["python", "-m", "monitoring", "export", "--project", env.project, "--location", env.region]
     # Without Cloud SQL it says nothing about batches, and needs no secret to start.
-    results = database.access(site, "exporter") if env.database else database.Access(env={})
+    results = database.access(context, "exporter") if env.database else database.Access(env={})
     work = Work(
         name="exporter",
         role="exporter",
         command=[*words, "--cluster", env.cluster_name, "--port", str(EXPORTER_PORT)],
         size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
-        pool=site.system,
-        priority="platform",
+        pool=context.system,
+        priority=PRIORITY_PLATFORM,
         grace_s=30,
         calls_kubernetes=True,
         env=results.env,
@@ -53,8 +54,8 @@ def exporter(site: Site) -> Body:
             replicas=1,
             # Two at once would count every preemption twice.
             strategy=client.V1DeploymentStrategy(type="Recreate"),
-            selector=client.V1LabelSelector(match_labels={"app.kubernetes.io/name": "exporter"}),
-            template=template(site, work),
+            selector=client.V1LabelSelector(match_labels={LABEL_NAME: "exporter"}),
+            template=template(context, work),
         ),
     )
     return plain(deployment)
@@ -82,15 +83,15 @@ def _receipt_rights() -> Iterator[Body]:
         )
 
 
-def verifier(site: Site) -> Body:
+def verifier(context: RenderContext) -> Body:
     """Reads the newest checkpoints back, byte for byte: a backup that was never restored is a hope."""
     work = Work(
         name="verify-checkpoints",
         role="trainer",
-        command=["python", "-m", "holdfast", "checkpoints", "list", site.checkpoints],
+        command=["python", "-m", "holdfast", "checkpoints", "list", context.checkpoints],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,
-        priority="platform",
+        priority=PRIORITY_PLATFORM,
         grace_s=30,
         restart="Never",
         annotations=RULE,
@@ -99,10 +100,10 @@ def verifier(site: Site) -> Body:
         backoff_limit=1,
         active_deadline_seconds=3 * 3600,
         ttl_seconds_after_finished=86_400,
-        template=template(site, work),
+        template=template(context, work),
     )
     cron = client.V1CronJob(
-        api_version="batch/v1",
+        api_version=JOB_API,
         kind="CronJob",
         metadata=meta("verify-checkpoints", NAMESPACE_TRAINING),
         spec=client.V1CronJobSpec(

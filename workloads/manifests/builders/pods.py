@@ -6,9 +6,10 @@ from typing import Any
 from kubernetes import client
 
 from holdfast.contract.telemetry import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
+from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
 from workloads.manifests.builders.rbac import CALLS
-from workloads.manifests.builders.render_context import Site
+from workloads.manifests.builders.render_context import RenderContext
 
 USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
 TMP = "/tmp"
@@ -62,8 +63,8 @@ class Work:
     """Path answered on the first port."""
 
 
-def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
-    labels = {"app.kubernetes.io/name": work.name, "app.kubernetes.io/part-of": "holdfast"}
+def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
+    labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF}
     labels |= CALLS if work.calls_kubernetes else {}
     scratch = [(_scratch("tmp", "1Gi"), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
     volumes = scratch + work.volumes
@@ -85,7 +86,7 @@ def template(site: Site, work: Work) -> client.V1PodTemplateSpec:
         ),
         volumes=[volume for volume, _ in volumes],
         init_containers=work.sidecars or None,
-        containers=[_container(site, work, volumes)],
+        containers=[_container(context, work, volumes)],
     )
     return client.V1PodTemplateSpec(
         metadata=client.V1ObjectMeta(labels=labels, annotations=work.annotations or None), spec=spec
@@ -107,12 +108,12 @@ def _scratch(name: str, size: str) -> client.V1Volume:
     return client.V1Volume(name=name, empty_dir=client.V1EmptyDirVolumeSource(size_limit=size))
 
 
-def _container(site: Site, work: Work, volumes: list[tuple[client.V1Volume, str]]) -> client.V1Container:
+def _container(context: RenderContext, work: Work, volumes: list[tuple[client.V1Volume, str]]) -> client.V1Container:
     limits = work.size.limits()
     probe = _probe(work) if work.probe else None
     return client.V1Container(
         name=MAIN,
-        image=site.image(work.role),
+        image=context.image(work.role),
         image_pull_policy="Always",
         command=work.command,
         env=[*_env(work)],

@@ -3,11 +3,19 @@
 from collections.abc import Iterator
 
 from infra.contract.capacity import Capacity
+from infra.contract.kubernetes import (
+    COMPUTE_CLASS_API,
+    KUEUE_API,
+    LABEL_PART_OF,
+    PART_OF,
+    PROVISIONING_CLASS,
+    PROVISIONING_CONTROLLER,
+    api_group,
+)
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from infra.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_POOL_CLASS, Pool
-from workloads.manifests.builders.render_context import Body, Site, meta, plain
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
 
-API = "kueue.x-k8s.io/v1beta2"
 QUEUES = {
     "spot": (Capacity.SPOT,),
     "flex": (Capacity.FLEX_START,),
@@ -16,36 +24,36 @@ QUEUES = {
 }
 
 
-def objects(site: Site) -> Iterator[Body]:
-    for flavors in _flavors(site).values():
+def objects(context: RenderContext) -> Iterator[Body]:
+    for flavors in _flavors(context).values():
         yield from (flavor for flavor, _ in flavors)
     yield from _provisioning()
-    for queue, flavors in _flavors(site).items():
+    for queue, flavors in _flavors(context).items():
         if flavors:
             yield _cluster_queue(queue, flavors)
             for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
                 body = _body("LocalQueue", queue, namespace)
                 yield body | {"spec": {"clusterQueue": queue}}
-    yield from _compute_classes(site)
+    yield from _compute_classes(context)
 
 
 def _body(kind: str, name: str, namespace: str | None = None) -> Body:
-    return {"apiVersion": API, "kind": kind, "metadata": plain(meta(name, namespace))}
+    return {"apiVersion": KUEUE_API, "kind": kind, "metadata": plain(meta(name, namespace))}
 
 
-def _flavors(site: Site) -> dict[str, list[tuple[Body, int]]]:
+def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     """Queue -> flavors with the GPUs that each lends. The numbers come from the environment's quotas and caps."""
     found: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES}
-    for group in site.env.groups:
+    for group in context.env.groups:
         queue = next(q for q, capacities in QUEUES.items() if group.capacity in capacities)
-        gpus = site.env.quota_gpus(group.name)
+        gpus = context.env.quota_gpus(group.name)
         if gpus and group.capacity in (Capacity.SPOT, Capacity.ON_DEMAND):
             labels = {LABEL_POOL_CLASS: group.name}
             tolerations = [taint.toleration() for taint in group.taints()]
             found[queue].append((_flavor(f"{queue}-{group.name}", labels, tolerations), gpus))
-    for cap in site.env.auto_provisioning.accelerators:
+    for cap in context.env.auto_provisioning.accelerators:
         labels = {LABEL_ACCELERATOR: cap.accelerator, LABEL_FLEX_START: "true"}
-        shares = {"flex": site.flex_gpus(cap.accelerator), "queued": site.queued_gpus(cap.accelerator)}
+        shares = {"flex": context.flex_gpus(cap.accelerator), "queued": context.queued_gpus(cap.accelerator)}
         for queue, gpus in shares.items():
             if gpus:
                 found[queue].append((_flavor(f"{queue}-{cap.accelerator}", labels, []), gpus))
@@ -71,7 +79,7 @@ def _cluster_queue(name: str, flavors: list[tuple[Body, int]]) -> Body:
         for flavor, gpus in flavors
     ]
     spec: Body = {
-        "namespaceSelector": {"matchLabels": {"app.kubernetes.io/part-of": "holdfast"}},
+        "namespaceSelector": {"matchLabels": {LABEL_PART_OF: PART_OF}},
         "cohortName": "gpus",
         "queueingStrategy": "BestEffortFIFO",
         # Higher priority first within the queue; what was lent to a neighbour comes back when its owner needs it.
@@ -89,29 +97,29 @@ def _cluster_queue(name: str, flavors: list[tuple[Body, int]]) -> Body:
 def _provisioning() -> Iterator[Body]:
     """A gang is admitted when Google has all its nodes, never before."""
     yield _body("ProvisioningRequestConfig", "queued") | {
-        "spec": {"provisioningClassName": "queued-provisioning.gke.io", "managedResources": [GPU_RESOURCE]}
+        "spec": {"provisioningClassName": PROVISIONING_CLASS, "managedResources": [GPU_RESOURCE]}
     }
     yield _body("AdmissionCheck", "queued") | {
         "spec": {
-            "controllerName": "kueue.x-k8s.io/provisioning-request",
-            "parameters": {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "queued"},
+            "controllerName": PROVISIONING_CONTROLLER,
+            "parameters": {"apiGroup": api_group(KUEUE_API), "kind": "ProvisioningRequestConfig", "name": "queued"},
         }
     }
 
 
-def _compute_classes(site: Site) -> Iterator[Body]:
+def _compute_classes(context: RenderContext) -> Iterator[Body]:
     """One for each accelerator: every Spot machine type, then flex-start, then on-demand."""
-    for cap in site.env.auto_provisioning.accelerators:
-        pools = [p for p in site.env.pools() if p.accelerator == cap.accelerator]
+    for cap in context.env.auto_provisioning.accelerators:
+        pools = [p for p in context.env.pools() if p.accelerator == cap.accelerator]
         spot = [p for p in pools if p.capacity is Capacity.SPOT]
         if spot:
-            priorities = [_priority(pool, site) | {"spot": True} for pool in spot]
+            priorities = [_priority(pool, context) | {"spot": True} for pool in spot]
             priorities.append(
-                _priority(spot[0], site) | {"flexStart": {"enabled": True}, "capacityCheckWaitTimeSeconds": 900}
+                _priority(spot[0], context) | {"flexStart": {"enabled": True}, "capacityCheckWaitTimeSeconds": 900}
             )
-            priorities.append(_priority(spot[0], site))
+            priorities.append(_priority(spot[0], context))
             yield {
-                "apiVersion": "cloud.google.com/v1",
+                "apiVersion": COMPUTE_CLASS_API,
                 "kind": "ComputeClass",
                 "metadata": plain(meta(cap.accelerator)),
                 "spec": {
@@ -122,6 +130,6 @@ def _compute_classes(site: Site) -> Iterator[Body]:
             }
 
 
-def _priority(pool: Pool, site: Site) -> Body:
+def _priority(pool: Pool, context: RenderContext) -> Body:
     body: Body = {"machineType": pool.machine_type, "gpu": {"type": pool.accelerator, "count": pool.gpus_per_node}}
     return body | ({"location": {"zones": list(pool.zones)}} if pool.zones else {})

@@ -10,6 +10,7 @@ from kubernetes import client
 
 from holdfast.contract.errors import InputError
 from infra.contract.capacity import Capacity
+from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.pools import Pool, Role
 from infra.environments import Environment
 from workloads.manifests.builders import skips
@@ -27,19 +28,19 @@ def plain(model: Any) -> Body:
 
 def marked(body: Body) -> Body:
     about = body.get("metadata", {})
-    told = skips.annotations(body.get("kind", ""), about.get("namespace"), about.get("name", ""))
-    if told:
-        about["annotations"] = about.get("annotations", {}) | told
+    skipped = skips.annotations(body.get("kind", ""), about.get("namespace"), about.get("name", ""))
+    if skipped:
+        about["annotations"] = about.get("annotations", {}) | skipped
     return body
 
 
 def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:
-    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "holdfast"} | more.pop("labels", {})
+    labels = {LABEL_NAME: name, LABEL_PART_OF: PART_OF} | more.pop("labels", {})
     return client.V1ObjectMeta(name=name, namespace=namespace, labels=labels, **more)
 
 
 @dataclass(frozen=True)
-class Site:
+class RenderContext:
     env: Environment
 
     @cached_property

@@ -1,5 +1,5 @@
-"""Checks of Checkov and kube-score that an object fails on purpose, and why. Read by `meta`, and by the test that
-nothing else fails and that no entry here is idle."""
+"""Checks of Checkov and kube-score that an object fails on purpose, and why. A test holds that
+nothing else fails, and that no entry here is idle."""
 
 _TOKEN = "its process asks the API server about nodes, with rights to nothing else"
 _EMPTY = "the namespace is closed before its first pod stands in it"
@@ -35,8 +35,8 @@ def annotations(kind: str, namespace: str | None, name: str) -> dict[str, str]:
     checks = of(kind, namespace, name)
     checkov = [f"{check}={reason}" for check, reason in checks.items() if check.startswith("CKV")]
     listed = ",".join(check for check in checks if not check.startswith("CKV"))
-    told = {f"checkov.io/skip{n}": text for n, text in enumerate(checkov, 1)}
-    return told | ({"kube-score/ignore": listed} if listed else {})
+    listed_skips = {f"checkov.io/skip{n}": text for n, text in enumerate(checkov, 1)}
+    return listed_skips | ({"kube-score/ignore": listed} if listed else {})
 
 
 def _fits(pattern: str, title: str) -> bool:

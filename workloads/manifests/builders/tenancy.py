@@ -6,10 +6,11 @@ from typing import Any
 from kubernetes import client
 
 from infra.contract import names
+from infra.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_NAME, LABEL_NAMESPACE, PRIORITIES
 from infra.contract.names import GOOGLE_APIS_CIDR
 from workloads.manifests.builders import database
 from workloads.manifests.builders.rbac import CALLS
-from workloads.manifests.builders.render_context import Body, Site, meta, plain
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
 
 PSS = {
     f"pod-security.kubernetes.io/{mode}{suffix}": value
@@ -23,25 +24,18 @@ METADATA_PORTS = (80, 988)
 RESOLVERS = ("169.254.169.254/32", "169.254.20.10/32")
 RENDEZVOUS_PORT = 29_500
 EXPORTER_PORT = 9_400
-# name -> (value, preempts others, what it is for). None reaches the system classes at 2,000,000,000.
-PRIORITIES = {
-    "spot-workload-low": (-5, False, "Work on Spot: yields to everything that says nothing"),
-    "flex-workload": (0, False, "Work on flex-start: waits in Google's queue, pushes nobody out"),
-    "serving": (1_000, True, "Online serving on demand"),
-    "platform": (10_000, True, "Exporter and maintenance"),
-}
 
 
-def namespaces(site: Site) -> Iterator[Body]:
+def namespaces(context: RenderContext) -> Iterator[Body]:
     for role, name in names.KSA_NAMESPACES.items():
         yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=PSS)))
-        yield _account(site, role, name)
-        yield from _bounds(site, name)
-        yield from _policies(site, role, name)
+        yield _account(context, role, name)
+        yield from _bounds(context, name)
+        yield from _policies(context, role, name)
 
 
-def _account(site: Site, role: str, namespace: str) -> Body:
-    bound = {"iam.gke.io/gcp-service-account": site.env.service_account_email(role)}
+def _account(context: RenderContext, role: str, namespace: str) -> Body:
+    bound = {ANNOTATION_GOOGLE_ACCOUNT: context.env.service_account_email(role)}
     account = client.V1ServiceAccount(
         api_version="v1",
         kind="ServiceAccount",
@@ -51,9 +45,9 @@ def _account(site: Site, role: str, namespace: str) -> Body:
     return plain(account)
 
 
-def _bounds(site: Site, namespace: str) -> Iterator[Body]:
-    gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in site.env.pools())
-    gpus += sum(cap.max_gpus for cap in site.env.auto_provisioning.accelerators)
+def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
+    gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in context.env.pools())
+    gpus += sum(cap.max_gpus for cap in context.env.auto_provisioning.accelerators)
     hard = {"pods": "2000", "requests.nvidia.com/gpu": str(0 if namespace == names.NAMESPACE_MONITORING else gpus)}
     quota = client.V1ResourceQuota(
         api_version="v1",
@@ -75,14 +69,14 @@ def _bounds(site: Site, namespace: str) -> Iterator[Body]:
     yield plain(limits)
 
 
-def _policies(site: Site, role: str, namespace: str) -> Iterator[Body]:
+def _policies(context: RenderContext, role: str, namespace: str) -> Iterator[Body]:
     yield _policy("default-deny", namespace, ["Ingress", "Egress"], None, None)
     dns = _egress(["53/UDP", "53/TCP"], [_kube_system(), *map(_block, RESOLVERS)])
     apis = _egress(["443/TCP"], [_block(GOOGLE_APIS_CIDR)])
     metadata = _egress([f"{port}/TCP" for port in METADATA_PORTS], [*map(_block, METADATA)])
     egress = [dns, apis, metadata]
-    if role == "batch" or (role in names.DATABASE_ROLES and site.env.database):
-        egress.append(_egress([f"{database.port(site)}/TCP"], [_block(site.env.network.database_cidr)]))
+    if role == "batch" or (role in names.DATABASE_ROLES and context.env.database):
+        egress.append(_egress([f"{database.port(context)}/TCP"], [_block(context.env.network.database_cidr)]))
     yield _policy("egress-named", namespace, ["Egress"], None, egress)
     if role == "trainer":
         inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector())
@@ -91,14 +85,14 @@ def _policies(site: Site, role: str, namespace: str) -> Iterator[Body]:
         outward = [client.V1NetworkPolicyEgressRule(to=[inside], ports=ports)]
         yield _policy("gang", namespace, ["Ingress", "Egress"], ingress, outward)
     if role in ("trainer", "exporter"):
-        yield _api_server(site, namespace)
+        yield _api_server(context, namespace)
     if role == "exporter":
         yield from _scraped(namespace)
 
 
 def _scraped(namespace: str) -> Iterator[Body]:
     """By managed Prometheus."""
-    collectors = client.V1LabelSelector(match_labels={"kubernetes.io/metadata.name": "gmp-system"})
+    collectors = client.V1LabelSelector(match_labels={LABEL_NAMESPACE: "gmp-system"})
     scrape = client.V1NetworkPolicyIngressRule(
         _from=[client.V1NetworkPolicyPeer(namespace_selector=collectors)],
         ports=[client.V1NetworkPolicyPort(port=EXPORTER_PORT, protocol="TCP")],
@@ -106,9 +100,9 @@ def _scraped(namespace: str) -> Iterator[Body]:
     yield _policy("scrape", namespace, ["Ingress"], [scrape], None)
 
 
-def _api_server(site: Site, namespace: str) -> Body:
+def _api_server(context: RenderContext, namespace: str) -> Body:
     """Its Service, and its private endpoint, which takes an address of the nodes."""
-    ranges = (site.env.network.nodes_cidr, site.env.network.services_cidr)
+    ranges = (context.env.network.nodes_cidr, context.env.network.services_cidr)
     rule = _egress(["443/TCP"], [_block(cidr) for cidr in ranges])
     return _policy("api-server", namespace, ["Egress"], None, [rule], CALLS)
 
@@ -143,21 +137,21 @@ def _block(cidr: str) -> client.V1NetworkPolicyPeer:
 
 
 def _kube_system() -> client.V1NetworkPolicyPeer:
-    labels = {"kubernetes.io/metadata.name": "kube-system"}
+    labels = {LABEL_NAMESPACE: "kube-system"}
     return client.V1NetworkPolicyPeer(namespace_selector=client.V1LabelSelector(match_labels=labels))
 
 
 def priorities() -> Iterator[Body]:
-    for name, (value, preempts, description) in PRIORITIES.items():
+    for name, priority in PRIORITIES.items():
         yield plain(
             client.V1PriorityClass(
                 api_version="scheduling.k8s.io/v1",
                 kind="PriorityClass",
                 metadata=meta(name),
-                value=value,
-                description=description,
+                value=priority.value,
+                description=priority.what,
                 global_default=False,
-                preemption_policy="PreemptLowerPriority" if preempts else "Never",
+                preemption_policy="PreemptLowerPriority" if priority.preempts else "Never",
             )
         )
 
@@ -173,7 +167,7 @@ def budget(name: str, namespace: str, app: str, reason: str, keep: int | None = 
                 max_unavailable=1 if keep is None else None,
                 min_available=keep,
                 unhealthy_pod_eviction_policy="AlwaysAllow",
-                selector=client.V1LabelSelector(match_labels={"app.kubernetes.io/name": app}),
+                selector=client.V1LabelSelector(match_labels={LABEL_NAME: app}),
             ),
         )
     )

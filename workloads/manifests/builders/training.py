@@ -7,34 +7,41 @@ from kubernetes import client
 
 from holdfast.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES, FLEX_MAX_RUN_S
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
+from infra.contract.kubernetes import (
+    ANNOTATION_PROVISIONED_RUN,
+    JOB_API,
+    JOBSET_API,
+    LABEL_QUEUE,
+    PRIORITY_FLEX,
+    PRIORITY_SPOT,
+)
 from infra.contract.machines import MACHINE_TYPES
 from infra.contract.names import NAMESPACE_TRAINING
 from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT, Pool, Role
 from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import MAIN, Size, Work, template
 from workloads.manifests.builders.rbac import reading
-from workloads.manifests.builders.render_context import Body, Site, marked, meta, plain
+from workloads.manifests.builders.render_context import Body, RenderContext, marked, meta, plain
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
 
 DAY_S = 86_400
 NODES = 2
 FLEX_NODES = 4
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
 
 
-def objects(site: Site) -> Iterator[Body]:
-    yield gang(site, _spot_gang(site))
+def objects(context: RenderContext) -> Iterator[Body]:
+    yield gang(context, _spot_gang(context))
     reason = (
         "An eviction through the API restarts the whole gang: drains take one node at a time. "
         "Spot preemption does not ask."
     )
     yield budget("train-gang", NAMESPACE_TRAINING, "train-gang", reason, keep=NODES - 1)
-    yield sweep(site)
+    yield sweep(context)
     yield from _planned_end_rights()
-    for accelerator in (cap.accelerator for cap in site.env.auto_provisioning.accelerators):
-        yield from flex(site, accelerator)
-        yield from queued(site, accelerator)
+    for accelerator in (cap.accelerator for cap in context.env.auto_provisioning.accelerators):
+        yield from flex(context, accelerator)
+        yield from queued(context, accelerator)
 
 
 def _planned_end_rights() -> Iterator[Body]:
@@ -49,23 +56,23 @@ def gpu_size(pool: Pool) -> Size:
     return Size(cpu=str(machine.vcpus - 2), memory=f"{machine.memory_gib * 3 // 4}Gi", gpus=pool.gpus_per_node)
 
 
-def command(site: Site, run: str, pool: Pool) -> list[str]:
+def command(context: RenderContext, run: str, pool: Pool) -> list[str]:
     """One rank for each GPU of the machine, and one pod for each machine."""
-    words = ["python", "-m", "holdfast", "train", "run", "--checkpoints", site.checkpoints, "--run", run]
+    words = ["python", "-m", "holdfast", "train", "run", "--checkpoints", context.checkpoints, "--run", run]
     words += ["--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
     return [*words, "--data", data.PATH]
 
 
-def _work(site: Site, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
+def _work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
     """On Spot, with the pool's window as its grace. `run` differs where pods train apart."""
     return Work(
         name=name,
         role="trainer",
         job=name,
-        command=command(site, run or name, pool),
+        command=command(context, run or name, pool),
         size=gpu_size(pool),
         pool=pool,
-        priority="spot-workload-low",
+        priority=PRIORITY_SPOT,
         grace_s=pool.window.pod_s,
         restart="Never",
         volumes=[(data.volume(), data.PATH)],
@@ -85,14 +92,14 @@ class Gang:
     annotations: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def _spot_gang(site: Site) -> Gang:
-    work = _work(site, "train-gang", site.training, PlacementRule.TRAINING)
+def _spot_gang(context: RenderContext) -> Gang:
+    work = _work(context, "train-gang", context.training, PlacementRule.TRAINING)
     # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
-    work = replace(work, priority="flex-workload")
+    work = replace(work, priority=PRIORITY_FLEX)
     return Gang(work=work, pods=NODES, queue="spot", deadline_s=7 * DAY_S, restarts=3)
 
 
-def gang(site: Site, given: Gang) -> Body:
+def gang(context: RenderContext, given: Gang) -> Body:
     """An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
     name, work = given.work.name, given.work
     head = f"{name}-workers-0-0.{name}:{RENDEZVOUS_PORT}"
@@ -107,16 +114,16 @@ def gang(site: Site, given: Gang) -> Body:
         backoff_limit=0,
         active_deadline_seconds=given.deadline_s,
         pod_failure_policy=failed,
-        template=template(site, work),
+        template=template(context, work),
     )
     preempted = {
         "name": "preempted",
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
-    labels, annotations = {QUEUE_LABEL: given.queue}, given.annotations or None
+    labels, annotations = {LABEL_QUEUE: given.queue}, given.annotations or None
     body = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "apiVersion": JOBSET_API,
         "kind": "JobSet",
         "metadata": plain(meta(name, NAMESPACE_TRAINING, labels=labels, annotations=annotations)),
         "spec": {
@@ -157,11 +164,11 @@ class Task:
     work: Work
 
 
-def job(site: Site, task: Task) -> Body:
+def job(context: RenderContext, task: Task) -> Body:
     body = client.V1Job(
-        api_version="batch/v1",
+        api_version=JOB_API,
         kind="Job",
-        metadata=meta(task.name, NAMESPACE_TRAINING, labels={QUEUE_LABEL: task.queue}),
+        metadata=meta(task.name, NAMESPACE_TRAINING, labels={LABEL_QUEUE: task.queue}),
         spec=client.V1JobSpec(
             suspend=True,  # Kueue starts it
             completion_mode="Indexed",
@@ -172,20 +179,20 @@ def job(site: Site, task: Task) -> Body:
             active_deadline_seconds=task.deadline_s,
             ttl_seconds_after_finished=DAY_S,
             pod_failure_policy=ignoring_evictions(),
-            template=template(site, task.work),
+            template=template(context, task.work),
         ),
     )
     return plain(body)
 
 
-def sweep(site: Site) -> Body:
+def sweep(context: RenderContext) -> Body:
     """Each index is a run of its own."""
     name = "train-sweep"
-    work = _work(site, name, site.training, PlacementRule.TRAINING, run=f"{name}-$(JOB_COMPLETION_INDEX)")
-    return job(site, Task(name=name, pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
+    work = _work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-$(JOB_COMPLETION_INDEX)")
+    return job(context, Task(name=name, pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
 
 
-def _flex_work(site: Site, name: str, accelerator: str, run: str, selector: dict[str, str]) -> Work:
+def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, selector: dict[str, str]) -> Work:
     machine = next(m for m in MACHINE_TYPES.values() if m.accelerator == accelerator)
     # No window: its end is planned, and the process reads it from the node.
     pool = Pool(
@@ -199,36 +206,36 @@ def _flex_work(site: Site, name: str, accelerator: str, run: str, selector: dict
         taints=(GPU_TAINT,),
     )
     return replace(
-        _work(site, name, pool, PlacementRule.GANG, run),
+        _work(context, name, pool, PlacementRule.GANG, run),
         pool=None,
         tolerations=[GPU_TAINT],
         selector=selector | {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator},
-        priority="flex-workload",
+        priority=PRIORITY_FLEX,
         grace_s=60,
         calls_kubernetes=True,
     )
 
 
-def flex(site: Site, accelerator: str) -> Iterator[Body]:
+def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
     """Node by node as capacity comes. A node ends after a day; its index goes on with the next one."""
     name = f"train-flex-{accelerator.removeprefix('nvidia-')}"
-    work = _flex_work(site, name, accelerator, f"{name}-$(JOB_COMPLETION_INDEX)", {LABEL_MAX_RUN: str(DAY_S)})
-    pods = min(FLEX_NODES, site.flex_gpus(accelerator) // work.size.gpus)
+    work = _flex_work(context, name, accelerator, f"{name}-$(JOB_COMPLETION_INDEX)", {LABEL_MAX_RUN: str(DAY_S)})
+    pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
     if pods:
         # Longer than a node lives: hours in Google's queue count too.
-        yield job(site, Task(name=name, pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
+        yield job(context, Task(name=name, pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
 
 
-def queued(site: Site, accelerator: str) -> Iterator[Body]:
+def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
     """All nodes at once or none, through Kueue and a ProvisioningRequest.
 
     No restarts: such nodes are not used twice. Submitted anew, the run resumes.
     """
     name = f"train-queued-{accelerator.removeprefix('nvidia-')}"
-    work = _flex_work(site, name, accelerator, name, {})
-    pods = min(FLEX_NODES, site.queued_gpus(accelerator) // work.size.gpus)
-    longest = {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": str(FLEX_MAX_RUN_S)}
+    work = _flex_work(context, name, accelerator, name, {})
+    pods = min(FLEX_NODES, context.queued_gpus(accelerator) // work.size.gpus)
+    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
     if pods:
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
         given = Gang(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
-        yield gang(site, given)
+        yield gang(context, given)

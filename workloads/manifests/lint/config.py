@@ -1,4 +1,4 @@
-"""`[tool.holdfast.lint]` of a pyproject.toml, and baselines. Called by the door.
+"""`[tool.holdfast.lint]` of a pyproject.toml, and baselines.
 
 [tool.holdfast.lint]
 environment = "dev"

@@ -1,4 +1,4 @@
-"""YAML text to plain values that remember where they stood. Called by the engine, once for each file.
+"""YAML text to plain values that remember where they stood.
 
 Every document of a file is read on its own: a broken one becomes a `Trouble` and the others are still
 judged. Nothing here builds Python objects from tags, and aliases are expanded up to a limit.

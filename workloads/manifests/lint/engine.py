@@ -1,6 +1,6 @@
 """Files in, report out: read, look at everything together, apply the rules, then the ignores.
 
-Called by the door. Nothing here prints, and no rule sees a file: order is read -> world -> rules -> ignores.
+Nothing here prints, and no rule sees a file: order is read -> world -> rules -> ignores.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Clean objects that rules change in their examples, and the merging of the two.
 
-Read by `rules ID --whole` and by the tests. Written for the environment `example`.
+Written for the environment `example`.
 """
 
 from copy import deepcopy

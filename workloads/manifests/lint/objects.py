@@ -138,9 +138,9 @@ class Pod:
 
     @property
     def replicas(self) -> int:
-        """How many of these pods run at once; 1 where it is not said."""
-        said = self.job.parallelism if self.job else as_int(self.owner.spec.get("replicas"))
-        return 1 if said is None else said
+        """How many of these pods run at once; 1 where it is not stated."""
+        stated = self.job.parallelism if self.job else as_int(self.owner.spec.get("replicas"))
+        return 1 if stated is None else stated
 
 
 @dataclass(eq=False)
@@ -204,8 +204,8 @@ class Job:
         """Copies of a replicated job of a JobSet."""
         if not self.in_jobset:
             return 1
-        said = as_int(dig(self.owner.body, *self.path[:3], "replicas"))
-        return 1 if said is None else said
+        stated = as_int(dig(self.owner.body, *self.path[:3], "replicas"))
+        return 1 if stated is None else stated
 
     @property
     def rules(self) -> list[dict[str, Any]]:

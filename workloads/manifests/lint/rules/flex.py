@@ -139,8 +139,8 @@ def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
 def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
     if job.pod is None or not context.place(job.pod).on_flex or _goes_on(job):
         return
-    said = context.place(job.pod).demanded(contract.LABEL_MAX_RUN)
-    text = "".join(said[0].values) if said else ""
+    asked = context.place(job.pod).demanded(contract.LABEL_MAX_RUN)
+    text = "".join(asked[0].values) if asked else ""
     most = min(int(text), FLEX_MAX_RUN_S) if text.isdecimal() else FLEX_MAX_RUN_S
     deadline = as_int(job.spec.get("activeDeadlineSeconds"))
     if deadline is None or deadline > most:

@@ -36,9 +36,9 @@ def taint_value_mismatch(pod: Pod, context: Context) -> Iterator[Hit]:
         if taints and not any(tolerates(toleration, taint) for taint in taints):
             field = "value" if toleration.get("value") != taints[0].value else "effect"
             pools = [p for p in context.platform.pools if taints[0] in p.taints]
-            said = f"pool {pools[0].name} has the taint {taints[0]}" if pools else f"nodes have the taint {taints[0]}"
+            fact = f"pool {pools[0].name} has the taint {taints[0]}" if pools else f"nodes have the taint {taints[0]}"
             basis = (
-                context.platform.basis(pools[0], said) if pools else constant("infra.contract.pools", "GPU_TAINT", said)
+                context.platform.basis(pools[0], fact) if pools else constant("infra.contract.pools", "GPU_TAINT", fact)
             )
             yield Hit((*path, field), f"tolerates no taint: {key} is {taints[0].value}:{taints[0].effect.value}", basis)
 

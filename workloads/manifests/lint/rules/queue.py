@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from infra.contract.kubernetes import LABEL_QUEUE, PRIORITIES
 from infra.contract.pools import GPU_RESOURCE
 from workloads.manifests.lint.finding import Hit, Severity
 from workloads.manifests.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
@@ -10,8 +11,8 @@ from workloads.manifests.lint.registry import Context, rule
 DOC_PRIORITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
 MAX_USER_PRIORITY = 1_000_000
-# Classes that the platform's own manifests make; a repository that uses them need not repeat them.
-PLATFORM_PRIORITIES = {"spot-workload-low": -5, "flex-workload": 0, "serving": 1000, "platform": 10_000}
+# The platform's own manifests make these; a repository that uses them need not repeat them.
+PLATFORM_PRIORITIES = {name: priority.value for name, priority in PRIORITIES.items()}
 _CLASS = """\
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
@@ -115,7 +116,7 @@ spec: {clusterQueue: gpus}
 """,
 )  # fmt: skip
 def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
-    label = "kueue.x-k8s.io/queue-name"
+    label = LABEL_QUEUE
     name = as_text(as_map(obj.metadata.get("labels")).get(label))
     queues = [q for q in context.world.by_kind.get("LocalQueue", []) if q.namespace == obj.namespace]
     if name and queues and name not in [queue.name for queue in queues]:

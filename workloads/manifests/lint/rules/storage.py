@@ -22,7 +22,7 @@ def _volumes(pod: Pod) -> dict[str, tuple[Path, dict[str, Any]]]:
 
 
 def _checkpoint_paths(container: Container) -> Iterator[tuple[str, Path]]:
-    """Folders that a container is told to keep checkpoints in, with where it is told."""
+    """Folders in which a container is to keep checkpoints, with the place that names them."""
     for index, item in enumerate(as_list(container.body.get("env"))):
         if _CHECKPOINT.search(as_text(dig(item, "name"))) and as_text(dig(item, "value")).startswith(("/", "file:")):
             yield as_text(dig(item, "value")).removeprefix("file://"), (*container.path, "env", index, "value")

@@ -1,0 +1,98 @@
+"""Names of the Kubernetes API: versions, labels and annotations of Job, JobSet, Kueue and GKE, and priority classes.
+
+Written by: Kubernetes, its operators, GKE and our manifests. Read by: exporter, `explain`, drills, linter. What is on
+nodes of a pool stands in `pools`; what pods and processes share stands in `holdfast.contract`.
+"""
+
+from dataclasses import dataclass
+
+# API versions as a manifest spells them; `api_path` makes the URL.
+JOB_API = "batch/v1"
+JOBSET_API = "jobset.x-k8s.io/v1alpha2"
+KUEUE_API = "kueue.x-k8s.io/v1beta2"
+PROVISIONING_API = "autoscaling.x-k8s.io/v1"
+COMPUTE_CLASS_API = "cloud.google.com/v1"
+
+
+def api_path(api_version: str) -> str:
+    """`batch/v1` -> `/apis/batch/v1`."""
+    return f"/apis/{api_version}"
+
+
+def api_group(api_version: str) -> str:
+    """`batch/v1` -> `batch`, as roles name it."""
+    return api_version.partition("/")[0]
+
+
+# Set by the Job controller; JobSet's pods carry them too, with the child Job's name.
+LABEL_JOB = "batch.kubernetes.io/job-name"
+ANNOTATION_INDEX = "batch.kubernetes.io/job-completion-index"
+# On pods of Jobs with backoffLimitPerIndex: earlier failures of the index.
+ANNOTATION_IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
+ANNOTATION_CHARGED_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+# Set by JobSet on its Jobs and pods.
+LABEL_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+ANNOTATION_RESTART = "jobset.sigs.k8s.io/restart-attempt"
+
+# On a Job or JobSet, by whoever submits it: the LocalQueue that starts it.
+LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+PROVISIONING_CONTROLLER = "kueue.x-k8s.io/provisioning-request"
+PROVISIONING_CLASS = "queued-provisioning.gke.io"
+# On a Job: passed on to the ProvisioningRequest that Kueue makes.
+ANNOTATION_PROVISIONED_RUN = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
+# On pods of a ProvisioningRequest, by Kueue or by the user.
+ANNOTATION_CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
+
+# On every object of ours; written by manifests, read by Kueue's namespace selectors and by `kubectl apply --prune`.
+LABEL_NAME = "app.kubernetes.io/name"
+LABEL_PART_OF = "app.kubernetes.io/part-of"
+PART_OF = "holdfast"
+
+LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
+LABEL_NAMESPACE = "kubernetes.io/metadata.name"  # set by the API server on every namespace
+SYSTEM_NAMESPACES = ("kube-system", "gmp-system", "gke-managed-system")
+
+# Workload Identity: the Google service account that a Kubernetes service account acts as.
+ANNOTATION_GOOGLE_ACCOUNT = "iam.gke.io/gcp-service-account"
+# GKE adds the Cloud Storage FUSE sidecar to pods that carry it.
+ANNOTATION_FUSE = "gke-gcsfuse/volumes"
+FUSE_DRIVER = "gcsfuse.csi.storage.gke.io"
+
+# The driver branch that auto-provisioning installs; without it GKE's default, which is too old for CUDA 13.
+LABEL_DRIVER = "cloud.google.com/gke-gpu-driver-version"
+DRIVER_LATEST = "latest"
+
+# GKE's own count of nodes taken away; scaling down carries the same type, so its reason is left out.
+INTERRUPTIONS_METRIC = "kubernetes_io:node_pool_interruption_count"
+PREEMPTION_TYPE = "PreemptionEvent"
+SCALE_DOWN_REASON = "AutoResize"
+
+
+def preemptions(cluster: str) -> str:
+    """PromQL selector of the preemptions of a cluster, by pool."""
+    return (
+        f'{INTERRUPTIONS_METRIC}{{monitored_resource="k8s_node_pool",cluster_name="{cluster}",'
+        f'interruption_type="{PREEMPTION_TYPE}",interruption_reason!="{SCALE_DOWN_REASON}"}}'
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Priority:
+    value: int
+    preempts: bool
+    what: str
+
+
+PRIORITY_SPOT = "spot-workload-low"
+PRIORITY_FLEX = "flex-workload"
+PRIORITY_SERVING = "serving"
+PRIORITY_PLATFORM = "platform"
+# None reaches the system classes at 2,000,000,000.
+PRIORITIES = {
+    PRIORITY_SPOT: Priority(value=-5, preempts=False, what="Work on Spot: yields to everything that says nothing"),
+    PRIORITY_FLEX: Priority(
+        value=0, preempts=False, what="Work on flex-start: waits in Google's queue, pushes nobody out"
+    ),
+    PRIORITY_SERVING: Priority(value=1_000, preempts=True, what="Online serving on demand"),
+    PRIORITY_PLATFORM: Priority(value=10_000, preempts=True, what="Exporter and maintenance"),
+}
