@@ -1,6 +1,6 @@
 """`python -m tests.bench.checkpoint`: our saves beside torch.save and every mode of DCP, in one run.
 
-Two ranks, 512 MiB each unless told otherwise. Every method saves once in each round, so that a noisy minute
+Two ranks, 512 MiB each by default. Every method saves once in each round, so that a noisy minute
 hits all of them. Prints a table, and as the last line one JSON object whose `goals` are true or false.
 """
 

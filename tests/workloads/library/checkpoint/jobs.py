@@ -66,9 +66,9 @@ def expected() -> dict[int, str]:
     return found
 
 
-def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]) -> None:
+def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> None:
     """What one rank runs. `change` is done to the state on every rank, `spoil` and `other_url` to the last one."""
-    set_up(rank, world, meeting, options)
+    set_up(rank, world, rendezvous, options)
     state = build()
     torch.manual_seed(5)
     options.get("change", unchanged)(state)
@@ -98,7 +98,7 @@ def train(url: str, rank: int, world: int, meeting: str, options: dict[str, Any]
 def unchanged(state: dict[str, Any]) -> None: ...
 
 
-def set_up(rank: int, world: int, meeting: str, options: dict[str, Any]) -> None:
+def set_up(rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> None:
     os.environ.update(options.get("env", {}))
     if options.get("kill_at") and options.get("kill_rank", rank) == rank:
         os.environ[ENV_KILL_AT] = options["kill_at"]
@@ -107,28 +107,31 @@ def set_up(rank: int, world: int, meeting: str, options: dict[str, Any]) -> None
     torch.set_num_threads(1)
     if world > 1:
         timeout = timedelta(seconds=60)
-        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timeout)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world, timeout=timeout
+        )
 
 
 class Jobs:
     def __init__(self) -> None:
         self.context = mp.get_context("forkserver")
         self.context.set_forkserver_preload(["torch", "holdfast.checkpoint.checkpointer", __name__])
-        self._meetings = 0
+        self._rendezvous_count = 0
 
-    def start(self, url: str | Path, meeting_folder: Path, *, world: int = 1, **options: Any) -> list[BaseProcess]:
-        self._meetings += 1
-        meeting = str(meeting_folder / f"meeting-{self._meetings}")
+    def start(self, url: str | Path, folder: Path, *, world: int = 1, **options: Any) -> list[BaseProcess]:
+        self._rendezvous_count += 1
+        rendezvous = str(folder / f"rendezvous-{self._rendezvous_count}")
         ranks = [
-            self.context.Process(target=train, args=(str(url), rank, world, meeting, options)) for rank in range(world)
+            self.context.Process(target=train, args=(str(url), rank, world, rendezvous, options))
+            for rank in range(world)
         ]
         for process in ranks:
             process.start()
         return ranks
 
-    def run(self, url: str | Path, meeting_folder: Path, *, world: int = 1, **options: Any) -> list[int | None]:
+    def run(self, url: str | Path, folder: Path, *, world: int = 1, **options: Any) -> list[int | None]:
         """Exit codes by rank; negative signal numbers for the killed."""
-        ranks = self.start(url, meeting_folder, world=world, **options)
+        ranks = self.start(url, folder, world=world, **options)
         return finish(ranks)
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What a user gets wrong is told on every rank, soon, and leaves nothing that looks like a checkpoint."""
+"""What a user gets wrong is an error on every rank, soon, and leaves nothing that looks like a checkpoint."""
 
 import hashlib
 import json

@@ -91,7 +91,7 @@ def test_load_tensors_gives_what_was_trained(tmp_path: Path) -> None:
     assert all(torch.equal(tensors[f"model/{name}"], t) for name, t in state["model"].state_dict().items())
 
 
-def test_an_interval_of_its_own_choice_saves_and_says_what_the_window_allows(
+def test_an_interval_of_its_own_choice_saves_and_logs_what_the_window_allows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = build()

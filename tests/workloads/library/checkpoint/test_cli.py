@@ -1,4 +1,4 @@
-"""The door: what it lists, how it ends, and what it exports."""
+"""The command: what it lists, how it ends, and what it exports."""
 
 import json
 import struct
@@ -33,7 +33,7 @@ def attempts(url: Path, *flags: str, code: int = 0) -> list[dict[str, object]]:
     return answer["attempts"]
 
 
-def test_the_list_tells_step_state_and_where_it_resumes(url: Path) -> None:
+def test_the_list_shows_step_state_and_where_it_resumes(url: Path) -> None:
     found = attempts(url)
     assert [(row["step"], row["state"], row["world_size"]) for row in found] == [(6, "verified", 2), (3, "verified", 2)]
     assert {row["resumes_on"] for row in found} == {"any world size"}

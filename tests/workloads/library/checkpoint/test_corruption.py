@@ -53,7 +53,7 @@ def test_at_least_300_damages_are_injected() -> None:
     assert len(DAMAGES) * PER_KIND >= 300
 
 
-def test_a_trainer_says_what_it_passed_over_and_why(jobs: Jobs, pristine: Path, tmp_path: Path) -> None:
+def test_a_trainer_logs_what_it_passed_over_and_why(jobs: Jobs, pristine: Path, tmp_path: Path) -> None:
     url = tmp_path / "url"
     shutil.copytree(pristine, url)
     shards(url / RUN / f"step-{NEW:010d}")[0].unlink()
@@ -104,8 +104,8 @@ def test_a_newer_format_version_is_an_error_and_not_a_fall_back(pristine: Path, 
     shutil.copytree(pristine, tmp_path / "url")
     commit = tmp_path / "url" / RUN / f"step-{NEW:010d}" / "COMMIT.json"
     body = json.loads(commit.read_text())["body"] | {"schema": "holdfast.checkpoint/2"}
-    sealed = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    commit.write_text(json.dumps({"body": body, "sha256": sealed}))
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    commit.write_text(json.dumps({"body": body, "sha256": digest}))
     with pytest.raises(InputError, match="another format version"):
         load_tensors(str(tmp_path / "url"), RUN)
     with pytest.raises(InputError):

@@ -1,4 +1,4 @@
-"""A store that misbehaves: nothing committed is lost, training goes on, and every rank is told."""
+"""A store that misbehaves: nothing committed is lost, training goes on, and every rank knows."""
 
 import os
 import signal
@@ -98,7 +98,7 @@ def test_a_slow_upload_is_not_taken_for_a_silent_one(
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
-def test_a_refusal_on_one_rank_is_told_on_every_rank_and_later_saves_commit(
+def test_a_refusal_on_one_rank_is_known_on_every_rank_and_later_saves_commit(
     jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str, in_flight: int
 ) -> None:
     def rule(method: str, path: str) -> str:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from holdfast.checkpoint.history import History
-from holdfast.checkpoint.interval import HOUR_S, Hazard, Pace, daly_s, waste, young_s
+from holdfast.checkpoint.interval import HOUR_S, Hazard, SaveCostModel, daly_s, waste, young_s
 
 MINUTE = 60.0
 
@@ -20,7 +20,7 @@ def test_young_is_the_limit_of_daly_for_cheap_saves() -> None:
     assert daly_s(0.01, 100 * HOUR_S) == pytest.approx(young_s(0.01, 100 * HOUR_S), rel=1e-3)
 
 
-def test_a_save_that_costs_more_than_two_lives_is_made_once_a_life() -> None:
+def test_a_save_that_costs_more_than_two_lifetimes_is_made_once_a_life() -> None:
     assert daly_s(100, 40) == 40
 
 
@@ -28,9 +28,9 @@ def simulated_waste(interval_s: float, cost_s: float, mtbf_s: float, seed: int) 
     rng = random.Random(seed)
     useful = total = 0.0
     for _ in range(4000):
-        life = rng.expovariate(1 / mtbf_s)
-        useful += math.floor(life / (interval_s + cost_s)) * interval_s
-        total += life
+        lifetime = rng.expovariate(1 / mtbf_s)
+        useful += math.floor(lifetime / (interval_s + cost_s)) * interval_s
+        total += lifetime
     return 1 - useful / total
 
 
@@ -51,12 +51,12 @@ def test_time_without_an_eviction_lowers_the_rate_at_that_age_only() -> None:
     assert hazard.rate(10 * HOUR_S) == before[1]
 
 
-def test_the_estimate_finds_the_rate_of_censored_lives() -> None:
+def test_the_estimate_finds_the_rate_of_censored_lifetimes() -> None:
     rng = random.Random(3)
     hazard = Hazard()
     for _ in range(3000):
-        life, watched = rng.expovariate(1 / (2 * HOUR_S)), rng.uniform(0, HOUR_S)
-        hazard.observe(0, min(life, watched), evicted=life < watched)
+        lifetime, watched = rng.expovariate(1 / (2 * HOUR_S)), rng.uniform(0, HOUR_S)
+        hazard.observe(0, min(lifetime, watched), evicted=lifetime < watched)
     assert 1 / hazard.rate(0) == pytest.approx(2 * HOUR_S, rel=0.08)
 
 
@@ -65,9 +65,9 @@ def test_young_nodes_that_are_taken_more_often_get_shorter_intervals() -> None:
     for _ in range(10):
         hazard.observe(0, 0.5 * HOUR_S, evicted=True)
         hazard.observe(6 * HOUR_S, 16 * HOUR_S, evicted=False)
-    pace = Pace(hazard, floor_s=1, ceiling_s=1e9)
-    pace.saved(2.0)
-    assert pace.interval_s(0) < pace.interval_s(8 * HOUR_S) / 3
+    model = SaveCostModel(hazard, floor_s=1, ceiling_s=1e9)
+    model.observe_blocking(2.0)
+    assert model.interval_s(0) < model.interval_s(8 * HOUR_S) / 3
 
 
 def test_a_hazard_survives_its_journey_through_a_checkpoint() -> None:
@@ -78,23 +78,22 @@ def test_a_hazard_survives_its_journey_through_a_checkpoint() -> None:
 
 
 def test_slower_steps_beside_an_upload_are_part_of_the_cost() -> None:
-    pace = Pace(Hazard(), floor_s=1, ceiling_s=1e9)
-    pace.saved(0.1)
-    pace.durable(10.0)
-    assert pace.cost_s == pytest.approx(0.1)
-    pace.step(1.0, uploading=False)
-    pace.step(1.25, uploading=True)
-    assert pace.cost_s == pytest.approx(0.1 + 10.0 * 0.2)
+    model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
+    model.observe_blocking(0.1)
+    model.observe_upload(10.0)
+    assert model.cost_s == pytest.approx(0.1)
+    model.observe_step(1.0, uploading=False)
+    model.observe_step(1.25, uploading=True)
+    assert model.cost_s == pytest.approx(0.1 + 10.0 * 0.2)
 
 
 def test_the_interval_keeps_floor_ceiling_and_the_time_of_an_upload() -> None:
-    pace = Pace(Hazard(), floor_s=30, ceiling_s=1800)
-    assert pace.interval_s(0) == 30
-    pace.durable(120.0)
-    assert pace.interval_s(0) == 120
-    pace.saved(10_000.0)
-    assert pace.interval_s(0) == 1800
-    assert pace.most_lost_s(0) == 1920
+    model = SaveCostModel(Hazard(), floor_s=30, ceiling_s=1800)
+    assert model.interval_s(0) == 30
+    model.observe_upload(120.0)
+    assert model.interval_s(0) == 120
+    model.observe_blocking(10_000.0)
+    assert model.interval_s(0) == 1800
 
 
 @pytest.mark.parametrize(("ended", "evictions"), [(False, 1), (True, 0)])

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from holdfast.checkpoint.cadence import cadence_of
-from holdfast.checkpoint.format import Damaged, decode_commit, parse_manifest
+from holdfast.checkpoint.errors import Damaged, Denied, StorageError, Transient
+from holdfast.checkpoint.format import decode_commit, parse_manifest
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import MIB, Tuning, checked_keep, parse_every
 from holdfast.checkpoint.shielding import shield
-from holdfast.checkpoint.storage import Denied, Stat, StorageError, Transient
+from holdfast.checkpoint.storage import Stat
 from holdfast.checkpoint.tree import capture, checked_state, decode, set_rng_state
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
@@ -164,7 +165,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(value=JSON)
-def test_what_json_cannot_tell_apart_comes_back_as_it_was(value: Any) -> None:
+def test_what_json_cannot_distinguish_comes_back_as_it_was(value: Any) -> None:
     import json
 
     skeleton = json.loads(json.dumps(capture({"v": value}).skeleton["v"], allow_nan=False))

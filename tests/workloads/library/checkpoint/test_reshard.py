@@ -48,19 +48,19 @@ def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {key: (t.full_tensor() if isinstance(t, DTensor) else t).clone() for key, t in tensors.items()}
 
 
-def in_group(body: Callable[..., None], rank: int, world: int, meeting: str, arguments: tuple[Any, ...]) -> None:
+def in_group(body: Callable[..., None], rank: int, world: int, rendezvous: str, arguments: tuple[Any, ...]) -> None:
     sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     timeout = timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timeout)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world, timeout=timeout)
     body(world, *arguments)
     dist.barrier()
     dist.destroy_process_group()
 
 
 def run(jobs: Jobs, folder: Path, world: int, body: Callable[..., None], *arguments: Any) -> None:
-    meeting = str(folder / f"meeting-{len(list(folder.glob('meeting*')))}")
+    rendezvous = str(folder / f"rendezvous-{len(list(folder.glob('rendezvous*')))}")
     ranks = [
-        jobs.context.Process(target=in_group, args=(body, rank, world, meeting, arguments)) for rank in range(world)
+        jobs.context.Process(target=in_group, args=(body, rank, world, rendezvous, arguments)) for rank in range(world)
     ]
     for process in ranks:
         process.start()
@@ -123,9 +123,9 @@ def dcp_load(world: int, url: str, number: int = 7, skipped: tuple[int, ...] = (
 
 
 def dcp_refuses(world: int, url: str, step: int | None) -> None:
-    with pytest.raises(dcp.CheckpointException, match="none of them verifies") as told:
+    with pytest.raises(dcp.CheckpointException, match="none of them verifies") as caught:
         dcp.load(dcp_state(world, 0.0), storage_reader=HoldfastReader(url, run="r", step=step, tuning=TUNING))
-    assert "crc32c" in str(told.value)
+    assert "crc32c" in str(caught.value)
 
 
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (2, 1), (1, 2)])

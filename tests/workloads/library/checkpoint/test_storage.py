@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.checksum import crc32c
+from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
 from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.storage import AlreadyExists, NotFound, Storage, StorageError, read_object
+from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.errors import InputError
 
@@ -70,14 +71,14 @@ def test_a_listing_stays_below_its_prefix(storage: Storage) -> None:
     assert not list(storage.list("nothing"))
 
 
-def test_a_stat_tells_the_size(storage: Storage) -> None:
+def test_a_stat_gives_the_size(storage: Storage) -> None:
     put(storage, "run/sized", b"12345")
     assert storage.stat("run/sized").bytes == 5
     with pytest.raises(NotFound):
         storage.stat("run/absent")
 
 
-def test_a_local_object_keeps_the_checksum_that_a_bucket_would_tell(tmp_path: Path) -> None:
+def test_a_local_object_keeps_the_checksum_that_a_bucket_would_keep(tmp_path: Path) -> None:
     """The check value that every description of CRC-32C gives for these nine digits."""
     storage = LocalStorage.open(str(tmp_path))
     put(storage, "run/x", b"123456789")
@@ -87,7 +88,7 @@ def test_a_local_object_keeps_the_checksum_that_a_bucket_would_tell(tmp_path: Pa
     assert storage.stat("run/foreign").crc32c == ""
 
 
-def test_what_is_not_there_or_too_short_is_told(storage: Storage) -> None:
+def test_what_is_not_there_or_too_short_is_an_error(storage: Storage) -> None:
     put(storage, "run/short", b"123")
     with pytest.raises(NotFound):
         storage.read_into("run/absent", 0, memoryview(bytearray(1)))
@@ -171,12 +172,12 @@ def test_a_url_of_another_kind_is_refused(url: str) -> None:
 
 
 @pytest.mark.process
-def test_a_bucket_that_is_not_there_is_told_at_once(bucket: str) -> None:
+def test_a_bucket_that_is_not_there_is_refused_at_once(bucket: str) -> None:
     with pytest.raises(InputError, match="cannot be used"):
         open_storage(f"gs://{bucket}-not/x")
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be used"):
         open_storage(str(tmp_path / "file" / "below"))

@@ -12,8 +12,10 @@ uploader process and the command line start without torch.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.errors import Preempted
+
 if TYPE_CHECKING:
-    from holdfast.checkpoint.checkpointer import Checkpointer, Preempted
+    from holdfast.checkpoint.checkpointer import Checkpointer
     from holdfast.checkpoint.restore import load_tensors
     from holdfast.checkpoint.settings import Tuning
     from holdfast.checkpoint.tree import PerRank
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Checkpointer": "holdfast.checkpoint.checkpointer",
     "PerRank": "holdfast.checkpoint.tree",
-    "Preempted": "holdfast.checkpoint.checkpointer",
+    "Preempted": "holdfast.checkpoint.errors",
     "Tuning": "holdfast.checkpoint.settings",
     "load_tensors": "holdfast.checkpoint.restore",
 }

@@ -1,14 +1,13 @@
-"""One rank's error is every rank's: each tells how it went, the worst counts, and all raise alike.
+"""One rank's error is every rank's: each reports its outcome, the worst counts, and all raise alike.
 
-Used by restore, saving, the start and the DCP reader, so that no rank waits for one that has given up.
+So no rank waits for one that has given up.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.errors import Damaged, StorageError
 from holdfast.checkpoint.ranks import Json, Ranks
-from holdfast.checkpoint.storage import StorageError
 from holdfast.contract.errors import InputError
 
 T = TypeVar("T")
@@ -21,12 +20,12 @@ def outcome(call: Callable[[], Json]) -> dict[str, Any]:
     except (Damaged, EOFError) as error:
         return {"damaged": str(error)}
     except InputError as error:
-        return told(error)
+        return failure_of(error)
     except StorageError as error:
-        return told(_unreachable(error))
+        return failure_of(_unreachable(error))
 
 
-def told(error: InputError) -> dict[str, Any]:
+def failure_of(error: InputError) -> dict[str, Any]:
     return {"input": [error.what, error.got, error.allowed, error.fix]}
 
 

@@ -1,7 +1,7 @@
 """When to save: every N steps, every so many seconds, or at the interval that loses least.
 
 Every rank must save at the same step. Steps need no agreement. For seconds the ranks agree only at plan
-points: steps, themselves agreed, at which the coordinator looks at its clock and says whether to save and
+points: steps, themselves agreed, at which the coordinator looks at its clock and decides whether to save and
 which step is the next plan point. Between plan points `due` is one comparison.
 """
 

@@ -1,7 +1,4 @@
-"""What a run has in the storage: every attempt of every step, committed or not. Names and sizes only.
-
-Read by restore (which commits to try), retention (what may go) and the command line (what to show).
-"""
+"""What a run has in the storage: every attempt of every step, committed or not. Names and sizes only."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -2,7 +2,7 @@
 
 Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy
 into the staging memory and one exchange through the store; nothing that fails in the background stops the
-training; on return from `with`, the last state is durable or the reason was told.
+training; on return from `with`, the last state is durable or the reason was logged.
 """
 
 import contextlib
@@ -16,9 +16,10 @@ from typing import Any, Self
 from holdfast.checkpoint import signing
 from holdfast.checkpoint.agreement import on_every_rank
 from holdfast.checkpoint.cadence import cadence_of
+from holdfast.checkpoint.errors import Preempted, RankLost
 from holdfast.checkpoint.history import History, node_age_s
-from holdfast.checkpoint.interval import Pace
-from holdfast.checkpoint.ranks import RankLost, Ranks
+from holdfast.checkpoint.interval import SaveCostModel
+from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.saving import Saver, check_state
@@ -29,18 +30,10 @@ from holdfast.checkpoint.stores import open_storage
 from holdfast.checkpoint.tree import checked_state
 from holdfast.checkpoint.uploader import Report
 from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.contract.object_names import checked_run
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.stop import StopAgreement, stop_agreement
-
-
-class Preempted(SystemExit):
-    """The ranks agreed to stop; leaves the process with the code that says `resume me`."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(EXIT_PREEMPTED)
-        self.step = step
 
 
 class Checkpointer:
@@ -74,7 +67,7 @@ class Checkpointer:
         self.restored = self._restore()
         self.step = self.restored.step
         self._history = History.resumed(self.restored.notes)
-        self._pace = Pace(
+        self._save_cost = SaveCostModel(
             self._history.hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
         )
         self._saver = Saver(
@@ -84,9 +77,9 @@ class Checkpointer:
             keep=self._keep,
             tuning=self._tuning,
             restored=self.restored,
-            tell=self._tell,
+            on_report=self._on_report,
             stop_asked=lambda: self.stop.requested,
-            pace=self._pace,
+            save_cost=self._save_cost,
         )
         self._saver.prepare(self._state)
         self._cadence = cadence_of(self._every, self._auto_interval_s, self._ranks, self.step)
@@ -158,13 +151,13 @@ class Checkpointer:
         storage = Retrying(on_every_rank(self._ranks, self._open), budget_s=self._tuning.retry_s)
         found = restore(storage, self._run, self._state, self._ranks, self._tuning)
         for step, reason in found.skipped:
-            self._say(f"skipped step {step}: {reason}")
+            self._log(f"skipped step {step}: {reason}")
         if found.step:
-            self._say(f"restored step {found.step} of {self._url} run {self._run} in {found.seconds:.1f} s")
+            self._log(f"restored step {found.step} of {self._url} run {self._run} in {found.seconds:.1f} s")
         else:
-            self._say(f"no checkpoint to restore in {self._url} run {self._run}: beginning at step 0")
+            self._log(f"no checkpoint to restore in {self._url} run {self._run}: beginning at step 0")
         if found.missing:
-            self._say(
+            self._log(
                 f"commits that were kept beside step {found.step} and are gone: {found.missing}, maybe newer ones too"
             )
         self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
@@ -184,7 +177,7 @@ class Checkpointer:
             if self.stop.agreed:
                 self._together(self._seconds_left())
         except (RankLost, InputError) as error:
-            self._say(f"no last checkpoint: {error}")
+            self._log(f"no last checkpoint: {error}")
         raise Preempted(self.step)
 
     def _together(self, timeout_s: float) -> None:
@@ -203,42 +196,42 @@ class Checkpointer:
         return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left)))
 
     def _auto_interval_s(self) -> float:
-        return self._pace.interval_s(node_age_s())
+        return self._save_cost.interval_s(node_age_s())
 
     def _measure(self) -> None:
         if not self._ticked_at:
             return
-        self._pace.step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
+        self._save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
         if not self._announced and self._saver.upload_rate and self._saver.state_bytes:
             self._announced = True
-            self._say(self._window_line())
+            self._log(self._window_line())
 
     def _window_line(self) -> str:
         """What the window allows, before it is needed."""
         save_s, window_s = self._saver.full_save_s(), self._window_s - WINDOW_MARGIN_S
         verdict = "a last save fits" if save_s < window_s else "no save in the window"
         kind, value = self._every
-        step_s = self._pace.step_s
+        step_s = self._save_cost.step_s
         interval_s = {"steps": value * step_s, "seconds": value, "auto": self._auto_interval_s()}[kind]
         return (
             f"window {self._window_s:.0f} s, upload {self._saver.upload_rate / 1e6:.0f} MB/s, "
             f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
         )
 
-    def _tell(self, report: Report, step: int, seconds: float) -> None:
+    def _on_report(self, report: Report, step: int, seconds: float) -> None:
         if report.done == "committed":
             self._emit("commit", step=step, seconds=round(seconds, 3), bytes=report.bytes)
         elif report.done == "staged":
             self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
         elif report.done == "failed":
             self.failure = report.reason
-            self._say(f"checkpoint of step {step} failed: {report.reason}; training goes on")
+            self._log(f"checkpoint of step {step} failed: {report.reason}; training goes on")
             self._emit("save_failed", step=step, reason=report.reason)
 
     def _emit(self, event: str, **fields: object) -> None:
         if self._events is not None and self._ranks.coordinator:
             self._events.emit(event, **fields)
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         if self._ranks.coordinator:
             print(f"checkpoint: {line}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Committing: the coordinator sees every rank's shards in the storage, then writes COMMIT.json, create-only.
 
 Ranks meet in the storage itself, so a commit needs no trainer to be alive, only the uploaders.
-Runs in rank 0's uploader. A checkpoint exists if and only if its commit does.
+A checkpoint exists if and only if its commit does.
 """
 
 import time
@@ -9,26 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.checkpoint.checksum import crc32c
-from holdfast.checkpoint.failpoints import reach
-from holdfast.checkpoint.format import (
-    MAX_JSON_BYTES,
-    Commit,
-    Damaged,
-    Manifest,
-    decode_commit,
-    digest_of,
-    parse_manifest,
-)
-from holdfast.checkpoint.storage import AlreadyExists, NotFound, Stat, Storage, StorageError, read_object
+from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format import MAX_JSON_BYTES, Commit, Manifest, decode_commit, digest_of, parse_manifest
+from holdfast.checkpoint.storage import Stat, Storage, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 1.0
-
-
-class Abandoned(Exception):
-    """Another rank failed, so this attempt can never be complete."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,14 +39,17 @@ def commit(
     timeout_s: float,
     abandoned: Callable[[float], bool],
 ) -> Commit:
-    """`abandoned(seconds)` waits that long and says whether to give up."""
+    """`abandoned(seconds)` waits that long and returns whether to give up.
+
+    Raises StorageError when a rank's manifest stays away for `timeout_s`, Damaged when the store holds something
+    else than was sent, Abandoned when asked to give up."""
     written = _wait_for_manifests(storage, own, timeout_s, abandoned)
     payloads = [
         read_object(storage, object_names.manifest_object(*_id(own), rank), limit=MAX_JSON_BYTES) for rank in written
     ]
     stored = {found.name: found for found in storage.list(object_names.attempt_prefix(*_id(own)))}
     manifests = [_verified(stored, own, payload, written) for payload in payloads]
-    reach("commit.verified")
+    failpoint("commit.verified")
     record = Commit(
         run=own.run,
         step=own.step,
@@ -70,7 +62,7 @@ def commit(
     )
     if _write(storage, record, series.damaged):
         series.standing = record.standing
-    reach("commit.written")
+    failpoint("commit.written")
     return record
 
 

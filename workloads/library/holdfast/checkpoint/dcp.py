@@ -40,7 +40,8 @@ from torch.futures import Future
 from holdfast.checkpoint.agreement import agreed, outcome
 from holdfast.checkpoint.catalogue import committed_steps
 from holdfast.checkpoint.commit import Series, commit
-from holdfast.checkpoint.format import Damaged, Manifest, TensorPart
+from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.format import Manifest, TensorPart
 from holdfast.checkpoint.pieces import laid_out, stream_bytes
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, saved_dtype
@@ -148,7 +149,7 @@ def _json(item: WriteItem, planner: SavePlanner) -> Any:
 class HoldfastReader(StorageReader):
     """Reads the newest checkpoint whose every byte verifies, on all ranks or on none; `step` insists on one.
 
-    `step` and `skipped` tell afterwards what was read, and what was passed over and why.
+    `step` and `skipped` hold afterwards what was read, and what was passed over and why.
     """
 
     def __init__(self, url: str, *, run: str, step: int | None = None, tuning: Tuning | None = None) -> None:
@@ -203,12 +204,14 @@ class HoldfastReader(StorageReader):
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """On the coordinator: which steps all ranks try, and where they meet to agree."""
-        meeting = secrets.token_hex(6)
-        return [replace(plan, storage_data=(meeting, rank, len(plans), self._steps)) for rank, plan in enumerate(plans)]
+        rendezvous = secrets.token_hex(6)
+        return [
+            replace(plan, storage_data=(rendezvous, rank, len(plans), self._steps)) for rank, plan in enumerate(plans)
+        ]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        meeting, rank, world_size, steps = plan.storage_data
-        ranks = Ranks.meeting(meeting, rank, world_size, timeout_s=self._tuning.agree_timeout_s)
+        rendezvous, rank, world_size, steps = plan.storage_data
+        ranks = Ranks.subgroup(rendezvous, rank, world_size, timeout_s=self._tuning.agree_timeout_s)
         targets = [(item, planner.resolve_tensor(item)) for item in plan.items if item.type is not LoadItemType.BYTE_IO]
         values = {item.storage_index.fqn for item in plan.items if item.type is LoadItemType.BYTE_IO}
         opened = self._verified(ranks, steps, [_wanted(item, target) for item, target in targets], values)

@@ -29,7 +29,7 @@ POINTS = (
 _seen: Counter[str] = Counter()
 
 
-def reach(name: str) -> None:
+def failpoint(name: str) -> None:
     wanted = os.environ.get(ENV_KILL_AT)
     if not wanted:
         return

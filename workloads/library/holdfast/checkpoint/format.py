@@ -1,8 +1,8 @@
-"""The format: what the JSON objects of a checkpoint say, and how they are read without being trusted.
+"""The format: what the JSON objects of a checkpoint hold, and how they are read without being trusted.
 
 Each rank writes its tensors as one stream of bytes, cut into shards of bounded size, and a manifest that
 lists them. COMMIT.json, written last, carries the sha256 of every manifest and one of itself; a manifest
-carries the crc32c of every shard; where there is a key, a seal proves who wrote the commit. So every byte
+carries the crc32c of every shard; where there is a key, a signature proves who wrote the commit. So every byte
 is covered from the commit down, and objects of two attempts, steps or runs do not fit together.
 """
 
@@ -13,18 +13,18 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from holdfast.checkpoint import signing
+from holdfast.checkpoint.errors import Damaged
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
 SCHEMA = "holdfast.checkpoint/1"
+# A manifest may have been replaced by anything: what is larger is not read into memory.
 MAX_JSON_BYTES = 512 << 20
+# The name on disk is older than the code's: renaming it would make every signed checkpoint unreadable.
+SIGNATURE_FIELD = "seal"
 
 Json = Any
 T = TypeVar("T")
-
-
-class Damaged(Exception):
-    """These bytes are not what was committed; the text says what is wrong with them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +95,8 @@ class Commit:
     def encode(self) -> bytes:
         body = {"schema": SCHEMA, **asdict(self)}
         encoded = _encode(body)
-        seal = {"seal": found} if (found := signing.seal_of(encoded)) else {}
-        return _encode({"body": body, "sha256": _digest(encoded), **seal})
+        signed = {SIGNATURE_FIELD: found} if (found := signing.signature_of(encoded)) else {}
+        return _encode({"body": body, "sha256": _digest(encoded), **signed})
 
     def manifest_name(self, rank: int) -> str:
         return object_names.manifest_object(self.run, self.step, self.attempt, rank)
@@ -110,10 +110,11 @@ def decode_commit(data: bytes, *, run: str, step: int) -> Commit:
     """Raises Damaged; InputError where the commit is sound but of another format version."""
     envelope = _object(_parse(data, "commit"), "commit")
     body = _object(envelope.get("body"), "commit")
+    # Digest before schema: a flipped bit in the version must count as damage, not as another format.
     if envelope.get("sha256") != _digest(_encode(body)):
         raise Damaged("the commit does not match its own digest")
-    if not signing.holds(_encode(body), envelope.get("seal")):
-        raise Damaged("the commit is not sealed with this run's key: forged, or written without the key")
+    if not signing.matches(_encode(body), envelope.get(SIGNATURE_FIELD)):
+        raise Damaged("the commit is not signed with this run's key: forged, or written without the key")
     _checked_schema(body)
     commit = _build("commit", lambda: _commit(body))
     if commit.run != run:

@@ -20,16 +20,8 @@ from google.auth.transport.requests import AuthorizedSession
 from google.cloud import storage as gcs
 from requests.adapters import HTTPAdapter
 
-from holdfast.checkpoint.storage import (
-    AlreadyExists,
-    Denied,
-    Full,
-    NotFound,
-    Stat,
-    StorageError,
-    Transient,
-    checked_name,
-)
+from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
+from holdfast.checkpoint.storage import Stat, checked_name
 from holdfast.contract.errors import InputError
 
 CONNECT_S = 10.0
@@ -64,7 +56,7 @@ class GcsStorage:
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         url = f"{self._client.api_endpoint}/upload/storage/v1/b/{quote(self._bucket.name or '', safe='')}/o"
-        with _told_apart(name):
+        with _translated(name):
             answer = self._session.post(
                 url,
                 params={"uploadType": "media", "name": self._full(name), "ifGenerationMatch": "0"},
@@ -87,7 +79,7 @@ class GcsStorage:
             return
         headers = {"range": f"bytes={start}-{start + len(into) - 1}", "accept-encoding": "identity"}
         with (
-            _told_apart(name),
+            _translated(name),
             self._session.get(
                 url + quote(self._full(name), safe=""),
                 params={"alt": "media"},
@@ -106,7 +98,7 @@ class GcsStorage:
 
     def list(self, prefix: str) -> Iterator[Stat]:
         below = self._prefix + (f"{checked_name(prefix)}/" if prefix else "")
-        with _told_apart(prefix):
+        with _translated(prefix):
             found = self._client.list_blobs(
                 self._bucket, prefix=below, fields=_FIELDS, retry=None, timeout=self._timeout
             )
@@ -114,14 +106,14 @@ class GcsStorage:
                 yield self._stat_of(blob)
 
     def stat(self, name: str) -> Stat:
-        with _told_apart(name):
+        with _translated(name):
             blob = self._bucket.get_blob(self._full(name), retry=None, timeout=self._timeout)
         if blob is None:
             raise NotFound(f"{name}: no such object")
         return self._stat_of(blob)
 
     def delete(self, name: str) -> None:
-        with suppress(NotFound), _told_apart(name):
+        with suppress(NotFound), _translated(name):
             self._bucket.blob(self._full(name)).delete(retry=None, timeout=self._timeout)
 
     def _full(self, name: str) -> str:
@@ -156,7 +148,7 @@ class _Pieces:
 _BROKEN = (auth.TransportError, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 
-class _told_apart:
+class _translated:
     """Turns the client's exceptions into ours: what may be tried again, and what may not."""
 
     def __init__(self, name: str) -> None:

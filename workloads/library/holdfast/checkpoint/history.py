@@ -1,6 +1,6 @@
 """What a run has lived through, carried from launch to launch inside its own checkpoints.
 
-Used by Checkpointer. A resume counts as one eviction, but not from the checkpoint that a run leaves when its
+A resume counts as one eviction, but not from the checkpoint that a run leaves when its
 loop ends in order. Whoever stops a run by a signal, to go on later, is counted: it looks the same. The time
 between the last checkpoint and the eviction is not known and counts as no exposure.
 """

@@ -1,6 +1,6 @@
 """What stands below a URL, for people: every attempt with its state, and an export for those who leave.
 
-Used by the command line. Reads only.
+Reads only.
 """
 
 import json
@@ -15,10 +15,10 @@ import torch
 
 from holdfast.checkpoint.catalogue import StepObjects, runs, survey
 from holdfast.checkpoint.checksum import crc32c
-from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.errors import Damaged, NotFound, StorageError
 from holdfast.checkpoint.pieces import dtype_name
 from holdfast.checkpoint.reading import Opened, open_step
-from holdfast.checkpoint.storage import NotFound, Storage, StorageError
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.tree import RNG_KEY
 from holdfast.contract.errors import InputError
 

@@ -1,6 +1,6 @@
 """How often to save: the interval that loses least, from measured costs and a measured hazard.
 
-Pure arithmetic; `Pace` collects the measurements and is asked by the cadence of every="auto". Sources:
+Pure arithmetic; `SaveCostModel` collects the measurements. Sources:
 Young 1974 and Daly 2006 for the interval; the hazard is events over exposure by node age, where time
 without an event counts too (censored), so that a quiet run lengthens its own interval.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 HOUR_S = 3600.0
-# Upper ends of the node ages that are told apart: young nodes are taken far more often than old ones.
+# Upper ends of the node ages that are counted apart: young nodes are taken far more often than old ones.
 AGE_BANDS_S = (1 * HOUR_S, 3 * HOUR_S, 6 * HOUR_S, math.inf)
 # What is assumed before anything is seen, weighing as much as one event: one eviction in six hours.
 PRIOR_EVENTS = 1.0
@@ -71,8 +71,8 @@ def _band(age_s: float) -> int:
     return next(band for band, high in enumerate(AGE_BANDS_S) if age_s < high)
 
 
-class Pace:
-    """Measures what a save costs while the job runs, and says how long to wait until the next."""
+class SaveCostModel:
+    """Measures what a save costs while the job runs, and how long to wait until the next."""
 
     def __init__(self, hazard: Hazard, *, floor_s: float, ceiling_s: float) -> None:
         self.hazard = hazard
@@ -82,14 +82,14 @@ class Pace:
         self._step_s = {True: 0.0, False: 0.0}
         """Smoothed, beside an upload and without."""
 
-    def step(self, seconds: float, *, uploading: bool) -> None:
+    def observe_step(self, seconds: float, *, uploading: bool) -> None:
         before = self._step_s[uploading]
         self._step_s[uploading] = seconds if not before else before + _SMOOTHING * (seconds - before)
 
-    def saved(self, blocking_s: float) -> None:
+    def observe_blocking(self, blocking_s: float) -> None:
         self._blocking_s = blocking_s
 
-    def durable(self, seconds: float) -> None:
+    def observe_upload(self, seconds: float) -> None:
         self._persist_s = seconds
 
     @property
@@ -106,7 +106,3 @@ class Pace:
     def interval_s(self, age_s: float) -> float:
         best = daly_s(self.cost_s, 1 / self.hazard.rate(age_s)) if self.cost_s else self._floor_s
         return min(max(best, self._floor_s, self._persist_s), self._ceiling_s)
-
-    def most_lost_s(self, age_s: float) -> float:
-        """A save protects only once it is durable."""
-        return self.interval_s(age_s) + self._persist_s

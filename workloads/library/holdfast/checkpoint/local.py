@@ -16,16 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from holdfast.checkpoint.storage import (
-    AlreadyExists,
-    Denied,
-    Full,
-    NotFound,
-    Stat,
-    StorageError,
-    Transient,
-    checked_name,
-)
+from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
+from holdfast.checkpoint.storage import Stat, checked_name
 from holdfast.contract.errors import InputError
 
 # Objects being written; not listed. What a killed writer left there goes after a day.

@@ -1,6 +1,6 @@
 """What the ranks of a job agree on, through torch.distributed's store, never through a collective.
 
-Used at start, at each save and at the stop, not in other steps. Every rank calls `agree` equally often and
+At start, at each save and at the stop, not in other steps. Every rank calls `agree` equally often and
 in the same order. Waiting is done in small sleeps, so that signals are handled and a dead rank ends in an
 error instead of a hang.
 """
@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from holdfast.checkpoint.errors import RankLost
 from holdfast.runtime.ballot import Store
 from holdfast.runtime.stop import OneProcessStore
 
@@ -24,10 +25,6 @@ _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.05
 
 _generation = 0
-
-
-class RankLost(RuntimeError):
-    """A rank did not answer in time."""
 
 
 class Ranks:
@@ -48,11 +45,11 @@ class Ranks:
         return cls(store, dist.get_rank(), dist.get_world_size(), timeout_s=timeout_s)
 
     @classmethod
-    def meeting(cls, name: str, rank: int, world_size: int, *, timeout_s: float) -> Self:
-        """Some ranks of the job that have been told one unique name."""
+    def subgroup(cls, name: str, rank: int, world_size: int, *, timeout_s: float) -> Self:
+        """Some ranks of the job that share one unique name."""
         if world_size == 1:
             return cls(OneProcessStore(), 0, 1, timeout_s=timeout_s)
-        store = c10d.PrefixStore(f"holdfast/meeting/{name}", default_store())
+        store = c10d.PrefixStore(f"holdfast/subgroup/{name}", default_store())
         return cls(store, rank, world_size, timeout_s=timeout_s)
 
     @property
@@ -65,7 +62,7 @@ class Ranks:
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
 
     def agree(self, mine: Json, decide: Callable[[list[Json]], Json], *, timeout_s: float | None = None) -> Json:
-        """Every rank says `mine`; rank 0 decides over all of it, in rank order; all return its decision."""
+        """Every rank brings `mine`; rank 0 decides over all of it, in rank order; all return its decision."""
         self._turn += 1
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if self.world_size == 1:
@@ -82,6 +79,7 @@ class Ranks:
         return decision
 
     def _wait(self, keys: list[str], timeout_s: float) -> None:
+        # Not store.wait(): it blocks in C code, where no signal is handled and a dead rank is not noticed.
         deadline = time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
         while not self.store.check(keys):

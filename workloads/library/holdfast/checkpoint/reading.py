@@ -16,17 +16,10 @@ from dataclasses import dataclass, field
 import torch
 
 from holdfast.checkpoint.checksum import Crc32c
-from holdfast.checkpoint.format import (
-    MAX_JSON_BYTES,
-    Commit,
-    Damaged,
-    Manifest,
-    TensorPart,
-    decode_commit,
-    decode_manifest,
-)
+from holdfast.checkpoint.errors import Damaged, NotFound
+from holdfast.checkpoint.format import MAX_JSON_BYTES, Commit, Manifest, TensorPart, decode_commit, decode_manifest
 from holdfast.checkpoint.pieces import dtype_of
-from holdfast.checkpoint.storage import NotFound, Storage, read_object
+from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 

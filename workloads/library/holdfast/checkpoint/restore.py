@@ -1,8 +1,8 @@
 """Restore: the newest checkpoint whose every byte verifies, on all ranks or on none.
 
-Called by Checkpointer at start, and by `load_tensors` for readers without a process group. Tensors are
+Tensors are
 filled while their checksums are computed; what damage spoiled, the next candidate overwrites, and if no
-candidate verifies the job ends: it never begins again from step 0 in silence while commits exist.
+candidate verifies the job ends: it never begins again from step 0 silently while commits exist.
 """
 
 import time
@@ -14,8 +14,8 @@ import torch
 
 from holdfast.checkpoint.agreement import agreed, outcome
 from holdfast.checkpoint.catalogue import committed_steps, runs
-from holdfast.checkpoint.failpoints import reach
-from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
 from holdfast.checkpoint.retrying import Retrying
@@ -53,12 +53,12 @@ def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tun
     damaged: dict[int, str] = {}
     candidates = _candidates(storage, run, ranks)
     for step in candidates:
-        reach("restore.chosen")
+        failpoint("restore.chosen")
         attempt = _Attempt(storage, run, step, state, ranks.rank, tuning)
         reason = _verdict(ranks, attempt)
         if not reason:
             attempt.apply()
-            reach("restore.applied")
+            failpoint("restore.applied")
             return Restored(
                 step=step,
                 skipped=skipped,
@@ -94,7 +94,7 @@ def _candidates(storage: Storage, run: str, ranks: Ranks) -> list[int]:
 def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
     """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all alike."""
     mine = outcome(attempt.verify)
-    reach("restore.verified")
+    failpoint("restore.verified")
     return agreed(ranks, mine).get("damaged", "")
 
 

@@ -1,6 +1,6 @@
 """What may be deleted: all but the newest K committed checkpoints and every Nth, and attempts nobody committed.
 
-Runs in rank 0's uploader after each commit. An attempt without a commit never counts as a checkpoint, so
+Rank 0's uploader deletes after each commit, nobody else ever. An attempt without a commit never counts as a checkpoint, so
 saves that were killed cannot push out the last good one. The commit goes first and the shards after it:
 a kill in between leaves an uncommitted attempt, never a commit without shards.
 """
@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.checkpoint.catalogue import StepObjects, survey
-from holdfast.checkpoint.failpoints import reach
-from holdfast.checkpoint.format import Damaged, decode_commit
+from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format import decode_commit
 from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
@@ -35,7 +36,7 @@ class Policy:
 
 def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[str]:
     """Deletes, and returns the names that went."""
-    reach("retention.begin")
+    failpoint("retention.begin")
     steps = survey(storage, run)
     attempts = {entry.step: _committed_attempt(storage, run, entry) for entry in steps.values() if entry.commit}
     sound = [step for step, attempt in attempts.items() if attempt and attempt not in policy.damaged]
@@ -48,7 +49,7 @@ def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = No
             gone += _drop_step(storage, run, entry)
         elif entry.commit is None or attempts[entry.step]:
             gone += _drop_orphans(storage, entry, attempts.get(entry.step, ""), oldest)
-    reach("retention.end")
+    failpoint("retention.end")
     return gone
 
 
@@ -69,7 +70,7 @@ def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
     commit = object_names.commit_object(run, entry.step)
     storage.delete(commit)
     yield commit
-    reach("retention.uncommitted")
+    failpoint("retention.uncommitted")
     for objects in entry.attempts.values():
         for found in objects:
             storage.delete(found.name)

@@ -1,6 +1,6 @@
 """A storage that tries again: exponential back-off with jitter on Transient, within a time budget per call.
 
-Wrapped around every storage by the uploader and by restore. A put whose first try did arrive and whose
+A put whose first try did arrive and whose
 answer was lost ends in AlreadyExists; callers compare the object with their own bytes (upload.put_object).
 """
 
@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from holdfast.checkpoint.storage import Stat, Storage, StorageError, Transient
+from holdfast.checkpoint.errors import StorageError, Transient
+from holdfast.checkpoint.storage import Stat, Storage
 
 T = TypeVar("T")
 

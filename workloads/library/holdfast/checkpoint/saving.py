@@ -1,6 +1,6 @@
-"""One save after another: stage, agree, hand to the uploader, hear how it went.
+"""One save after another: stage, agree, hand to the uploader, receive its reports.
 
-Used by Checkpointer only. There are as many staging buffers as saves may be in flight: one more that is due
+There are as many staging buffers as saves may be in flight: one more that is due
 waits for the oldest to be uploaded, instead of taking more memory.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.agreement import agreed, told
+from holdfast.checkpoint.agreement import agreed, failure_of
 from holdfast.checkpoint.format import Manifest
-from holdfast.checkpoint.interval import Pace
+from holdfast.checkpoint.interval import SaveCostModel
 from holdfast.checkpoint.pieces import Piece, pieces_of
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
@@ -29,7 +29,7 @@ from holdfast.checkpoint.upload import ANOTHER_RANK_FAILED, Job
 from holdfast.checkpoint.uploader import Report, Uploader
 from holdfast.contract.errors import InputError
 
-Tell = Callable[[Report, int, float], None]
+OnReport = Callable[[Report, int, float], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +51,11 @@ class Saver:
         keep: int,
         tuning: Tuning,
         restored: Restored,
-        tell: Tell,
+        on_report: OnReport,
         stop_asked: Callable[[], bool],
-        pace: Pace,
+        save_cost: SaveCostModel,
     ) -> None:
-        self._run, self._ranks, self._tuning, self._tell = run, ranks, tuning, tell
+        self._run, self._ranks, self._tuning, self._on_report = run, ranks, tuning, on_report
         self._stagings = [Staging() for _ in range(tuning.saves_in_flight)]
         self._uploader = Uploader(
             url,
@@ -80,7 +80,7 @@ class Saver:
         self._full_save_s = 0.0
         self.upload_rate = 0.0
         """Bytes per second to durability that this rank has seen; 0 before the start-up probe is back."""
-        self.pace = pace
+        self._save_cost = save_cost
 
     @property
     def state_bytes(self) -> int:
@@ -104,7 +104,7 @@ class Saver:
         step has given the optimizer its tensors. Never waits for the first to be through."""
         if self._prepared < 2 and not any(staging.touching for staging in self._stagings):
             self._prepared += 1
-            with suppress(InputError):  # the next save tells it on every rank
+            with suppress(InputError):  # the next save raises it on every rank
                 pieces = pieces_of(capture(state), self._ranks.rank, self._ranks.world_size)
                 for staging in self._stagings:
                     staging.prepare(pieces)
@@ -142,8 +142,8 @@ class Saver:
             Job(save=self._save, memory=memory, length=length, shard_bytes=shard_bytes, manifest=manifest),
             after=staging.wait if staging.copying else None,
         )
-        self.pace.saved(blocking_s)
-        self._tell(Report(save=self._save, done="staged", bytes=length), step, blocking_s)
+        self._save_cost.observe_blocking(blocking_s)
+        self._on_report(Report(save=self._save, done="staged", bytes=length), step, blocking_s)
         return True
 
     def _free_memory(self) -> int:
@@ -155,7 +155,7 @@ class Saver:
     def _wait_for_room(self, in_any_case: bool) -> None:
         """Back-pressure instead of more memory."""
         patience_s = self._tuning.commit_timeout_s + self._tuning.retry_s
-        self._hear(
+        self._handle(
             self._uploader.finish(
                 patience_s,
                 leave=len(self._stagings) - 1,
@@ -164,10 +164,10 @@ class Saver:
         )
         if self._full and (in_any_case or not self._stop_asked()):
             self._uploader.replace()
-            self._hear(self._uploader.finish(1.0))
+            self._handle(self._uploader.finish(1.0))
 
     def _stage(self, state: dict[str, Any], memory: int) -> tuple[dict[str, Any], Captured, list[Piece], int]:
-        """What to tell the others, and what was staged. A bad value is told, so that every rank raises it."""
+        """This rank's outcome for the others, and what was staged. A bad value is an outcome, so that every rank raises it."""
         if memory < 0:
             return {"skip": True}, _NOTHING, [], 0
         try:
@@ -175,7 +175,7 @@ class Saver:
             pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
             length = self._stagings[memory].stage(pieces)
         except InputError as error:
-            return told(error), _NOTHING, [], 0
+            return failure_of(error), _NOTHING, [], 0
         mine = {"layout": _layout_digest(captured), "failed": self._failure}
         self._failure = ""
         return mine, captured, pieces, length
@@ -184,17 +184,17 @@ class Saver:
         decision = _decided(self._ranks, mine, captured)
         if "skip" in decision:
             return ""
-        if decision["failed"] and self._ranks.rank not in decision["told"]:
-            self._tell(Report(save=self._save, done="failed", reason=decision["failed"]), self.last_step, 0.0)
+        if decision["failed"] and self._ranks.rank not in decision["reported_by"]:
+            self._on_report(Report(save=self._save, done="failed", reason=decision["failed"]), self.last_step, 0.0)
         return decision["attempt"]
 
     def wait(self, timeout_s: float) -> bool:
-        self._hear(self._uploader.finish(timeout_s, give_up=self._drop_what_cannot_complete))
+        self._handle(self._uploader.finish(timeout_s, give_up=self._drop_what_cannot_complete))
         return not self.busy and not self._failure
 
     def poll(self) -> None:
         if self.busy or not self.upload_rate:
-            self._hear(self._uploader.poll())
+            self._handle(self._uploader.poll())
 
     def staged(self) -> None:
         for staging in self._stagings:
@@ -205,14 +205,14 @@ class Saver:
         for staging in self._stagings:
             staging.close()
 
-    def _hear(self, reports: list[Report]) -> None:
+    def _handle(self, reports: list[Report]) -> None:
         for report in reports:
             if report.done == "probed":
                 self.upload_rate = report.bytes / max(report.seconds, 1e-6)
             else:
-                self._hear_of_save(report)
+                self._handle_save(report)
 
-    def _hear_of_save(self, report: Report) -> None:
+    def _handle_save(self, report: Report) -> None:
         flight = self._flights[report.save]
         seconds = time.monotonic() - flight.began
         if report.done == "failed":
@@ -221,8 +221,8 @@ class Saver:
                 self._ranks.store.set(f"failed/{report.save}", report.reason)
         else:
             self._full_save_s = seconds
-            self.pace.durable(seconds)
-        self._tell(report, flight.step, seconds)
+            self._save_cost.observe_upload(seconds)
+        self._on_report(report, flight.step, seconds)
 
     def _drop_or_hurry(self) -> bool:
         return self._drop_what_cannot_complete() or self._stop_asked()
@@ -245,7 +245,7 @@ def check_state(state: dict[str, Any], ranks: Ranks) -> None:
         captured = capture(state)
         mine = {"layout": _layout_digest(captured), "failed": ""}
     except InputError as error:
-        captured, mine = _NOTHING, told(error)
+        captured, mine = _NOTHING, failure_of(error)
     _decided(ranks, mine, captured)
 
 
@@ -278,7 +278,7 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
     causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
     reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
-    return {"attempt": secrets.token_hex(6), "failed": reason, "told": list(causes)}
+    return {"attempt": secrets.token_hex(6), "failed": reason, "reported_by": list(causes)}
 
 
 def _first_difference(keys_by_rank: list[list[str]]) -> str:

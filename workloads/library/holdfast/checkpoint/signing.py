@@ -1,10 +1,9 @@
-"""The seal of a commit: an HMAC by a key that writers of the bucket need not have.
+"""The signature of a commit: an HMAC-SHA256 by a key that writers of the bucket need not have.
 
-Called by format.py for every commit written and read. Checksums tell damage; only a key tells forgery by
-somebody who can write to the bucket. HOLDFAST_CHECKPOINT_KEY_FILE names a file with the key, such as a
+Checksums show damage; only a key shows forgery by somebody who can write to the bucket. HOLDFAST_CHECKPOINT_KEY_FILE names a file with the key, such as a
 mounted secret, the same on every rank: its content goes into no log, argument or checkpoint. With a key,
-a commit without its seal restores nothing. A bucket's writer can still delete the newest commits, which the
-next restore tells (Restored.missing): object versions and retention of the bucket are against it.
+a commit without its signature restores nothing. A bucket's writer can still delete the newest commits, which
+the next restore reports (Restored.missing): object versions and retention of the bucket are against it.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ MIN_KEY_BYTES = 32
 
 
 def key() -> bytes:
-    """Empty: commits are not sealed."""
+    """Empty: commits are not signed."""
     path = os.environ.get(ENV_KEY_FILE, "")
     if not path:
         return b""
@@ -32,21 +31,21 @@ def key() -> bytes:
     return found
 
 
-def seal_of(body: bytes) -> str:
+def signature_of(body: bytes) -> str:
     """Empty without a key."""
     secret = key()
     return hmac.new(secret, body, hashlib.sha256).hexdigest() if secret else ""
 
 
-def holds(body: bytes, seal: object) -> bool:
-    """Whether `seal` is this body's; every seal holds where there is no key."""
-    expected = seal_of(body)
-    return not expected or (isinstance(seal, str) and hmac.compare_digest(expected.encode(), seal.encode()))
+def matches(body: bytes, signature: object) -> bool:
+    """Whether `signature` is this body's; every one matches where there is no key."""
+    expected = signature_of(body)
+    return not expected or (isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode()))
 
 
 def _unusable(got: str) -> InputError:
     return InputError(
-        "key that seals checkpoints cannot be used",
+        "key that signs checkpoints cannot be used",
         got=got,
         allowed=f"a readable file of at least {MIN_KEY_BYTES} bytes",
         fix=f"make one with `openssl rand -hex 32`, or unset {ENV_KEY_FILE}",

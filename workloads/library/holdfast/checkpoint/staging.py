@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.failpoints import reach
+from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.pieces import Piece, dtype_of, stream_bytes
 
 
@@ -37,14 +37,14 @@ class Staging:
 
     def stage(self, pieces: list[Piece]) -> int:
         """Copy; the bytes are there when `wait` returns. The uploader must not be reading."""
-        reach("stage.begin")
+        failpoint("stage.begin")
         self.prepare(pieces)
         self._join()
         copy_into(self._buffer, pieces)
         if any(piece.local.is_cuda for piece in pieces):
             self._copied = torch.cuda.Event()
             self._copied.record()
-        reach("stage.end")
+        failpoint("stage.end")
         return stream_bytes(pieces)
 
     @property

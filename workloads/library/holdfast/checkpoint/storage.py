@@ -1,6 +1,6 @@
 """What a checkpoint needs of an object store; stores.py has the one behind a URL.
 
-Used by the uploader, restore, retention and the command line. Objects are created once and never
+Objects are created once and never
 changed: every `put` is create-only, so no writer can spoil what another has finished.
 """
 
@@ -13,30 +13,6 @@ from holdfast.contract.errors import InputError
 
 REQUEST_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
-
-
-class StorageError(Exception):
-    """The store refused; trying again does not help."""
-
-
-class NotFound(StorageError):
-    pass
-
-
-class AlreadyExists(StorageError):
-    """Create-only put on a name that is taken."""
-
-
-class Denied(StorageError):
-    """No permission, no bucket, read-only."""
-
-
-class Full(StorageError):
-    """No space or quota left."""
-
-
-class Transient(StorageError):
-    """Trying again may help: 429, 5xx, timeout, broken connection."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

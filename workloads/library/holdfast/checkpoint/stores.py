@@ -1,7 +1,4 @@
-"""From a URL to the store behind it.
-
-Called by the checkpointer, the DCP adapter, the uploader and the readers of a finished run.
-"""
+"""From a URL to the store behind it."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

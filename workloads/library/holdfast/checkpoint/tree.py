@@ -1,6 +1,6 @@
 """A user's state as named tensors plus a JSON skeleton, and back. Nothing else can be saved, so nothing can run.
 
-`capture` is called by every save, `rebuild` by restore. A skeleton keeps what JSON loses: integer keys,
+A skeleton keeps what JSON loses: integer keys,
 tuples, non-finite floats, and where each tensor belongs.
 """
 

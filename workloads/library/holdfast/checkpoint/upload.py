@@ -1,6 +1,6 @@
-"""Writing one rank's part of one save, and what the trainer tells its uploader about it.
+"""Writing one rank's part of one save, and the order that the trainer sends for it.
 
-Runs in the uploader process, which must start fast and stay small: no torch here.
+The uploader process must start fast and stay small: no torch here.
 """
 
 import json
@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from holdfast.checkpoint.checksum import crc32c
-from holdfast.checkpoint.failpoints import reach
+from holdfast.checkpoint.errors import AlreadyExists, StorageError
+from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest, Shard, TensorPart
-from holdfast.checkpoint.storage import AlreadyExists, Storage, StorageError
+from holdfast.checkpoint.storage import Storage
 from holdfast.contract import object_names
 
 PROBE_BYTES = 8 << 20
 
-# Reason of a save that failed on the coordinator only because another rank's part did.
+# The reason of a save that failed on the coordinator only because another rank's part did.
 ANOTHER_RANK_FAILED = "another rank failed"
 
 
@@ -70,14 +71,14 @@ def probe(storage: Storage, run: str) -> float:
 
 def upload(storage: Storage, memory: memoryview, job: Job, *, parallel: int) -> Manifest:
     """Shards in parallel, then the manifest, which says that they are all there."""
-    reach("upload.begin")
+    failpoint("upload.begin")
     manifest = job.manifest
 
     def one(numbered: tuple[int, memoryview]) -> Shard:
         index, data = numbered
         checksum = crc32c(data)
         put_object(storage, manifest.shard_name(index), data, checksum)
-        reach("upload.shard")
+        failpoint("upload.shard")
         return Shard(bytes=len(data), crc32c=checksum)
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="shard") as pool:
@@ -86,7 +87,7 @@ def upload(storage: Storage, memory: memoryview, job: Job, *, parallel: int) -> 
     put_json(
         storage, object_names.manifest_object(manifest.run, manifest.step, manifest.attempt, manifest.rank), manifest
     )
-    reach("upload.manifest")
+    failpoint("upload.manifest")
     return manifest
 
 

@@ -1,4 +1,4 @@
-"""The trainer's side of the uploader process: hand over a save, hear how it went, never block on storage."""
+"""The trainer's side of the uploader process: hand over a save, receive reports, never block on storage."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """The uploader: a process in its own session that outlives the trainer's signals and finishes what is staged.
 
-Started by uploader.Uploader with the staging memory and a socket as open descriptors. torchrun sends
+The staging memory and a socket come as open descriptors. torchrun sends
 SIGTERM to the trainer's whole process group, and a save in flight must survive that: so a session of its
 own, and SIGTERM ignored. When the trainer is gone it commits what it has and leaves.
 """
@@ -19,12 +19,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from holdfast.checkpoint.commit import Abandoned, Series, commit
-from holdfast.checkpoint.failpoints import reach
-from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.commit import Series, commit
+from holdfast.checkpoint.errors import Abandoned, Damaged, StorageError
+from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.retention import Policy, retain
 from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.storage import Storage, StorageError
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.stores import open_storage
 from holdfast.checkpoint.upload import ANOTHER_RANK_FAILED, PROBE_BYTES, Job, probe, upload
 from holdfast.contract.errors import InputError
@@ -39,7 +39,7 @@ class Mailbox:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         self._abandoned: set[int] = set()
         self._orphaned_at = math.inf
         threading.Thread(target=self._read, name="mailbox", daemon=True).start()
@@ -49,9 +49,9 @@ class Mailbox:
             for line in lines:
                 order: dict[str, Any] = json.loads(line)
                 if "abandon" in order:
-                    with self._told:
+                    with self._changed:
                         self._abandoned.add(order["abandon"])
-                        self._told.notify_all()
+                        self._changed.notify_all()
                 else:
                     self._jobs.put(Job.decode(order))
         self._orphaned_at = time.monotonic()
@@ -63,8 +63,8 @@ class Mailbox:
 
     def abandoned(self, save: int, wait_s: float) -> bool:
         """Waits that long for the order to give this save up."""
-        with self._told:
-            given_up = self._told.wait_for(lambda: save in self._abandoned, wait_s)
+        with self._changed:
+            given_up = self._changed.wait_for(lambda: save in self._abandoned, wait_s)
         return given_up or time.monotonic() > self._orphaned_at + ORPHAN_PATIENCE_S
 
     def report(self, **fields: object) -> None:
@@ -113,7 +113,7 @@ def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, options: a
             mailbox.report(save=job.save, done="failed", reason=f"{type(error).__name__}: {error}"[:500])
             continue
         finally:
-            reach("upload.end")
+            failpoint("upload.end")
         with suppress(StorageError, Damaged, OSError):  # the next save tries again
             retain(storage, record.run, policy)
 
@@ -148,7 +148,7 @@ def main() -> None:
     mailbox = Mailbox(socket.socket(fileno=options.socket))
     storage = Retrying(open_storage(options.url, request_s=options.request_s), budget_s=options.retry_s)
     mailbox.report(save=0, done="ready")
-    with suppress(StorageError, InputError, OSError):  # what is wrong with the store, the first save tells
+    with suppress(StorageError, InputError, OSError):  # what is wrong with the store, the first save reports
         seconds = probe(storage, options.run)
         mailbox.report(save=0, done="probed", seconds=seconds, bytes=PROBE_BYTES)
     serve(mailbox, [Memory(descriptor) for descriptor in options.memory], storage, options)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, empty
 
 from holdfast.checkpoint.catalogue import committed_steps, runs
-from holdfast.checkpoint.format import Damaged
+from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.reading import open_step
 from holdfast.checkpoint.restore import load_tensors, read_whole
 from holdfast.checkpoint.storage import Storage

@@ -52,7 +52,7 @@ def test_a_commit_of_another_writer_is_passed_over(tmp_path: Path, monkeypatch: 
     assert restored(url) == (1, 1.0)
 
 
-def resealed(commit: Path, **changed: Any) -> None:
+def resigned(commit: Path, **changed: Any) -> None:
     envelope = json.loads(commit.read_text())
     body = envelope["body"] | changed
     sha256 = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -70,17 +70,17 @@ def test_a_changed_or_replayed_commit_with_its_digest_made_anew_is_passed_over(
     commits = {step: url / RUN / f"step-{step:010d}" / "COMMIT.json" for step in (1, 2)}
     genuine = commits[2].read_text()
     assert key.read_text() not in genuine
-    resealed(commits[2], created=0)
+    resigned(commits[2], created=0)
     assert restored(url) == (1, 1.0)
     commits[2].write_text(commits[1].read_text())
-    resealed(commits[2], step=2)
+    resigned(commits[2], step=2)
     assert restored(url) == (1, 1.0)
     commits[2].write_text(genuine)
     assert restored(url) == (2, 2.0)
 
 
 @pytest.mark.process
-def test_commits_that_somebody_deleted_are_told_at_the_next_start(
+def test_commits_that_somebody_deleted_are_reported_at_the_next_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = tmp_path / "url"
@@ -90,20 +90,20 @@ def test_commits_that_somebody_deleted_are_told_at_the_next_start(
     assert "gone" not in capsys.readouterr().err, "retention is no loss"
     shutil.rmtree(url / RUN / "step-0000000005")
     save(url, 6, 6.0)
-    told = capsys.readouterr().err
-    assert "restored step 4" in told and "beside step 4 and are gone: 1, maybe newer ones too" in told
+    logged = capsys.readouterr().err
+    assert "restored step 4" in logged and "beside step 4 and are gone: 1, maybe newer ones too" in logged
     save(url, 7, 7.0)
-    assert "gone" not in capsys.readouterr().err, "it is told once"
+    assert "gone" not in capsys.readouterr().err, "it is reported once"
 
 
 @pytest.mark.parametrize("content", [None, b"short"])
-def test_a_key_that_cannot_be_used_is_told_before_anything_starts(
+def test_a_key_that_cannot_be_used_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
     if content is not None:
         (tmp_path / "key").write_bytes(content)
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
-    with pytest.raises(InputError, match="key") as told:
+    with pytest.raises(InputError, match="key") as caught:
         Checkpointer(str(tmp_path / "url"), {"w": 1}, run=RUN)
-    assert "short" not in str(told.value)
+    assert "short" not in str(caught.value)
     assert not (tmp_path / "url").exists()
