@@ -62,11 +62,11 @@ class Stack(cdktf.TerraformStack):
         region: str,
         provider: tuple[str, str],
         state_bucket: str,
-        unsettled: Sequence[str] = (),
+        placeholders: Sequence[str] = (),
     ) -> None:
         """`provider`: source and version. An empty `state_bucket` keeps the state in out/state.
 
-        `unsettled`: fields that forbid a deployment. Synthesis succeeds, the engine then refuses with their names.
+        `placeholders`: fields that forbid a deployment. Synthesis succeeds, the engine then refuses with their names.
         """
         super().__init__(scope, id)
         self._built: dict[str, cdktf.TerraformResource] = {}
@@ -74,7 +74,7 @@ class Stack(cdktf.TerraformStack):
         binding(self, "google", project=project, region=region)
         source, version = provider
         self.add_override("terraform.required_providers.google", {"source": source, "version": version})
-        for field in unsettled:
+        for field in placeholders:
             # A variable without a value is the one thing the engine refuses before it plans: what it says later,
             # the cdktf command line may swallow.
             name = re.sub(r"[^A-Za-z0-9_]+", "-", field).strip("-")

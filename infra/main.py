@@ -4,45 +4,41 @@ HOLDFAST_ENV picks environments (comma-separated; all by default). HOLDFAST_STAT
 whatever the environment says, for plans without a project. CDKTF_OUTDIR is the CDK's own variable.
 """
 
-import importlib.util
 import os
 import shutil
 from pathlib import Path
 
 from holdfast.contract.errors import run_cli
 from infra import cdk
-from infra.contract import names
 from infra.environments import Environment, load
 from infra.environments import names as environment_names
 from infra.rules import require_clean
 from infra.stacks import AreaStack
+from monitoring.stack import MonitoringStack
 
 # Checksums of the provider on every platform, written by `python -m infra lock-provider`.
 LOCK = Path(__file__).with_name("provider.lock.hcl")
 
 
-def build(app: cdk.App, environment: Environment) -> None:
+def build(app: cdk.App, environment: Environment, *, local_state: bool) -> None:
     """The stacks of one environment, in the order in which they are deployed."""
     require_clean(environment)
-    foundation = AreaStack(app, "foundation", environment)
-    cluster = AreaStack(app, "cluster", environment)
+    foundation = AreaStack(app, "foundation", environment, local_state=local_state)
+    cluster = AreaStack(app, "cluster", environment, local_state=local_state)
     cluster.add_dependency(foundation)
-    if importlib.util.find_spec("monitoring.stack"):
-        from monitoring.stack import MonitoringStack  # pyright: ignore[reportMissingImports]
-
-        monitoring = MonitoringStack(app, names.stack("monitoring", environment.name), environment)
-        monitoring.add_dependency(cluster)
+    MonitoringStack(app, environment, local_state=local_state).add_dependency(cluster)
 
 
 def main() -> None:
     chosen = [name for name in os.environ.get("HOLDFAST_ENV", "").split(",") if name] or environment_names()
+    local_state = os.environ.get("HOLDFAST_STATE") == "local"
     outdir = os.environ.get("CDKTF_OUTDIR", "cdktf.out")
     Path(outdir).mkdir(parents=True, exist_ok=True)
     app = cdk.App(outdir=outdir)
     for name in chosen:
-        build(app, load(name))
+        build(app, load(name), local_state=local_state)
     app.synth()
-    if LOCK.exists() and os.environ.get("HOLDFAST_STATE") != "local":
+    if LOCK.exists() and not local_state:
         for stack in Path(outdir, "stacks").iterdir():
             shutil.copy(LOCK, stack / ".terraform.lock.hcl")
 

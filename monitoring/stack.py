@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from infra import cdk
+from infra.contract import names
 from infra.environments.schema import Environment
 from monitoring.alerting import dashboard, runbook
 from monitoring.alerting.alerts import Alert, Limits, Source, alerts, scale_failures
@@ -38,8 +39,9 @@ def limits_of(environment: Environment) -> Limits:
 
 
 class MonitoringStack(cdk.Stack):
-    def __init__(self, scope: cdk.App, id: str, environment: Environment) -> None:
-        super().__init__(scope, id, **environment.stack_arguments())
+    def __init__(self, scope: cdk.App, environment: Environment, *, local_state: bool) -> None:
+        id = names.stack("monitoring", environment.name)
+        super().__init__(scope, id, **environment.stack_arguments(local_state=local_state))
         channels = [*self._channels(environment), *environment.alerts.channels]
         base_url = environment.alerts.runbook_base_url or runbook.remote_url()
         limits = limits_of(environment)
@@ -53,7 +55,7 @@ class MonitoringStack(cdk.Stack):
 
     def _channels(self, environment: Environment) -> list[str]:
         """One for each address. Chat and pager need a secret or a consent: make them by hand, name them in `channels`."""
-        names: list[str] = []
+        created: list[str] = []
         for number, email in enumerate(environment.alerts.emails):
             arguments = {
                 "display_name": f"{environment.cluster_name}: {email}",
@@ -62,8 +64,8 @@ class MonitoringStack(cdk.Stack):
                 "user_labels": environment.all_labels(),
             }
             channel: Any = self.add("google_monitoring_notification_channel", f"email-{number}", arguments)
-            names.append(channel.name)
-        return names
+            created.append(channel.name)
+        return created
 
     def _dashboards(self, environment: Environment, limits: Limits) -> None:
         cluster, labels = limits.cluster, {"environment": environment.name}

@@ -9,6 +9,9 @@ from holdfast.contract.errors import InputError
 
 PROVISIONING_PREFIX = "holdfast"
 
+# Stacks by blast radius, each after those before it.
+AREAS = ("foundation", "cluster", "monitoring")
+
 ROLES = ("nodes", "trainer", "batch", "server", "exporter")
 """One Google service account per role; the Kubernetes service account has the same name."""
 
@@ -52,7 +55,13 @@ def checked(name: str, *, limit: int, what: str) -> str:
 
 def stack(area: str, env: str) -> str:
     """`foundation-dev`, `cluster-dev`, `monitoring-dev`: what `cdktf deploy` is given."""
+    assert area in AREAS, area
     return f"{area}-{env}"
+
+
+def stacks(env: str) -> list[str]:
+    """In the order in which they are deployed; destroyed in the other."""
+    return [stack(area, env) for area in AREAS]
 
 
 def cluster(prefix: str, env: str) -> str:

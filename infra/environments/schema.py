@@ -4,7 +4,6 @@ Read by specs, rules, placement, manifests and monitoring. A value that passes h
 whether the values fit each other on GKE is judged by infra.rules.
 """
 
-import os
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TypedDict
 
@@ -55,7 +54,7 @@ class StackArguments(TypedDict):
     region: str
     provider: tuple[str, str]
     state_bucket: str
-    unsettled: list[str]
+    placeholders: list[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,16 +206,15 @@ class Environment:
     def spot_window(self) -> ShutdownWindow:
         return EXTENDED_WINDOW if self.spot_grace_s == EXTENDED_WINDOW.total_s else DEFAULT_WINDOW
 
-    def stack_arguments(self) -> StackArguments:
-        """What every stack is built with, whatever it holds."""
-        local = os.environ.get("HOLDFAST_STATE") == "local"
-        unsettled = placeholders(self)
+    def stack_arguments(self, *, local_state: bool) -> StackArguments:
+        """What every stack is built with, whatever it holds. Local state may be planned with a CHANGE-ME."""
+        left = placeholders(self)
         return {
             "project": self.project,
             "region": self.region,
             "provider": (GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION),
-            "state_bucket": "" if local or unsettled else self.state_bucket,
-            "unsettled": [] if local else unsettled,
+            "state_bucket": "" if local_state or left else self.state_bucket,
+            "placeholders": [] if local_state else left,
         }
 
     def pools(self) -> tuple[Pool, ...]:

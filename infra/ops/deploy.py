@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.contract.errors import EXIT_STOPPED, InputError, Unjudged
+from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, gcloud, node
-from infra.ops.synth import ROOT, synthesise
+from infra.ops.synth import ROOT
 from infra.rules import require_clean
 
 CDKTF = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
@@ -27,13 +28,13 @@ def require_settled(environment: Environment) -> None:
 def deploy(environment: Environment, *, yes: bool) -> int:
     require_settled(environment)
     _require_consent(yes)
-    return _cdktf(environment, "deploy", *_stacks(environment), *(["--auto-approve"] if yes else []))
+    return _cdktf(environment, "deploy", *names.stacks(environment.name), *(["--auto-approve"] if yes else []))
 
 
 def diff(environment: Environment) -> int:
     """Stack by stack: the command line compares one at a time."""
     require_settled(environment)
-    return max(_cdktf(environment, "diff", stack) for stack in _stacks(environment))
+    return max(_cdktf(environment, "diff", stack) for stack in names.stacks(environment.name))
 
 
 def destroy(environment: Environment, *, yes: bool) -> int:
@@ -45,7 +46,7 @@ def destroy(environment: Environment, *, yes: bool) -> int:
         print(f"fix:       take them off in {source_of(environment.name)}, deploy, destroy", file=sys.stderr)
         return EXIT_STOPPED
     _require_consent(yes)
-    stacks = reversed(_stacks(environment))
+    stacks = reversed(names.stacks(environment.name))
     return _cdktf(environment, "destroy", *stacks, *(["--auto-approve"] if yes else []))
 
 
@@ -85,10 +86,6 @@ def bootstrap(environment: Environment, *, dry_run: bool) -> list[str]:
 def _require_consent(yes: bool) -> None:
     if not yes and not sys.stdin.isatty():
         raise InputError("no terminal to ask on", got="no --yes", allowed="--yes", fix="repeat with --yes")
-
-
-def _stacks(environment: Environment) -> Sequence[str]:
-    return list(synthesise(environment.name, ROOT / "out" / "synth" / environment.name, local_state=False))
 
 
 def _cdktf(environment: Environment, *words: str) -> int:

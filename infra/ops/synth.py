@@ -1,13 +1,13 @@
-"""Synthesise environments in a process of their own. Called by synth, plan, deploy and upgrade-check."""
+"""Synthesise environments in a process of their own."""
 
 import json
 import os
 import subprocess
 import sys
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 from holdfast.contract.errors import Unjudged
+from infra.contract import names
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,5 +27,6 @@ def synthesise(name: str, out: Path, *, local_state: bool, root: Path = ROOT) ->
     if done.returncode != 0:
         raise Unjudged(f"synthesis of {name} failed:\n{(done.stdout + done.stderr).strip()[-4000:]}")
     stacks = json.loads((out / "manifest.json").read_text())["stacks"]
-    order = TopologicalSorter({name: stack["dependencies"] for name, stack in stacks.items()})
-    return {name: out / stacks[name]["workingDirectory"] for name in order.static_order()}
+    order = {stack: place for place, stack in enumerate(names.stacks(name))}
+    # Another revision may have stacks that this one does not know: last, they are compared and never deployed.
+    return {s: out / stacks[s]["workingDirectory"] for s in sorted(stacks, key=lambda s: order.get(s, len(order)))}

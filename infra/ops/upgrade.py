@@ -88,7 +88,7 @@ def _fields(root: Path) -> set[str]:
     for name in SCHEMA:
         path = root / ENVIRONMENTS / name
         for node in ast.parse(path.read_text()).body if path.exists() else []:
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and node.decorator_list:  # dataclasses; the rest no fork writes
                 found |= {_described(node.name, part) for part in node.body if isinstance(part, ast.AnnAssign)}
     return found
 

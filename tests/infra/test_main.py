@@ -1,0 +1,39 @@
+"""The composition root: which stacks there are, and that none is left out in silence."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.contract import names
+from infra.environments import load
+from infra.ops.synth import synthesise
+
+pytestmark = pytest.mark.process
+
+
+def test_the_stacks_and_their_order_are_those_of_the_contract(tmp_path: Path) -> None:
+    stacks = synthesise("example", tmp_path, local_state=True)
+    assert list(stacks) == names.stacks("example")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())["stacks"]
+    for later, earlier in zip(names.stacks("example")[1:], names.stacks("example"), strict=False):
+        assert manifest[later]["dependencies"] == [earlier]
+
+
+def test_without_monitoring_nothing_is_synthesised(tmp_path: Path) -> None:
+    """A platform without alerts looks healthy until it matters."""
+    hide = "import sys, runpy; sys.modules['monitoring.stack'] = None; "
+    code = hide + "runpy.run_module('infra.main', run_name='__main__')"
+    variables = os.environ | {"HOLDFAST_ENV": "example", "CDKTF_OUTDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "monitoring.stack" in done.stderr
+    assert not (tmp_path / "stacks").exists()
+
+
+def test_an_environment_does_not_depend_on_the_process_that_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    prod = load("prod")
+    monkeypatch.setenv("HOLDFAST_STATE", "local")
+    assert prod.stack_arguments(local_state=False)["placeholders"]
