@@ -94,6 +94,8 @@ def parse(lines: Sequence[bytes]) -> Reading:
     _count(reading, "duplicated lines", sum(1 for line in lines if line.strip()) - len(unique))
     newest: dict[str, int] = {}
     for record in _records(unique, reading):
+        if _is_log_line(record):
+            continue
         reason = _refusal(record)
         if reason:
             reading.problems[reason] += 1
@@ -129,6 +131,11 @@ def _one_by_one(lines: Sequence[bytes], reading: Reading) -> Iterable[Any]:
             yield json.loads(line)
         except ValueError:
             reading.problems["lines cut short or not JSON"] += 1
+
+
+def _is_log_line(record: Any) -> bool:
+    """Where events go to standard output, the log of the same process does too (holdfast.runtime.logs)."""
+    return isinstance(record, dict) and "severity" in record and "event" not in record
 
 
 def _refusal(record: Any) -> str:

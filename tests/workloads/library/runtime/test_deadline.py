@@ -41,7 +41,7 @@ def test_a_node_that_cannot_be_asked_is_no_reason_to_fail(
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert end({"HOLDFAST_NODE": "flex-1"}, deadline.node_annotations) is None
-    assert "planned end of node flex-1 is unknown" in capsys.readouterr().err
+    assert "planned end of node flex-1 is unknown" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_the_hook_gives_up_inside_the_window(run_dir: Path) -> None:
     slow = worker(600)
     done = drain(window=3.5)
     assert done.returncode == 1
-    assert str(slow.pid) in done.stderr
+    assert str(slow.pid) in done.stdout
     slow.kill()
     slow.communicate()
 

@@ -8,7 +8,6 @@ for the ordinary stop, with `lead_s` as its window: a save that no Spot notice h
 import json
 import os
 import ssl
-import sys
 import threading
 import time
 import urllib.request
@@ -19,6 +18,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.telemetry import ENV_DEADLINE, ENV_NODE
 from holdfast.contract.values import moment
+from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
 
 DEFAULT_LEAD_S = 120.0
@@ -69,7 +69,7 @@ def node_annotations(node: str) -> Mapping[str, str]:
     try:
         return _asked(node)
     except (OSError, KeyError) as error:  # refused, unreachable, no token, not in a cluster
-        print(f"the planned end of node {node} is unknown: {error}", file=sys.stderr)
+        logs.warning("deadline", f"the planned end of node {node} is unknown: {error}", node=node)
         return {}
 
 

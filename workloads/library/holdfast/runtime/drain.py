@@ -15,7 +15,7 @@ import typer
 from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS, Unjudged, run_cli
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.contract.telemetry import ENV_WINDOW_S
-from holdfast.runtime import pidfiles
+from holdfast.runtime import logs, pidfiles
 from holdfast.runtime.shutdown import DRAIN_SIGNAL
 
 _POLL_S = 0.05
@@ -35,10 +35,10 @@ def drain(
         os.kill(pid, DRAIN_SIGNAL)
     while left := [pid for pid in asked if pidfiles.running(pid)]:
         if time.monotonic() > budget_ends:
-            print(f"still running at the end of the budget: {left}", file=sys.stderr)
+            logs.warning("drain", f"still running at the end of the budget: {left}")
             sys.exit(EXIT_FINDINGS)
         time.sleep(_POLL_S)
-    print(f"stopped {len(asked)} processes", file=sys.stderr)
+    logs.info("drain", f"stopped {len(asked)} processes")
     sys.exit(EXIT_DONE)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import time
-import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -46,9 +45,11 @@ def run(
     report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
 ) -> None:
     """Train until --steps, resuming what is there. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
+    from holdfast.runtime import logs
     from holdfast.runtime.phases import Phases, uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
+    logs.set_job(run)
     of_process().nothing_at_stake = True  # the first process of a container would not even hear a signal by default
     phases = Phases.of_process()
     phases.lap("interpreter")
@@ -83,7 +84,7 @@ def run(
         code = launch(config, phases)
     except InputError:
         raise
-    except Exception:  # noqa: BLE001  # the process's top level: Python's own code 1 would be retried
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001  # the process's top level: Python's own code 1 would be retried
+        logs.error("train", "the launcher failed", cause=error)
         code = EXIT_BUG
     leave_now(code)  # the ranks are gone: taking torch apart would cost the window a second

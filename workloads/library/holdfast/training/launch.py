@@ -19,7 +19,6 @@ import importlib
 import logging
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -34,6 +33,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from holdfast.contract import lifecycle
 from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases, uncollected
@@ -94,17 +94,17 @@ def _run_agent(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases
         # A rank says itself why it failed; the agent's traceback of its own would bury that.
         logging.getLogger(f"torch.distributed.{name}").setLevel(logging.CRITICAL)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # its way with SIGTERM is to kill the ranks
-    with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as logs:
+    with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as scratch:
         try:
             spec = _spec(config, corpus, board, phases)
-            agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=logs), start_method="fork")
+            agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch), start_method="fork")
             gc.freeze()  # what exists now stays shared with the forked ranks
             notices.of_process().begin()
             result = cast(RunResult, agent.run())
         except SignalException as death:
             return [{"code": -death.sigval}]
         except (DistError, RendezvousError) as error:
-            print(f"rendezvous lost: {error}", file=sys.stderr)
+            logs.error("rendezvous", f"the other nodes or ranks were lost: {error}")
             return []
     if result.state is WorkerState.SUCCEEDED:
         return list(result.return_values.values())

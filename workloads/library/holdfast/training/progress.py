@@ -1,10 +1,10 @@
 """What a checkpoint says about the run beside tensors, and what a resumed run checks against it."""
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from holdfast.contract.errors import InputError
+from holdfast.runtime import logs
 from holdfast.training.config import TrainConfig
 
 
@@ -43,12 +43,12 @@ class Progress:
         if state["world_size"] != self._facts["world_size"]:
             self.resized_from = int(state["world_size"])
 
-    def say_resized(self) -> None:
+    def log_resized(self) -> None:
         if self.resized_from:
-            print(
+            logs.warning(
+                "restore",
                 f"resumed on {self._facts['world_size']} ranks from {self.resized_from}: the samples go on where they "
                 "were, dropout draws anew for each (step, rank), sums are added in another order: not bit-exact",
-                file=sys.stderr,
             )
 
 

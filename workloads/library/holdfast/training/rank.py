@@ -2,7 +2,6 @@
 
 import os
 import sys
-import traceback
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
@@ -12,7 +11,7 @@ from holdfast.checkpoint import Preempted
 from holdfast.contract import lifecycle
 from holdfast.contract.errors import InputError
 from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.runtime import deadline
+from holdfast.runtime import deadline, logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
@@ -79,10 +78,10 @@ def run_rank(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) 
         part(PART_S)
         return {"code": lifecycle.EXIT_PREEMPTED}
     except InputError as error:
-        print(error.lines(), file=sys.stderr)
+        logs.error("train", error.lines())
         sys.exit(lifecycle.EXIT_BAD_INPUT)
     except Exception as error:  # noqa: BLE001  # the rank's top level: every failure becomes an exit code
-        traceback.print_exc()
+        logs.error("train", "a rank failed", cause=error)
         sys.exit(failure_code(error, noticed=shutdown.requested))
 
 

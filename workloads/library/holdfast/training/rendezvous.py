@@ -6,7 +6,6 @@ and a port of this very node that something else holds is bad input, because ano
 
 import os
 import socket
-import sys
 import time
 
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
@@ -14,6 +13,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, 
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from holdfast.contract.errors import InputError
+from holdfast.runtime import logs
 from holdfast.training.config import TrainConfig
 from holdfast.training.single_node_rendezvous import Alone
 
@@ -84,7 +84,7 @@ def _ours(family: int, address: str | int) -> bool:
 
 
 def _await(host: str, port: int) -> None:
-    print(f"waiting for the first node at {host}:{port}", file=sys.stderr, flush=True)
+    logs.info("rendezvous", f"waiting for the first node at {host}:{port}")
     until = time.monotonic() + JOIN_S
     while True:
         try:

@@ -46,7 +46,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.lap("restore")
         meter.begin(ckpt.step, lead=rank == 0)
         if rank == 0:
-            progress.say_resized()
+            progress.log_resized()
         pace = Pace(config.window_s)
         for step in range(ckpt.step, config.steps):
             torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
