@@ -1,4 +1,4 @@
-"""The door `python -m workloads AREA VERB [OBJECT]`. Commands import what they need when they run."""
+"""The command `python -m workloads AREA VERB [OBJECT]`. Commands import what they need when they run."""
 
 import typer
 

@@ -44,7 +44,7 @@ def test_without_the_tools_a_laptop_skips_and_ci_fails(
         support.require(not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}")
 
 
-def test_without_go_the_build_says_which_version_it_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_go_the_build_names_the_version_it_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", programs(tmp_path / "bin"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     with pytest.raises(
@@ -53,7 +53,7 @@ def test_without_go_the_build_says_which_version_it_wants(tmp_path: Path, monkey
         build.find_go(build.TOOLS["etcd"])
 
 
-def test_without_docker_the_kind_tier_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_docker_the_kind_tier_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", programs(tmp_path / "bin"))
     assert kind.missing() == "docker and kind not on PATH"
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", kind="", docker="echo cannot connect >&2; exit 1"))

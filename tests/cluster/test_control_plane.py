@@ -35,7 +35,7 @@ def test_processes_die_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
         until("the child is gone", lambda: not alive(child))
 
 
-def test_a_component_that_cannot_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+def test_a_component_that_cannot_start_is_named_with_its_last_lines(tmp_path: Path) -> None:
     processes = Processes(tmp_path)
     processes.start("picky", ["sh", "-c", "echo no such flag; exit 3"])
     with pytest.raises(RuntimeError, match=r"picky ended with 3 before it serves:\nno such flag"):
@@ -84,9 +84,9 @@ def test_values_reach_the_cluster_as_they_are(world: World, cluster: AClusterMan
     if not isinstance(cluster, OwnManager):
         pytest.skip("the stock provider's own bug")
     data = {"quoted": "it's $(true)", "number": "1", "switch": "true", "empty": ""}
-    meta = {"name": "words", "namespace": world.name}
+    meta = {"name": "text", "namespace": world.name}
     cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
-    found = cluster.kubectl(["get", "configmap", "words", "-n", world.name])
+    found = cluster.kubectl(["get", "configmap", "text", "-n", world.name])
     assert found["data"] == data
     assert cluster.version() >= (1, 36)
 

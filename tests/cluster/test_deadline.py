@@ -76,13 +76,13 @@ def test_the_rendered_trainer_may_read_when_its_node_ends(api: Api, pod: Pod, no
         api.apply(api.path_of(right), right)
     pod.become(body["metadata"]["namespace"], template["spec"]["serviceAccountName"])
     # The authorizer hears of a binding a moment after it is stored.
-    told = until(
+    output = until(
         "the right counts", lambda: deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0)
     )
-    assert told == END.timestamp()
+    assert output == END.timestamp()
 
 
-def test_a_pod_without_the_right_trains_on_and_says_so(pod: Pod, node: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_without_the_right_trains_on_and_logs_it(pod: Pod, node: str, capsys: pytest.CaptureFixture[str]) -> None:
     pod.become("default", "nobody")
     assert deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0) is None
     assert "403" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Drills on the real control plane, through the door as a user takes it, and with whole nodes taken away."""
+"""Drills on the real control plane, by the command as a user runs it, and with whole nodes taken away."""
 
 import json
 import os
@@ -18,18 +18,18 @@ from infra.contract.pools import Pool
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from tests.workloads.drill.by_hand import silent, unheard
-from tests.workloads.drill.rig import JOB, Way, target
+from tests.workloads.drill.by_hand import never_fires, no_log
+from tests.workloads.drill.rig import JOB, RigEvictor, target
 from workloads.drill.catalogue import find
-from workloads.drill.conduct import Conductor
 from workloads.drill.plan import Drill
-from workloads.drill.targets.gce import Instance, VmTaker
-from workloads.drill.targets.takers import TAINT, Tainter
-from workloads.drill.verdict import Word
+from workloads.drill.runner import DrillRunner
+from workloads.drill.targets.gce import Instance, VmEvictor
+from workloads.drill.targets.node_evictors import TAINT, TaintEvictor
+from workloads.drill.verdict import Verdict
 from workloads.jobs.api import Object
 
 PODS, SPARE = 6, 3
-QUIET = Conductor(say=unheard, alert=silent)
+QUIET = DrillRunner(log=no_log, alert=never_fires)
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def work(world: World, spot: Pool) -> World:
     return world
 
 
-def door(cluster: AClusterManager, world: World, out: Path, *words: str) -> tuple[int, str, Any]:
+def drill_command(cluster: AClusterManager, world: World, out: Path, *arguments: str) -> tuple[int, str, Any]:
     """Exit code, standard error, the JSON object."""
     named = ["--namespace", world.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(out)]
-    command = [sys.executable, "-m", "workloads", "drill", "run", *words, "--target", "cluster", *named]
+    command = [sys.executable, "-m", "workloads", "drill", "run", *arguments, "--target", "cluster", *named]
     command += ["--kubeconfig", str(cluster.kubeconfig), "--json"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else None
@@ -65,37 +65,39 @@ def tainted(world: World) -> list[str]:
 def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
-    code, _, told = door(cluster, work, tmp_path, "cluster-lone-node", "--context", context(cluster), "--yes")
-    (journal,) = told["drills"]
-    words = {each["promise"]: each["verdict"] for each in journal["objectives"]}
-    words.pop("a lone eviction pages nobody")  # needs promtool
-    assert (code, journal["verdict"], set(words.values())) == (0, "held", {"held"}), journal
-    assert [step["activity"]["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
+    code, _, result = drill_command(
+        cluster, work, tmp_path, "cluster-lone-node", "--context", context(cluster), "--yes"
+    )
+    (journal,) = result["drills"]
+    verdicts = {each["promise"]: each["verdict"] for each in journal["objectives"]}
+    verdicts.pop("a lone eviction pages nobody")  # needs promtool
+    assert (code, journal["verdict"], set(verdicts.values())) == (0, "held", {"held"}), journal
+    assert [step["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
     assert not tainted(work)
     assert len(work.nodes) == PODS + SPARE
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "error"),
     [
         (("--context", "gke_prod_europe-west4_prod", "--yes"), "the kubeconfig has no such context"),
         (("--yes",), "hits only what is named"),
     ],
 )
 def test_a_cluster_that_was_not_named_is_not_touched(
-    cluster: AClusterManager, work: World, tmp_path: Path, words: tuple[str, ...], told: str
+    cluster: AClusterManager, work: World, tmp_path: Path, arguments: tuple[str, ...], error: str
 ) -> None:
     before = versions(work)
-    code, said, _ = door(cluster, work, tmp_path, "cluster-evict", *words)
-    assert (code, told in said) == (2, True), said
+    code, stderr, _ = drill_command(cluster, work, tmp_path, "cluster-evict", *arguments)
+    assert (code, error in stderr) == (2, True), stderr
     assert versions(work) == before
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_hit(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
-    code, said, _ = door(cluster, work, tmp_path, "cluster-evict", "--context", context(cluster))
-    assert (code, "add --yes" in said) == (2, True), said
+    code, stderr, _ = drill_command(cluster, work, tmp_path, "cluster-evict", "--context", context(cluster))
+    assert (code, "add --yes" in stderr) == (2, True), stderr
 
 
 def versions(world: World) -> dict[str, str]:
@@ -103,13 +105,13 @@ def versions(world: World) -> dict[str, str]:
 
 
 def test_a_storm_hits_thirty_percent_and_the_job_pays_nothing(work: World) -> None:
-    way = Way("notice and end of", work.preempt)
+    evictor = RigEvictor("notice and end of", work.preempt)
     drill = find("cluster-storm")
-    record = QUIET.conduct(drill, target(work.api, work, drill, way))
-    words = {each.objective.promise: each.word for each in record.results}
-    assert words.pop("the burst alert fires") is Word.BROKEN, "the silent alert of this test did not fire"
-    assert set(words.values()) == {Word.HELD}, record.why
-    assert len(way.taken) == PODS * 30 // 100
+    record = QUIET.run(drill, target(work.api, work, drill, evictor))
+    verdicts = {each.objective.promise: each.verdict for each in record.results}
+    assert verdicts.pop("the burst alert fires") is Verdict.BROKEN, "the silent alert of this test did not fire"
+    assert set(verdicts.values()) == {Verdict.HELD}, record.why
+    assert len(evictor.evicted) == PODS * 30 // 100
 
 
 def test_a_job_that_pays_for_evictions_is_found_out(world: World, spot: Pool) -> None:
@@ -119,9 +121,9 @@ def test_a_job_that_pays_for_evictions_is_found_out(world: World, spot: Pool) ->
     world.create_job(JOB, spec)
     world.wait_running(PODS)
     drill = find("cluster-lone-node")
-    record = QUIET.conduct(drill, target(world.api, world, drill, Way("end of", world.preempt)))
-    broken = [each.objective.promise for each in record.results if each.word is Word.BROKEN]
-    assert (record.word, broken) == (Word.BROKEN, ["no failure charged"])
+    record = QUIET.run(drill, target(world.api, world, drill, RigEvictor("end of", world.preempt)))
+    broken = [each.objective.promise for each in record.results if each.verdict is Verdict.BROKEN]
+    assert (record.verdict, broken) == (Verdict.BROKEN, ["no failure charged"])
 
 
 def test_a_job_that_is_not_whole_is_left_alone(world: World, spot: Pool) -> None:
@@ -130,9 +132,9 @@ def test_a_job_that_is_not_whole_is_left_alone(world: World, spot: Pool) -> None
     world.wait_running(PODS - 1)
     drill = find("cluster-lone-node")
     drill = replace(drill, steady_state=replace(drill.steady_state, within_s=1))
-    way = Way("end of", world.preempt)
-    record = QUIET.conduct(drill, target(world.api, world, drill, way))
-    assert (record.word, record.fail_step, way.taken) == (Word.INCONCLUSIVE, "steady state", [])
+    evictor = RigEvictor("end of", world.preempt)
+    record = QUIET.run(drill, target(world.api, world, drill, evictor))
+    assert (record.verdict, record.fail_step, evictor.evicted) == (Verdict.INCONCLUSIVE, "steady state", [])
 
 
 def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving: Pool) -> None:
@@ -140,8 +142,8 @@ def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving
     world.create_job(JOB, world.job_spec(serving, 1))
     world.wait_running(1)
     drill = find("cluster-lone-node")
-    record = QUIET.conduct(drill, target(world.api, world, drill, Tainter(world.api)))
-    assert (record.word, record.fail_step) == (Word.STOPPED, "targets")
+    record = QUIET.run(drill, target(world.api, world, drill, TaintEvictor(world.api)))
+    assert (record.verdict, record.fail_step) == (Verdict.STOPPED, "targets")
     assert "a serving node is never hit" in record.why
     assert not tainted(world)
 
@@ -153,14 +155,14 @@ def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> N
         alien["spec"]["nodeName"] = pod["spec"]["nodeName"]
         work.create_pod(f"alien-{pod['metadata']['name']}", alien)
     drill = find("cluster-lone-node")
-    record = QUIET.conduct(drill, target(work.api, work, drill, Tainter(work.api)))
-    assert (record.word, record.fail_step) == (Word.STOPPED, "targets")
+    record = QUIET.run(drill, target(work.api, work, drill, TaintEvictor(work.api)))
+    assert (record.verdict, record.fail_step) == (Verdict.STOPPED, "targets")
     assert "runs there too" in record.why
 
 
 @dataclass
 class StandIn:
-    """Compute Engine, played: the simulated node of the VM's name goes, with notice or without."""
+    """Compute Engine, simulated: the simulated node of the VM's name goes, with notice or without."""
 
     world: World
     hit: list[tuple[str, Instance]] = field(default_factory=list)
@@ -189,18 +191,18 @@ def test_a_gke_drill_deletes_the_vm_under_one_node_of_the_named_project(work: Wo
     drill = find("gke-delete")
     asked: list[str] = []
 
-    def agree(_drill: Drill, victims: Sequence[str]) -> None:
+    def consent(_drill: Drill, victims: Sequence[str]) -> None:
         assert not compute.hit, "asked before, not after"
         asked.extend(victims)
 
-    conductor = replace(QUIET, agree=agree)
-    record = conductor.conduct(drill, target(work.api, work, drill, VmTaker(work.api, compute, "ours", drill.fault)))
-    assert record.word is Word.HELD, record.why
+    runner = replace(QUIET, consent=consent)
+    record = runner.run(drill, target(work.api, work, drill, VmEvictor(work.api, compute, "ours", drill.fault)))
+    assert record.verdict is Verdict.HELD, record.why
     ((done, vm),) = compute.hit
     assert (done, vm.project, asked) == ("delete", "ours", [f"node/{vm.name}"])
 
 
-def test_the_door_to_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
+def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
     env = environments.load("example")
@@ -212,14 +214,14 @@ def test_the_door_to_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     gcloud.parent.mkdir()
     gcloud.write_text(f'#!/bin/sh\necho "$@" > {asked}.draft && mv {asked}.draft {asked}\n')
     gcloud.chmod(0o755)
-    words = ["gke-maintenance", "--target", "gke", "--context", named, "--kubeconfig", str(kubeconfig), "--yes"]
-    words += ["--namespace", work.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(tmp_path)]
+    arguments = ["gke-maintenance", "--target", "gke", "--context", named, "--kubeconfig", str(kubeconfig), "--yes"]
+    arguments += ["--namespace", work.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(tmp_path)]
     path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "workloads", "drill", "run", *words, "--json"]
+    command = [sys.executable, "-m", "workloads", "drill", "run", *arguments, "--json"]
     with subprocess.Popen(command, env=os.environ | path, stdout=subprocess.PIPE, text=True) as running:
         until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
         verb, vm, *flags = asked.read_text().split()[2:]
         work.preempt([vm])
-        told, _ = running.communicate(timeout=280)
+        result, _ = running.communicate(timeout=280)
     assert (verb, flags) == ("simulate-maintenance-event", [f"--project={env.project_id}", "--zone=europe-west4-a"])
-    assert json.loads(told)["drills"][0]["verdict"] == "held", told
+    assert json.loads(result)["drills"][0]["verdict"] == "held", result

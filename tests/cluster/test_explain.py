@@ -28,14 +28,14 @@ def test_quota_is_named_with_what_is_asked_lent_and_used(world: World, spot: Poo
     for name in ("second", "third"):
         queues.submit(world, spot, name)
         ask(world, name, "quota")
-    told = "quota: asks for 1 nvidia.com/gpu, queue team lends 1, 1 are in use"
-    until("Kueue has counted", lambda: ask(world, "third", "quota").cause.blocker == told, timeout_s=30)
+    explained = "quota: asks for 1 nvidia.com/gpu, queue team lends 1, 1 are in use"
+    until("Kueue has counted", lambda: ask(world, "third", "quota").cause.blocker == explained, timeout_s=30)
     found = ask(world, "third", "quota")
     assert found.cause.position == "2 of 2 waiting in queue team"
     assert found.cause.evidence.startswith(f"kubectl describe workload -n {world.name} job-third")
 
 
-def test_a_flex_queue_is_told_with_what_its_request_says(world: World, spot: Pool, kueue: None) -> None:
+def test_a_flex_queue_is_explained_by_its_request(world: World, spot: Pool, kueue: None) -> None:
     queues.lend(world, spot, 2)
     flex.check(world)
     queues.submit(world, spot, "queued")
@@ -53,11 +53,11 @@ def test_a_flex_queue_is_told_with_what_its_request_says(world: World, spot: Poo
     assert found.evidence == f"kubectl describe provisioningrequest -n {world.name} queued-1"
 
 
-def test_a_queue_that_admits_nothing_says_why(world: World, spot: Pool, kueue: None) -> None:
+def test_a_queue_that_admits_nothing_gives_its_reason(world: World, spot: Pool, kueue: None) -> None:
     queues.lend(world, spot, 2)
     world.api.merge(f"{queues.GROUP}/clusterqueues/{world.name}", {"spec": {"stopPolicy": "Hold"}})
     queues.submit(world, spot, "held")
-    until("it is told", lambda: "queue team admits nothing: " in ask(world, "held", "quota").cause.blocker)
+    until("it is explained", lambda: "queue team admits nothing: " in ask(world, "held", "quota").cause.blocker)
 
 
 def test_an_untolerated_taint_is_named(world: World, spot: Pool) -> None:
@@ -73,7 +73,7 @@ def test_a_selector_that_matches_nothing_is_shown(world: World, spot: Pool) -> N
     assert "no node matches holdfast.dev/pool-class=spot-l5" in ask(world, "typo", "selector").cause.blocker
 
 
-def test_a_full_pool_is_told_with_its_free_gpus(world: World, spot: Pool) -> None:
+def test_a_full_pool_is_explained_with_its_free_gpus(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 2)
     world.create_job("wide", world.job_spec(spot, 3))
     found = ask(world, "wide", "capacity")
@@ -94,7 +94,7 @@ def test_an_image_that_cannot_be_pulled_is_named(world: World, spot: Pool) -> No
     assert "ImagePullBackOff: none on " in ask(world, "imageless", "image").cause.blocker
 
 
-def test_a_crash_is_told_apart_from_evictions(world: World, spot: Pool) -> None:
+def test_a_crash_is_counted_apart_from_evictions(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 2)
     world.create_job("crashing", world.job_spec(spot, 2, run_s=2, code=EXIT_BUG))
     found = ask(world, "crashing", "failed")

@@ -15,7 +15,7 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 PODS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 
 
-def test_a_quota_of_the_namespace_is_told_in_numbers(world: World, spot: Pool) -> None:
+def test_a_quota_of_the_namespace_is_explained_in_numbers(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 3)
     key = f"requests.{GPU_RESOURCE}"
     world.api.create(world.path("resourcequotas"), {"metadata": {"name": "team"}, "spec": {"hard": {key: "2"}}})
@@ -24,8 +24,8 @@ def test_a_quota_of_the_namespace_is_told_in_numbers(world: World, spot: Pool) -
     world.create_job("wide", world.job_spec(spot, 3))
     world.wait_running(2)
     numbers = f"ResourceQuota team: asks for {key}=1; {key}=2 in use, {key}=2 allowed"
-    told = f"1 of 3 pods are refused: {numbers}"
-    until("the third is explained", lambda: ask(world, "wide", "quota").cause.blocker == told)
+    explained = f"1 of 3 pods are refused: {numbers}"
+    until("the third is explained", lambda: ask(world, "wide", "quota").cause.blocker == explained)
     found = ask(world, "wide", "quota")
     assert found.cause.evidence == f"kubectl describe resourcequota -n {world.name} team"
     world.api.delete(path)
@@ -33,7 +33,7 @@ def test_a_quota_of_the_namespace_is_told_in_numbers(world: World, spot: Pool) -
 
 
 @pytest.mark.parametrize(
-    ("spec", "told", "evidence"),
+    ("spec", "explained", "evidence"),
     [
         ({"serviceAccountName": "trainer"}, "service account trainer does not exist", "kubectl get serviceaccounts"),
         ({"priorityClassName": "urgent"}, "PriorityClass urgent does not exist", "kubectl get priorityclasses"),
@@ -42,15 +42,15 @@ def test_a_quota_of_the_namespace_is_told_in_numbers(world: World, spot: Pool) -
     ids=["service account", "priority class", "runtime class"],
 )
 def test_what_the_pod_names_and_the_cluster_lacks_is_named(
-    world: World, spot: Pool, spec: dict[str, Any], told: str, evidence: str
+    world: World, spot: Pool, spec: dict[str, Any], explained: str, evidence: str
 ) -> None:
     world.create_job("lacking", one_pod(world, spot, **spec))
     found = ask(world, "lacking", "refused").cause
-    assert found.blocker == f"1 of 1 pods are refused: {told}"
+    assert found.blocker == f"1 of 1 pods are refused: {explained}"
     assert found.evidence.startswith(evidence)
 
 
-def test_pod_security_is_told_with_its_level(world: World, spot: Pool) -> None:
+def test_pod_security_is_named_with_its_level(world: World, spot: Pool) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     world.api.merge(f"/api/v1/namespaces/{world.name}", {"metadata": {"labels": labels}})
     world.create_job("root", one_pod(world, spot))
@@ -79,7 +79,7 @@ def test_a_webhook_that_does_not_answer_is_named(world: World, spot: Pool) -> No
         world.api.delete(f"{ADMISSION}/validatingwebhookconfigurations/{world.name}")
 
 
-def test_a_policy_that_says_no_is_quoted(world: World, spot: Pool) -> None:
+def test_a_policy_that_denies_is_quoted(world: World, spot: Pool) -> None:
     rule = {"expression": "object.spec.containers.all(c, c.image.contains('@'))", "message": "images by digest only"}
     match = {"resourceRules": [PODS]}
     created(world, "validatingadmissionpolicies", {"spec": {"matchConstraints": match, "validations": [rule]}})
@@ -95,7 +95,7 @@ def test_a_policy_that_says_no_is_quoted(world: World, spot: Pool) -> None:
             world.api.delete(f"{ADMISSION}/{plural}/{world.name}")
 
 
-def test_a_jobset_is_explained_by_what_its_jobs_were_told(world: World, spot: Pool, jobset: None) -> None:
+def test_a_jobset_is_explained_by_the_events_of_its_jobs(world: World, spot: Pool, jobset: None) -> None:
     spec = one_pod(world, spot, serviceAccountName="trainer")
     world.api.create(world.path("jobsets", jobsets.GROUP), jobsets.jobset("gang", spec))
     assert "service account trainer does not exist" in ask(world, "gang", "refused").cause.blocker

@@ -31,22 +31,22 @@ def test_a_claim_that_does_not_exist_is_named(world: World, spot: Pool) -> None:
     [("", "100Gi of no storage class: no persistent volumes available"), ("fast", 'storageclass.storage.k8s.io "fast" not found')],
     ids=["no volume", "no class"],
 )  # fmt: skip
-def test_a_claim_that_is_not_bound_is_told_with_its_size_and_reason(
+def test_a_claim_that_is_not_bound_is_named_with_its_size_and_reason(
     world: World, spot: Pool, storage_class: str, why: str
 ) -> None:
     world.add_nodes(spot, 1)
     claim(world, storageClassName=storage_class)
     world.create_job("reader", one_pod(world, spot, volumes=[CLAIM]))
 
-    def told() -> bool:
+    def explained() -> bool:
         found = ask(world, "reader", "volume").cause
         return "claim corpus is Pending, 100Gi of" in found.blocker and why in found.blocker
 
-    until("the claim's own reason is told", told)
+    until("the claim's own reason is given", explained)
     assert ask(world, "reader", "volume").cause.evidence == f"kubectl describe pvc -n {world.name} corpus"
 
 
-def test_a_disk_of_another_zone_is_told(world: World, spot: Pool) -> None:
+def test_a_disk_of_another_zone_is_named(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 1)
     zone = {"matchExpressions": [{"key": LABEL_ZONE, "operator": "In", "values": ["elsewhere-a"]}]}
     spec = {
@@ -83,7 +83,7 @@ def test_an_affinity_that_no_node_meets_is_a_selector(world: World, spot: Pool) 
     assert "didn't match Pod's node affinity" in ask(world, "picky", "selector").cause.blocker
 
 
-def test_what_is_short_beside_gpus_is_told_in_the_schedulers_words(world: World, spot: Pool) -> None:
+def test_what_is_short_beside_gpus_is_quoted_from_the_scheduler(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 1)
     container = {"name": "main", "image": "none", "resources": {"limits": {GPU_RESOURCE: "1", "memory": "9Ti"}}}
     world.create_job("hungry", one_pod(world, spot, containers=[container]))
@@ -93,7 +93,7 @@ def test_what_is_short_beside_gpus_is_told_in_the_schedulers_words(world: World,
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "word"),
+    ("reason", "message", "cause"),
     [
         ("FailedScaleUp", "Node scale up in zones europe-west4-a associated with this pod failed: GCE out of resources. Pod is at risk of not being scheduled.", "stock-out"),
         ("FailedScaleUp", "Node scale up in zones europe-west4-a associated with this pod failed: GCE quota exceeded. Pod is at risk of not being scheduled.", "quota"),
@@ -106,13 +106,13 @@ def test_what_is_short_beside_gpus_is_told_in_the_schedulers_words(world: World,
     ],
     ids=["stock-out", "project quota", "stock-out code", "quota code", "pool at its maximum", "backs off", "no pool fits", "on the way"],
 )  # fmt: skip
-def test_the_autoscalers_word_is_sorted_by_what_can_be_done(
-    world: World, spot: Pool, reason: str, message: str, word: str
+def test_the_autoscalers_event_is_sorted_by_what_can_be_done(
+    world: World, spot: Pool, reason: str, message: str, cause: str
 ) -> None:
     """There is no autoscaler here: the test writes the event that GKE's would, into the real API server."""
     world.create_job("waiting", one_pod(world, spot))
     (pod,) = until("its pod is there", world.pods)
-    world.tell(pod, reason, message)
-    blocker = ask(world, "waiting", word).cause.blocker
-    if word != "selector":
+    world.add_event(pod, reason, message)
+    blocker = ask(world, "waiting", cause).cause.blocker
+    if cause != "selector":
         assert message.removesuffix(" Pod is at risk of not being scheduled.").rstrip(".") in blocker

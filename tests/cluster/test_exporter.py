@@ -1,4 +1,4 @@
-"""The exporter on a real API server: what it tells after a preemption, and who may write."""
+"""The exporter on a real API server: what it exports after a preemption, and who may write."""
 
 import json
 import threading
@@ -59,7 +59,7 @@ def test_a_preempted_spot_node_counts_and_a_deleted_one_does_not(world: World, w
     busy = sorted({pod["spec"]["nodeName"] for pod in world.pods("Running")})
     before = total(watched)
     world.preempt(busy[:1])
-    until("the preemption is told", lambda: total(watched) == before + 1 or None, 60)
+    until("the preemption is counted", lambda: total(watched) == before + 1 or None, 60)
     idle = next(name for name in names if name not in busy)
     world.api.delete(f"/api/v1/nodes/{idle}")
     until("the deleted node is gone", lambda: idle not in watched.nodes or None, 60)
@@ -74,7 +74,7 @@ def test_a_pod_that_fits_nowhere_waits_in_sight(world: World, watched: Cluster, 
         mine = [s.value for s in found if dict(s.labels)["capacity"] == "spot" and s.value > 90]
         return mine[0] if mine else None
 
-    assert until("the wait is told", waited, 60) < 400
+    assert until("the wait is exported", waited, 60) < 400
 
 
 def test_a_receipt_is_left_on_the_job_it_is_for(

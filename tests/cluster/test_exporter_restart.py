@@ -65,13 +65,13 @@ def metrics(port: int) -> dict[str, float]:
     return found
 
 
-def told(lines: Path) -> list[tuple[str, str, str]]:
+def counted(lines: Path) -> list[tuple[str, str, str]]:
     rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
     return [(row["event"], row["node"], row.get("reason", "")) for row in rows if row["event"] != "scheduled"]
 
 
 def kill_apiserver(plane: ControlPlane) -> None:
-    """A crash: nobody is told, every watch breaks."""
+    """A crash: nobody is warned, every watch breaks."""
     running = plane.processes._running
     [dead] = [entry for entry in running if entry[0] == "kube-apiserver"]
     running.remove(dead)  # it ends on purpose
@@ -84,7 +84,7 @@ def restart_apiserver(plane: ControlPlane) -> None:
     plane.processes.wait_until("the API server is ready again", lambda: plane.answers("/readyz"))
 
 
-def test_preemptions_are_told_after_the_api_server_was_killed_and_none_is_told_twice(
+def test_preemptions_are_counted_after_the_api_server_was_killed_and_none_is_counted_twice(
     plane: ControlPlane, exporter: tuple[int, Path], spot: Pool
 ) -> None:
     (port, lines), api = exporter, Api(plane.kubeconfig("admin"))
@@ -93,9 +93,9 @@ def test_preemptions_are_told_after_the_api_server_was_killed_and_none_is_told_t
     names = world.add_nodes(spot, 3)
     world.create_job("run", world.job_spec(spot, 3))
     world.wait_running(3)
-    until("the exporter has seen the nodes", lambda: len(told(lines)) == 3 or None, 120)
+    until("the exporter has seen the nodes", lambda: len(counted(lines)) == 3 or None, 120)
     storm.preempt(api, names[:1])
-    until("the first preemption is told", lambda: metrics(port).get("preemptions_total") == 1 or None, 60)
+    until("the first preemption is counted", lambda: metrics(port).get("preemptions_total") == 1 or None, 60)
 
     kill_apiserver(plane)
     before = metrics(port)["exporter_heartbeat_seconds"]
@@ -106,11 +106,11 @@ def test_preemptions_are_told_after_the_api_server_was_killed_and_none_is_told_t
     fresh = Api(plane.kubeconfig("admin"))
     until("nodes are ready again", lambda: nodes.ready(fresh, names[1:]), 120)
     storm.preempt(fresh, names[1:2])
-    until("the second preemption is told", lambda: metrics(port).get("preemptions_total") == 2 or None, 120)
+    until("the second preemption is counted", lambda: metrics(port).get("preemptions_total") == 2 or None, 120)
     fresh.delete(f"/api/v1/nodes/{names[2]}")
-    until("every end is told", lambda: len(told(lines)) == 6 or None, 120)
+    until("every end is counted", lambda: len(counted(lines)) == 6 or None, 120)
     assert metrics(port)["preemptions_total"] == 2
-    assert sorted(told(lines)) == sorted(
+    assert sorted(counted(lines)) == sorted(
         [("node_up", name, "") for name in names]
         + [
             ("node_down", names[0], "preempted"),

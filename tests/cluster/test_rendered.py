@@ -15,7 +15,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import OWNER, World
 from workloads.jobs.api import Api, ApiError, Object
 from workloads.jobs.explain import explain
-from workloads.jobs.job_snapshot import View, condition
+from workloads.jobs.job_snapshot import JobSnapshot, condition
 from workloads.jobs.job_snapshot import find as view_of
 
 ROOT = Path(__file__).parents[2]
@@ -132,12 +132,12 @@ def test_no_workload_lands_on_a_pool_that_it_does_not_tolerate(world: World) -> 
 
 def belongs(spec: Object, pool: Pool) -> bool:
     """From the taints and labels of the pool alone, not through our own helpers."""
-    told = spec.get("tolerations") or ()
+    output = spec.get("tolerations") or ()
     for taint in pool.taints:
         wanted = {"key": taint.key, "effect": taint.effect.value}
         fits = [
             t
-            for t in told
+            for t in output
             if t.get("key") in (None, wanted["key"])
             and t.get("effect") in (None, "", wanted["effect"])
             and (t.get("operator") == "Exists" or t.get("value", "") == taint.value)
@@ -160,7 +160,7 @@ def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, a
     for doc in judged():
         if doc["kind"] in PLATFORM_KINDS:
             api.apply(api.path_of(doc), doc)
-    size = View(body=gang, pods=[]).size
+    size = JobSnapshot(body=gang, pods=[]).size
     world.add_nodes(environments.load("example").pool("spot-a100"), size)
     path = api.path_of(gang)
     api.apply(path, gang)
@@ -186,5 +186,5 @@ def wait_gang(api: Api, gang: Object, size: int, old: set[str]) -> list[Object]:
     try:
         return until("the gang runs", running)
     except AssertionError as error:
-        told = explain(api, gang["metadata"]["name"], gang["metadata"]["namespace"])
-        raise AssertionError("\n".join(f"{name}: {text}" for name, text in told.lines())) from error
+        output = explain(api, gang["metadata"]["name"], gang["metadata"]["namespace"])
+        raise AssertionError("\n".join(f"{name}: {text}" for name, text in output.lines())) from error

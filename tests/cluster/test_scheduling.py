@@ -30,7 +30,7 @@ def phase(world: World, name: str) -> str:
     return world.pod(name)["status"]["phase"]
 
 
-def test_low_priority_gives_way_to_ordinary_work(world: World, spot: Pool) -> None:
+def test_low_priority_yields_to_ordinary_work(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 1)
     low = priority(world, "spot", LOW)
     world.create_job("low", world.job_spec(spot, 1) | {"template": world.pod_template(spot, priorityClassName=low)})
@@ -60,14 +60,14 @@ def test_low_priority_never_takes_the_place_of_system_pods(world: World, spot: P
     assert phase(world, "system") == "Running"
 
 
-def test_a_pod_without_the_toleration_stays_pending_and_says_why(world: World, spot: Pool) -> None:
+def test_a_pod_without_the_toleration_stays_pending_with_a_reason(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 1)
     world.create_pod("naive", world.pod_template(spot, tolerations=spot.tolerations()[1:]))
     assert "untolerated taint" in unschedulable(world, "naive")
     assert phase(world, "naive") == "Pending"
     assert SPOT_TAINT.toleration() == spot.tolerations()[0], "what was left out"
-    world.create_pod("told", world.pod_template(spot))
-    until("the same pod with the toleration runs", lambda: phase(world, "told") == "Running")
+    world.create_pod("tolerates", world.pod_template(spot))
+    until("the same pod with the toleration runs", lambda: phase(world, "tolerates") == "Running")
 
 
 def test_a_disruption_budget_refuses_evictions_but_never_a_lost_node(world: World, spot: Pool) -> None:

@@ -73,7 +73,7 @@ def used_by_monitoring() -> set[str]:
 def test_every_name_that_monitoring_uses_is_exposed_by_the_real_components(
     metrics_url: str, cluster: AClusterManager, world: World, spot: Pool
 ) -> None:
-    world.create_pod("lonely", world.pod_template(spot))  # a family is told once there is an object that has it
+    world.create_pod("lonely", world.pod_template(spot))  # a family is exported once there is an object that has it
     until("every kind of object is listed", lambda: "kube_pod_status_unschedulable" in declared(text(metrics_url)))
     api_server = str(cluster.kubectl(["get", "--raw=/metrics"], as_dict=False))
     known = declared(text(metrics_url)) | declared(api_server)
@@ -90,10 +90,10 @@ def test_what_the_simulation_shows_is_what_an_independent_exporter_sees(
     world.wait_running(2)
     world.create_pod("lonely", world.pod_template(spot))
     world.preempt(names[:1])
-    until("the exporter sees it", lambda: told(metrics_url, world, names), 60)
+    until("the exporter sees it", lambda: output(metrics_url, world, names), 60)
 
 
-def told(url: str, world: World, names: list[str]) -> bool:
+def output(url: str, world: World, names: list[str]) -> bool:
     found = samples(text(url))
 
     def values(metric: str, **labels: str) -> list[dict[str, str]]:

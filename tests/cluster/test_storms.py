@@ -15,7 +15,7 @@ from workloads.jobs.job_snapshot import when
 
 SIZE = 10
 LOST = 3  # 30 %
-FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those it was told to ignore
+FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those that its policy ignores
 CLOCK_S = 2  # creation times are whole seconds, and the notice comes a moment after the failure
 
 

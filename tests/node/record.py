@@ -28,7 +28,7 @@ FAILED = '"phase": "Failed"'
 class Case:
     """A pod with one thing wrong."""
 
-    said: tuple[str, ...]
+    texts: tuple[str, ...]
     """By the kubelet, somewhere in the pod or its events, once it has made up its mind."""
     main: Object = field(default_factory=dict[str, Any])
     spec: Object = field(default_factory=dict[str, Any])
@@ -50,28 +50,30 @@ FETCH = {
 AGAIN = {"restartPolicy": "OnFailure"}
 CASES = {
     "image": Case(
-        said=("ImagePullBackOff",), main={"image": "127.0.0.1:1/team/trainer:v7", "imagePullPolicy": "Always"}
+        texts=("ImagePullBackOff",), main={"image": "127.0.0.1:1/team/trainer:v7", "imagePullPolicy": "Always"}
     ),
-    "configmap": Case(said=("CreateContainerConfigError",), main={"envFrom": [{"configMapRef": {"name": "settings"}}]}),
-    "secret-volume": Case(said=("FailedMount",), **mounted("/key", {"secret": {"secretName": "token"}})),
-    "driver": Case(said=("FailedMount",), **mounted("/data", {"csi": BUCKET})),
-    "init": Case(said=(FAILED,), spec={"initContainers": [FETCH]}),
-    "init-loop": Case(said=("CrashLoopBackOff",), spec={"initContainers": [FETCH]} | AGAIN),
-    "crash": Case(said=(FAILED,)),
-    "crash-loop": Case(said=("CrashLoopBackOff",), spec=AGAIN),
-    "command": Case(said=(FAILED,), main={"command": ["/bin/pyhton"]}),
+    "configmap": Case(
+        texts=("CreateContainerConfigError",), main={"envFrom": [{"configMapRef": {"name": "settings"}}]}
+    ),
+    "secret-volume": Case(texts=("FailedMount",), **mounted("/key", {"secret": {"secretName": "token"}})),
+    "driver": Case(texts=("FailedMount",), **mounted("/data", {"csi": BUCKET})),
+    "init": Case(texts=(FAILED,), spec={"initContainers": [FETCH]}),
+    "init-loop": Case(texts=("CrashLoopBackOff",), spec={"initContainers": [FETCH]} | AGAIN),
+    "crash": Case(texts=(FAILED,)),
+    "crash-loop": Case(texts=("CrashLoopBackOff",), spec=AGAIN),
+    "command": Case(texts=(FAILED,), main={"command": ["/bin/pyhton"]}),
     "memory": Case(
-        said=(FAILED, "OOMKilled"),
+        texts=(FAILED, "OOMKilled"),
         main={"command": ["/bin/sh", "-c", FAT], "resources": {"limits": {"memory": "32Mi"}}},
     ),
     "disk": Case(
-        said=(FAILED, "Evicted"),
+        texts=(FAILED, "Evicted"),
         main=mounted("/scratch", {})["main"] | {"command": ["/bin/sh", "-c", FULL]},
         spec=mounted("/scratch", {"emptyDir": {"sizeLimit": "1Mi"}})["spec"],
     ),
     # Past the scheduler, which would not have let it through.
     "device": Case(
-        said=(FAILED, "OutOfcpu"), main={"resources": {"limits": {"cpu": "1000"}}}, spec={"nodeName": "spot-a"}
+        texts=(FAILED, "OutOfcpu"), main={"resources": {"limits": {"cpu": "1000"}}}, spec={"nodeName": "spot-a"}
     ),
 }
 
@@ -115,13 +117,13 @@ def record(world: World, name: str, pool: Pool) -> Object:
         return {"pods": [slim(pod) for pod in found], "events": [slim(event) for event in events]}
 
     def decided() -> Object | None:
-        told = seen()
-        return told if all(word in json.dumps(told) for word in case.said) else None
+        recorded = seen()
+        return recorded if all(text in json.dumps(recorded) for text in case.texts) else None
 
-    told = until(f"the kubelet has made up its mind about {name}", decided, 180)
-    told["job"] = slim(world.job(name))
+    recorded = until(f"the kubelet has made up its mind about {name}", decided, 180)
+    recorded["job"] = slim(world.job(name))
     world.api.delete(f"{world.path('jobs', '/apis/batch/v1')}/{name}", propagationPolicy="Background")
-    return told
+    return recorded
 
 
 def main() -> None:
@@ -131,11 +133,11 @@ def main() -> None:
         world = World(lab.api, "train")
         world.create()
         lab.boot("spot-a", pool)
-        told = {name: record(world, name, pool) for name in CASES}
+        recorded = {name: record(world, name, pool) for name in CASES}
     finally:
         lab.close()
     TARGET.parent.mkdir(exist_ok=True)
-    lines = (f"{json.dumps(name)}: {json.dumps(case, sort_keys=True)}" for name, case in told.items())
+    lines = (f"{json.dumps(name)}: {json.dumps(case, sort_keys=True)}" for name, case in recorded.items())
     TARGET.write_text("{" + ",\n".join(lines) + "}\n")
     print(TARGET)
 

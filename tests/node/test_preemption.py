@@ -45,7 +45,7 @@ def charged(world: World, job: str = "job") -> bool:
     return bool(status.get("failed") or status.get("failedIndexes"))
 
 
-def test_a_node_shutdown_tells_the_pod_and_the_job_is_not_charged(lab: Lab, world: World, spot: Pool) -> None:
+def test_a_node_shutdown_notifies_the_pod_and_the_job_is_not_charged(lab: Lab, world: World, spot: Pool) -> None:
     machine = lab.boot("spot-a", spot)
     pod = start(world, pods.shell(spot, pods.STOPS_IN_ORDER))
     wait_up(lab, pod)

@@ -16,7 +16,7 @@ from workloads.jobs.api import Object
 from workloads.jobs.job_snapshot import when
 
 PREEMPTIONS = 5
-FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those it was told to ignore
+FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those that its policy ignores
 PLAIN, OURS = "plain Job", "JobSet"
 
 

@@ -1,7 +1,7 @@
 """Would the alert have fired? The recorded losses, as Cloud Monitoring would show them, in Prometheus's own engine.
 
-The rule comes through the door of `monitoring`, so that what is judged is what is deployed. promtool is taken
-from PATH or HOLDFAST_PROMTOOL; without it, and for alerts on other series, nobody can tell.
+The rule comes from `python -m monitoring alerts`, so that what is judged is what is deployed. promtool is taken
+from PATH or HOLDFAST_PROMTOOL; without it, and for alerts on other series, there is no answer.
 """
 
 import json
@@ -24,21 +24,21 @@ _PROMTOOL_S = 60
 
 
 def fires(alert: str, losses: Sequence[Loss]) -> float | None:
-    """1 if it fires within a minute of the last loss, 0 if it stays silent, None if that cannot be told."""
+    """1 if it fires within a minute of the last loss, 0 if it stays silent, None if that is not known."""
     promtool = os.environ.get("HOLDFAST_PROMTOOL") or shutil.which("promtool")
     rule = _rule(alert) if promtool and losses else None
     if promtool is None or rule is None or INTERRUPTIONS_METRIC not in rule["expr"]:
         return None
     with tempfile.TemporaryDirectory(prefix="holdfast-alert-") as folder:
-        rules, trial = Path(folder, "rules.json"), Path(folder, "trial.json")
+        rules, rule_test = Path(folder, "rules.json"), Path(folder, "trial.json")
         rules.write_text(json.dumps({"groups": [{"name": "drill", "rules": [rule]}]}))
-        trial.write_text(json.dumps(trial_of(rule, losses)))  # JSON is YAML
-        command = [promtool, "test", "rules", str(trial)]
+        rule_test.write_text(json.dumps(rule_test_of(rule, losses)))  # JSON is YAML
+        command = [promtool, "test", "rules", str(rule_test)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROMTOOL_S, check=False)
     return verdict_of(done.stdout + done.stderr, alert)
 
 
-def trial_of(rule: dict[str, Any], losses: Sequence[Loss]) -> dict[str, Any]:
+def rule_test_of(rule: dict[str, Any], losses: Sequence[Loss]) -> dict[str, Any]:
     """A promtool test that expects silence. One sample a machine lost, as the metric counts them."""
     cluster = re.search(r'cluster_name="([^"]+)"', rule["expr"])
     begin = min(loss.t for loss in losses)
@@ -54,11 +54,11 @@ def trial_of(rule: dict[str, Any], losses: Sequence[Loss]) -> dict[str, Any]:
     return {"rule_files": ["rules.json"], "evaluation_interval": f"{_STEP_S}s", "tests": [case]}
 
 
-def verdict_of(told: str, alert: str) -> float | None:
-    """promtool's words: it expected silence."""
-    if "SUCCESS" in told and "FAILED" not in told:
+def verdict_of(output: str, alert: str) -> float | None:
+    """From promtool's output: it expected silence."""
+    if "SUCCESS" in output and "FAILED" not in output:
         return 0.0
-    return 1.0 if "FAILED" in told and re.search(rf"got:.*{re.escape(alert)}", told, re.DOTALL) else None
+    return 1.0 if "FAILED" in output and re.search(rf"got:.*{re.escape(alert)}", output, re.DOTALL) else None
 
 
 def _series(pool: str, cluster: str) -> str:

@@ -30,7 +30,7 @@ class BatchRun:
     window_s: float
     folder: Path
     launch: Callable[[Path], Pod]
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     progress: Callable[[int], None]
     kills: int = 0
     exits: list[int] = field(default_factory=list)
@@ -39,7 +39,7 @@ class BatchRun:
         self.path = self.folder / "events" / f"{self.job}.jsonl"
         self.events = Follower(self.path)
 
-    def play(self, workers: int, schedule: Sequence[Eviction]) -> None:
+    def run(self, workers: int, schedule: Sequence[Eviction]) -> None:
         """Start `workers`, evict by the schedule with a replacement for each, and wait until all are drained."""
         with EventLog.open(self.path, job=self.job, kind=KIND_BATCH) as log:
             pods = [self.launch(self._log(n)) for n in range(workers)]
@@ -73,7 +73,7 @@ class BatchRun:
         code = pod.kill() if eviction.signal == SIGKILL else pod.preempt(self.window_s)
         self.kills += 1
         self.exits.append(code)
-        self.say(
+        self.log(
             f"{self.job}: {eviction.signal} to worker {eviction.victim} after {self.stored()} rows, "
             f"exit {code} after {time.monotonic() - began:.1f} s"
         )
@@ -110,7 +110,7 @@ def database(folder: Path, owner: str) -> Generator[str]:
 
 
 def _uri(pod: Pod, log: Path) -> str:
-    """Its first JSON line; the process tells nothing else on standard output."""
+    """Its first JSON line; the process writes nothing else to standard output."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and pod.exit_code is None:
         for line in log.read_text(errors="replace").splitlines():

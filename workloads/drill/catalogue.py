@@ -1,4 +1,4 @@
-"""Every drill, as data. A fork adds its own below; `drill list` shows them, `drill run` plays them."""
+"""Every drill, as data. A fork adds its own below; `drill list` shows them, `drill run` runs them."""
 
 from dataclasses import replace
 from difflib import get_close_matches
@@ -167,7 +167,7 @@ _CLUSTER = (
     replace(
         _EVICT,
         name="cluster-storm",
-        question="Does the work survive a storm over 30 % of its Spot nodes, and is somebody told?",
+        question="Does the work survive a storm over 30 % of its Spot nodes, and does an alert fire?",
         fault=Fault.PREEMPT,
         blast=Blast(of="Spot nodes", most=100, percent=30),
         objectives=(
@@ -197,7 +197,7 @@ _NODE = replace(
 _GKE = replace(
     _EVICT,
     name="gke-maintenance",
-    question="Does the work survive a preemption that Compute Engine itself plays?",
+    question="Does the work survive a preemption that Compute Engine itself simulates?",
     place=Place.GKE,
     fault=Fault.PREEMPT,
     blast=Blast(of="Spot VM", percent=50),

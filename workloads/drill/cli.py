@@ -14,9 +14,9 @@ def demo(
     ] = None,
 ) -> None:
     """Train and score under evictions, compare with undisturbed runs, and write a report."""
-    from workloads.drill.demo import play
+    from workloads.drill.demo import run_demo
 
-    raise typer.Exit(play(out.resolve(), seed=seed, data=data))
+    raise typer.Exit(run_demo(out.resolve(), seed=seed, data=data))
 
 
 drill = typer.Typer(
@@ -57,11 +57,11 @@ def run(
     namespace: Annotated[str, typer.Option(help="cluster, gke: of the work that is hit.")] = "",
     selector: Annotated[str, typer.Option(help="cluster, gke: labels of its pods, as kubectl -l.")] = "",
     events: Annotated[Path | None, typer.Option(help="cluster, gke: its event file, for lost steps.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Play each so often, and tell the spread.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="Run each so often, and show the spread.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Play drills and print their verdicts."""
+    """Run drills and print their verdicts."""
     from workloads.drill.commands import run_drills
     from workloads.drill.remote import Where
 

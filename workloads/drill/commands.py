@@ -10,11 +10,11 @@ from infra import environments
 from workloads.drill import store
 from workloads.drill.alerting import fires
 from workloads.drill.catalogue import DRILLS, find, of
-from workloads.drill.conduct import Conductor
 from workloads.drill.plan import Drill, Place
-from workloads.drill.play import Builder, Player, local
 from workloads.drill.remote import Where, builder, checked, consent
+from workloads.drill.runner import DrillRunner
 from workloads.drill.show import console
+from workloads.drill.suite import Builder, DrillSuite, local
 
 
 def list_all(out: Path, *, as_json: bool) -> None:
@@ -47,16 +47,16 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, repeat
             allowed="local, cluster, gke",
             fix="make drill TARGET=node",
         )
-    say = partial(console.moment, console.stderr())
-    base = Conductor(say=say, alert=fires)
+    log = partial(console.moment, console.stderr())
+    base = DrillRunner(log=log, alert=fires)
     build: Builder = local
     if place is not Place.LOCAL:
         where = checked(place, where, map(environments.load, environments.names()))
-        base, build = replace(base, agree=consent(where)), builder(place, where)
-    player = Player(out=out, build=build, conductor=lambda last: replace(base, last=last), quiet=as_json)
-    code, told = player.play(drills, repeat)
+        base, build = replace(base, consent=consent(where)), builder(place, where)
+    suite = DrillSuite(out=out, build=build, runner=lambda last: replace(base, last=last), quiet=as_json)
+    code, result = suite.run(drills, repeat)
     if as_json:
-        print(json.dumps(told, default=str))
+        print(json.dumps(result, default=str))
     return code
 
 
@@ -71,7 +71,7 @@ def chosen(names: list[str], target: str) -> list[Drill]:
     elsewhere = [drill for drill in drills if drill.place.value != target]
     if elsewhere:
         raise InputError(
-            "this drill plays elsewhere",
+            "this drill belongs to another target",
             got=f"{elsewhere[0].name} with --target {target}",
             allowed=f"--target {elsewhere[0].place.value}",
             fix="drills of one run share a target",

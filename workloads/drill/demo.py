@@ -49,12 +49,12 @@ class Demo:
     console: Console
     owner: str
 
-    def door(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", *words]
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", *arguments]
 
 
-def play(out: Path, *, seed: int, data: Path | None, size: Size | None = None) -> int:
-    """The story, in the order in which it is told."""
+def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = None) -> int:
+    """The demo from begin to end; its exit code."""
     console = Console(stderr=True)
     demo = Demo(out=out, seed=seed, data=data, size=size or Size(), console=console, owner=f"demo:{out}")
     began = time.monotonic()
@@ -92,9 +92,9 @@ def fresh(out: Path) -> None:
 def show_platform(demo: Demo) -> None:
     """(a) What would be deployed, and what belongs where."""
     with stage(demo.console, "platform", "synthesise the example environment"):
-        completed(demo.door("infra", "synth", "example"))
+        completed(demo.command("infra", "synth", "example"))
     for verb in (("pools", "example"), ("matrix",)):
-        print(completed(demo.door("infra", *verb)), flush=True)
+        print(completed(demo.command("infra", *verb)), flush=True)
 
 
 def train_thrice(demo: Demo) -> dict[str, Any]:
@@ -104,13 +104,13 @@ def train_thrice(demo: Demo) -> dict[str, Any]:
     )
     with stage(demo.console, "train", "undisturbed", total=demo.size.steps) as bar:
         baseline = training_run(demo, "train-baseline", bar)
-        baseline.play([])
+        baseline.run([])
     with stage(demo.console, "train", f"{len(schedule)} evictions", total=demo.size.steps) as bar:
         evicted = training_run(demo, "train-evicted", bar)
-        evicted.play(schedule)
+        evicted.run(schedule)
     with stage(demo.console, "train", "naive twin, same evictions", total=demo.size.steps) as bar:
         naive = training_run(demo, "train-naive", bar, module=("holdfast.training.naive",))
-        naive.play(schedule)
+        naive.run(schedule)
     return {
         "steps": demo.size.steps,
         "ranks": demo.size.ranks,
@@ -140,8 +140,8 @@ def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("h
         }  # fmt: skip
         if demo.data:
             flags["--data"] = demo.data
-        words = [str(word) for flag in flags.items() for word in flag]
-        return Pod(demo.door(*module, *words), log=log, owner=demo.owner, env={"HOLDFAST_ATTEMPT": str(attempt)})
+        arguments = [str(argument) for flag in flags.items() for argument in flag]
+        return Pod(demo.command(*module, *arguments), log=log, owner=demo.owner, env={"HOLDFAST_ATTEMPT": str(attempt)})
 
     return Run(
         job=job,
@@ -149,7 +149,7 @@ def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("h
         window_s=DEFAULT_WINDOW.pod_s,
         folder=demo.out,
         launch=launch,
-        say=bar.say,
+        log=bar.log,
         progress=bar.at,
     )
 
@@ -168,9 +168,9 @@ def score_twice(demo: Demo) -> dict[str, Any]:
             with stage(
                 demo.console, "batch", f"{demo.size.workers} workers, {len(planned)} evictions", total=count
             ) as bar:
-                completed(demo.door("holdfast", "batch", "enqueue", job, "--database", uri, "--source", str(source)))
+                completed(demo.command("holdfast", "batch", "enqueue", job, "--database", uri, "--source", str(source)))
                 runs[job] = batch_run(demo, job, bar, uri, count)
-                runs[job].play(demo.size.workers, planned)
+                runs[job].run(demo.size.workers, planned)
                 rows[job] = export(job, uri, demo.out / f"{job}.jsonl")
     expected, got = rows["batch-baseline"], rows["batch-evicted"]
     return {
@@ -186,12 +186,12 @@ def score_twice(demo: Demo) -> dict[str, Any]:
 
 def batch_run(demo: Demo, job: str, bar: Stage, uri: str, count: int) -> BatchRun:
     def launch(log: Path) -> Pod:
-        words = (
+        arguments = (
             "batch", "run", job, "--checkpoints", str(demo.out / "checkpoints"), "--run", "train-evicted",
             "--window", str(DEFAULT_WINDOW.pod_s), "--micro-batch", "8", "--lease", "5",
             "--events", str(demo.out / "events" / f"{job}.jsonl"),
         )  # fmt: skip
-        return Pod(demo.door("holdfast", *words), log=log, owner=demo.owner, env={"HOLDFAST_DATABASE_URL": uri})
+        return Pod(demo.command("holdfast", *arguments), log=log, owner=demo.owner, env={"HOLDFAST_DATABASE_URL": uri})
 
     return BatchRun(
         job=job,
@@ -199,7 +199,7 @@ def batch_run(demo: Demo, job: str, bar: Stage, uri: str, count: int) -> BatchRu
         window_s=DEFAULT_WINDOW.pod_s,
         folder=demo.out,
         launch=launch,
-        say=bar.say,
+        log=bar.log,
         progress=bar.at,
     )
 
@@ -220,10 +220,11 @@ def documents(source: Path, target: Path, limit: int) -> int:
 
 def report(demo: Demo) -> None:
     with stage(demo.console, "report", "write report.html"):
-        words = ("report", "--events", str(demo.out / "events"), "--summary", str(demo.out / "summary.json"))
-        # Its exit 1 says that an objective is broken, which is the verdict's to tell.
+        arguments = ("report", "--events", str(demo.out / "events"), "--summary", str(demo.out / "summary.json"))
+        # Its exit 1 says that an objective is broken, which the verdict reports.
         completed(
-            demo.door("monitoring", *words, "--out", str(demo.out / "report.html")), done=(EXIT_DONE, EXIT_FINDINGS)
+            demo.command("monitoring", *arguments, "--out", str(demo.out / "report.html")),
+            done=(EXIT_DONE, EXIT_FINDINGS),
         )
 
 
@@ -243,15 +244,15 @@ def verdict(demo: Demo, summary: dict[str, Any]) -> int:
         return EXIT_FINDINGS
     print(
         f"demo ok: training bit-exact after {training['evictions']} evictions, {training['lost_steps']} steps done again "
-        f"(naive twin: {told(training['naive'], training['steps'])}); {batch['documents']} documents scored once each "
+        f"(naive twin: {twin_outcome(training['naive'], training['steps'])}); {batch['documents']} documents scored once each "
         f"through {batch['kills']} evictions; {summary['seconds']:.0f} s; {os.path.relpath(demo.out)}/report.html"
     )
     return EXIT_DONE
 
 
-def told(naive: dict[str, Any], steps: int) -> str:
+def twin_outcome(naive: dict[str, Any], steps: int) -> str:
     """What became of the twin, in a few words."""
     early = naive["false_completion_steps"]
-    words = [f"called complete at step {early[0]} of {steps}"] if early else []
-    words += [f"{naive['lost_steps']} steps done again", "same result" if naive["bit_exact"] else "another result"]
-    return ", ".join(words)
+    clauses = [f"called complete at step {early[0]} of {steps}"] if early else []
+    clauses += [f"{naive['lost_steps']} steps done again", "same result" if naive["bit_exact"] else "another result"]
+    return ", ".join(clauses)

@@ -28,12 +28,12 @@ class Follower:
         self.seen += new
         return new
 
-    def last(self, word: str, field: str) -> Any:
+    def last(self, event_type: str, field: str) -> Any:
         """The field of the newest event of that word; None if there is none."""
-        return next((e[field] for e in reversed(self.seen) if e["event"] == word and field in e), None)
+        return next((e[field] for e in reversed(self.seen) if e["event"] == event_type and field in e), None)
 
-    def of(self, word: str) -> list[Event]:
-        return [event for event in self.seen if event["event"] == word]
+    def of(self, event_type: str) -> list[Event]:
+        return [event for event in self.seen if event["event"] == event_type]
 
 
 def _parse(line: bytes) -> Event | None:

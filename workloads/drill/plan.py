@@ -1,7 +1,4 @@
-"""What a drill is: data. Nothing here runs; `conduct` plays it, `show` prints it.
-
-Read by the catalogue, the conductor, the judge and every reporter.
-"""
+"""What a drill is: data. Nothing here runs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +9,7 @@ RECOVERED = "recovered_s"  # seconds from the fault; measured by every target
 
 
 class Place(StrEnum):
-    """Where a drill plays."""
+    """Where a drill runs."""
 
     LOCAL = "local"  # processes of this machine
     CLUSTER = "cluster"  # any Kubernetes cluster, through its API only

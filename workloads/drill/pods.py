@@ -82,9 +82,9 @@ class Pod:
         self._forget()
         return self.exit_code or 0
 
-    def parts(self, word: str) -> list[psutil.Process]:
+    def processes(self, pattern: str) -> list[psutil.Process]:
         """Its processes whose command line has `word`."""
-        return [p for p in _members(lambda env: env.get(MARK) == self._mark) if word in _command(p)]
+        return [p for p in _members(lambda env: env.get(MARK) == self._mark) if pattern in _command(p)]
 
     def tail(self, lines: int = 12) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

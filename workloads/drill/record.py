@@ -1,4 +1,4 @@
-"""What happened in one drill: filled by the conductor, read by the journal and every reporter."""
+"""What happened in one drill: filled while it runs, the source of every report."""
 
 import time
 from collections.abc import Generator
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workloads.drill.plan import Drill
-from workloads.drill.verdict import Result, Word, whole
+from workloads.drill.verdict import Result, Verdict, drill_verdict
 
 GATE, TARGETS, FAULT, RECOVERY, AFTER = "steady state", "targets", "fault", "recovery", "steady state after"
 
@@ -17,7 +17,6 @@ class Activity:
     """One thing done or looked at."""
 
     name: str
-    kind: str  # probe or action
     start: float
     end: float = 0.0
     output: Any = None
@@ -52,8 +51,8 @@ class Record:
         return self.injected and bool(self.after) and self.after[-1].tolerance_met is False
 
     @property
-    def word(self) -> Word:
-        return whole(self.results, injected=self.injected, stopped=self.stopped, deviated=self.deviated)
+    def verdict(self) -> Verdict:
+        return drill_verdict(self.results, injected=self.injected, stopped=self.stopped, deviated=self.deviated)
 
     @property
     def seconds(self) -> float:
@@ -65,8 +64,8 @@ class Record:
             self.fail_step, self.why = step, why
 
     @contextmanager
-    def activity(self, into: list[Activity], name: str, kind: str = "action") -> Generator[Activity]:
-        made = Activity(name=name, kind=kind, start=time.time(), succeeded=False)
+    def activity(self, into: list[Activity], name: str) -> Generator[Activity]:
+        made = Activity(name=name, start=time.time(), succeeded=False)
         into.append(made)
         try:
             yield made

@@ -14,8 +14,8 @@ from typing import Any
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract import names
 from infra.environments import Environment, source_of
-from workloads.drill.conduct import Refused
 from workloads.drill.plan import Drill, Place
+from workloads.drill.runner import Refused
 from workloads.drill.target import Target
 
 
@@ -97,8 +97,8 @@ def contexts(kubeconfig: Path | None) -> list[str]:
 
 def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
     from workloads.drill.targets.cluster import Cluster, Named
-    from workloads.drill.targets.gce import Gcloud, VmTaker
-    from workloads.drill.targets.takers import Tainter
+    from workloads.drill.targets.gce import Gcloud, VmEvictor
+    from workloads.drill.targets.node_evictors import TaintEvictor
     from workloads.jobs.api import Api
 
     api = Api(where.kubeconfig, where.context)
@@ -106,8 +106,8 @@ def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
     named = Named(namespace=where.namespace, selector=where.selector, events=where.events)
 
     def build(drill: Drill, _folder: Path) -> Target:
-        taker = VmTaker(api, compute, where.project, drill.fault) if compute else Tainter(api)
-        return Cluster(api, named, drill.fault, taker)
+        evictor = VmEvictor(api, compute, where.project, drill.fault) if compute else TaintEvictor(api)
+        return Cluster(api, named, drill.fault, evictor)
 
     return build
 
@@ -115,7 +115,7 @@ def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
 def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill, Sequence[str]], None]:
     """Shows what will be done and asks for the context's name, unless --yes was given."""
 
-    def agree(drill: Drill, victims: Sequence[str]) -> None:
+    def consent(drill: Drill, victims: Sequence[str]) -> None:
         budget = f"at most {drill.budget.minutes:g} minutes and ${drill.budget.usd:g}"
         print(f"{drill.name}: {drill.fault.value}, blast radius {drill.blast}, {budget}", file=sys.stderr)
         print(f"stops when {drill.stop_when}; afterwards: {drill.rollback}", file=sys.stderr)
@@ -128,4 +128,4 @@ def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill,
         if ask("").strip() != where.context:
             raise Refused("the answer was not the name of the context")
 
-    return agree
+    return consent

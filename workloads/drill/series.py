@@ -1,6 +1,6 @@
 """Several runs of one drill read together: how often each promise held, and how far its number spreads.
 
-Pure: journals in. Called by play for `--repeat`. What was not measured is neither held nor broken.
+Pure: journals in. What was not measured is neither held nor broken.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ class Spread:
     held: int
     judged: int
     not_measured: int
-    """Runs that injected the fault and could not tell."""
+    """Runs that injected the fault and could not measure."""
     least: float | None
     median: float | None
     most: float | None
@@ -29,17 +29,17 @@ class Spread:
 
 def series(journals: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The object that --json prints for a drill that was repeated."""
-    words = Counter(journal["verdict"] for journal in journals)
-    judged = words["held"] + words["broken"]
+    verdicts = Counter(journal["verdict"] for journal in journals)
+    judged = verdicts["held"] + verdicts["broken"]
     return {
         "schema": SCHEMA,
-        "drill": journals[0]["experiment"]["extensions"][0]["drill"]["name"],
+        "drill": journals[0]["drill"]["name"],
         "runs": len(journals),
-        "held": words["held"],
+        "held": verdicts["held"],
         "judged": judged,
-        "verdicts": dict(words),
+        "verdicts": dict(verdicts),
         "confidence": CONFIDENCE,
-        "holds_at_least": floor(words["held"], judged),
+        "holds_at_least": floor(verdicts["held"], judged),
         "objectives": [asdict(each) for each in spreads(journals)],
     }
 

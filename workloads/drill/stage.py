@@ -13,7 +13,7 @@ class Stage:
         self._console, self._bar = console, bar
         self._task = bar.task_ids[0]
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self._console.print(f"  {line}", markup=False, highlight=False)
 
     def at(self, done: int) -> None:

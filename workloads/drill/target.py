@@ -1,4 +1,4 @@
-"""What the conductor asks of a place. Implemented by `targets`; the tests bring one that plays by hand."""
+"""What the runner asks of a place where drills run."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ class Run:
     folder: Path
     launch: Callable[[int, Path], Pod]
     """Attempt number and log file -> the running pod."""
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     progress: Callable[[int], None]
     losses: list[int] = field(default_factory=list)
     """Steps done again after each eviction."""
@@ -37,7 +37,7 @@ class Run:
     def __post_init__(self) -> None:
         self.events = Follower(self.folder / "events" / f"{self.job}.jsonl")
 
-    def play(self, schedule: Sequence[Eviction]) -> None:
+    def run(self, schedule: Sequence[Eviction]) -> None:
         """Run to the end through every eviction of the schedule."""
         with EventLog.open(self.folder / "events" / f"{self.job}.jsonl", job=self.job, kind=KIND_TRAINING) as log:
             pod = self._start(0)
@@ -83,7 +83,7 @@ class Run:
         elif code not in (EXIT_PREEMPTED, EXIT_KILLED):
             raise DrillError(f"{self.job}: exit {code} on {eviction.signal}:\n{pod.tail()}")
         took = time.monotonic() - began
-        self.say(f"{self.job}: {eviction.signal} at step {self._attempt_reached()}, exit {code} after {took:.1f} s")
+        self.log(f"{self.job}: {eviction.signal} at step {self._attempt_reached()}, exit {code} after {took:.1f} s")
 
     def _attempt_reached(self) -> int:
         """The last step of the newest attempt: what an eviction can take away."""
@@ -140,7 +140,7 @@ def recoveries_s(events: Sequence[Event]) -> list[float]:
 
 
 def completed(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,), timeout_s: float = 300) -> str:
-    """Standard output of a short door command; DrillError with its last words unless its exit is one of `done`."""
+    """Standard output of a short command; DrillError with its last lines unless its exit is one of `done`."""
     ended = subprocess.run(list(command), capture_output=True, text=True, timeout=timeout_s, check=False)
     if ended.returncode not in done:
         raise DrillError(f"{' '.join(command[2:6])}: exit {ended.returncode}\n{ended.stderr.strip()[-2000:]}")

@@ -8,7 +8,7 @@ from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED, 
 from workloads.drill.plan import Objective
 
 
-class Word(StrEnum):
+class Verdict(StrEnum):
     HELD = "held"
     BROKEN = "broken"
     NOT_MEASURED = "not measured"  # of an objective only
@@ -24,10 +24,10 @@ class Result:
     """The same number in the run before."""
 
     @property
-    def word(self) -> Word:
+    def verdict(self) -> Verdict:
         if self.measured is None:
-            return Word.NOT_MEASURED
-        return Word.HELD if self.objective.bound.holds(self.measured) else Word.BROKEN
+            return Verdict.NOT_MEASURED
+        return Verdict.HELD if self.objective.bound.holds(self.measured) else Verdict.BROKEN
 
     @property
     def change(self) -> float | None:
@@ -44,26 +44,26 @@ def results(
     ]
 
 
-def whole(judged: Sequence[Result], *, injected: bool, stopped: bool, deviated: bool = False) -> Word:
+def drill_verdict(judged: Sequence[Result], *, injected: bool, stopped: bool, deviated: bool = False) -> Verdict:
     """Broken outweighs stopped: what was seen before the stop stays seen. Deviated: never steady again."""
     if not injected:
-        return Word.STOPPED if stopped else Word.INCONCLUSIVE
-    if deviated or any(result.word is Word.BROKEN for result in judged):
-        return Word.BROKEN
+        return Verdict.STOPPED if stopped else Verdict.INCONCLUSIVE
+    if deviated or any(result.verdict is Verdict.BROKEN for result in judged):
+        return Verdict.BROKEN
     if stopped:
-        return Word.STOPPED
-    unseen = any(result.word is Word.NOT_MEASURED and result.objective.essential for result in judged)
-    return Word.INCONCLUSIVE if unseen or not judged else Word.HELD
+        return Verdict.STOPPED
+    unseen = any(result.verdict is Verdict.NOT_MEASURED and result.objective.essential for result in judged)
+    return Verdict.INCONCLUSIVE if unseen or not judged else Verdict.HELD
 
 
 _EXITS = {
-    Word.BROKEN: EXIT_FINDINGS,
-    Word.STOPPED: EXIT_STOPPED,
-    Word.INCONCLUSIVE: EXIT_NOT_JUDGED,
-    Word.HELD: EXIT_DONE,
+    Verdict.BROKEN: EXIT_FINDINGS,
+    Verdict.STOPPED: EXIT_STOPPED,
+    Verdict.INCONCLUSIVE: EXIT_NOT_JUDGED,
+    Verdict.HELD: EXIT_DONE,
 }
 
 
-def exit_code(words: Sequence[Word]) -> int:
+def exit_code(verdicts: Sequence[Verdict]) -> int:
     """Of several drills: the worst, broken before stopped before inconclusive. None at all is not judged."""
-    return next((code for word, code in _EXITS.items() if word in words), EXIT_NOT_JUDGED)
+    return next((code for verdict, code in _EXITS.items() if verdict in verdicts), EXIT_NOT_JUDGED)

@@ -14,8 +14,8 @@ class DrillError(RuntimeError):
 
 
 def until(done: Callable[[], bool], *, events: Follower, watch: Callable[[], None], tail: Callable[[], str]) -> None:
-    """Read events until `done`. `watch` runs each round and raises where waiting is in vain; `tail` tells the
-    last words of a run that fell silent."""
+    """Read events until `done`. `watch` runs each round and raises where waiting is in vain; `tail` gives the
+    last lines of a run that fell silent."""
     heard = time.monotonic()
     while True:
         heard = time.monotonic() if events.read() else heard

@@ -1,7 +1,6 @@
 """The Kubernetes API as JSON: paths in, dictionaries out, through the official client's transport and credentials.
 
-Called by list, explain, submit and by the cluster tier. Dictionaries, since the typed models double the
-time of a long list and know neither JobSet nor Kueue.
+Dictionaries, since the typed models double the time of a long list and know neither JobSet nor Kueue.
 """
 
 import json
@@ -43,9 +42,9 @@ class Api:
         from urllib3.exceptions import HTTPError
 
         headers = {"Accept": "application/json", "Content-Type": content_type}
-        words = [(key, str(value)) for key, value in query.items() if value is not None]
+        parameters = [(key, str(value)) for key, value in query.items() if value is not None]
         request = self._client.param_serialize(
-            method, path, query_params=words, header_params=headers, body=body, auth_settings=["BearerToken"]
+            method, path, query_params=parameters, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         try:
             response = self._client.call_api(*request, _request_timeout=60)
@@ -104,8 +103,8 @@ class Api:
 
     def apply(self, path: str, body: Object, **query: object) -> Object:
         """Server-side apply with strict field validation: an unknown field is an error, not a warning."""
-        words = {"fieldManager": "holdfast", "force": "true", "fieldValidation": "Strict"} | query
-        return self.call("PATCH", path, words, body, APPLY)
+        parameters = {"fieldManager": "holdfast", "force": "true", "fieldValidation": "Strict"} | query
+        return self.call("PATCH", path, parameters, body, APPLY)
 
     def delete(self, path: str, **query: object) -> Object:
         return self.call("DELETE", path, query)

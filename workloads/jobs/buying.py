@@ -1,7 +1,6 @@
 """What starting a manifest buys: machines, dollars an hour, and with --hours when it would be done.
 
-Called by `submit` before anything is sent, and by `list` for the price of what ran. A pod pays for its share
-of a machine's GPUs; a job without GPUs has no price in the table and says so.
+A pod pays for its share of a machine's GPUs; a job without GPUs has no price in the table and says so.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""What explains a job: one word for programs, the number that blocks, what to do, the command that shows it.
-
-Made by the modules that `causes` asks in turn; printed by show, counted by list.
-"""
+"""What explains a job: a reason for programs, the number that blocks, what to do, the command that shows it."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +7,7 @@ from enum import StrEnum
 from workloads.jobs.api import Object
 
 
-class Word(StrEnum):
+class Reason(StrEnum):
     """Stable: programs match it."""
 
     DONE = "done"
@@ -40,7 +37,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    word: Word
+    reason: Reason
     blocker: str
     action: str
     evidence: str

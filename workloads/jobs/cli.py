@@ -1,4 +1,4 @@
-"""The doors `python -m workloads submit|list|explain`; mounted by workloads.__main__. Bodies import."""
+"""The commands submit, list and explain. Bodies import: `--help` must not wait for what only a run needs."""
 
 import sys
 from collections.abc import Generator
@@ -106,7 +106,7 @@ def _asking() -> Generator[None]:
     try:
         yield
     except ApiError as error:
-        raise Unjudged(f"the cluster does not tell: {error}") from error
+        raise Unjudged(f"the cluster does not answer: {error}") from error
 
 
 def _agree(yes: bool) -> None:

@@ -1,4 +1,4 @@
-"""What lies around the jobs of a cluster and may keep them from running. Read by the causes; nothing here judges."""
+"""What a cluster holds that may keep a job from running: nodes, pods, events, queues. Nothing here judges."""
 
 from dataclasses import dataclass, field, fields
 
@@ -10,7 +10,7 @@ PROVISIONING = api_path(PROVISIONING_API)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class ClusterSnapshot:
     """What a waiting job waits for."""
 
     nodes: list[Object] = field(default_factory=list[Object])
@@ -26,19 +26,19 @@ class Surroundings:
     local_queues: list[Object] = field(default_factory=list[Object])
     cluster_queues: list[Object] = field(default_factory=list[Object])
 
-    def within(self, namespace: str) -> "Surroundings":
+    def within(self, namespace: str) -> "ClusterSnapshot":
         """All pods and what has no namespace, and of the rest what lies in this one."""
         mine = {each.name: _lying_in(namespace, getattr(self, each.name)) for each in fields(self)}
-        return Surroundings(**mine | {"others": self.others})
+        return ClusterSnapshot(**mine | {"others": self.others})
 
 
 def _lying_in(namespace: str, found: list[Object]) -> list[Object]:
     return [each for each in found if each["metadata"].get("namespace", namespace) == namespace]
 
 
-def look(api: Api, namespace: str = "") -> Surroundings:
+def take_snapshot(api: Api, namespace: str = "") -> ClusterSnapshot:
     """Everything that explains the jobs of a namespace, or of all: one request each."""
-    return Surroundings(
+    return ClusterSnapshot(
         nodes=list(api.items("/api/v1/nodes")),
         others=list(api.items("/api/v1/pods")),
         events=list(api.items(path_in("/api/v1", "events", namespace))),

@@ -1,6 +1,6 @@
 """How containers ended by their own fault: exit code, memory limit, init container, the node's refusal. Pure.
 
-Asked by causes. What the platform took away is no ending of this kind.
+What the platform took away is no ending of this kind.
 """
 
 from collections import Counter
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workloads.jobs.api import Object
-from workloads.jobs.cause import Cause, Word, brief, describe
-from workloads.jobs.job_snapshot import View, containers, disruption
+from workloads.jobs.cause import Cause, Reason, brief, describe
+from workloads.jobs.job_snapshot import JobSnapshot, containers, disruption
 
 _BUCKET_SIDECAR = "gke-gcsfuse-sidecar"
-_PRESSED = "Evicted"  # the kubelet's word for a pod that it put out for memory or disk
+_PRESSED = "Evicted"  # the kubelet's reason for a pod that it removed for memory or disk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,13 +30,13 @@ class Ending:
         return self.container, self.code, self.reason
 
 
-def ended(view: View) -> Cause | None:
+def ended(job: JobSnapshot) -> Cause | None:
     """The commonest ending of all its pods, and how many ended so."""
-    found = [ending for pod in view.pods for ending in _endings(pod)]
+    found = [ending for pod in job.pods for ending in _endings(pod)]
     if not found:
         return None
     alike, many = Counter(ending.alike for ending in found).most_common(1)[0]
-    return _cause(view, next(e for e in reversed(found) if e.alike == alike), many)
+    return _cause(job, next(e for e in reversed(found) if e.alike == alike), many)
 
 
 def _endings(pod: Object) -> Iterator[Ending]:
@@ -71,33 +71,35 @@ def _endings(pod: Object) -> Iterator[Ending]:
         yield from found[:1] if failed else found
 
 
-def _cause(view: View, worst: Ending, many: int) -> Cause:
+def _cause(job: JobSnapshot, worst: Ending, many: int) -> Cause:
     pods = f"in {many} pods"
     last = brief(worst.message.strip().rpartition("\n")[2])
-    words = f"exit code {worst.code} {pods}" + (f": {last}" if last else "")
-    logs = f"kubectl logs -n {view.namespace} {worst.pod['metadata']['name']} -c {worst.container}"
+    details = f"exit code {worst.code} {pods}" + (f": {last}" if last else "")
+    logs = f"kubectl logs -n {job.namespace} {worst.pod['metadata']['name']} -c {worst.container}"
     if not worst.container:
         return Cause(
-            word=Word.NODE,
+            reason=Reason.NODE,
             blocker=f"{worst.reason} {pods}: {brief(worst.message) or 'the kubelet says no more'}",
             action="ask for what the pod uses: memory, ephemeral-storage and GPUs as requests and limits",
             evidence=describe(worst.pod),
         )
     if worst.reason == "OOMKilled":
         return Cause(
-            word=Word.MEMORY,
+            reason=Reason.MEMORY,
             blocker=f"{worst.container} was killed at its memory limit of {_limit(worst)} {pods}",
             action="raise limits.memory, or load less at once (batch size, loader workers, tmpfs counts too)",
             evidence=describe(worst.pod),
         )
     if worst.container == _BUCKET_SIDECAR:
         action = "check the bucket's name and the service account's right; give the sidecar more memory"
-        return Cause(word=Word.VOLUME, blocker=f"{worst.container}: {words}", action=action, evidence=logs)
+        return Cause(reason=Reason.VOLUME, blocker=f"{worst.container}: {details}", action=action, evidence=logs)
     if worst.init:
         action = "mend the init container: the main one has not begun"
-        return Cause(word=Word.INIT, blocker=f"init container {worst.container}: {words}", action=action, evidence=logs)
+        return Cause(
+            reason=Reason.INIT, blocker=f"init container {worst.container}: {details}", action=action, evidence=logs
+        )
     action = "read the log; a crash uses up the job's own limit, an eviction does not"
-    return Cause(word=Word.CRASH, blocker=words, action=action, evidence=logs)
+    return Cause(reason=Reason.CRASH, blocker=details, action=action, evidence=logs)
 
 
 def _limit(worst: Ending) -> str:

@@ -1,4 +1,4 @@
-"""What the cluster told of an object: its events, newest last. Pure; called by the causes and by losses."""
+"""What the cluster recorded about an object: its Kubernetes events, newest last. Pure."""
 
 from collections.abc import Container, Iterable
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from infra.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
 from workloads.jobs import cluster_snapshot
-from workloads.jobs import job_snapshot as views
+from workloads.jobs import job_snapshot as job_snapshot
 from workloads.jobs.api import Api
-from workloads.jobs.cause import Cause, Word
+from workloads.jobs.cause import Cause, Reason
 from workloads.jobs.causes import cause_of, state_of
-from workloads.jobs.cluster_snapshot import Surroundings
-from workloads.jobs.job_snapshot import View, waited_s
+from workloads.jobs.cluster_snapshot import ClusterSnapshot
+from workloads.jobs.job_snapshot import JobSnapshot, waited_s
 from workloads.jobs.losses import losses
-from workloads.jobs.progress import Progress, read_progress, told
+from workloads.jobs.progress import Progress, progress_text, read_progress
 
-SCHEMA = "holdfast.explanation/1"
+SCHEMA = "holdfast.explanation/2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,28 +44,28 @@ class Explanation:
 
 
 def explain(api: Api, name: str, namespace: str = "", events: Path | None = None) -> Explanation:
-    view = views.find(api, name, namespace)
-    around = cluster_snapshot.look(api, view.namespace)
-    progress = read_progress(events, time.time()).get(view.name, Progress()) if events else Progress()
-    cause = cause_of(view, around)
-    if cause.word is Word.NONE and (pace := told(progress)):
-        cause = replace(cause, blocker=f"{cause.blocker}; {pace}")
+    job = job_snapshot.find(api, name, namespace)
+    cluster = cluster_snapshot.take_snapshot(api, job.namespace)
+    progress = read_progress(events, time.time()).get(job.name, Progress()) if events else Progress()
+    cause = cause_of(job, cluster)
+    if cause.reason is Reason.NONE and (text := progress_text(progress)):
+        cause = replace(cause, blocker=f"{cause.blocker}; {text}")
     return Explanation(
-        job=view.name,
-        namespace=view.namespace,
-        state=state_of(view, losses(view, around.events, progress.notices)),
+        job=job.name,
+        namespace=job.namespace,
+        state=state_of(job, losses(job, cluster.events, progress.notices)),
         cause=cause,
-        similar=similar(view, around),
+        similar=similar(job, cluster),
     )
 
 
-def similar(view: View, around: Surroundings) -> str:
+def similar(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     """What other jobs' pods of the same class of pools waited for a node, as far as the cluster still knows."""
-    selector: dict[str, str] = view.pod_spec.get("nodeSelector", {})
-    own = {pod["metadata"]["uid"] for pod in view.pods}
+    selector: dict[str, str] = job.pod_spec.get("nodeSelector", {})
+    own = {pod["metadata"]["uid"] for pod in job.pods}
     waits = sorted(
         wait
-        for pod in around.others
+        for pod in cluster.others
         if pod["metadata"]["uid"] not in own and _same_class(pod["spec"].get("nodeSelector", {}), selector)
         if (wait := waited_s(pod)) is not None
     )

@@ -1,6 +1,6 @@
 """One job of the cluster with what belongs to it: its pods, and its place in the queue.
 
-A job is a JobSet, or a Job that no JobSet owns. Read by `explain` and `list`; nothing here judges.
+A job is a JobSet, or a Job that no JobSet owns. Nothing here judges.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ JOBSETS, JOBS, KUEUE = api_path(JOBSET_API), api_path(JOB_API), api_path(KUEUE_A
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
+class JobSnapshot:
     body: Object
     pods: list[Object]
     workload: Object | None = None
@@ -86,7 +86,7 @@ class View:
         return [pod for pod in self.pods if pod["status"].get("phase") == name]
 
 
-def all_views(api: Api, namespace: str = "") -> Iterator[View]:
+def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
     """JobSets, then Jobs of their own."""
     pods = list(api.items(path_in("/api/v1", "pods", namespace)))
     workloads = list(api.items(path_in(KUEUE, "workloads", namespace)))
@@ -95,23 +95,23 @@ def all_views(api: Api, namespace: str = "") -> Iterator[View]:
             meta = body["metadata"]
             if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
                 continue
-            yield View(
+            yield JobSnapshot(
                 body=body | {"kind": kind},
                 pods=[pod for pod in pods if _belongs(pod, meta, label)],
                 workload=next((w for w in workloads if meta["uid"] in owners(w)), None),
             )
 
 
-def find(api: Api, name: str, namespace: str = "") -> View:
+def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
     """The job called `name`; an InputError where there is none, or one in several namespaces."""
-    views = list(all_views(api, namespace))
-    found = [view for view in views if view.name == name]
+    views = list(all_jobs(api, namespace))
+    found = [job for job in views if job.name == name]
     if len(found) == 1:
         return found[0]
     if found:
-        places = ", ".join(view.namespace for view in found)
+        places = ", ".join(job.namespace for job in found)
         raise InputError("job name is not unique", got=f"{name} in {places}", allowed="one job", fix="--namespace NAME")
-    names = sorted({view.name for view in views})
+    names = sorted({job.name for job in views})
     near = get_close_matches(name, names, n=1)
     raise InputError(
         "no such job",
@@ -152,9 +152,9 @@ def exit_code(pod: Object) -> int | None:
     return None
 
 
-def crashed(view: View) -> list[Object]:
+def crashed(job: JobSnapshot) -> list[Object]:
     """Pods that ended by their own fault and are still there."""
-    return [pod for pod in view.phase("Failed") if not disruption(pod)]
+    return [pod for pod in job.phase("Failed") if not disruption(pod)]
 
 
 def when(text: str) -> float:

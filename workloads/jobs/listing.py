@@ -9,11 +9,11 @@ from infra.contract.pools import LABEL_NODEPOOL, Pool
 from infra.environments import Environment
 from infra.placement.prices import Table
 from workloads.jobs import buying, cluster_snapshot
-from workloads.jobs import job_snapshot as views
+from workloads.jobs import job_snapshot as job_snapshot
 from workloads.jobs.api import Api, Object
 from workloads.jobs.causes import cause_of, state_of
-from workloads.jobs.cluster_snapshot import Surroundings
-from workloads.jobs.job_snapshot import View, waited_s, when
+from workloads.jobs.cluster_snapshot import ClusterSnapshot
+from workloads.jobs.job_snapshot import JobSnapshot, waited_s, when
 from workloads.jobs.losses import Count, losses
 from workloads.jobs.progress import Progress, read_progress
 
@@ -43,42 +43,42 @@ class Row:
 
 def rows(api: Api, env: Environment, prices: Table, events: Path | None = None, namespace: str = "") -> list[Row]:
     progress = read_progress(events, time.time()) if events else {}
-    around = cluster_snapshot.look(api, namespace)
+    cluster = cluster_snapshot.take_snapshot(api, namespace)
     return [
-        _row(view, around.within(view.namespace), env, prices, progress.get(view.name, Progress()))
-        for view in views.all_views(api, namespace)
+        _row(job, cluster.within(job.namespace), env, prices, progress.get(job.name, Progress()))
+        for job in job_snapshot.all_jobs(api, namespace)
     ]
 
 
-def _row(view: View, around: Surroundings, env: Environment, prices: Table, progress: Progress) -> Row:
-    pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in around.nodes}
+def _row(job: JobSnapshot, cluster: ClusterSnapshot, env: Environment, prices: Table, progress: Progress) -> Row:
+    pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in cluster.nodes}
     pools = {pool.name: pool for pool in env.pools()}
     now = time.time()
-    waits = [waited_s(pod) for pod in view.pods]
-    created = when(view.body["metadata"]["creationTimestamp"])
-    lost = losses(view, around.events, progress.notices)
+    waits = [waited_s(pod) for pod in job.pods]
+    created = when(job.body["metadata"]["creationTimestamp"])
+    lost = losses(job, cluster.events, progress.notices)
     return Row(
-        name=view.name,
-        namespace=view.namespace,
-        kind=view.kind,
-        capacity=_capacity(view, env),
-        status=state_of(view, lost).partition(":")[0],
-        why=cause_of(view, around).word,
+        name=job.name,
+        namespace=job.namespace,
+        kind=job.kind,
+        capacity=_capacity(job, env),
+        status=state_of(job, lost).partition(":")[0],
+        why=cause_of(job, cluster).reason,
         step=progress.step,
         saved_age_s=progress.saved_age_s,
         evicted=lost.evicted,
         crashed=lost.crashed,
         waited_s=max((now - created if wait is None else wait for wait in waits), default=now - created),
-        ran_s=sum(_ran_s(pod, now) for pod in view.pods),
+        ran_s=sum(_ran_s(pod, now) for pod in job.pods),
         useful_ratio=progress.useful_ratio,
-        usd=_usd(view.pods, pool_of, pools, env, prices, now),
+        usd=_usd(job.pods, pool_of, pools, env, prices, now),
     )
 
 
-def _capacity(view: View, env: Environment) -> str:
+def _capacity(job: JobSnapshot, env: Environment) -> str:
     """Of the first pool that the job selects; flex-start pools of auto-provisioning are in no environment."""
-    fitting = buying.pools_of(view.pod_spec, env)
-    return fitting[0].capacity.value if fitting else buying.capacity_of(view.pod_spec).value
+    fitting = buying.pools_of(job.pod_spec, env)
+    return fitting[0].capacity.value if fitting else buying.capacity_of(job.pod_spec).value
 
 
 def _ran_s(pod: Object, now: float) -> float:

@@ -1,6 +1,6 @@
 """How often the platform took a job down, and how often it fell by its own fault, past losses included.
 
-Called by list and explain. Kubernetes keeps no such count for a Job without backoffLimitPerIndex: there the
+Kubernetes keeps no such count for a Job without backoffLimitPerIndex: there the
 pods that are left, the Job's status and its events are read together, and the answer may be `at least`.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from infra.contract.kubernetes import ANNOTATION_CHARGED_FAILURES, ANNOTATION_IGNORED_FAILURES, ANNOTATION_INDEX
 from workloads.jobs.api import Object
 from workloads.jobs.events import about, times
-from workloads.jobs.job_snapshot import View, crashed, disruption
+from workloads.jobs.job_snapshot import JobSnapshot, crashed, disruption
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,51 +28,51 @@ class Losses:
     crashed: Count
 
 
-def losses(view: View, events: Iterable[Object] = (), notices: int = 0) -> Losses:
+def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) -> Losses:
     """`notices`: times that the job left in order after a notice, by its own event lines."""
-    if view.kind == "JobSet":
-        return _of_jobset(view)
-    if "backoffLimitPerIndex" in view.body["spec"]:
+    if job.kind == "JobSet":
+        return _of_jobset(job)
+    if "backoffLimitPerIndex" in job.body["spec"]:
         return Losses(
-            evicted=Count(_per_index(view.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod)))),
-            crashed=Count(_per_index(view.pods, ANNOTATION_CHARGED_FAILURES, lambda pod: not disruption(pod))),
+            evicted=Count(_per_index(job.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod)))),
+            crashed=Count(_per_index(job.pods, ANNOTATION_CHARGED_FAILURES, lambda pod: not disruption(pod))),
         )
-    return _of_job(view, events, notices)
+    return _of_job(job, events, notices)
 
 
-def _of_jobset(view: View) -> Losses:
+def _of_jobset(job: JobSnapshot) -> Losses:
     """It counts its own restarts, those that its policy blames on nobody apart."""
-    charged = int(view.status.get("restartsCountTowardsMax", 0))
+    charged = int(job.status.get("restartsCountTowardsMax", 0))
     return Losses(
-        evicted=Count(int(view.status.get("restarts", 0)) - charged), crashed=Count(max(charged, len(crashed(view))))
+        evicted=Count(int(job.status.get("restarts", 0)) - charged), crashed=Count(max(charged, len(crashed(job))))
     )
 
 
-def _of_job(view: View, events: Iterable[Object], notices: int) -> Losses:
+def _of_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Losses:
     """A pod that its Job made, that neither lives nor succeeded and was not charged, was taken away.
 
-    The events that tell of making go after an hour and are rationed, so this is a lower bound. A policy that does
-    not ignore disruptions charges them too: then only the pods that are left tell one from the other.
+    The events of creation go after an hour and are rationed, so this is a lower bound. A policy that does
+    not ignore disruptions charges them too: then only the pods that are left show which was which.
     """
-    charged, there = int(view.status.get("failed", 0)), sum(bool(disruption(pod)) for pod in view.phase("Failed"))
-    if not _ignores_disruptions(view):
-        unknown = charged - there - len(crashed(view))
-        return Losses(evicted=Count(there, unknown <= 0), crashed=Count(len(crashed(view)), unknown <= 0))
-    made = sum(times(event) for event in about(events, {view.uid}, "SuccessfulCreate"))
-    gone = made - len(view.active) - int(view.status.get("succeeded", 0)) - charged
-    untouched = not charged and not there and len(view.pods) <= view.size and _first_pods(view)
+    charged, there = int(job.status.get("failed", 0)), sum(bool(disruption(pod)) for pod in job.phase("Failed"))
+    if not _ignores_disruptions(job):
+        unknown = charged - there - len(crashed(job))
+        return Losses(evicted=Count(there, unknown <= 0), crashed=Count(len(crashed(job)), unknown <= 0))
+    made = sum(times(event) for event in about(events, {job.uid}, "SuccessfulCreate"))
+    gone = made - len(job.active) - int(job.status.get("succeeded", 0)) - charged
+    untouched = not charged and not there and len(job.pods) <= job.size and _first_pods(job)
     evicted = max(there, gone, notices)
     return Losses(evicted=Count(evicted, exact=untouched and not evicted), crashed=Count(charged))
 
 
-def _first_pods(view: View) -> bool:
+def _first_pods(job: JobSnapshot) -> bool:
     """Whether the pods are as old as the job, so that none can be a replacement."""
-    start = view.status.get("startTime", "")
-    return all(pod["metadata"]["creationTimestamp"] <= start for pod in view.pods)
+    start = job.status.get("startTime", "")
+    return all(pod["metadata"]["creationTimestamp"] <= start for pod in job.pods)
 
 
-def _ignores_disruptions(view: View) -> bool:
-    rules = view.body["spec"].get("podFailurePolicy", {}).get("rules", ())
+def _ignores_disruptions(job: JobSnapshot) -> bool:
+    rules = job.body["spec"].get("podFailurePolicy", {}).get("rules", ())
     ignored = (c for rule in rules if rule["action"] == "Ignore" for c in rule.get("onPodConditions", ()))
     return any(c["type"] == "DisruptionTarget" for c in ignored)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 from workloads.jobs.api import Object
-from workloads.jobs.job_snapshot import View
+from workloads.jobs.job_snapshot import JobSnapshot
 from workloads.jobs.nodes import gpus
 
 KINDS = ("Job", "JobSet")
@@ -47,8 +47,8 @@ def _check(document: Any, where: str) -> None:
         known = all(document[key] and isinstance(document[key], str) for key in ("apiVersion", "kind"))
         known = known and isinstance(document["metadata"]["name"], str)
         if known and document["kind"] in KINDS:
-            view = View(body=document, pods=[])
-            known = view.size >= 0 and gpus(view.pod_spec) >= 0 and bool(view.pod_spec["containers"])
+            job = JobSnapshot(body=document, pods=[])
+            known = job.size >= 0 and gpus(job.pod_spec) >= 0 and bool(job.pod_spec["containers"])
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise _incomplete(f"{where}: {type(error).__name__} {error}") from error
     if not known:

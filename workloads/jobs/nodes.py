@@ -1,4 +1,4 @@
-"""Which nodes a pod could use, and what keeps it from them. Pure; called by unplaced."""
+"""Which nodes a pod could use, and what keeps it from them. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass

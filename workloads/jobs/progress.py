@@ -55,11 +55,11 @@ def _progress(events: list[Object], now: float) -> Progress:
     )
 
 
-def told(progress: Progress) -> str:
+def progress_text(progress: Progress) -> str:
     """`useful 62 % of its time, step 1200, saved 40 s ago`; empty where it has written nothing."""
-    words = [
+    facts = [
         f"useful {100 * progress.useful_ratio:.0f} % of its time" if progress.useful_ratio is not None else "",
         f"step {progress.step}" if progress.step is not None else "",
         f"saved {progress.saved_age_s:.0f} s ago" if progress.saved_age_s is not None else "",
     ]
-    return ", ".join(word for word in words if word)
+    return ", ".join(fact for fact in facts if fact)

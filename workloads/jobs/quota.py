@@ -1,44 +1,44 @@
-"""What Kueue says of a held job: how much is asked, lent and used, and its place in the line. Pure; asked by causes."""
+"""What Kueue says of a held job: how much is asked, lent and used, and its place in the line. Pure."""
 
 from typing import Any
 
 from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
-from workloads.jobs.cause import Cause, Word, brief
-from workloads.jobs.cluster_snapshot import Surroundings
-from workloads.jobs.job_snapshot import View, condition
+from workloads.jobs.cause import Cause, Reason, brief
+from workloads.jobs.cluster_snapshot import ClusterSnapshot
+from workloads.jobs.job_snapshot import JobSnapshot, condition
 from workloads.jobs.nodes import gpus
 
 
-def held(view: View, around: Surroundings) -> Cause | None:
+def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     """None where Kueue does not have the job, or has admitted it."""
-    workload = view.workload
+    workload = job.workload
     if workload is None or condition(workload, "Admitted").get("status") == "True":
         return None
-    evidence = f"kubectl describe workload -n {view.namespace} {workload['metadata']['name']}"
+    evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     if condition(workload, "QuotaReserved").get("status") == "True":
         action = "wait for whoever runs the check, or take it from the ClusterQueue"
-        return Cause(word=Word.GATE, blocker=_checks(workload), action=action, evidence=evidence)
+        return Cause(reason=Reason.GATE, blocker=_checks(workload), action=action, evidence=evidence)
     queue = workload["spec"]["queueName"]
-    line = sorted(_waiting(around.workloads, queue), key=_turn)
+    line = sorted(_waiting(cluster.workloads, queue), key=_turn)
     place = 1 + next((i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0)
     return Cause(
-        word=Word.QUOTA,
-        blocker=_blocker(view, workload, _cluster_queue(around, queue), queue),
+        reason=Reason.QUOTA,
+        blocker=_blocker(job, workload, _cluster_queue(cluster, queue), queue),
         position=f"{place} of {len(line)} waiting in queue {queue}",
         action="wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments",
         evidence=evidence,
     )
 
 
-def _blocker(view: View, workload: Object, found: Object | None, queue: str) -> str:
+def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: str) -> str:
     """In GPUs, if they are short; otherwise in Kueue's own words."""
     if found is None:
-        return f"queue {queue} does not exist in {view.namespace}, so nothing can admit the job"
+        return f"queue {queue} does not exist in {job.namespace}, so nothing can admit the job"
     active = condition(found, "Active")
     if active.get("status") == "False":
         return f"queue {queue} admits nothing: {brief(str(active.get('message', '')))}"
-    asked = view.size * gpus(view.pod_spec)
+    asked = job.size * gpus(job.pod_spec)
     lent = sum(_amount(r["nominalQuota"]) for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors"))
     used = sum(_amount(r["total"]) for r in _gpu_rows([found.get("status", {})], "flavorsReservation"))
     why = str(condition(workload, "QuotaReserved").get("message", ""))
@@ -49,14 +49,14 @@ def _blocker(view: View, workload: Object, found: Object | None, queue: str) -> 
 
 def _checks(workload: Object) -> str:
     open_ = [c for c in workload["status"].get("admissionChecks") or () if c["state"] != "Ready"]
-    told = (f"{c['name']} is {c['state']}" + (f" ({c['message']})" if c.get("message") else "") for c in open_)
-    return f"quota is reserved, admission check {brief(', '.join(told) or 'not done')}"
+    unready = (f"{c['name']} is {c['state']}" + (f" ({c['message']})" if c.get("message") else "") for c in open_)
+    return f"quota is reserved, admission check {brief(', '.join(unready) or 'not done')}"
 
 
-def _cluster_queue(around: Surroundings, queue: str) -> Object | None:
-    local = next((q for q in around.local_queues if q["metadata"]["name"] == queue), None)
+def _cluster_queue(cluster: ClusterSnapshot, queue: str) -> Object | None:
+    local = next((q for q in cluster.local_queues if q["metadata"]["name"] == queue), None)
     wanted = local["spec"]["clusterQueue"] if local else None
-    return next((q for q in around.cluster_queues if q["metadata"]["name"] == wanted), None)
+    return next((q for q in cluster.cluster_queues if q["metadata"]["name"] == wanted), None)
 
 
 def _gpu_rows(groups: list[dict[str, Any]] | None, key: str) -> list[dict[str, Any]]:

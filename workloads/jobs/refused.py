@@ -1,4 +1,4 @@
-"""Pods that the API server refuses to make: quota, service account, priority, admission. Pure; asked by causes.
+"""Pods that the API server refuses to make: quota, service account, priority, admission. Pure.
 
 There is no pod to look at: the only trace is the event on the Job, or on the JobSet that cannot make its Jobs.
 """
@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 
 from workloads.jobs import events
-from workloads.jobs.cause import Cause, Word, brief
-from workloads.jobs.cluster_snapshot import Surroundings
-from workloads.jobs.job_snapshot import View
+from workloads.jobs.cause import Cause, Reason, brief
+from workloads.jobs.cluster_snapshot import ClusterSnapshot
+from workloads.jobs.job_snapshot import JobSnapshot
 
 REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed", "PVCCreationFailed")
 _WEBHOOKS = "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
@@ -17,13 +17,13 @@ _WEBHOOKS = "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigur
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`said`, `action` and `evidence` may name the groups of `pattern`, and {namespace}."""
+    """`text`, `action` and `evidence` may name the groups of `pattern`, and {namespace}."""
 
     pattern: str
-    said: str
+    text: str
     action: str
     evidence: str
-    word: Word = Word.REFUSED
+    reason: Reason = Reason.REFUSED
 
 
 REFUSALS = (
@@ -32,7 +32,7 @@ REFUSALS = (
         "ResourceQuota {name}: asks for {asked}; {used} in use, {lent} allowed",
         "wait until others are done, or raise the quota of the namespace",
         "kubectl describe resourcequota -n {namespace} {name}",
-        Word.QUOTA,
+        Reason.QUOTA,
     ),
     Refusal(
         r"failed quota: (?P<name>[^:]+): (?P<what>must specify .+)",
@@ -85,37 +85,37 @@ REFUSALS = (
 )
 
 
-def refused(view: View, around: Surroundings) -> Cause | None:
+def refused(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     """The newest refusal, if no pod was made after it."""
-    lacking = view.wanted - len(view.active)
-    event = events.newest(around.events, {view.uid, *_children(view, around)}, *REASONS)
-    made = max((pod["metadata"]["creationTimestamp"] for pod in view.pods), default="")
+    lacking = job.wanted - len(job.active)
+    event = events.newest(cluster.events, {job.uid, *_children(job, cluster)}, *REASONS)
+    made = max((pod["metadata"]["creationTimestamp"] for pod in job.pods), default="")
     if lacking <= 0 or event is None or events.time_of(event) < made:
         return None
-    many = f"{lacking} of {view.size} pods are refused: "
+    many = f"{lacking} of {job.size} pods are refused: "
     text = events.message(event)
     for known in REFUSALS:
         if match := re.search(known.pattern, text, re.DOTALL):
-            words = match.groupdict() | {"namespace": view.namespace}
+            values = match.groupdict() | {"namespace": job.namespace}
             return Cause(
-                word=known.word,
-                blocker=many + brief(known.said.format(**words)),
-                action=known.action.format(**words),
-                evidence=known.evidence.format(**words),
+                reason=known.reason,
+                blocker=many + brief(known.text.format(**values)),
+                action=known.action.format(**values),
+                evidence=known.evidence.format(**values),
             )
     return Cause(
-        word=Word.REFUSED,
+        reason=Reason.REFUSED,
         blocker=many + brief(text),
         action="change the manifest as the API server says",
-        evidence=f"kubectl get events -n {view.namespace} --field-selector reason={event['reason']}",
+        evidence=f"kubectl get events -n {job.namespace} --field-selector reason={event['reason']}",
     )
 
 
-def _children(view: View, around: Surroundings) -> set[str]:
+def _children(job: JobSnapshot, cluster: ClusterSnapshot) -> set[str]:
     """Uids of a JobSet's Jobs, known by their names."""
-    if view.kind != "JobSet":
+    if job.kind != "JobSet":
         return set()
-    groups = view.body["spec"]["replicatedJobs"]
-    names = {f"{view.name}-{g['name']}-{n}" for g in groups for n in range(int(g.get("replicas", 1)))}
-    told_of = (e.get("involvedObject", {}) for e in around.events)
-    return {each["uid"] for each in told_of if each.get("kind") == "Job" and each.get("name") in names}
+    groups = job.body["spec"]["replicatedJobs"]
+    names = {f"{job.name}-{g['name']}-{n}" for g in groups for n in range(int(g.get("replicas", 1)))}
+    objects = (e.get("involvedObject", {}) for e in cluster.events)
+    return {each["uid"] for each in objects if each.get("kind") == "Job" and each.get("name") in names}

@@ -1,4 +1,4 @@
-"""Tables of the jobs doors: data on stdout, never cut off when nobody sits at a terminal."""
+"""Tables of submit, list and explain: data on stdout, never cut off when nobody sits at a terminal."""
 
 import json
 import math

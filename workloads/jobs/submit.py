@@ -14,7 +14,7 @@ from infra.placement.prices import Table
 from workloads.jobs import buying
 from workloads.jobs.api import Api, ApiError, Object
 from workloads.jobs.buying import Forecast, Purchase
-from workloads.jobs.job_snapshot import View
+from workloads.jobs.job_snapshot import JobSnapshot
 from workloads.jobs.manifest import KINDS
 
 SCHEMA = "holdfast.purchase/1"
@@ -55,9 +55,9 @@ class Plan:
 def plan(documents: list[Object], env: Environment, prices: Table, caps: Caps, hours: float | None) -> Plan:
     if hours is not None and not 0 < hours < math.inf:
         raise InputError("--hours", got=hours, allowed="more than 0", fix="give the hours of undisturbed work")
-    views = [View(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
-    purchases = [buying.purchase(v.body, v.size, v.pod_spec, env, prices) for v in views]
-    accelerator = views[0].pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
+    jobs = [JobSnapshot(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
+    purchases = [buying.purchase(v.body, v.size, v.pod_spec, env, prices) for v in jobs]
+    accelerator = jobs[0].pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
     forecasts = buying.forecasts(purchases[0], hours, accelerator, env) if hours and accelerator else []
     made = Plan(
         documents=documents,

@@ -1,4 +1,4 @@
-"""The batch doors on this host, for workers that are real pods: database, queue, status."""
+"""The batch commands on this host, for workers that are real pods: database, queue, status."""
 
 import json
 import subprocess

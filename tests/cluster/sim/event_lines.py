@@ -6,12 +6,12 @@ from pathlib import Path
 from workloads.jobs.api import Object
 
 
-def events(path: Path, word: str) -> list[Object]:
+def events(path: Path, event_type: str) -> list[Object]:
     """Whole lines only, in the order in which they were written."""
     if not path.exists():
         return []
     lines = (json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n"))
-    return [line for line in lines if line["event"] == word]
+    return [line for line in lines if line["event"] == event_type]
 
 
 def committed_before(path: Path, moment: float) -> int:

@@ -9,15 +9,15 @@ from workloads.jobs import explain
 from workloads.jobs.explain import Explanation
 
 
-def ask(world: World, job: str, word: str) -> Explanation:
+def ask(world: World, job: str, reason: str) -> Explanation:
     """The explanation, once it has come to `word`."""
 
-    def told() -> Explanation | None:
+    def explained() -> Explanation | None:
         found = explain.explain(world.api, job, world.name)
         assert len(found.lines()) <= 6
-        return found if found.cause.word == word else None
+        return found if found.cause.reason == reason else None
 
-    return until(f"{job} is explained by {word}", told)
+    return until(f"{job} is explained by {reason}", explained)
 
 
 def one_pod(world: World, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any) -> Any:

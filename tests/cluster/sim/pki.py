@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-LIFE = datetime.timedelta(days=1)
+VALID_FOR = datetime.timedelta(days=1)
 LOCAL = "127.0.0.1"
 SERVICE_IP = "10.0.0.1"
 DNS_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
@@ -63,7 +63,7 @@ class Authority:
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + LIFE)
+            .not_valid_after(now + VALID_FOR)
         )
 
     def _write_certificate(self, name: str, builder: x509.CertificateBuilder) -> None:

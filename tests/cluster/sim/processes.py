@@ -71,7 +71,7 @@ class Processes:
                     raise RuntimeError(f"{name} ended with {process.returncode} before {what}:\n{self.tail(name)}")
             if time.monotonic() > deadline:
                 name = self._running[-1][0]
-                raise TimeoutError(f"{what} not within {timeout_s:.0f} s; {name} said:\n{self.tail(name)}")
+                raise TimeoutError(f"{what} not within {timeout_s:.0f} s; the log of {name} ends:\n{self.tail(name)}")
             time.sleep(0.05)
 
     def tail(self, name: str, characters: int = 2000) -> str:

@@ -76,8 +76,8 @@ _TERMINATED = """
 
 
 def _condition(kind: str, status: str, reason: str = "", message: str = "") -> str:
-    words = f'- type: {kind}\n  status: "{status}"\n  lastTransitionTime: {{{{ $now | Quote }}}}\n'
-    return words + (f'  reason: {reason}\n  message: "{message}"\n' if reason else "")
+    arguments = f'- type: {kind}\n  status: "{status}"\n  lastTransitionTime: {{{{ $now | Quote }}}}\n'
+    return arguments + (f'  reason: {reason}\n  message: "{message}"\n' if reason else "")
 
 
 _NOW = "{{ $now := Now }}\n"
@@ -97,11 +97,11 @@ conditions:
 {_CONTAINERS % {"ready": "true", "state": _RUNNING}}"""
 
 
-def _ended(code: str, *, disruption: str = "", words: str = "") -> str:
+def _ended(code: str, *, disruption: str = "", arguments: str = "") -> str:
     """A terminal pod whose containers ended with `code`, an expression of the template."""
     return f"""{_NOW}{{{{ $code := {code} }}}}
 phase: {{{{ if eq $code "0" }}}}Succeeded{{{{ else }}}}Failed{{{{ end }}}}
-{words}
+{arguments}
 conditions:
 {disruption}{_condition("Ready", "False")}{_condition("ContainersReady", "False")}
 {_CONTAINERS % {"ready": "false", "state": _TERMINATED}}"""
@@ -115,7 +115,7 @@ _EXIT = _ended(_own_code(0))
 _PREEMPTED = _ended(
     f'index .metadata.annotations "{PREEMPT}"',
     disruption=_condition("DisruptionTarget", "True", SHUTDOWN_REASON, SHUTDOWN_MESSAGE),
-    words=f'reason: Terminated\nmessage: "{SHUTDOWN_MESSAGE}"',
+    arguments=f'reason: Terminated\nmessage: "{SHUTDOWN_MESSAGE}"',
 )
 # The kubelet moves a deleted pod to a terminal phase before it goes; kwok's own stages do not, and a Job
 # with a podFailurePolicy then waits for ever.

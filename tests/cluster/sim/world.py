@@ -103,11 +103,11 @@ class World:
             return error.status
         return 0
 
-    def tell(self, pod: Object, reason: str, message: str) -> None:
+    def add_event(self, pod: Object, reason: str, message: str) -> None:
         """An event on the pod, as a controller that is not here would write it."""
         about = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")} | {"kind": "Pod"}
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        event = {"metadata": {"generateName": "told-"}, "involvedObject": about, "lastTimestamp": now}
+        event = {"metadata": {"generateName": "event-"}, "involvedObject": about, "lastTimestamp": now}
         self.api.create(self.path("events"), event | {"reason": reason, "message": message})
 
     def job(self, name: str) -> Object:

@@ -13,7 +13,7 @@ CNI_PLUGINS = "/usr/lib/cni"
 
 @dataclass(frozen=True, kw_only=True)
 class MachineConfig:
-    """What the first process of a machine is told; written as JSON by the lab."""
+    """Settings of the first process of a machine; written as JSON by the lab."""
 
     name: str
     folder: str

@@ -1,7 +1,7 @@
 """The first process of a machine: `python -m tests.node.lab.machine CONFIG`, in namespaces of its own.
 
 Starts bus, logind's stand-in, containerd and kubelet. SIGUSR1 is the notice of a Spot VM: the kubelet is
-told, and when it is done or its time is over this process ends, and with it everything on the machine.
+notified, and when it is done or its time is over this process ends, and with it everything on the machine.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.node.lab.config import MachineConfig
 UNITS_STOP_S = 3.0
 # The kubelet would set these for the whole host.
 SYSCTLS = ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "net/ipv4/ip_forward")
-PLACES = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")  # components write to them, wherever they are told to
+PLACES = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")  # components write to them, whatever their flags say
 
 
 async def live(machine: MachineConfig) -> None:

@@ -11,7 +11,7 @@ from tests.cluster.sim.world import POLICY
 from tests.node.lab.config import IMAGE
 from workloads.jobs.api import Object
 
-STOPS_IN_ORDER = f"trap 'echo told; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do sleep 0.1; done"
+STOPS_IN_ORDER = f"trap 'echo notified; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do sleep 0.1; done"
 EXITS_ZERO = "trap 'exit 0' TERM; echo up; while true; do sleep 0.1; done"
 DEAF = "trap '' TERM; echo up; while true; do sleep 0.1; done"
 

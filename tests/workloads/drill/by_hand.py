@@ -1,4 +1,4 @@
-"""A place where a test decides what happens: the conductor's other side, played by hand."""
+"""A target whose behaviour a test decides."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from workloads.drill.target import Loss
 
 DRILL = Drill(
     name="by-hand",
-    question="Does the conductor keep its word?",
+    question="Does the runner keep its guarantees?",
     place=Place.LOCAL,
     work=Work.TRAINER,
     steady_state=SteadyState(bound=at_least("pulse", 1), within_s=0.2),
@@ -59,10 +59,10 @@ class ByHand:
         yield "second", lambda: self.done.append("undone")
 
 
-def unheard(_t: float, _step: str, _what: str) -> None:
-    """Tells nobody."""
+def no_log(_t: float, _step: str, _what: str) -> None:
+    """Logs nothing."""
 
 
-def silent(_alert: str, _losses: Sequence[Loss]) -> float:
+def never_fires(_alert: str, _losses: Sequence[Loss]) -> float:
     """No alert fires."""
     return 0.0

@@ -1,6 +1,6 @@
-"""`python -m tests.workloads.drill.rig cluster|node [--repeat N] [DRILL...]`: brings the test rig up and plays its drills there.
+"""`python -m tests.workloads.drill.rig cluster|node [--repeat N] [DRILL...]`: brings the test rig up and runs its drills there.
 
-Called by `make drill TARGET=cluster|node`. The cluster is the control plane of the cluster tier with simulated
+The cluster is the control plane of the cluster tier with simulated
 Spot nodes; the nodes are the real kubelets of the node tier, so that needs root.
 """
 
@@ -24,13 +24,13 @@ from tests.cluster.sim.world import World
 from workloads.drill.alerting import fires
 from workloads.drill.catalogue import SAVE_EVERY, of
 from workloads.drill.commands import chosen
-from workloads.drill.conduct import Conductor
 from workloads.drill.plan import Drill, Place
-from workloads.drill.play import Builder, Player
+from workloads.drill.runner import DrillRunner
 from workloads.drill.show import console
+from workloads.drill.suite import Builder, DrillSuite
 from workloads.drill.target import Target
 from workloads.drill.targets.cluster import Cluster, Named
-from workloads.drill.targets.takers import Taker
+from workloads.drill.targets.node_evictors import NodeEvictor
 from workloads.jobs.api import Api, Object
 
 if TYPE_CHECKING:
@@ -42,36 +42,36 @@ STEPS = 1_000_000  # the drill ends first
 
 
 @dataclass
-class Way:
-    """One way of taking nodes away, and, for the next drill, of having as many again, as a pool does."""
+class RigEvictor:
+    """Takes nodes away, and brings as many again for the next drill, as a pool does."""
 
-    told: str
+    description: str
     how: Callable[[list[str]], object]
     again: Callable[[list[str]], object] | None = None
-    taken: list[str] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
 
     def check(self, node: Object) -> str:
         return ""
 
-    def take(self, nodes: Sequence[str]) -> str:
+    def evict(self, nodes: Sequence[str]) -> str:
         self.how(list(nodes))
-        self.taken += nodes
-        return f"{self.told} {len(nodes)} of them"
+        self.evicted += nodes
+        return f"{self.description} {len(nodes)} of them"
 
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
-        if self.taken and self.again:
-            gone, self.taken = self.taken, []
+        if self.evicted and self.again:
+            gone, self.evicted = self.evicted, []
             yield f"replace {len(gone)} nodes", partial(self.again, gone)
 
 
-def player(out: Path, build: Builder) -> Player:
-    say = partial(console.moment, console.stderr())
-    return Player(out=out, build=build, conductor=lambda last: Conductor(say=say, alert=fires, last=last))
+def suite(out: Path, build: Builder) -> DrillSuite:
+    log = partial(console.moment, console.stderr())
+    return DrillSuite(out=out, build=build, runner=lambda last: DrillRunner(log=log, alert=fires, last=last))
 
 
-def target(api: Api, world: World, drill: Drill, taker: Taker, events: Path | None = None) -> Target:
+def target(api: Api, world: World, drill: Drill, evictor: NodeEvictor, events: Path | None = None) -> Target:
     named = Named(namespace=world.name, selector=f"batch.kubernetes.io/job-name={JOB}", events=events)
-    return Cluster(api, named, drill.fault, taker)
+    return Cluster(api, named, drill.fault, evictor)
 
 
 @contextmanager
@@ -105,12 +105,12 @@ def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
         world.create()
         for name in ("spot-a", "spot-b"):
             lab.boot(name, spot)
-        words = [
+        arguments = [
             *("-m", "holdfast", "train", "run", "--checkpoints", folder / "checkpoints", "--run", JOB),
             *("--ranks", 1, "--steps", STEPS, "--every", SAVE_EVERY, "--device", "cpu", "--report-every", 1),
             *("--events", folder / "events.jsonl", "--window", DEFAULT_WINDOW.pod_s),
         ]
-        world.create_job(JOB, pods.job(pods.python(spot, [str(word) for word in words], folder)))
+        world.create_job(JOB, pods.job(pods.python(spot, [str(argument) for argument in arguments], folder)))
         world.wait_running(1)
         yield lab, world
     finally:
@@ -120,9 +120,9 @@ def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
 def on_cluster(drills: list[Drill], out: Path, repeat: int) -> int:
     spot = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
     with simulated(spot) as world:
-        way = Way("notice and end of", world.preempt, lambda gone: world.add_nodes(spot, len(gone)))
-        build: Builder = lambda drill, _folder: target(world.api, world, drill, way)  # noqa: E731
-        return player(out, build).play(drills, repeat)[0]
+        evictor = RigEvictor("notice and end of", world.preempt, lambda gone: world.add_nodes(spot, len(gone)))
+        build: Builder = lambda drill, _folder: target(world.api, world, drill, evictor)  # noqa: E731
+        return suite(out, build).run(drills, repeat)[0]
 
 
 def on_nodes(drills: list[Drill], out: Path, repeat: int) -> int:
@@ -132,14 +132,14 @@ def on_nodes(drills: list[Drill], out: Path, repeat: int) -> int:
         raise Unjudged(lacking)
     spot = environments.load("example").pool("spot-a100")
     with tempfile.TemporaryDirectory(prefix="holdfast-drill-") as scratch, real(spot, Path(scratch)) as (lab, world):
-        way = Way(
+        evictor = RigEvictor(
             "a Spot shutdown of",
             lambda names: [lab.preempt(lab.machines[name]) for name in names],
             lambda names: [lab.boot(name, spot) for name in names],
         )
         events = Path(scratch) / "events.jsonl"
-        build: Builder = lambda drill, _folder: target(lab.api, world, drill, way, events)  # noqa: E731
-        return player(out, build).play(drills, repeat)[0]
+        build: Builder = lambda drill, _folder: target(lab.api, world, drill, evictor, events)  # noqa: E731
+        return suite(out, build).run(drills, repeat)[0]
 
 
 def main() -> None:
@@ -152,8 +152,8 @@ def main() -> None:
     if given.repeat < 1:
         parser.error("--repeat is at least 1")
     drills = chosen(given.drills, given.target) if given.drills else of(Place(given.target))
-    play = on_cluster if given.target == "cluster" else on_nodes
-    sys.exit(play(drills, given.out.resolve(), given.repeat))
+    run_drills = on_cluster if given.target == "cluster" else on_nodes
+    sys.exit(run_drills(drills, given.out.resolve(), given.repeat))
 
 
 if __name__ == "__main__":

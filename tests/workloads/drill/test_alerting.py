@@ -6,7 +6,7 @@ import pytest
 
 from tests import support
 from tests.tools.build import TOOLS
-from workloads.drill.alerting import fires, trial_of, verdict_of
+from workloads.drill.alerting import fires, rule_test_of, verdict_of
 from workloads.drill.catalogue import BURST
 from workloads.drill.target import Loss
 
@@ -15,14 +15,14 @@ RULE = {"alert": "A", "expr": 'x{cluster_name="c"} > 1', "for": "30s"}
 
 def test_each_lost_machine_is_one_sample_of_its_pool() -> None:
     losses = [Loss(100.0, "spot"), Loss(101.0, "spot"), Loss(131.0, "spot"), Loss(116.0, "other")]
-    (case,) = trial_of(RULE, losses)["tests"]
+    (case,) = rule_test_of(RULE, losses)["tests"]
     assert [series["values"] for series in case["input_series"]] == ["_ 1 _", "2 _ 1"]
     assert all('cluster_name="c"' in series["series"] for series in case["input_series"])
     assert case["alert_rule_test"] == [{"eval_time": "135s", "alertname": "A", "exp_alerts": []}]
 
 
 @pytest.mark.parametrize(
-    ("told", "verdict"),
+    ("output", "verdict"),
     [
         ("Unit Testing: t\n  SUCCESS\n", 0.0),
         ('  FAILED:\n alertname: A\n exp:[]\n got:[0: Labels:{alertname="A"}]', 1.0),
@@ -30,8 +30,8 @@ def test_each_lost_machine_is_one_sample_of_its_pool() -> None:
         ("", None),
     ],
 )
-def test_what_promtool_says_is_a_verdict_only_when_it_judged(told: str, verdict: float | None) -> None:
-    assert verdict_of(told, "A") == verdict
+def test_the_output_of_promtool_is_a_verdict_only_when_it_judged(output: str, verdict: float | None) -> None:
+    assert verdict_of(output, "A") == verdict
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from holdfast.contract.errors import InputError
 from workloads.drill.catalogue import DRILLS, at_most, find, of
 from workloads.drill.commands import chosen
-from workloads.drill.conduct import FIRES
 from workloads.drill.plan import RECOVERED, Blast, Budget, Drill, Objective, Place, Work
+from workloads.drill.runner import FIRES
 from workloads.drill.targets import cluster, local_batch, local_training
 
 NOTICE = DRILLS["trainer-notice"]
@@ -30,7 +30,7 @@ def test_a_drill_asks_only_for_what_its_target_measures(drill: Drill) -> None:
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda d: d.name)
-def test_every_drill_judges_the_way_back(drill: Drill) -> None:
+def test_every_drill_judges_the_recovery(drill: Drill) -> None:
     assert RECOVERED in {objective.bound.metric for objective in drill.objectives}
     assert drill.question.endswith("?")
 
@@ -73,5 +73,5 @@ def test_controls_run_only_when_they_are_named() -> None:
 def test_a_target_that_does_not_exist_and_a_drill_of_another_are_refused() -> None:
     with pytest.raises(InputError, match="no such target"):
         chosen([], "moon")
-    with pytest.raises(InputError, match="plays elsewhere"):
+    with pytest.raises(InputError, match="belongs to another target"):
         chosen(["trainer-notice"], "gke")

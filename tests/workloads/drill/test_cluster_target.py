@@ -7,7 +7,7 @@ import pytest
 
 from workloads.drill.plan import Fault
 from workloads.drill.targets.cluster import Cluster, Named
-from workloads.drill.targets.takers import Tainter
+from workloads.drill.targets.node_evictors import TaintEvictor
 
 MADE = {"a": "2026-01-01T00:09:00Z", "b": "2026-01-01T00:00:00Z", "c": "2026-01-01T00:05:00Z"}
 
@@ -25,5 +25,5 @@ class Listing:
 @pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
 def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fault: Fault) -> None:
     api: Any = Listing()
-    found = Cluster(api, Named(namespace="n", selector="a=b"), fault, Tainter(api)).candidates()
+    found = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api)).candidates()
     assert [name.split("/")[1] for name in found] == ["b", "c", "a"]

@@ -1,4 +1,4 @@
-"""The demo itself, smaller: it must end well, tell the truth, and start again after being killed anywhere."""
+"""The demo itself, smaller: it must end well, judge by what was stored, and start again after being killed anywhere."""
 
 import json
 import random
@@ -16,11 +16,11 @@ from workloads.drill.pods import OWNER, clear
 pytestmark = pytest.mark.process
 
 SMALL = "Size(steps=60, save_every=10, training_evictions=2, workers=2, batch_evictions=2, documents=60)"
-PLAY = "import sys; from pathlib import Path; from workloads.drill.demo import Size, play; sys.exit(play(Path({out!r}), seed=5, data=None, size={size}))"
+RUN = "import sys; from pathlib import Path; from workloads.drill.demo import Size, run_demo; sys.exit(run_demo(Path({out!r}), seed=5, data=None, size={size}))"
 
 
 def start(out: Path) -> subprocess.Popen[str]:
-    code = PLAY.format(out=str(out), size=SMALL)
+    code = RUN.format(out=str(out), size=SMALL)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -63,7 +63,7 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(tmp
     assert clear(f"demo:{out}") == 0
 
 
-def test_a_second_demo_in_the_same_folder_is_told_to_wait(tmp_path: Path) -> None:
+def test_a_second_demo_in_the_same_folder_has_to_wait(tmp_path: Path) -> None:
     import fcntl
 
     out = tmp_path / "demo"

@@ -4,23 +4,23 @@ import pytest
 
 from workloads.drill.catalogue import at_least, at_most, equal
 from workloads.drill.plan import Bound, Objective
-from workloads.drill.verdict import Result, Word, exit_code, results, whole
+from workloads.drill.verdict import Result, Verdict, drill_verdict, exit_code, results
 
 
 @pytest.mark.parametrize(
-    ("bound", "measured", "word"),
+    ("bound", "measured", "verdict"),
     [
-        (at_most("x", 20), 20, Word.HELD),
-        (at_most("x", 20), 20.01, Word.BROKEN),
-        (at_least("x", 1), 1, Word.HELD),
-        (at_least("x", 1), 0, Word.BROKEN),
-        (equal("x", 143), 143, Word.HELD),
-        (equal("x", 143), 137, Word.BROKEN),
-        (equal("x", 0), None, Word.NOT_MEASURED),
+        (at_most("x", 20), 20, Verdict.HELD),
+        (at_most("x", 20), 20.01, Verdict.BROKEN),
+        (at_least("x", 1), 1, Verdict.HELD),
+        (at_least("x", 1), 0, Verdict.BROKEN),
+        (equal("x", 143), 143, Verdict.HELD),
+        (equal("x", 143), 137, Verdict.BROKEN),
+        (equal("x", 0), None, Verdict.NOT_MEASURED),
     ],
 )
-def test_an_objective_is_judged_by_its_bound(bound: Bound, measured: float | None, word: Word) -> None:
-    assert Result(objective=Objective(promise="p", bound=bound), measured=measured).word is word
+def test_an_objective_is_judged_by_its_bound(bound: Bound, measured: float | None, verdict: Verdict) -> None:
+    assert Result(objective=Objective(promise="p", bound=bound), measured=measured).verdict is verdict
 
 
 HELD = Result(objective=Objective(promise="a", bound=at_most("x", 1)), measured=1)
@@ -30,37 +30,37 @@ OPTIONAL = Result(objective=Objective(promise="d", bound=at_most("x", 1), essent
 
 
 @pytest.mark.parametrize(
-    ("judged", "injected", "stopped", "deviated", "word"),
+    ("judged", "injected", "stopped", "deviated", "verdict"),
     [
-        ([HELD], True, False, False, Word.HELD),
-        ([HELD, OPTIONAL], True, False, False, Word.HELD),
-        ([HELD, UNSEEN], True, False, False, Word.INCONCLUSIVE),
-        ([UNSEEN, BROKEN], True, True, False, Word.BROKEN),
-        ([HELD], True, True, False, Word.STOPPED),
-        ([HELD], True, False, True, Word.BROKEN),
-        ([], False, False, False, Word.INCONCLUSIVE),
-        ([], False, True, False, Word.STOPPED),
-        ([], True, False, False, Word.INCONCLUSIVE),
+        ([HELD], True, False, False, Verdict.HELD),
+        ([HELD, OPTIONAL], True, False, False, Verdict.HELD),
+        ([HELD, UNSEEN], True, False, False, Verdict.INCONCLUSIVE),
+        ([UNSEEN, BROKEN], True, True, False, Verdict.BROKEN),
+        ([HELD], True, True, False, Verdict.STOPPED),
+        ([HELD], True, False, True, Verdict.BROKEN),
+        ([], False, False, False, Verdict.INCONCLUSIVE),
+        ([], False, True, False, Verdict.STOPPED),
+        ([], True, False, False, Verdict.INCONCLUSIVE),
     ],
 )
-def test_the_whole_drill_follows_from_its_parts(
-    judged: list[Result], injected: bool, stopped: bool, deviated: bool, word: Word
+def test_the_verdict_of_a_drill_follows_from_its_objectives(
+    judged: list[Result], injected: bool, stopped: bool, deviated: bool, verdict: Verdict
 ) -> None:
-    assert whole(judged, injected=injected, stopped=stopped, deviated=deviated) is word
+    assert drill_verdict(judged, injected=injected, stopped=stopped, deviated=deviated) is verdict
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("verdicts", "code"),
     [
-        ([Word.HELD, Word.HELD], 0),
-        ([Word.HELD, Word.INCONCLUSIVE], 3),
-        ([Word.INCONCLUSIVE, Word.STOPPED], 4),
-        ([Word.STOPPED, Word.BROKEN, Word.HELD], 1),
+        ([Verdict.HELD, Verdict.HELD], 0),
+        ([Verdict.HELD, Verdict.INCONCLUSIVE], 3),
+        ([Verdict.INCONCLUSIVE, Verdict.STOPPED], 4),
+        ([Verdict.STOPPED, Verdict.BROKEN, Verdict.HELD], 1),
         ([], 3),
     ],
 )
-def test_the_worst_drill_decides_and_none_is_never_zero(words: list[Word], code: int) -> None:
-    assert exit_code(words) == code
+def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: list[Verdict], code: int) -> None:
+    assert exit_code(verdicts) == code
 
 
 def test_a_number_is_compared_with_the_same_promise_of_the_last_run() -> None:

@@ -13,26 +13,26 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.workloads.drill.by_hand import unheard
+from tests.workloads.drill.by_hand import no_log
 from workloads.drill.catalogue import at_least, find
-from workloads.drill.conduct import Conductor
 from workloads.drill.plan import SteadyState
-from workloads.drill.play import Player, local
 from workloads.drill.pods import OWNER
+from workloads.drill.runner import DrillRunner
+from workloads.drill.suite import DrillSuite, local
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
-def door(*words: str) -> list[str]:
-    return [sys.executable, "-m", "workloads", "drill", *words]
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "workloads", "drill", *arguments]
 
 
-def played(name: str, out: Path) -> tuple[int, Any]:
-    command = door("run", name, "--out", str(out), "--json")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    told = json.loads(done.stdout)
-    assert told["schema"] == "holdfast.drills/1", done.stderr
-    (journal,) = told["drills"]
+def run_drill(name: str, out: Path) -> tuple[int, Any]:
+    arguments = command("run", name, "--out", str(out), "--json")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, check=False)
+    result = json.loads(done.stdout)
+    assert result["schema"] == "holdfast.drills/1", done.stderr
+    (journal,) = result["drills"]
     return done.returncode, journal
 
 
@@ -53,21 +53,21 @@ def verdicts(journal: Any) -> dict[str, str]:
 
 
 def test_a_trainer_that_loses_its_machine_holds_every_objective(tmp_path: Path) -> None:
-    code, journal = played("trainer-power-loss", tmp_path)
-    words = verdicts(journal)
-    words.pop("a lone eviction pages nobody")  # needs promtool
-    assert (code, journal["verdict"], set(words.values())) == (0, "held", {"held"}), journal
-    assert journal["steady_states"]["after"]["steady_state_met"] is True
+    code, journal = run_drill("trainer-power-loss", tmp_path)
+    arguments = verdicts(journal)
+    arguments.pop("a lone eviction pages nobody")  # needs promtool
+    assert (code, journal["verdict"], set(arguments.values())) == (0, "held", {"held"}), journal
+    assert journal["steady_states"]["after"]["met"] is True
     assert not left(tmp_path)
     (folder,) = (tmp_path / "trainer-power-loss").iterdir()
     assert not (folder / "scratch").exists()
 
 
 def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
-    code, journal = played("naive-notice", tmp_path)
-    words = verdicts(journal)
+    code, journal = run_drill("naive-notice", tmp_path)
+    arguments = verdicts(journal)
     assert (code, journal["verdict"]) == (1, "broken"), journal
-    assert words["not taken for finished"] == words["left in order"] == "broken"
+    assert arguments["not taken for finished"] == arguments["left in order"] == "broken"
     assert journal["fail_step"] == "recovery"
     assert not left(tmp_path)
 
@@ -75,9 +75,9 @@ def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
 def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
     never = SteadyState(bound=at_least("commits", 10**9), within_s=0)
     drill = replace(find("trainer-notice"), steady_state=never)
-    player = Player(out=tmp_path, build=local, conductor=lambda last: Conductor(say=unheard), quiet=True)
-    code, told = player.play([drill])
-    (journal,) = told["drills"]
+    suite = DrillSuite(out=tmp_path, build=local, runner=lambda last: DrillRunner(log=no_log), quiet=True)
+    code, result = suite.run([drill])
+    (journal,) = result["drills"]
     assert (code, journal["verdict"], journal["fail_step"]) == (3, "inconclusive", "steady state")
     (folder,) = (tmp_path / drill.name).iterdir()
     assert '"evict"' not in (folder / "events" / "drill.jsonl").read_text()
@@ -85,7 +85,7 @@ def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
-    running = subprocess.Popen(door("run", "batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(command("run", "batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: any('"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")))
         running.send_signal(signal.SIGINT)
@@ -95,8 +95,8 @@ def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
         running.wait()
     (path,) = tmp_path.glob("*/*/journal.json")
     journal = json.loads(path.read_text())
-    assert (journal["status"], journal["verdict"]) == ("interrupted", "stopped")
-    assert {step["status"] for step in journal["rollbacks"]} == {"succeeded"}
+    assert (journal["signal"], journal["verdict"]) == (signal.SIGINT, "stopped")
+    assert all(step["succeeded"] for step in journal["rollbacks"])
     assert not left(tmp_path)
 
 

@@ -10,10 +10,10 @@ import pytest
 from holdfast.contract.errors import InputError
 from infra import environments
 from workloads.drill.catalogue import find
-from workloads.drill.conduct import Refused
 from workloads.drill.plan import Fault, Place
 from workloads.drill.remote import Where, checked, consent
-from workloads.drill.targets.gce import Gcloud, Instance, VmTaker
+from workloads.drill.runner import Refused
+from workloads.drill.targets.gce import Gcloud, Instance, VmEvictor
 from workloads.drill.waiting import DrillError
 
 EXAMPLE = environments.load("example")
@@ -63,7 +63,7 @@ def test_a_cluster_of_no_environment_may_be_drilled_through_its_api_only(where: 
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "text"),
     [
         ({"context": ""}, "--context"),
         ({"namespace": ""}, "--namespace"),
@@ -74,10 +74,10 @@ def test_a_cluster_of_no_environment_may_be_drilled_through_its_api_only(where: 
         ({"yes": False}, "add --yes"),
     ],
 )
-def test_what_is_not_named_or_does_not_match_is_refused(where: Where, change: dict[str, Any], told: str) -> None:
+def test_what_is_not_named_or_does_not_match_is_refused(where: Where, change: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError) as error:
         judged(Place.GKE, replace(where, **change))
-    assert told in error.value.lines()
+    assert text in error.value.lines()
 
 
 @pytest.mark.parametrize("place", [Place.GKE, Place.CLUSTER])
@@ -88,7 +88,7 @@ def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, pl
     assert error.value.fix == "drill another, or write allow_drills=True in infra/environments/prod.py"
 
 
-def test_production_allows_no_drills_unless_it_says_so() -> None:
+def test_production_allows_no_drills_unless_it_opts_in() -> None:
     default = next(each.default for each in fields(type(EXAMPLE)) if each.name == "allow_drills")
     assert default is False
 
@@ -98,15 +98,15 @@ def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
 ) -> None:
     asking = replace(where, yes=False)
     consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
-    said = capsys.readouterr().err
-    for part in (
+    output = capsys.readouterr().err
+    for text in (
         "node/a",
         CONTEXT,
         "1 Spot VM, at most 50 %",
         "at most 20 minutes and $1",
         "the pool replaces its machine",
     ):
-        assert part in said
+        assert text in output
     with pytest.raises(Refused):
         consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 
@@ -139,19 +139,19 @@ def node(project: str, name: str = "gke-1") -> dict[str, Any]:
 @pytest.mark.parametrize(("fault", "verb"), [(Fault.PREEMPT, "maintenance"), (Fault.DELETE, "delete")])
 def test_the_vm_of_the_node_is_hit_and_no_other(fault: Fault, verb: str) -> None:
     noted = Noted()
-    taker = VmTaker(OneNode(), noted, "ours", fault)  # type: ignore[arg-type]
-    assert "europe-west4-a/gke-1" in taker.take(["gke-1"])
+    evictor = VmEvictor(OneNode(), noted, "ours", fault)  # type: ignore[arg-type]
+    assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
     assert noted.done == [(verb, Instance("ours", "europe-west4-a", "gke-1"))]
 
 
 def test_a_vm_of_another_project_is_never_hit() -> None:
     noted = Noted()
-    taker = VmTaker(OneNode(), noted, "ours", Fault.PREEMPT)  # type: ignore[arg-type]
-    assert taker.check(node("ours")) == ""
-    assert "belongs to project theirs" in taker.check(node("theirs"))
-    assert "names no VM" in taker.check({"spec": {"providerID": "kind://docker/a/b"}})
+    evictor = VmEvictor(OneNode(), noted, "ours", Fault.PREEMPT)  # type: ignore[arg-type]
+    assert evictor.check(node("ours")) == ""
+    assert "belongs to project theirs" in evictor.check(node("theirs"))
+    assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
     with pytest.raises(DrillError, match="not all"):
-        taker.take(["gke-1", "alien"])
+        evictor.evict(["gke-1", "alien"])
     assert not noted.done
 
 

@@ -6,29 +6,29 @@ from typing import Any
 
 import pytest
 
-from tests.workloads.drill.by_hand import DRILL, ByHand, silent, unheard
-from workloads.drill.conduct import Conductor, Refused
-from workloads.drill.play import Player
+from tests.workloads.drill.by_hand import DRILL, ByHand, never_fires, no_log
+from workloads.drill.runner import DrillRunner, Refused
 from workloads.drill.series import floor
 from workloads.drill.show.numbers import together
+from workloads.drill.suite import DrillSuite
 
 NUMBERS = ({"lost": 0.0, "recovered_s": 0.05}, {"lost": None, "recovered_s": 0.15}, {"lost": 2.0, "recovered_s": 0.1})
 
 
-def player(out: Path, targets: list[ByHand], conductor: Conductor | None = None) -> Player:
+def suite(out: Path, targets: list[ByHand], runner: DrillRunner | None = None) -> DrillSuite:
     rest = iter(targets)
-    made = conductor or Conductor(say=unheard, alert=silent)
-    return Player(out=out, build=lambda _drill, _folder: next(rest), conductor=lambda _last: made)
+    made = runner or DrillRunner(log=no_log, alert=never_fires)
+    return DrillSuite(out=out, build=lambda _drill, _folder: next(rest), runner=lambda _last: made)
 
 
-def test_three_runs_tell_the_spread_of_each_number_and_what_was_not_measured(
+def test_three_runs_show_the_spread_of_each_number_and_what_was_not_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [ByHand({"pulse": 1.0} | each) for each in NUMBERS]
-    code, told = player(tmp_path, runs).play([DRILL], 3)
-    (made,) = told["series"]
+    code, result = suite(tmp_path, runs).run([DRILL], 3)
+    (made,) = result["series"]
     assert code == 1, "one of them broke"
-    assert [journal["verdict"] for journal in told["drills"]] == ["held", "inconclusive", "broken"]
+    assert [journal["verdict"] for journal in result["drills"]] == ["held", "inconclusive", "broken"]
     assert (made["runs"], made["held"], made["judged"]) == (3, 1, 2)
     by_promise: dict[str, Any] = {each["promise"]: each for each in made["objectives"]}
     lost, back = by_promise["nothing lost"], by_promise["recovered in time"]
@@ -37,12 +37,12 @@ def test_three_runs_tell_the_spread_of_each_number_and_what_was_not_measured(
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[-5:] == ["1", "of", "2", "1", "0"] or "1 of 2" in line for line in lines)
     assert lines[-1] == together(made)
-    assert json.loads(json.dumps(told))["series"][0]["schema"] == "holdfast.drill-series/1"
+    assert json.loads(json.dumps(result))["series"][0]["schema"] == "holdfast.drill-series/1"
 
 
 def test_one_run_makes_no_series(tmp_path: Path) -> None:
-    code, told = player(tmp_path, [ByHand()]).play([DRILL])
-    assert (code, set(told)) == (0, {"schema", "drills"})
+    code, result = suite(tmp_path, [ByHand()]).run([DRILL])
+    assert (code, set(result)) == (0, {"schema", "drills"})
 
 
 def test_a_drill_that_was_stopped_is_not_played_again(tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ def test_a_drill_that_was_stopped_is_not_played_again(tmp_path: Path) -> None:
         raise Refused("no")
 
     first = ByHand()
-    code, told = player(tmp_path, [first], Conductor(say=unheard, agree=no)).play([DRILL], 5)
-    assert (code, len(told["drills"]), told["series"][0]["judged"]) == (4, 1, 0)
+    code, result = suite(tmp_path, [first], DrillRunner(log=no_log, consent=no)).run([DRILL], 5)
+    assert (code, len(result["drills"]), result["series"][0]["judged"]) == (4, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,6 @@ def test_the_share_is_the_exact_lower_bound_at_90_percent(held: int, judged: int
     assert floor(held, judged) == (share if share is None else pytest.approx(share, abs=1e-3))
 
 
-def test_the_line_says_what_so_few_runs_can_show() -> None:
+def test_the_line_states_what_so_few_runs_can_show() -> None:
     made = {"drill": "x", "runs": 5, "held": 5, "judged": 5, "holds_at_least": 0.631, "confidence": 0.9}
     assert together(made) == "x: held in 5 of 5 judged runs; so it holds in at least 63 % of runs (90 % confidence)"

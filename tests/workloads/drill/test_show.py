@@ -1,72 +1,39 @@
-"""Every report tells the same verdict, and each can be read where it is meant to be read."""
+"""Every report shows the same verdict, and each can be read where it is meant to be read."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from holdfast.contract.errors import InputError
-from tests.workloads.drill.by_hand import DRILL, ByHand, silent, unheard
+from tests.workloads.drill.by_hand import DRILL, ByHand, never_fires, no_log
 from workloads.__main__ import app
 from workloads.drill import store
 from workloads.drill.catalogue import DRILLS
-from workloads.drill.conduct import Conductor
 from workloads.drill.journal import journal
 from workloads.drill.plan import Drill
+from workloads.drill.runner import DrillRunner
 from workloads.drill.show import console
-from workloads.drill.show.junit import junit
 from workloads.drill.show.numbers import sentence
 from workloads.drill.show.page import page
 
-QUIET = Conductor(say=unheard, alert=silent)
+QUIET = DrillRunner(log=no_log, alert=never_fires)
 
 
-def told(target: ByHand, drill: Drill = DRILL, last: Mapping[str, float | None] | None = None) -> dict[str, Any]:
-    return journal(replace(QUIET, last=last or {}).conduct(drill, target))
+def journal_of(target: ByHand, drill: Drill = DRILL, last: Mapping[str, float | None] | None = None) -> dict[str, Any]:
+    return journal(replace(QUIET, last=last or {}).run(drill, target))
 
 
-HELD = told(ByHand(), last={"recovered in time": 0.05, "nothing lost": 0.0})
-BROKEN = told(ByHand({"pulse": 1.0, "recovered_s": 0.1, "lost": 3.0}))
-NOT_STEADY = told(ByHand({"pulse": 0.0}), replace(DRILL, question="Does <b>markup</b> & more pass?"))
-UNSEEN = told(ByHand({"pulse": 1.0, "recovered_s": 0.1}))
-
-
-@pytest.mark.parametrize(
-    ("made", "counts"),
-    [
-        (HELD, {"tests": "3", "failures": "0", "errors": "0", "skipped": "0"}),
-        (BROKEN, {"tests": "3", "failures": "1", "errors": "0", "skipped": "0"}),
-        (NOT_STEADY, {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}),
-        (UNSEEN, {"tests": "4", "failures": "0", "errors": "1", "skipped": "1"}),
-    ],
-    ids=["held", "broken", "not steady", "unseen"],
-)
-def test_junit_counts_what_broke_and_what_was_not_seen(made: dict[str, Any], counts: dict[str, str]) -> None:
-    (suite,) = ElementTree.fromstring(junit(made))
-    assert {name: suite.get(name) for name in counts} == counts
-    assert suite.get("name") == "drill.by-hand"
-
-
-SUITE = {"name", "package", "id", "hostname", "timestamp", "time", "tests", "failures", "errors", "skipped"}
-
-
-@pytest.mark.parametrize("made", [HELD, BROKEN, NOT_STEADY, UNSEEN], ids=["held", "broken", "not steady", "unseen"])
-def test_junit_has_the_order_and_attributes_of_ants_schema(made: dict[str, Any]) -> None:
-    (suite,) = ElementTree.fromstring(junit(made))
-    assert set(suite.attrib) == SUITE
-    assert re.fullmatch(r"\d{4}(-\d\d){2}T(\d\d:){2}\d\d", suite.attrib["timestamp"])
-    head, *cases, out, err = [child.tag for child in suite]
-    assert (head, set(cases), out, err) == ("properties", {"testcase"}, "system-out", "system-err")
-    for found in (*suite.iter("failure"), *suite.iter("error")):
-        assert set(found.attrib) == {"message", "type"}
+HELD = journal_of(ByHand(), last={"recovered in time": 0.05, "nothing lost": 0.0})
+BROKEN = journal_of(ByHand({"pulse": 1.0, "recovered_s": 0.1, "lost": 3.0}))
+NOT_STEADY = journal_of(ByHand({"pulse": 0.0}), replace(DRILL, question="Does <b>markup</b> & more pass?"))
+UNSEEN = journal_of(ByHand({"pulse": 1.0, "recovered_s": 0.1}))
 
 
 class Outside(HTMLParser):
@@ -85,7 +52,7 @@ class Outside(HTMLParser):
 
 
 @pytest.mark.parametrize("made", [HELD, BROKEN, NOT_STEADY, UNSEEN], ids=["held", "broken", "not steady", "unseen"])
-def test_the_page_fetches_nothing_and_tells_the_verdict_first(made: dict[str, Any]) -> None:
+def test_the_page_fetches_nothing_and_shows_the_verdict_first(made: dict[str, Any]) -> None:
     reader = Outside()
     html = page(made)
     reader.feed(html)
@@ -95,7 +62,7 @@ def test_the_page_fetches_nothing_and_tells_the_verdict_first(made: dict[str, An
     assert html.index(made["verdict"]) < html.index("What happened")
 
 
-def test_words_from_outside_are_no_markup() -> None:
+def test_text_from_outside_is_no_markup() -> None:
     assert "<b>markup" not in page(NOT_STEADY)
     assert "Does &lt;b&gt;markup&lt;/b&gt; &amp; more pass?" in page(NOT_STEADY)
 
@@ -113,8 +80,7 @@ def test_a_drill_that_showed_nothing_names_the_step() -> None:
 
 
 def test_list_and_show_know_the_last_verdict(tmp_path: Path) -> None:
-    made = BROKEN | {"experiment": HELD["experiment"]}
-    store.write(store.fresh(tmp_path, "trainer-notice"), made)
+    store.write(store.fresh(tmp_path, "trainer-notice"), BROKEN)
     run = CliRunner()
     listed = run.invoke(app, ["drill", "list", "--out", str(tmp_path)])
     assert listed.exit_code == 0
@@ -127,19 +93,19 @@ def test_list_and_show_know_the_last_verdict(tmp_path: Path) -> None:
     assert "last run" in shown.output
 
 
-@pytest.mark.parametrize("words", [["list"], ["show", "gke-delete"]], ids=["list", "show"])
-def test_json_is_one_object_with_a_schema(words: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["drill", *words, "--json", "--out", str(tmp_path)])
+@pytest.mark.parametrize("arguments", [["list"], ["show", "gke-delete"]], ids=["list", "show"])
+def test_json_is_one_object_with_a_schema(arguments: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["drill", *arguments, "--json", "--out", str(tmp_path)])
     assert done.exit_code == 0
     assert json.loads(done.output)["schema"].startswith("holdfast.drill-")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "text"),
     [(["--target", "node"], "make drill TARGET=node"), (["--target", "cluster"], "hits only what is named")],
     ids=["node", "cluster"],
 )
-def test_a_place_that_needs_more_says_what(words: list[str], told: str, tmp_path: Path) -> None:
+def test_a_place_that_needs_more_names_it(arguments: list[str], text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
-        CliRunner().invoke(app, ["drill", "run", *words, "--out", str(tmp_path)], catch_exceptions=False)
-    assert told in error.value.lines()
+        CliRunner().invoke(app, ["drill", "run", *arguments, "--out", str(tmp_path)], catch_exceptions=False)
+    assert text in error.value.lines()

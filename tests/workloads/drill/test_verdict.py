@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from workloads.drill.demo import Demo, Size, told, verdict
+from workloads.drill.demo import Demo, Size, twin_outcome, verdict
 from workloads.drill.training import completed
 from workloads.drill.waiting import DrillError
 
@@ -32,7 +32,7 @@ def test_all_promises_kept_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "words"),
+    ("area", "change", "promise"),
     [
         ("training", {"bit_exact": False}, "identical to the last bit"),
         ("training", {"false_completions": 1}, "no false completion"),
@@ -42,20 +42,23 @@ def test_all_promises_kept_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_broken_promise_is_named(
-    part: str, change: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+    area: str, change: dict[str, Any], promise: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert verdict(DEMO, KEPT | {"seconds": 1.0, part: KEPT[part] | change}) == 1
-    said = capsys.readouterr().out
-    assert said.startswith("demo broken: ")
-    assert words in said
+    assert verdict(DEMO, KEPT | {"seconds": 1.0, area: KEPT[area] | change}) == 1
+    output = capsys.readouterr().out
+    assert output.startswith("demo broken: ")
+    assert promise in output
 
 
 def test_a_twin_that_fared_well_is_not_slandered() -> None:
-    assert told(NAIVE | {"false_completion_steps": [], "bit_exact": True}, 240) == "9 steps done again, same result"
+    assert (
+        twin_outcome(NAIVE | {"false_completion_steps": [], "bit_exact": True}, 240)
+        == "9 steps done again, same result"
+    )
 
 
-def test_a_door_may_say_findings_where_that_is_expected() -> None:
-    command = [sys.executable, "-c", "import sys; print('said'); sys.exit(1)"]
-    assert completed(command, done=(0, 1)) == "said\n"
+def test_a_command_may_exit_with_findings_where_that_is_expected() -> None:
+    command = [sys.executable, "-c", "import sys; print('output'); sys.exit(1)"]
+    assert completed(command, done=(0, 1)) == "output\n"
     with pytest.raises(DrillError, match="exit 1"):
         completed(command)

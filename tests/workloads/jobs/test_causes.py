@@ -11,8 +11,8 @@ import pytest
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, brief
 from workloads.jobs.causes import cause_of
-from workloads.jobs.cluster_snapshot import Surroundings
-from workloads.jobs.job_snapshot import View
+from workloads.jobs.cluster_snapshot import ClusterSnapshot
+from workloads.jobs.job_snapshot import JobSnapshot
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "kubelet.json").read_text())
 
@@ -22,13 +22,13 @@ def recorded(case: str) -> Object:
     return deepcopy(RECORDED[case])
 
 
-def explained(told: Object) -> Cause:
-    view = View(body=told["job"] | {"kind": "Job"}, pods=told["pods"])
-    return cause_of(view, Surroundings(events=told["events"]))
+def explained(history: Object) -> Cause:
+    job = JobSnapshot(body=history["job"] | {"kind": "Job"}, pods=history["pods"])
+    return cause_of(job, ClusterSnapshot(events=history["events"]))
 
 
 @pytest.mark.parametrize(
-    ("case", "word", "blocker", "evidence"),
+    ("case", "reason", "blocker", "evidence"),
     [
         ("image", "image", "1 of 1 pods: (ErrImagePull|ImagePullBackOff): 127.0.0.1:1/team/trainer:v7 on spot-a: .*", "kubectl describe pod -n train image-"),
         ("configmap", "config", '1 of 1 pods: CreateContainerConfigError of main: configmap "settings" not found', "kubectl get configmap -n train settings"),
@@ -45,9 +45,9 @@ def explained(told: Object) -> Cause:
     ],
     ids=lambda value: value if value in RECORDED else "",
 )  # fmt: skip
-def test_what_a_kubelet_said_is_named_with_its_number(case: str, word: str, blocker: str, evidence: str) -> None:
+def test_what_a_kubelet_wrote_is_named_with_its_number(case: str, reason: str, blocker: str, evidence: str) -> None:
     found = explained(recorded(case))
-    assert found.word == word
+    assert found.reason == reason
     assert_matches(blocker, found.blocker)
     assert_matches(f"{evidence}.*", found.evidence)
 
@@ -57,82 +57,82 @@ def assert_matches(pattern: str, text: str) -> None:
 
 
 def test_every_recording_is_asked_for() -> None:
-    (mark,) = test_what_a_kubelet_said_is_named_with_its_number.pytestmark  # type: ignore[attr-defined]
+    (mark,) = test_what_a_kubelet_wrote_is_named_with_its_number.pytestmark  # type: ignore[attr-defined]
     assert {case for case, *_ in mark.args[1]} == set(RECORDED)
 
 
 def test_a_bucket_that_may_not_be_read_gets_the_advice_of_buckets() -> None:
-    told = recorded("driver")
+    history = recorded("driver")
     why = 'MountVolume.SetUp failed for volume "data" : rpc error: code = PermissionDenied desc = gcsfuse: storage.objects.list'
-    told["events"][-1] |= {"reason": "FailedMount", "message": why}
-    found = explained(told)
+    history["events"][-1] |= {"reason": "FailedMount", "message": why}
+    found = explained(history)
     assert "code = PermissionDenied" in found.blocker
     assert "service account's right to read it" in found.action
 
 
 def test_the_sidecar_of_a_bucket_is_no_crash_of_the_program() -> None:
-    told = recorded("crash")
-    status = told["pods"][0]["status"]
+    history = recorded("crash")
+    status = history["pods"][0]["status"]
     status["initContainerStatuses"] = [status["containerStatuses"][0] | {"name": "gke-gcsfuse-sidecar"}]
-    found = explained(told)
-    assert (found.word, found.blocker.split(":")[0]) == ("volume", "gke-gcsfuse-sidecar")
+    found = explained(history)
+    assert (found.reason, found.blocker.split(":")[0]) == ("volume", "gke-gcsfuse-sidecar")
 
 
 def test_a_mount_that_failed_once_and_then_went_well_is_forgotten() -> None:
-    told = recorded("driver")
-    told["pods"][0]["status"]["phase"] = "Running"
-    assert explained(told).word == "none"
+    history = recorded("driver")
+    history["pods"][0]["status"]["phase"] = "Running"
+    assert explained(history).reason == "none"
 
 
 def test_a_pod_that_still_pulls_its_image_is_starting_and_not_running() -> None:
-    told = recorded("image")
+    history = recorded("image")
     waits = {"reason": "ContainerCreating"}
-    told["pods"][0]["status"]["containerStatuses"][0]["state"] = {"waiting": waits}
-    told["events"] = [event for event in told["events"] if event["reason"] == "Pulling"]
-    found = explained(told)
-    assert found.word == "starting"
+    history["pods"][0]["status"]["containerStatuses"][0]["state"] = {"waiting": waits}
+    history["events"] = [event for event in history["events"] if event["reason"] == "Pulling"]
+    found = explained(history)
+    assert found.reason == "starting"
     assert 'Pulling: Pulling image "127.0.0.1:1/team/trainer:v7"' in found.blocker
 
 
-def test_a_scheduler_that_does_not_exist_is_told() -> None:
-    told = recorded("image")
-    pod = told["pods"][0]
+def test_a_scheduler_that_does_not_exist_is_named() -> None:
+    history = recorded("image")
+    pod = history["pods"][0]
     pod |= {"spec": {"schedulerName": "volcano", "containers": []}, "status": {"phase": "Pending"}}
-    told["events"] = []
-    assert "volcano has not looked at them yet" in explained(told).blocker
+    history["events"] = []
+    assert "volcano has not looked at them yet" in explained(history).blocker
 
 
 def test_the_commonest_end_speaks_for_all_pods() -> None:
-    told = recorded("crash")
-    told["pods"] = [deepcopy(told["pods"][0]) for _ in range(3)] + recorded("memory")["pods"]
-    assert explained(told).blocker.startswith("exit code 70 in 3 pods")
+    history = recorded("crash")
+    history["pods"] = [deepcopy(history["pods"][0]) for _ in range(3)] + recorded("memory")["pods"]
+    assert explained(history).blocker.startswith("exit code 70 in 3 pods")
 
 
 def test_an_eviction_by_the_platform_is_no_crash() -> None:
-    told = recorded("crash")
+    history = recorded("crash")
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
-    told["pods"][0]["status"]["conditions"].append(condition)
-    found = explained(told)
-    assert (found.word, "1 were evicted: TerminationByKubelet" in found.blocker) == ("back-off", True)
+    history["pods"][0]["status"]["conditions"].append(condition)
+    found = explained(history)
+    assert (found.reason, "1 were evicted: TerminationByKubelet" in found.blocker) == ("back-off", True)
 
 
 def test_a_refusal_before_the_newest_pod_is_history() -> None:
-    told = recorded("crash")
-    job = told["job"]["metadata"]
+    history = recorded("crash")
+    job = history["job"]["metadata"]
     refused = {
         "metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"},
         "involvedObject": {"kind": "Job", "name": job["name"], "uid": job["uid"]},
         "reason": "FailedCreate",
         "message": 'Error creating: admission webhook "w.example.com" denied the request: no',
     }
-    told["events"].append(refused)
-    assert explained(told).word == "crash"
+    history["events"].append(refused)
+    assert explained(history).reason == "crash"
     refused["lastTimestamp"] = "2099-01-01T00:00:00Z"
-    found = explained(told)
-    assert (found.word, found.blocker) == ("refused", "1 of 1 pods are refused: webhook w.example.com: no")
+    found = explained(history)
+    assert (found.reason, found.blocker) == ("refused", "1 of 1 pods are refused: webhook w.example.com: no")
 
 
-def test_a_jobset_without_pods_still_tells_its_own_failures() -> None:
+def test_a_jobset_without_pods_still_shows_its_own_failures() -> None:
     group = {"name": "w", "replicas": 1, "template": {"spec": {"template": {"spec": {"containers": []}}}}}
     body = {
         "kind": "JobSet",
@@ -140,15 +140,18 @@ def test_a_jobset_without_pods_still_tells_its_own_failures() -> None:
         "spec": {"replicatedJobs": [group], "failurePolicy": {"maxRestarts": 3}},
         "status": {"restarts": 5, "restartsCountTowardsMax": 2},
     }
-    found = cause_of(View(body=body, pods=[]), Surroundings())
-    assert (found.word, found.blocker.split(" by ")[0]) == ("crash", "2 of 3 granted restarts are used up")
+    found = cause_of(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
+    assert (found.reason, found.blocker.split(" by ")[0]) == ("crash", "2 of 3 granted restarts are used up")
 
 
 def test_indexes_that_are_done_are_not_waited_for() -> None:
-    told = recorded("crash")
-    told["job"] |= {"spec": told["job"]["spec"] | {"parallelism": 4, "completions": 4}, "status": {"succeeded": 4}}
-    told["pods"] = []
-    assert explained(told).word == "none"
+    history = recorded("crash")
+    history["job"] |= {
+        "spec": history["job"]["spec"] | {"parallelism": 4, "completions": 4},
+        "status": {"succeeded": 4},
+    }
+    history["pods"] = []
+    assert explained(history).reason == "none"
 
 
 def test_a_long_message_becomes_one_line_without_asides() -> None:

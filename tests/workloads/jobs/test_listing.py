@@ -7,7 +7,7 @@ import pytest
 
 from workloads.jobs.job_snapshot import when
 from workloads.jobs.losses import Count
-from workloads.jobs.progress import Progress, read_progress, told
+from workloads.jobs.progress import Progress, progress_text, read_progress
 from workloads.jobs.show import counted
 
 
@@ -57,7 +57,7 @@ def test_only_rank_0_that_left_after_a_notice_counts_as_an_eviction(tmp_path: Pa
     assert read_progress(tmp_path, now=3.0)["j"].notices == 1
 
 
-def test_a_job_that_runs_is_told_by_its_pace() -> None:
-    assert told(Progress()) == ""
+def test_a_job_that_runs_shows_its_progress() -> None:
+    assert progress_text(Progress()) == ""
     found = Progress(step=1200, saved_age_s=40.4, useful_ratio=0.618)
-    assert told(found) == "useful 62 % of its time, step 1200, saved 40 s ago"
+    assert progress_text(found) == "useful 62 % of its time, step 1200, saved 40 s ago"

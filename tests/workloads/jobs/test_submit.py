@@ -108,7 +108,7 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("", "nothing"),
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "ConfigMap"),
@@ -123,12 +123,12 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
         (JOB.replace("Job", "JobSet") + "spec: {replicatedJobs: []}\n", "IndexError"),
     ],
 )
-def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, said: str) -> None:
+def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, output: str) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
         read(path)
-    assert said in refused.value.lines()
+    assert output in refused.value.lines()
 
 
 def test_a_misspelt_file_gets_its_neighbour(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""How a drill is told: console, JUnit, HTML. Each reads a journal and nothing else."""
+"""Reports of a drill: console and HTML. Each reads a journal and nothing else."""

@@ -40,9 +40,11 @@ def verdict(console: Console, journal: dict[str, Any]) -> None:
         for column in ("MEASURED", "LAST RUN", "CHANGE"):
             table.add_column(column, justify="right")
         for each in journal["objectives"]:
-            word = each["verdict"]
+            verdict = each["verdict"]
             numbers = (number(each["measured"]), number(each["last"]), change(each))
-            table.add_row(_MARKS[word], each["promise"], f"[{_COLOURS[word]}]{word}[/]", each["wanted"], *numbers)
+            table.add_row(
+                _MARKS[verdict], each["promise"], f"[{_COLOURS[verdict]}]{verdict}[/]", each["wanted"], *numbers
+            )
         console.print(table)
     console.print(sentence(journal), style=f"bold {_COLOURS[journal['verdict']]}", markup=False, soft_wrap=True)
 
@@ -84,8 +86,8 @@ def plan(console: Console, drill: Drill) -> None:
         "rollback": drill.rollback,
         "budget": f"{drill.budget.minutes:g} min, ${drill.budget.usd:g}",
     }
-    for name, words in rows.items():
-        console.print(f"{name:<13} {words}", markup=False)
+    for name, text in rows.items():
+        console.print(f"{name:<13} {text}", markup=False)
     for objective in drill.objectives:
         essential = "" if objective.essential else " (if it can be measured)"
         console.print(f"{'objective':<13} {objective.promise}: {objective.bound}{essential}", markup=False)

@@ -20,29 +20,29 @@ def change(objective: dict[str, Any]) -> str:
 
 def sentence(journal: dict[str, Any]) -> str:
     """The whole outcome in one line."""
-    drill = journal["experiment"]["extensions"][0]["drill"]["name"]
+    drill = journal["drill"]["name"]
     objectives = journal["objectives"]
     held = sum(each["verdict"] == "held" for each in objectives)
-    words = [f"{drill}: {journal['verdict']}"]
+    clauses = [f"{drill}: {journal['verdict']}"]
     if objectives:
-        words.append(f"{held} of {len(objectives)} objectives held")
+        clauses.append(f"{held} of {len(objectives)} objectives held")
     broken = [each["promise"] for each in objectives if each["verdict"] == "broken"]
     if broken:
-        words.append(f"broken: {', '.join(broken)}")
+        clauses.append(f"broken: {', '.join(broken)}")
     back = next((o["measured"] for o in objectives if o["metric"] == RECOVERED and o["measured"] is not None), None)
     if back is not None and journal["verdict"] == "held":
-        words.append(f"back after {back:.1f} s")
+        clauses.append(f"back after {back:.1f} s")
     if journal["fail_step"]:
-        words.append(f"at step `{journal['fail_step']}`: {journal['why'].splitlines()[0]}")
-    return "; ".join(words) + f" ({journal['duration']:.0f} s)"
+        clauses.append(f"at step `{journal['fail_step']}`: {journal['why'].splitlines()[0]}")
+    return "; ".join(clauses) + f" ({journal['duration']:.0f} s)"
 
 
 def together(series: dict[str, Any]) -> str:
     """Several runs of one drill in one line."""
-    words = [f"{series['drill']}: held in {series['held']} of {series['judged']} judged runs"]
+    clauses = [f"{series['drill']}: held in {series['held']} of {series['judged']} judged runs"]
     if series["judged"] < series["runs"]:
-        words.append(f"{series['runs'] - series['judged']} of {series['runs']} showed nothing")
+        clauses.append(f"{series['runs'] - series['judged']} of {series['runs']} showed nothing")
     if series["holds_at_least"] is not None:
         share = f"{100 * series['holds_at_least']:.0f} %"
-        words.append(f"so it holds in at least {share} of runs ({100 * series['confidence']:.0f} % confidence)")
-    return "; ".join(words)
+        clauses.append(f"so it holds in at least {share} of runs ({100 * series['confidence']:.0f} % confidence)")
+    return "; ".join(clauses)

@@ -33,18 +33,18 @@ td { overflow-wrap: break-word; } th, td:first-child { white-space: nowrap; } th
 
 
 def page(journal: dict[str, Any]) -> str:
-    drill = journal["experiment"]["extensions"][0]["drill"]
-    word = journal["verdict"]
+    drill = journal["drill"]
+    verdict = journal["verdict"]
     body = [
         f"<h1>{escape(drill['question'])}</h1>",
-        f'<p class="verdict {escape(word)}">{_MARKS[word]} {escape(sentence(journal))}</p>',
+        f'<p class="verdict {escape(verdict)}">{_MARKS[verdict]} {escape(sentence(journal))}</p>',
         *_objectives(journal["objectives"]),
         *_timeline(journal["timeline"]),
         *_plan(drill),
         *_steps(journal),
         f"<details><summary>Journal</summary><pre>{escape(json.dumps(journal, indent=1, default=str))}</pre></details>",
     ]
-    title = escape(f"Drill {drill['name']}: {word}")
+    title = escape(f"Drill {drill['name']}: {verdict}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body><main>\n{_lines(body)}</main></body></html>\n'
 
@@ -64,7 +64,7 @@ def _objectives(objectives: list[dict[str, Any]]) -> list[str]:
         )
         for each in objectives
     ]
-    return ["<h2>Objectives</h2>", _table(head, rows, numbers=(3, 4, 5), words=[o["verdict"] for o in objectives])]
+    return ["<h2>Objectives</h2>", _table(head, rows, numbers=(3, 4, 5), verdicts=[o["verdict"] for o in objectives])]
 
 
 def _timeline(timeline: list[dict[str, str]]) -> list[str]:
@@ -74,27 +74,27 @@ def _timeline(timeline: list[dict[str, str]]) -> list[str]:
 
 def _plan(drill: dict[str, Any]) -> list[str]:
     budget = drill["budget"]
-    told = {
+    plan = {
         "Target": f"{drill['place']}, {drill['work']}",
         "Fault": drill["fault"],
         "Blast radius": str(Blast(**drill["blast"])),
         "Rollback": drill["rollback"],
         "Budget": f"{budget['minutes']:g} min, ${budget['usd']:g}",
     }
-    return ["<h2>The drill</h2>", _table(("Part", "As planned"), list(told.items()))]
+    return ["<h2>The drill</h2>", _table(("Part", "As planned"), list(plan.items()))]
 
 
 def _steps(journal: dict[str, Any]) -> list[str]:
     rows = [
-        (part.removesuffix("s"), each["activity"]["name"], each["status"], f"{each['duration']:.1f}")
-        for part in ("run", "rollbacks")
-        for each in journal[part]
+        (phase.removesuffix("s"), each["name"], "done" if each["succeeded"] else "failed", f"{each['duration']:.1f}")
+        for phase in ("run", "rollbacks")
+        for each in journal[phase]
     ]
     return ["<h2>Steps</h2>", _table(("Part", "Step", "Status", "Seconds"), rows, numbers=(3,))]
 
 
 def _table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Container[int] = (), words: Sequence[str] = ()
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Container[int] = (), verdicts: Sequence[str] = ()
 ) -> str:
     """`numbers`: columns aligned right; `words`: of each row, the verdict that its second cell bears as its class.
 
@@ -102,15 +102,15 @@ def _table(
     """
 
     def cell(row: int, column: int, text: str) -> str:
-        styles = [*(["n"] if column in numbers else []), *([words[row]] if words and column == 1 else [])]
+        styles = [*(["n"] if column in numbers else []), *([verdicts[row]] if verdicts and column == 1 else [])]
         style = f' class="{escape(" ".join(styles))}"' if styles else ""
         return f'<td{style} data-of="{escape(head[column])}">{escape(text)}</td>'
 
     titles = "".join(f"<th{' class=n' if n in numbers else ''}>{escape(title)}</th>" for n, title in enumerate(head))
     body = [f"<tr>{''.join(cell(n, c, text) for c, text in enumerate(row))}</tr>" for n, row in enumerate(rows)]
-    wide = ' class="wide"' if words else ""
+    wide = ' class="wide"' if verdicts else ""
     return f"<table{wide}><thead><tr>{titles}</tr></thead><tbody>\n{_lines(body)}</tbody></table>"
 
 
-def _lines(parts: list[str]) -> str:
-    return "".join(f"{part}\n" for part in parts)
+def _lines(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

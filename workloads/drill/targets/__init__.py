@@ -1,1 +1,1 @@
-"""Where drills play: one module a place, all behind `target.Target`."""
+"""Where drills run: one module a place, all behind `target.Target`."""

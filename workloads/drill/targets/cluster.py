@@ -13,11 +13,11 @@ from pathlib import Path
 from holdfast.contract.errors import InputError
 from infra.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, SYSTEM_NAMESPACES
 from infra.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_ROLE, LABEL_SPOT, Role
-from workloads.drill.conduct import Refused
 from workloads.drill.events import Follower
 from workloads.drill.plan import Fault
+from workloads.drill.runner import Refused
 from workloads.drill.target import Loss
-from workloads.drill.targets.takers import NODES, Taker
+from workloads.drill.targets.node_evictors import NODES, NodeEvictor
 from workloads.drill.training import losses
 from workloads.jobs.api import Api, Object
 from workloads.jobs.job_snapshot import JOBS, JOBSETS, disruption, exit_code
@@ -37,8 +37,8 @@ class Named:
 
 
 class Cluster:
-    def __init__(self, api: Api, named: Named, fault: Fault, taker: Taker) -> None:
-        self._api, self._named, self._fault, self._taker = api, named, fault, taker
+    def __init__(self, api: Api, named: Named, fault: Fault, evictor: NodeEvictor) -> None:
+        self._api, self._named, self._fault, self._evictor = api, named, fault, evictor
         self._seen: dict[str, Object] = {}
         """The last look at every pod, by uid: an evicted pod is gone soon after."""
         self._active: dict[str, Object] = {}
@@ -87,10 +87,10 @@ class Cluster:
             return f"evicted {', '.join(names)}"
         pools = {name: self._api.get(f"{NODES}/{name}")["metadata"]["labels"].get(LABEL_NODEPOOL, "") for name in names}
         self._losses = [Loss(self._fault_t, pools[name]) for name in names]
-        return self._taker.take(names)
+        return self._evictor.evict(names)
 
     def recovered(self) -> bool:
-        """As many pods run as before, none of them on what was hit; a trainer that tells of itself has restored."""
+        """As many pods run as before, none of them on what was hit; a trainer with an event file has restored."""
         self._look()
         running = [uid for uid, pod in self._active.items() if pod["status"].get("phase") == "Running"]
         back = len(running) >= len(self._before) and not self._victims & set(running)
@@ -108,7 +108,7 @@ class Cluster:
         return METRICS[metric](self)
 
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
-        return self._taker.rollback()
+        return self._evictor.rollback()
 
     # -- what is measured --
 
@@ -150,7 +150,7 @@ class Cluster:
         return float(max(codes)) if codes else None
 
     def commits(self) -> float | None:
-        """None where nobody tells."""
+        """None without an event file."""
         if self._events is None:
             return None
         self._events.read()
@@ -181,7 +181,9 @@ class Cluster:
             if _is_active(pod) and not _follows_the_node(pod) and pod["metadata"]["uid"] not in self._seen:
                 meta = pod["metadata"]
                 others[pod["spec"].get("nodeName", "")] = f"{meta['namespace']}/{meta['name']} runs there too"
-        return {name: _refusal(nodes[name]) or others.get(name, "") or self._taker.check(nodes[name]) for name in hosts}
+        return {
+            name: _refusal(nodes[name]) or others.get(name, "") or self._evictor.check(nodes[name]) for name in hosts
+        }
 
     def _charges(self) -> Counter[str]:
         found: Counter[str] = Counter()

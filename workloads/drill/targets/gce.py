@@ -13,7 +13,7 @@ from typing import Protocol
 
 from holdfast.contract.errors import Unjudged
 from workloads.drill.plan import Fault
-from workloads.drill.targets.takers import NODES
+from workloads.drill.targets.node_evictors import NODES
 from workloads.drill.waiting import DrillError
 from workloads.jobs.api import Api, Object
 
@@ -66,11 +66,11 @@ class Gcloud:
             raise DrillError(f"gcloud compute instances {verb} {instance.name}: {done.stderr.strip()[-500:]}")
 
 
-class VmTaker:
+class VmEvictor:
     def __init__(self, api: Api, compute: Compute, project: str, fault: Fault) -> None:
         self._api, self._compute, self._project = api, compute, project
         self._end = compute.delete if fault is Fault.DELETE else compute.simulate_maintenance
-        self._told = "deleted" if fault is Fault.DELETE else "a maintenance event for"
+        self._description = "deleted" if fault is Fault.DELETE else "a maintenance event for"
 
     def check(self, node: Object) -> str:
         instance = Instance.of(node)
@@ -78,7 +78,7 @@ class VmTaker:
             return f"its providerID {node['spec'].get('providerID', '')!r} names no VM of Compute Engine"
         return "" if instance.project == self._project else f"it belongs to project {instance.project}"
 
-    def take(self, nodes: Sequence[str]) -> str:
+    def evict(self, nodes: Sequence[str]) -> str:
         """Looked up again, so that what is hit is what the cluster says now."""
         found = [Instance.of(self._api.get(f"{NODES}/{name}")) for name in nodes]
         instances = [each for each in found if each and each.project == self._project]
@@ -86,7 +86,7 @@ class VmTaker:
             raise DrillError(f"not all of {', '.join(nodes)} are VMs of {self._project} any more")
         for instance in instances:
             self._end(instance)
-        return f"{self._told} {', '.join(f'{each.zone}/{each.name}' for each in instances)}"
+        return f"{self._description} {', '.join(f'{each.zone}/{each.name}' for each in instances)}"
 
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
         return ()

@@ -44,15 +44,15 @@ class LocalBatch(Local):
         return [f"pod-{pod.pid}" for pod in self._pods if pod.exit_code is None]
 
     def inject(self, victims: Sequence[str]) -> str:
-        told: list[str] = []
+        effects: list[str] = []
         for pod in [pod for pod in self._pods if f"pod-{pod.pid}" in victims]:
             notice = self.fault is Fault.NOTICE
             end = (lambda p=pod: p.preempt(DEFAULT_WINDOW.pod_s)) if notice else pod.kill
-            word = SIGTERM if notice else SIGKILL
-            told.append(f"{word} to pod-{pod.pid}: exit {self.evict(pod, word, end)}")
+            signal = SIGTERM if notice else SIGKILL
+            effects.append(f"{signal} to pod-{pod.pid}: exit {self.evict(pod, signal, end)}")
             self._replacements.append(self._worker())
             self._pods[self._pods.index(pod)] = self._replacements[-1]
-        return "; ".join(told)
+        return "; ".join(effects)
 
     def recovered(self) -> bool:
         """Drained, so that every number is final."""
@@ -68,8 +68,8 @@ class LocalBatch(Local):
         yield from super().rollback()
 
     def _worker(self) -> Pod:
-        words = ("run", JOB, "--predictor", "entropy", "--micro-batch", "4", "--lease", str(_LEASE_S))
-        command = [*_BATCH, *words, "--window", str(DEFAULT_WINDOW.pod_s), "--events", str(self.path)]
+        arguments = ("run", JOB, "--predictor", "entropy", "--micro-batch", "4", "--lease", str(_LEASE_S))
+        command = [*_BATCH, *arguments, "--window", str(DEFAULT_WINDOW.pod_s), "--events", str(self.path)]
         return self.launch(command, {"HOLDFAST_DATABASE_URL": self._uri})
 
     # -- what is measured --

@@ -46,32 +46,32 @@ class LocalTraining(Local):
             "--every": self.save_every, "--window": DEFAULT_WINDOW.pod_s, "--report-every": 1, "--device": "cpu",
             "--events": self.path,
         }  # fmt: skip
-        words = [str(word) for flag in flags.items() for word in flag]
-        command = [sys.executable, "-m", *_MODULES.get(self.work, _OUR_TRAINER), *words]
+        arguments = [str(argument) for flag in flags.items() for argument in flag]
+        command = [sys.executable, "-m", *_MODULES.get(self.work, _OUR_TRAINER), *arguments]
         self._pod = self.launch(
             [*_DEAF, *command] if self.work is Work.DEAF else command, {ENV_ATTEMPT: str(self._attempt)}
         )
 
     def candidates(self) -> list[str]:
         if self.fault is Fault.UPLOADER_KILL:
-            return [f"uploader-{process.pid}" for process in self.pod.parts(UPLOADER)]
+            return [f"uploader-{process.pid}" for process in self.pod.processes(UPLOADER)]
         return [f"pod-{self.pod.pid}"]
 
     def inject(self, victims: Sequence[str]) -> str:
         self._fault_t = time.time()
         if self.fault is Fault.UPLOADER_KILL:
-            for process in self.pod.parts(UPLOADER):
+            for process in self.pod.processes(UPLOADER):
                 process.kill()
             return f"SIGKILL to {victims[0]}, the trainer goes on"
         notice = self.fault is Fault.NOTICE
         end = (lambda: self.pod.preempt(DEFAULT_WINDOW.pod_s)) if notice else self.pod.kill
-        word = SIGTERM if notice else SIGKILL
-        self._exit_code = self.evict(self.pod, word, end)
+        sent = SIGTERM if notice else SIGKILL
+        self._exit_code = self.evict(self.pod, sent, end)
         self._left_s = time.time() - self._fault_t
         self.events.read()
         if self._exit_code != EXIT_COMPLETE:  # a Job would call the work done and start nothing
             self.start()
-        return f"{word} to {victims[0]}: exit {self._exit_code} after {self._left_s:.1f} s"
+        return f"{sent} to {victims[0]}: exit {self._exit_code} after {self._left_s:.1f} s"
 
     def recovered(self) -> bool:
         return self.measure("recovered_s") is not None

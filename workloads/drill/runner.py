@@ -1,4 +1,4 @@
-"""Plays one drill on one target: gate, targets, fault, recovery, measurement, rollback.
+"""Runs one drill on one target: gate, targets, fault, recovery, measurement, rollback.
 
 Guarantees: nothing is injected before the steady state was met and the targets were agreed to; the rollback
 runs whatever happened, Ctrl-C and SIGTERM included, and a second signal does not cut it short.
@@ -26,7 +26,7 @@ FIRES = "fires:"
 
 
 class Refused(RuntimeError):
-    """Somebody, or a safety rule, said no to the targets."""
+    """A person, or a safety rule, refused the targets."""
 
 
 class Interrupted(BaseException):
@@ -37,30 +37,30 @@ class Interrupted(BaseException):
         super().__init__(signal.Signals(signum).name)
 
 
-def _nobody(_drill: Drill, _victims: Sequence[str]) -> None:
+def _consents(_drill: Drill, _victims: Sequence[str]) -> None:
     """Agrees to everything: the processes are the drill's own."""
 
 
-def _deaf(_alert: str, _losses: Sequence[Loss]) -> float | None:
+def _not_known(_alert: str, _losses: Sequence[Loss]) -> float | None:
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conductor:
-    say: Callable[[float, str, str], None]
+class DrillRunner:
+    log: Callable[[float, str, str], None]
     """(when, step, what happened), at once."""
-    agree: Callable[[Drill, Sequence[str]], None] = _nobody
+    consent: Callable[[Drill, Sequence[str]], None] = _consents
     """Raises Refused. Called with the names of the targets before the first fault."""
-    alert: Callable[[str, Sequence[Loss]], float | None] = _deaf
-    """1 if the alert fires on these losses, 0 if not, None if nobody can tell."""
+    alert: Callable[[str, Sequence[Loss]], float | None] = _not_known
+    """1 if the alert fires on these losses, 0 if not, None if that is not known."""
     last: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     """Promise -> the number of the run before."""
 
-    def conduct(self, drill: Drill, target: Target) -> Record:
+    def run(self, drill: Drill, target: Target) -> Record:
         record = Record(drill=drill)
         with _signals():
             try:
-                _Play(self, drill, target, record).story()
+                _DrillRun(self, drill, target, record).run_steps()
             except Interrupted as notice:
                 record.stopped, record.signal = True, notice.signum
                 record.fail("interrupted", f"by {notice}")
@@ -70,17 +70,17 @@ class Conductor:
         record.ended = time.time()
         return record
 
-    def note(self, record: Record, step: str, words: str) -> None:
+    def note(self, record: Record, step: str, text: str) -> None:
         now = time.time()
-        record.timeline.append((now, step, words))
-        self.say(now, step, words)
+        record.timeline.append((now, step, text))
+        self.log(now, step, text)
 
     def _roll_back(self, target: Target, record: Record) -> None:
         for name, undo in target.rollback():
             try:
                 with record.activity(record.rollbacks, name):
                     undo()
-            except Exception as error:  # noqa: BLE001  # the other steps must still run, and the journal tells
+            except Exception as error:  # noqa: BLE001  # the other steps must still run, and the journal has it
                 record.rollbacks[-1].output = f"{type(error).__name__}: {error}"
                 record.fail("rollback", f"{name}: {error}")
         done = sum(step.succeeded for step in record.rollbacks)
@@ -89,15 +89,15 @@ class Conductor:
 
 
 @dataclass(frozen=True)
-class _Play:
+class _DrillRun:
     """One drill, from its first step to its last number."""
 
-    conductor: Conductor
+    runner: DrillRunner
     drill: Drill
     target: Target
     record: Record
 
-    def story(self) -> None:
+    def run_steps(self) -> None:
         step = "prepare"
         try:
             with self.record.activity(self.record.run, step):
@@ -127,7 +127,7 @@ class _Play:
         took_s = time.monotonic() - began
         if not met:
             bound = self.drill.steady_state.bound
-            raise DrillError(f"not steady: {bound} wanted, {told(self._measure(bound.metric))} after {took_s:.0f} s")
+            raise DrillError(f"not steady: {bound} wanted, {number(self._measure(bound.metric))} after {took_s:.0f} s")
         self._note(GATE, f"{self.drill.steady_state.bound} after {took_s:.1f} s")
 
     def _victims(self) -> list[str]:
@@ -136,7 +136,7 @@ class _Play:
         if not victims:
             raise DrillError(f"nothing to hit: no {self.drill.blast.of} there")
         self._note(TARGETS, f"{', '.join(victims)} (of {len(found)})")
-        self.conductor.agree(self.drill, victims)
+        self.runner.consent(self.drill, victims)
         return victims
 
     def _inject(self, victims: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ class _Play:
                 return waited_s
             time.sleep(_POLL_S)
         waited_s = time.monotonic() - began
-        self._note(RECOVERY, f"back after {told(self._measure(RECOVERED))} s")
+        self._note(RECOVERY, f"back after {number(self._measure(RECOVERED))} s")
         return waited_s
 
     def _stop(self) -> bool:
@@ -203,15 +203,15 @@ class _Play:
         measured = {o.bound.metric: self._measure(o.bound.metric) for o in self.drill.objectives}
         if measured.get(RECOVERED, 0) is None and waited_s is not None and waited_s >= self.drill.recovery_s:
             measured[RECOVERED] = waited_s
-        self.record.results = results(self.drill.objectives, measured, self.conductor.last)
+        self.record.results = results(self.drill.objectives, measured, self.runner.last)
 
     def _measure(self, metric: str) -> float | None:
         if metric.startswith(FIRES):
-            return self.conductor.alert(metric.removeprefix(FIRES), self.target.losses())
+            return self.runner.alert(metric.removeprefix(FIRES), self.target.losses())
         return self.target.measure(metric)
 
     def _probe(self, into: list[Activity], bound: Bound) -> float | None:
-        with self.record.activity(into, bound.metric, "probe") as look:
+        with self.record.activity(into, bound.metric) as look:
             look.output = self._measure(bound.metric)
         return look.output
 
@@ -219,11 +219,11 @@ class _Play:
         self.record.fail(step, why)
         self._note(step, why.splitlines()[0])
 
-    def _note(self, step: str, words: str) -> None:
-        self.conductor.note(self.record, step, words)
+    def _note(self, step: str, text: str) -> None:
+        self.runner.note(self.record, step, text)
 
 
-def told(measured: float | None) -> str:
+def number(measured: float | None) -> str:
     return "nothing" if measured is None else f"{measured:.4g}"
 
 

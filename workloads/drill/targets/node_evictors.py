@@ -1,4 +1,4 @@
-"""How a node is taken away, as far as the Kubernetes API reaches; the test rigs and GCE bring their own ways."""
+"""How a node is taken away, as far as the Kubernetes API reaches."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -11,19 +11,19 @@ CONFLICT = 409
 _TRIES = 10
 
 
-class Taker(Protocol):
+class NodeEvictor(Protocol):
     def check(self, node: Object) -> str:
         """Why this node must not be taken; empty if it may."""
         ...
 
-    def take(self, nodes: Sequence[str]) -> str:
+    def evict(self, nodes: Sequence[str]) -> str:
         """What was done, in a few words. Returns when the nodes have heard, not when they are gone."""
         ...
 
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]: ...
 
 
-class Tainter:
+class TaintEvictor:
     """NoExecute: the taint manager ends the pods with a DisruptionTarget, and nothing new lands there."""
 
     def __init__(self, api: Api) -> None:
@@ -33,7 +33,7 @@ class Tainter:
     def check(self, node: Object) -> str:
         return "it is closed already" if node["spec"].get("unschedulable") else ""
 
-    def take(self, nodes: Sequence[str]) -> str:
+    def evict(self, nodes: Sequence[str]) -> str:
         for name in nodes:
             self._taken.append(name)
             self._set(name, [{"key": TAINT, "effect": "NoExecute"}])

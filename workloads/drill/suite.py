@@ -1,4 +1,4 @@
-"""`drill run`: every asked drill in turn, its files, and one exit code. Called by the door and by the test rigs."""
+"""`drill run`: every asked drill in turn, its files, and one exit code."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,46 +8,45 @@ from typing import Any
 
 from workloads.drill import store
 from workloads.drill.catalogue import ITEMS, SAVE_EVERY, WORKERS
-from workloads.drill.conduct import Conductor
 from workloads.drill.journal import journal, last_numbers
 from workloads.drill.plan import Drill, Work
 from workloads.drill.record import Record
+from workloads.drill.runner import DrillRunner
 from workloads.drill.series import series
 from workloads.drill.show import console as show
-from workloads.drill.show.junit import junit
 from workloads.drill.show.page import page
 from workloads.drill.target import Target
 from workloads.drill.verdict import exit_code
 
 SCHEMA = "holdfast.drills/1"
 Builder = Callable[[Drill, Path], Target]
-"""Drill and folder of its run -> the place where it plays."""
+"""Drill and folder of its run -> the place where it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Player:
+class DrillSuite:
     out: Path
     build: Builder
-    conductor: Callable[[dict[str, float | None]], Conductor]
+    runner: Callable[[dict[str, float | None]], DrillRunner]
     quiet: bool = False
     """Without the table on standard output: JSON goes there."""
 
-    def play(self, drills: Sequence[Drill], repeat: int = 1) -> tuple[int, dict[str, Any]]:
+    def run(self, drills: Sequence[Drill], repeat: int = 1) -> tuple[int, dict[str, Any]]:
         """Exit code, and the object that --json prints. A signal ends it all; any other stop, the runs of its drill."""
         records: list[Record] = []
-        told: list[dict[str, Any]] = []
+        journals: list[dict[str, Any]] = []
         repeated: list[dict[str, Any]] = []
         with store.alone(self.out, "drill"):
             for drill in drills:
                 runs = list(self._runs(drill, repeat))
                 records += [record for record, _ in runs]
-                told += [made for _, made in runs]
+                journals += [made for _, made in runs]
                 if repeat > 1:
                     repeated.append(self._together([made for _, made in runs]))
                 if records[-1].signal:
                     break
-        code = 128 + records[-1].signal if records and records[-1].signal else exit_code([r.word for r in records])
-        return code, {"schema": SCHEMA, "drills": told} | ({"series": repeated} if repeated else {})
+        code = 128 + records[-1].signal if records and records[-1].signal else exit_code([r.verdict for r in records])
+        return code, {"schema": SCHEMA, "drills": journals} | ({"series": repeated} if repeated else {})
 
     def _runs(self, drill: Drill, repeat: int) -> Iterator[tuple[Record, dict[str, Any]]]:
         for _ in range(repeat):
@@ -68,16 +67,13 @@ class Player:
         before = store.last(self.out, drill.name)
         folder = store.fresh(self.out, drill.name)
         target = self.build(drill, folder)
-        record = self.conductor(last_numbers(before or {})).conduct(drill, target)
+        record = self.runner(last_numbers(before or {})).run(drill, target)
         made = journal(record)
-        (folder / "junit.xml").write_text(junit(made))
         (folder / "report.html").write_text(page(made))
         store.write(folder, made)
         if not self.quiet:
             show.verdict(show.stdout(), made)
-        err.print(
-            f"  {os.path.relpath(folder)}/report.html (beside it journal.json, junit.xml)", style="dim", markup=False
-        )
+        err.print(f"  {os.path.relpath(folder)}/report.html (beside it journal.json)", style="dim", markup=False)
         return record, made
 
 
