@@ -30,10 +30,17 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
     require(installed.returncode == 0, f"the package index cannot be reached: {installed.stderr[-200:]}")
     (tmp_path / "repo").mkdir()
     (tmp_path / "repo/namespace.yaml").write_text(BAD)
+    for name in ("infra", "workloads", "holdfast"):
+        own = tmp_path / "repo" / name
+        own.mkdir()
+        (own / "__init__.py").write_text("raise ImportError('the repository's own package')\n")
     command = [tmp_path / "env/bin/holdfast-lint", "namespace.yaml"]
     found = subprocess.run(command, cwd=tmp_path / "repo", capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 1, found.stderr
     assert "[HF412]" in found.stdout
+    (packages,) = (tmp_path / "env/lib").glob("python3.*/site-packages")
+    claimed = {path.name for path in packages.iterdir()} & {"infra", "workloads", "monitoring", "holdfast", "tests"}
+    assert not claimed, "names that the other repository may have itself"
 
 
 @pytest.mark.process

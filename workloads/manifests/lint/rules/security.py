@@ -1,22 +1,16 @@
-"""HF4xx: what Pod Security `restricted` and a shared cluster need from every workload."""
+"""HF4xx: what a shared cluster needs from every workload, where Pod Security and kube-score do not look."""
 
 import re
 from collections.abc import Iterator
 
 from workloads.manifests.lint.finding import Hit, Severity
-from workloads.manifests.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
+from workloads.manifests.lint.objects import Object, Pod, as_list, as_text, dig
 from workloads.manifests.lint.registry import Context, rule
 
 DOC_PSS = "https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted"
 DOC_IMAGES = "https://kubernetes.io/docs/concepts/containers/images/"
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
 _IMAGE = "registry.example/trainer"
-
-
-def _context(container: Container, field: str) -> object:
-    """A security setting of the container, else of its pod."""
-    own = dig(container.body, "securityContext", field)
-    return dig(container.pod.spec, "securityContext", field) if own is None else own
 
 
 @rule(
@@ -64,76 +58,6 @@ def no_limits(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(
                 (*container.path, "resources"), f"container {container.name} has no {', '.join(dict.fromkeys(missing))}"
             )
-
-
-@rule(
-    "HF404", "no-ephemeral-limit", Severity.WARNING, on=Pod,
-    what="A container without a limit on ephemeral storage.",
-    why="Logs and temporary files fill the node's disk, and the kubelet then evicts whoever is largest.",
-    source="https://kubernetes.io/docs/concepts/storage/ephemeral-storage/",
-    fix="state limits.ephemeral-storage", base="container",
-    bad="resources: {limits: {ephemeral-storage: null}}", good="resources: {limits: {ephemeral-storage: 4Gi}}",
-)  # fmt: skip
-def no_ephemeral_limit(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        if container.limit("ephemeral-storage") is None:
-            yield Hit((*container.path, "resources"), f"container {container.name} may fill the node's disk")
-
-
-@rule(
-    "HF405", "may-run-as-root", Severity.WARNING, on=Pod,
-    what="Nothing forbids the container to run as root.",
-    why="Pod Security restricted refuses it, and root in a container is one kernel bug from the node.",
-    source=DOC_PSS, fix="set securityContext.runAsNonRoot: true", base="job-pod",
-    bad="securityContext: {runAsNonRoot: null, seccompProfile: {type: RuntimeDefault}}",
-    good="securityContext: {runAsNonRoot: true}",
-)  # fmt: skip
-def may_run_as_root(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        if _context(container, "runAsNonRoot") is not True or _context(container, "runAsUser") == 0:
-            yield Hit((*container.path, "securityContext"), f"container {container.name} may run as root")
-
-
-@rule(
-    "HF406", "root-filesystem-writable", Severity.WARNING, on=Pod,
-    what="The container's root file system can be written.",
-    why="What is written there is lost at eviction, and an intruder can change the program.",
-    source=DOC_PSS, fix="set readOnlyRootFilesystem: true and mount an emptyDir for /tmp", base="container",
-    bad="securityContext: {readOnlyRootFilesystem: false}", good="securityContext: {readOnlyRootFilesystem: true}",
-)  # fmt: skip
-def root_filesystem_writable(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        if dig(container.body, "securityContext", "readOnlyRootFilesystem") is not True:
-            yield Hit((*container.path, "securityContext"), f"container {container.name} can write its own files")
-
-
-@rule(
-    "HF407", "privileges-not-dropped", Severity.WARNING, on=Pod,
-    what="The container may gain privileges: escalation not off, or capabilities not dropped.",
-    why="Pod Security restricted refuses the pod.",
-    source=DOC_PSS, fix="set allowPrivilegeEscalation: false and capabilities: {drop: [ALL]}", base="container",
-    bad="securityContext: {allowPrivilegeEscalation: null, capabilities: null}",
-    good="securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}",
-)  # fmt: skip
-def privileges_not_dropped(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        own = as_map(container.body.get("securityContext"))
-        dropped = as_list(dig(own, "capabilities", "drop"))
-        if own.get("allowPrivilegeEscalation") is not False or "ALL" not in dropped or own.get("privileged") is True:
-            yield Hit((*container.path, "securityContext"), f"container {container.name} keeps privileges")
-
-
-@rule(
-    "HF408", "no-seccomp", Severity.WARNING, on=Pod,
-    what="No seccomp profile.",
-    why="Pod Security restricted refuses the pod; without a profile every system call is open.",
-    source=DOC_PSS, fix="set securityContext.seccompProfile.type: RuntimeDefault", base="job-pod",
-    bad="securityContext: {seccompProfile: null}", good="securityContext: {seccompProfile: {type: RuntimeDefault}}",
-)  # fmt: skip
-def no_seccomp(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        if dig(_context(container, "seccompProfile"), "type") not in ("RuntimeDefault", "Localhost"):
-            yield Hit((*container.path, "securityContext"), f"container {container.name} has no seccomp profile")
 
 
 @rule(
