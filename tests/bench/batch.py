@@ -2,7 +2,7 @@
 
     python -m tests.bench.batch                              # what `make bench-batch` runs: 10 minutes
     python -m tests.bench.batch --items 50000 --drains 20 --kills 60
-    python -m tests.bench.batch --parts gpu_like free_pubsub # some of it
+    python -m tests.bench.batch --sections gpu_like free_pubsub # some of it
 
 Ends with one JSON line; `goals` says true, false or "not run" for each number that is promised. Durable settings: the
 database fsyncs. Pub/Sub figures are of PUBSUB_EMULATOR_HOST where that is set, else of the shipped broker.
@@ -21,13 +21,13 @@ from typing import Any
 
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect
-from holdfast.inference.results.database import EmbeddedPostgres
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from tests.bench.batch_harness import Bench
 from tests.bench.batch_kill_outcome import GOALS
 from tests.bench.batch_long import drains, long_run
-from tests.bench.batch_parts import Bench
 from tests.bench.batch_rates import free_postgres, free_pubsub, gpu_like
 
-PARTS = ("gpu_like", "drains", "kills", "free_postgres", "free_pubsub", "long")
+SECTIONS = ("gpu_like", "drains", "kills", "free_postgres", "free_pubsub", "long")
 MEMORY_GROWTH_MIB = 64
 
 
@@ -38,7 +38,7 @@ def main() -> int:
     )
     parser.add_argument("--drains", type=int, default=100)
     parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     options = parser.parse_args()
     figures: dict[str, Any] = {}
     with ExitStack() as stack:
@@ -55,10 +55,10 @@ def main() -> int:
             "free_postgres": lambda: free_postgres(bench),
             "free_pubsub": lambda: free_pubsub(bench),
         }
-        for part in options.parts:
+        for section in options.sections:
             began = time.monotonic()
-            figures |= measured[part]()
-            figures[f"{part}_seconds"] = round(time.monotonic() - began, 1)
+            figures |= measured[section]()
+            figures[f"{section}_seconds"] = round(time.monotonic() - began, 1)
     goals = verdict(figures, items=options.items, drains=options.drains, kills=options.kills)
     for name, value in figures.items():
         print(f"{name:<34} {value}")
@@ -69,16 +69,16 @@ def main() -> int:
 def kills(count: int) -> dict[str, Any]:
     """In a process of its own: it forks, and must hold no threads."""
     command = [sys.executable, "-m", "tests.bench.batch_kills", "--kills", str(count)]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
-    found = json.loads(said.splitlines()[-1])
+    stdout = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
+    found = json.loads(stdout.splitlines()[-1])
     return {f"kills_{name}" if name != "kills" else name: value for name, value in found.items()}
 
 
 def verdict(figures: dict[str, Any], *, items: int, drains: int, kills: int) -> dict[str, bool | str]:
     """Every number of the promise; "not run" for what was left out."""
 
-    def judged(part: str, name: str, holds: Callable[[Any], bool]) -> bool | str:
-        return holds(figures[name]) if f"{part}_seconds" in figures else "not run"
+    def judged(section: str, name: str, holds: Callable[[Any], bool]) -> bool | str:
+        return holds(figures[name]) if f"{section}_seconds" in figures else "not run"
 
     goals: dict[str, bool | str] = {
         "throughput_95_percent": judged("gpu_like", "ours_share_of_bare_loop", lambda share: share >= 0.95),

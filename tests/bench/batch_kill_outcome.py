@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from holdfast.inference.worker.steps import Step
+from holdfast.inference.worker.telemetry import Failpoint
 
 MICRO_BATCH = 8
 # Jobs in turn: as shipped (the next micro-batch is predicted, in a process, while one is committed), without that
@@ -37,7 +37,7 @@ class Outcome:
 def verdict(outcome: Outcome, kills: int) -> dict[str, bool]:
     held = (
         outcome.kills >= kills,
-        all(outcome.by_step.get(step, 0) > 0 for step in (*Step, "random")),
+        all(outcome.by_step.get(step, 0) > 0 for step in (*Failpoint, "random")),
         outcome.lost == 0,
         outcome.duplicated == 0,
         outcome.dead_lettered == 0,

@@ -26,22 +26,22 @@ from psycopg import Connection
 
 from holdfast.contract.lifecycle import EXIT_COMPLETE
 from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.queue.enqueue import enqueue
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results import jobs, schema
 from holdfast.inference.results.connect import connect, open_pool
-from holdfast.inference.results.database import EmbeddedPostgres
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres import PostgresResults
+from holdfast.inference.worker.batch_worker import Worker
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.steps import Report, Step
-from holdfast.inference.worker.worker import Worker
+from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
 from tests.bench.batch_kill_outcome import MICRO_BATCH, MODES, Outcome, verdict
-from tests.bench.batch_noted import Noted
+from tests.bench.batch_recorder import Recorder
 
 ITEMS = 400
 WORKERS = 3
@@ -60,7 +60,7 @@ WHEN (NEW.status = 'done') EXECUTE FUNCTION note();
 class Plan:
     """How one worker is to die: by itself at the n-th `step`, or from outside after `delay_s`."""
 
-    step: Step | None
+    step: Failpoint | None
     times: int = 1
     delay_s: float = 0.0
 
@@ -139,7 +139,7 @@ def _plan(dice: random.Random, n: int) -> Plan:
     """Steps and random moments in turn; the first of each step early, later ones anywhere."""
     if n % 2:
         return Plan(step=None, delay_s=dice.uniform(0.02, 0.15))
-    steps = list(Step)
+    steps = list(Failpoint)
     return Plan(step=steps[n // 2 % len(steps)], times=1 if n < 2 * len(steps) else dice.randint(1, 3))
 
 
@@ -177,9 +177,9 @@ def _kill_me(*_: object) -> None:
 
 
 def _work(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int:
-    reached: Counter[Step] = Counter()
+    reached: Counter[Failpoint] = Counter()
 
-    def at(step: Step) -> None:
+    def at(step: Failpoint) -> None:
         reached[step] += 1
         if plan is not None and step == plan.step and reached[step] == plan.times:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -198,18 +198,18 @@ def _work(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int
                 predictor=predictor,
                 settings=settings,
                 shutdown=Shutdown(),
-                report=Report(events, at),
+                telemetry=WorkerTelemetry(events, at),
             ).run()
 
 
-class _Here(Noted):
+class _Here(Recorder):
     def close(self) -> None: ...
 
 
 def _predictor(log: Path, worker: str, plan: Plan | None, mode: str) -> _Here | ProcessPredictor:
     """Random kills count from a loaded model where it is in a process: its start would outlast them."""
     if mode == "shipped":
-        spec = PredictorSpec(name="tests.bench.batch_noted:noted", model=str(log), run=worker)
+        spec = PredictorSpec(name="tests.bench.batch_recorder:recorder", model=str(log), run=worker)
         made = ProcessPredictor(spec, timeout_s=60.0)
         made.load()
         _arm(plan)
@@ -236,13 +236,13 @@ def _values(connection: Connection, job: str) -> dict[str, str]:
 def _judge(connection: Connection, job: str, folder: Path, outcome: Outcome, expected: dict[str, str]) -> None:
     values = _values(connection, job)
     committed = Counter(item for (item,) in connection.execute("SELECT item FROM audit WHERE job = %s", (job,)))
-    letters = connection.execute("SELECT count(*) FROM holdfast.dead_letter WHERE job = %s", (job,)).fetchone()
+    dead_letters = connection.execute("SELECT count(*) FROM holdfast.dead_letter WHERE job = %s", (job,)).fetchone()
     computed = len((folder / f"{job}.computed").read_text().splitlines())
-    assert letters is not None
+    assert dead_letters is not None
     outcome.items += ITEMS
     outcome.lost += ITEMS - len(values)
     outcome.duplicated += sum(count - 1 for count in committed.values())
-    outcome.dead_lettered += letters[0]
+    outcome.dead_lettered += dead_letters[0]
     outcome.different += sum(values.get(item) != value for item, value in expected.items())
     outcome.recomputed += computed - ITEMS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.runtime.shutdown import Shutdown
-from tests.bench.batch_parts import BATCH, DRAIN_BATCH_S, Bench, forked
+from tests.bench.batch_harness import BATCH, DRAIN_BATCH_S, Bench, forked
 
 LANES = 6  # drains side by side: they sleep
 SAMPLE_S = 0.25
@@ -109,8 +109,8 @@ def _growth(samples: list[float]) -> float:
 def _rates_of_tenths(bench: Bench, job: str) -> list[float]:
     stored = [(event["t"], event["items"]) for event in bench.events(job) if event["event"] == "stored"]
     size = len(stored) // 10
-    parts = [stored[n * size : (n + 1) * size] for n in range(10)]
-    return [sum(items for _, items in part[1:]) / (part[-1][0] - part[0][0]) for part in parts]
+    tenths = [stored[n * size : (n + 1) * size] for n in range(10)]
+    return [sum(items for _, items in tenth[1:]) / (tenth[-1][0] - tenth[0][0]) for tenth in tenths]
 
 
 def _children(pid: int) -> list[int]:

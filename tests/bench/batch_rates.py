@@ -17,11 +17,11 @@ from psycopg import Connection
 from holdfast.contract.lifecycle import EXIT_COMPLETE
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results.connect import open_pool
-from holdfast.inference.results.results import Value
-from tests.bench.batch_parts import BATCH, BATCH_S, Bench, Fixed, door, forked, timed
+from holdfast.inference.values import Value
+from tests.bench.batch_harness import BATCH, BATCH_S, Bench, Fixed, forked, start_command, timed
 
 _BROKER = """
-from holdfast.inference import fake_broker_server
+from holdfast.inference.queue import fake_broker_server
 from holdfast.inference.queue.fake_broker import FakeBroker
 import threading
 with fake_broker_server.serve(FakeBroker(ack_deadline_s=30.0)) as address:
@@ -136,17 +136,17 @@ def free_pubsub(bench: Bench, count: int = 10_000) -> dict[str, Any]:
             queue = ("--topic", job, "--subscription", job)
             rows = ("--source", str(source), "--body-column", "text")
             seconds = timed(lambda job=job, queue=queue, rows=rows: _wait(
-                [door(bench, "enqueue", job, *rows, *queue, environment=environment)]))  # fmt: skip
-            run = ("run", job, "--predictor", "tests.bench.batch_parts:free", "--lease", "30", *queue)
+                [start_command(bench, "enqueue", job, *rows, *queue, environment=environment)]))  # fmt: skip
+            run = ("run", job, "--predictor", "tests.bench.batch_harness:free", "--lease", "30", *queue)
             run += ("--events", str(bench.folder / f"{job}.jsonl"))
-            _wait([door(bench, *run, environment=environment) for _ in range(workers)])
+            _wait([start_command(bench, *run, environment=environment) for _ in range(workers)])
             figures[f"free_pubsub_{workers}_items_per_s"] = round(bench.rate(job, count))
         figures["pubsub_enqueue_items_per_s"] = round(count / seconds)
     return figures
 
 
-def _wait(doors: "list[subprocess.Popen[bytes]]") -> None:
-    codes = [process.wait() for process in doors]
+def _wait(commands: "list[subprocess.Popen[bytes]]") -> None:
+    codes = [process.wait() for process in commands]
     assert not any(codes), codes
 
 

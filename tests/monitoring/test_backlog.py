@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect
-from holdfast.inference.results.database import EmbeddedPostgres
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from monitoring.exporter.backlog import STALE_S, Backlog
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.main import Exporter

@@ -4,7 +4,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from holdfast.inference.results.connect import ENV_DATABASE, database_uri
+from holdfast.contract.telemetry import ENV_DATABASE
+from holdfast.inference.results.connect import database_uri
 from infra.environments import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads
 

@@ -23,7 +23,7 @@ ROOMS = {
 NOT_IN_IMAGES = (
     "holdfast.training.frameworks",
     "holdfast.training.examples",
-    "holdfast.inference.results.database",
+    "holdfast.inference.results.embedded_postgres",
     "holdfast.inference.queue.fake_broker_server",
 )
 INSIDE = """

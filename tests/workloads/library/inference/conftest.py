@@ -11,7 +11,7 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool
-from holdfast.inference.results.database import EmbeddedPostgres
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from tests.workloads.library.checkpoint import conftest as checkpoint
 
 _jobs = itertools.count()

@@ -14,11 +14,11 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
+from holdfast.inference.errors import MalformedMessage
 from holdfast.inference.items import (
     MAX_BODY_BYTES,
     MAX_MESSAGE_BYTES,
     Item,
-    Malformed,
     checked_item,
     decode,
     encode,
@@ -29,11 +29,11 @@ from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.redact import redacted
 from holdfast.inference.results import jobs
 from holdfast.inference.results.connect import database_uri, open_pool
-from holdfast.inference.results.database import EmbeddedPostgres
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres import PostgresResults
-from holdfast.inference.results.results import MAX_NESTING, encode_value
 from holdfast.inference.sources import folder_items
-from tests.workloads.library.inference.parts import Tally, fill
+from holdfast.inference.values import MAX_NESTING, encode_value
+from tests.workloads.library.inference.harness import CountingPredictor, fill
 
 ROOM = Path(__file__).parents[4] / "workloads" / "library" / "holdfast" / "inference"
 HOSTILE = ("'; DROP TABLE holdfast.item;--", '"', "\\", "%s", "{}", "$1", "../../etc/passwd", "\u202e", "é" * 500)
@@ -43,7 +43,7 @@ HOSTILE = ("'; DROP TABLE holdfast.item;--", '"', "\\", "%s", "{}", "$1", "../..
 def test_any_bytes_decode_to_an_item_or_are_refused(data: bytes) -> None:
     try:
         item = decode(data)
-    except Malformed:
+    except MalformedMessage:
         return
     assert not id_fault(item.id)
 
@@ -56,14 +56,14 @@ def test_any_bytes_decode_to_an_item_or_are_refused(data: bytes) -> None:
     )
 )
 def test_any_json_decodes_to_an_item_or_is_refused(value: object) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         decode(json.dumps(value).encode())
 
 
 def test_nesting_and_size_are_bounded_before_anything_is_parsed() -> None:
-    with pytest.raises(Malformed, match="allowed"):
+    with pytest.raises(MalformedMessage, match="allowed"):
         decode(b" " * (MAX_MESSAGE_BYTES + 1))
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         decode(b"[" * 100_000)
     with pytest.raises(InputError, match="larger"):
         checked_item("j", "i", b"x" * (MAX_BODY_BYTES + 1), source="test")
@@ -101,7 +101,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "content"),
+    ("raw", "content"),
     [
         ("password=canary1", b""),
         ("Authorization: Bearer canary1", b""),
@@ -109,10 +109,10 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
         ("invalid literal for int(): 'canary1'", b"a line with canary1 in it"),
     ],
 )
-def test_errors_are_told_without_secrets_and_content(text: str, content: bytes) -> None:
-    told = redacted(text, content=content)
-    assert "canary1" not in told
-    assert told
+def test_errors_are_shown_without_secrets_and_content(raw: str, content: bytes) -> None:
+    text = redacted(raw, content=content)
+    assert "canary1" not in text
+    assert text
 
 
 def test_a_password_in_an_unreadable_uri_is_not_repeated() -> None:
@@ -124,7 +124,7 @@ def test_a_password_in_an_unreadable_uri_is_not_repeated() -> None:
 def test_sql_is_never_built_from_text() -> None:
     """Every first argument of execute() is a literal, a module constant or composed by psycopg.sql."""
     wrong: list[str] = []
-    for path in sorted(ROOM.glob("*.py")):
+    for path in sorted(ROOM.rglob("*.py")):
         tree = ast.parse(path.read_text())
         for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)):
             if call.func.attr in ("execute", "executemany", "copy") and call.args and built(call.args[0], path.name):
@@ -161,7 +161,7 @@ def test_hostile_ids_are_stored_and_found_as_they_are(
     queue = PostgresQueue(pool, job, lease_s=60.0)
     fill(connection, queue, job, [Item(job=job, id=name, body=name.encode()) for name in names])
     assert sorted(lease.item.id for lease in queue.pull(100, 0.0) if lease.item) == sorted(names)
-    fingerprint = jobs.pin(connection, job, Tally().configuration)
+    fingerprint = jobs.pin(connection, job, CountingPredictor().configuration)
     results = PostgresResults(pool, job=job, fingerprint=fingerprint, worker="w", max_failures=3)
     claims = results.claim(names)
     value = json.dumps({"text": "'; DROP TABLE holdfast.result;--"})

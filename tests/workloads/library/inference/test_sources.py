@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from holdfast.contract.errors import InputError
+from holdfast.inference.enqueue import AHEAD, ahead, chunks
 from holdfast.inference.items import Item
-from holdfast.inference.queue.enqueue import AHEAD, ahead, chunks
 from holdfast.inference.sources import items_of
 
 _folders = itertools.count()

@@ -72,4 +72,5 @@ ENV_WINDOW_S = "HOLDFAST_WINDOW_SECONDS"  # what the pool grants an ordinary pod
 ENV_DEADLINE = "HOLDFAST_DEADLINE"  # RFC 3339: planned end of the node or of the job
 ENV_ATTEMPT = "HOLDFAST_ATTEMPT"
 ENV_NODE = "HOLDFAST_NODE"  # spec.nodeName, where the pod may read its node's annotations
+ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # of batch inference; set from a secret
 ENV_RUN_DIR = "HOLDFAST_RUN_DIR"  # where processes that take notices leave their pids for the preStop drain

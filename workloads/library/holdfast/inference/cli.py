@@ -1,4 +1,4 @@
-"""The doors `python -m holdfast batch VERB`. Bodies import what they need when they run."""
+"""The commands `python -m holdfast batch VERB`. Bodies import what they need when they run, so that --help is fast."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from holdfast.contract.errors import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
-    from holdfast.inference.run import Broker
+    from holdfast.inference.run import PubSubOptions
 
 app = typer.Typer(help="Predict every item of a job once.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
 
@@ -31,7 +31,7 @@ def database(
     """Serve an embedded PostgreSQL until SIGTERM; its URI is the first line, as JSON."""
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect
-    from holdfast.inference.results.database import EmbeddedPostgres, serve
+    from holdfast.inference.results.embedded_postgres import EmbeddedPostgres, serve
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
@@ -67,15 +67,15 @@ def enqueue(
     as_json: AsJson = False,
 ) -> None:
     """Queue every item of a source, once however often this runs."""
+    from holdfast.inference.console import counting
     from holdfast.inference.items import checked_job
     from holdfast.inference.results.jobs import deadline_of
     from holdfast.inference.run import enqueue_source
     from holdfast.inference.sources import items_of
-    from holdfast.inference.worker.console import counting
 
     items = items_of(checked_job(job), source, pattern=pattern, id_column=id_column, body_column=body_column)
     with counting("enqueue") as progress:
-        done = enqueue_source(database, job, items, _broker(topic, subscription), progress, deadline_of(deadline))
+        done = enqueue_source(database, job, items, _pubsub(topic, subscription), progress, deadline_of(deadline))
     if as_json:
         print(json.dumps({"schema": "holdfast.batch-enqueue/1", "job": job, **done}))
     print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}", file=sys.stderr)
@@ -102,7 +102,7 @@ def run(
     dead_topic: DeadTopic = "",
     recompute: Annotated[bool, typer.Option(help="Do all items again under this configuration.")] = False,
 ) -> None:
-    """Work until the job is drained (exit 0) or SIGTERM asks to leave (exit 143)."""
+    """Work until the job is drained (exit 0) or SIGTERM asks to stop (exit 143)."""
     from holdfast.inference.predictor.spec import PredictorSpec
     from holdfast.inference.run import Launch, run_worker
     from holdfast.inference.worker.settings import WorkerSettings
@@ -117,7 +117,7 @@ def run(
         events=events,
         settings=settings,
         recompute=recompute,
-        broker=_broker(topic, subscription, dead_topic),
+        broker=_pubsub(topic, subscription, dead_topic),
     )
     raise typer.Exit(run_worker(launch))
 
@@ -133,9 +133,9 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Done, held, waiting, failed; rate, time to go, cost."""
+    from holdfast.inference.console import show_until_drained
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.status import read_status, table
-    from holdfast.inference.worker.console import show_until_drained
 
     with connect(database_uri(database)) as connection:
         if watch and not as_json:
@@ -149,16 +149,18 @@ def status(
 def failures(job: Job, database: Database = "", limit: int = 100, as_json: AsJson = False) -> None:
     """Dead items: which, why, after how many tries. Exit 1 when there are any."""
     from holdfast.contract.errors import EXIT_FINDINGS
-    from holdfast.inference.queue.redrive import failures as dead
     from holdfast.inference.results.connect import connect, database_uri
+    from holdfast.inference.results.dead_letters import newest
 
     with connect(database_uri(database)) as connection:
-        found = dead(connection, job, limit)
+        found = newest(connection, job, limit)
     if as_json:
         print(json.dumps({"schema": "holdfast.batch-failures/1", "job": job, "failures": found}))
     else:
-        for letter in found:
-            print(f"{letter['item'] or letter['digest']}  {letter['reason']}  after {letter['failures']}")
+        for dead_letter in found:
+            print(
+                f"{dead_letter['item'] or dead_letter['digest']}  {dead_letter['reason']}  after {dead_letter['failures']}"
+            )
     if found:
         print(f"Next: python -m holdfast batch redrive {job}", file=sys.stderr)
         raise typer.Exit(EXIT_FINDINGS)
@@ -175,7 +177,7 @@ def redrive(
     """Give dead items another chance."""
     from holdfast.inference.run import redrive_job
 
-    revived = redrive_job(database, job, item or [], _broker(topic, subscription))
+    revived = redrive_job(database, job, item or [], _pubsub(topic, subscription))
     print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
 
 
@@ -196,9 +198,9 @@ def export(
     print(f"{count} rows in {out}", file=sys.stderr)
 
 
-def _broker(topic: str, subscription: str, dead_topic: str = "") -> "Broker | None":
+def _pubsub(topic: str, subscription: str, dead_topic: str = "") -> "PubSubOptions | None":
     from holdfast.contract.errors import InputError
-    from holdfast.inference.run import Broker
+    from holdfast.inference.run import PubSubOptions
 
     if bool(topic) != bool(subscription):
         raise InputError(
@@ -207,4 +209,4 @@ def _broker(topic: str, subscription: str, dead_topic: str = "") -> "Broker | No
             allowed="both, or neither for the queue in PostgreSQL",
             fix="give --topic and --subscription",
         )
-    return Broker(topic=topic, subscription=subscription, dead_topic=dead_topic) if topic else None
+    return PubSubOptions(topic=topic, subscription=subscription, dead_topic=dead_topic) if topic else None

@@ -1,7 +1,6 @@
 """An item: what is queued, predicted and stored once. Its message, its name's grammar, its limits.
 
-Written by enqueue, read by queues and the worker. Everything here comes from outside and is checked
-before it is stored, sent or computed on.
+Everything here comes from outside and is checked before it is stored, sent or computed on.
 """
 
 import base64
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from holdfast.contract.errors import InputError
+from holdfast.inference.errors import MalformedMessage
 
 MAX_ITEM_CHARS = 512
 MAX_JOB_CHARS = 63
@@ -20,10 +20,6 @@ MAX_JOB_CHARS = 63
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_MESSAGE_BYTES = 6 * 1024 * 1024
 MESSAGE_VERSION = 1
-
-
-class Malformed(ValueError):
-    """A message that is no item of ours; the text never repeats the content."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,18 +41,18 @@ def encode(item: Item) -> bytes:
 
 def decode(data: bytes) -> Item:
     if len(data) > MAX_MESSAGE_BYTES:
-        raise Malformed(f"{len(data)} bytes, allowed {MAX_MESSAGE_BYTES}")
+        raise MalformedMessage(f"{len(data)} bytes, allowed {MAX_MESSAGE_BYTES}")
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
-        raise Malformed("not JSON") from None
+        raise MalformedMessage("not JSON") from None
     if not isinstance(fields, dict) or cast("dict[str, object]", fields).get("v") != MESSAGE_VERSION:
-        raise Malformed(f"not an object of version {MESSAGE_VERSION}")
+        raise MalformedMessage(f"not an object of version {MESSAGE_VERSION}")
     job, name, body = (cast("dict[str, object]", fields).get(key) for key in ("job", "item", "body"))
     if not (isinstance(job, str) and isinstance(name, str) and isinstance(body, str)):
-        raise Malformed("job, item and body must be text")
+        raise MalformedMessage("job, item and body must be text")
     if (why := job_fault(job)) or (why := id_fault(name)):
-        raise Malformed(why)
+        raise MalformedMessage(why)
     return Item(job=job, id=name, body=_decoded(body))
 
 
@@ -64,9 +60,9 @@ def _decoded(body: str) -> bytes:
     try:
         decoded = base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError):
-        raise Malformed("body is not base64") from None
+        raise MalformedMessage("body is not base64") from None
     if len(decoded) > MAX_BODY_BYTES:
-        raise Malformed(f"body has {len(decoded)} bytes, allowed {MAX_BODY_BYTES}")
+        raise MalformedMessage(f"body has {len(decoded)} bytes, allowed {MAX_BODY_BYTES}")
     return decoded
 
 

@@ -1,4 +1,4 @@
-"""Composition: from the options of the batch doors to a worker, a queue and a store."""
+"""Composition: from the options of the batch commands to a worker, a queue and a store."""
 
 import sys
 import time
@@ -14,20 +14,22 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.lifecycle import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.enqueue import enqueue, publish_outbox
+from holdfast.inference.errors import LoaderFailed, PredictorBroken
 from holdfast.inference.items import Item
-from holdfast.inference.predictor.predictors import LoaderFailed, Predictor, PredictorBroken
+from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.queue.enqueue import enqueue, publish_outbox
 from holdfast.inference.queue.postgres import PostgresQueue
-from holdfast.inference.queue.queue import Queue
-from holdfast.inference.queue.redrive import redrive
+from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs, schema
-from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool, retried
+from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool
 from holdfast.inference.results.postgres import PostgresResults
+from holdfast.inference.results.redrive import redrive
+from holdfast.inference.retry import Retry
+from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.steps import Report
-from holdfast.inference.worker.worker import EXIT_DEVICE_LOST, Worker
+from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown, of_process
 
@@ -42,11 +44,11 @@ class Launch:
     events: Path | None
     settings: WorkerSettings
     recompute: bool
-    broker: "Broker | None" = None
+    broker: "PubSubOptions | None" = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Broker:
+class PubSubOptions:
     """Pub/Sub instead of the queue in PostgreSQL."""
 
     topic: str
@@ -58,7 +60,7 @@ def enqueue_source(
     database: str,
     job: str,
     items: Iterable[Item],
-    broker: Broker | None,
+    broker: PubSubOptions | None,
     progress: Callable[[int], None],
     deadline: datetime | None = None,
 ) -> dict[str, int]:
@@ -71,7 +73,7 @@ def enqueue_source(
     return asdict(done)
 
 
-def redrive_job(database: str, job: str, items: list[str], broker: Broker | None) -> list[str]:
+def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions | None) -> list[str]:
     uri = database_uri(database)
     with connect(uri) as connection:
         schema.require_current(connection)
@@ -85,7 +87,7 @@ def redrive_job(database: str, job: str, items: list[str], broker: Broker | None
 def opened_queue(
     pool: ConnectionPool[Connection],
     job: str,
-    broker: Broker | None,
+    broker: PubSubOptions | None,
     *,
     lease_s: float = WorkerSettings().lease_s,
     sleep: Callable[[float], bool | None] = time.sleep,
@@ -95,8 +97,8 @@ def opened_queue(
         return
     from google.cloud import pubsub_v1
 
-    from holdfast.inference.queue import dead_letters
     from holdfast.inference.queue.pubsub import PubSubQueue
+    from holdfast.inference.results import dead_letters
 
     publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
     try:
@@ -113,12 +115,12 @@ def opened_queue(
 
 def run_worker(launch: Launch) -> int:
     """The exit code of the process."""
-    shutdown = of_process()  # first, so that a notice during the slow start is heard
+    shutdown = of_process()  # first, or a notice during the slow start kills
     began = time.monotonic()
     uri = database_uri(launch.database)
     with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
         try:
-            predictor, fingerprint = _loaded(launch, uri, shutdown, Report(events))
+            predictor, fingerprint = _loaded(launch, uri, shutdown, WorkerTelemetry(events))
         except (PredictorBroken, LoaderFailed) as error:
             print(f"the model cannot be loaded: {error}", file=sys.stderr)
             return EXIT_DEVICE_LOST if isinstance(error, PredictorBroken) else EXIT_BUG
@@ -164,7 +166,7 @@ def _work(
                 predictor=predictor,
                 settings=settings,
                 shutdown=shutdown,
-                report=Report(events),
+                telemetry=WorkerTelemetry(events),
             ).run()
     except TRANSIENT as error:
         return _gave_up(error, shutdown)
@@ -175,22 +177,24 @@ def _gave_up(error: Exception, shutdown: Shutdown) -> int:
     return EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
 
 
-def _loaded(launch: Launch, uri: str, shutdown: Shutdown, report: Report) -> tuple[ProcessPredictor, str]:
-    """No connection is held while the model loads: that may take longer than an idle one lives."""
+def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelemetry) -> tuple[ProcessPredictor, str]:
+    """No connection is held while the model loads: that may take longer than an idle connection lasts."""
 
-    def asked(question: Callable[[Connection], _T]) -> _T:
-        def ask() -> _T:
+    retry = Retry(give_up=lambda: shutdown.requested, on_error=telemetry.retrying)
+
+    def query(ask: Callable[[Connection], _T]) -> _T:
+        def once() -> _T:
             with connect(uri) as connection:
-                return question(connection)
+                return ask(connection)
 
-        return retried(ask, give_up=lambda: shutdown.requested, tell=report.trouble)
+        return retry(once)
 
-    spec = replace(launch.predictor, pinned=asked(lambda connection: _pinned(connection, launch)))
+    spec = replace(launch.predictor, pinned=query(lambda connection: _pinned(connection, launch)))
     predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s)
     # Loaded first: a model that does not fit must not become the job's configuration.
     predictor.load()
     configuration = predictor.configuration
-    return predictor, asked(lambda c: jobs.pin(c, launch.job, configuration, recompute=launch.recompute))
+    return predictor, query(lambda c: jobs.pin(c, launch.job, configuration, recompute=launch.recompute))
 
 
 def _pinned(connection: Connection, launch: Launch) -> dict[str, object]:

@@ -89,7 +89,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, object]]:
         raise InputError(
             "the file of rows cannot be read",
             got=f"{path}: {str(error)[:200]}",
-            allowed="what its ending says, in UTF-8",
+            allowed="the format of its file ending, in UTF-8",
             fix="repair the file",
         ) from None
 
@@ -153,7 +153,10 @@ def _require_no_dot_segments(name: str) -> None:
     """The client puts the name into a URL and its HTTP library resolves "..": another object would be read."""
     if {".", ".."} & set(name.split("/")):
         raise InputError(
-            "an object's name has dot segments", got=name[:80], allowed="no part that is '.' or '..'", fix="rename it"
+            "an object's name has dot segments",
+            got=name[:80],
+            allowed="no segment that is '.' or '..'",
+            fix="rename it",
         )
 
 

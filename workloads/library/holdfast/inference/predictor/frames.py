@@ -26,8 +26,8 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
     return header, [bytes(_exactly(link, size)) for size in header.pop("sizes")]
 
 
-def taken(data: bytearray) -> dict[str, Any] | None:
-    """The header of the first whole message in `data`, one without bodies, which is taken out; None: not there yet.
+def pop_message(data: bytearray) -> dict[str, Any] | None:
+    """The header of the first whole message in `data`, one without bodies, removed from it; None: not there yet.
 
     ValueError or RecursionError when it cannot be read; the next one can.
     """

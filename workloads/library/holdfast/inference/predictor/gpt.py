@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional as F
 
 from holdfast.contract.errors import InputError
+from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor.model_source import Model, model_key
-from holdfast.inference.predictor.predictors import PredictorBroken
-from holdfast.inference.results.results import Value
+from holdfast.inference.values import Value
 from holdfast.training.model import ByteGPT, ModelConfig
 
 ROWS = 32
@@ -70,8 +70,8 @@ class GptLoss:
         nats: list[list[float]] = [[] for _ in bodies]
         windows = list(self._windows(bodies))
         for first in range(0, len(windows), ROWS):
-            part = windows[first : first + ROWS]
-            for window, loss in zip(part, self._losses(part), strict=True):
+            rows = windows[first : first + ROWS]
+            for window, loss in zip(rows, self._losses(rows), strict=True):
                 nats[window.body].append(loss)
         return [_value(body[: self._score_bytes], losses) for body, losses in zip(bodies, nats, strict=True)]
 
@@ -79,8 +79,8 @@ class GptLoss:
         for n, body in enumerate(bodies):
             text = body[: self._score_bytes]
             for at in range(0, len(text) - 1, self._context):
-                part = text[at : at + self._context + 1]
-                yield _Window(n, part[:-1], part[1:])
+                window = text[at : at + self._context + 1]
+                yield _Window(n, window[:-1], window[1:])
 
     def _losses(self, windows: Sequence[_Window]) -> list[float]:
         inputs = _grid((w.inputs for w in windows), self._context)

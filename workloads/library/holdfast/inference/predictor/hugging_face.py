@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from holdfast.contract.errors import InputError
-from holdfast.inference.predictor.predictors import PredictorBroken
-from holdfast.inference.results.results import Value
+from holdfast.inference.errors import PredictorBroken
+from holdfast.inference.values import Value
 
 ROWS = 32
 MAX_TOKENS = 256
@@ -63,8 +63,8 @@ class TextClassifier:
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         texts = [body.decode() for body in bodies]  # a body that is no UTF-8 is its own failure
-        parts = (texts[first : first + ROWS] for first in range(0, len(texts), ROWS))
-        return [value for part in parts for value in self._labelled(part)]
+        batches = (texts[first : first + ROWS] for first in range(0, len(texts), ROWS))
+        return [value for batch in batches for value in self._labelled(batch)]
 
     def _labelled(self, texts: list[str]) -> list[Value]:
         grid = texts + [""] * (ROWS - len(texts))

@@ -1,6 +1,6 @@
 """The worker's end of the wire to its predicting process: a request may be sent while another is answered.
 
-Used by predictor_proxy. Both ends could wait in a send for each other, each with a full pipe: so this one never waits
+Both ends could wait in a send for each other, each with a full pipe: so this one never waits
 in a send. What does not fit goes out while an answer is awaited.
 """
 
@@ -21,14 +21,14 @@ class Link:
         self._unsent, self._unread = bytearray(), bytearray()
 
     def send(self, frame: bytes) -> None:
-        """Never waits. Nothing is said of an end that is gone: what it answered before can still be received."""
+        """Never waits. No error for an end that is gone: what it answered before can still be received."""
         self._unsent += frame
         self._push()
 
     def receive(self, timeout_s: float | None) -> dict[str, Any]:
         """The next answer. EOFError when the other end is gone, TimeoutError when it takes too long."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while (answer := frames.taken(self._unread)) is None:
+        while (answer := frames.pop_message(self._unread)) is None:
             self._pump(until)
         return answer
 

@@ -1,7 +1,7 @@
 """A process that only predicts: `python -m holdfast.inference.predictor.process DESCRIPTOR`.
 
-Started by predictor_proxy. What kills a process - a segmentation fault in a kernel, the out-of-memory killer,
-a library's exit() - kills this one; the worker lives on and knows that it was no eviction.
+What kills a process - a segmentation fault in a kernel, the out-of-memory killer,
+a library's exit() - kills this one; the worker survives and knows that it was no eviction.
 """
 
 import contextlib
@@ -15,8 +15,9 @@ import traceback
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
+from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor import frames
-from holdfast.inference.predictor.predictors import Predictor, PredictorBroken
+from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.predictor.spec import PredictorSpec, build
 
 _PR_SET_PDEATHSIG = 1
@@ -49,8 +50,8 @@ def _loaded(link: socket.socket, spec: PredictorSpec) -> Predictor | None:
         predictor = build(spec)
         predictor.load()
     except InputError as error:
-        said = {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}
-        return frames.send(link, {"input": said})
+        fields = {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}
+        return frames.send(link, {"input": fields})
     except PredictorBroken as error:
         return frames.send(link, {"broken": str(error)})
     except Exception as error:  # noqa: BLE001  a model's loader is a user's code and may raise anything

@@ -1,6 +1,6 @@
 """The worker's side of the predicting process: a Predictor that outlives what its items do.
 
-Used by `batch run`. Started from the main thread only: the child is told to die with the thread that made it.
+Start it from the main thread only: the kernel kills the child when the thread that made it ends (PDEATHSIG).
 """
 
 import os
@@ -14,15 +14,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.telemetry import ENV_DATABASE
+from holdfast.inference.errors import ItemFault, LoaderFailed, PredictorBroken, ProcessDied
 from holdfast.inference.predictor import frames
 from holdfast.inference.predictor.link import Link
-from holdfast.inference.predictor.predictors import ItemFault, LoaderFailed, PredictorBroken, ProcessDied
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.results.connect import ENV_DATABASE
-from holdfast.inference.results.results import Value
+from holdfast.inference.values import Value
 
 _CHILD = "holdfast.inference.predictor.process"
-# A model's code is not ours: it gets no way into the database.
+# A model's code is not ours: it gets no credentials of the database.
 _WITHHELD = (ENV_DATABASE, "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSERVICE")
 
 
@@ -34,9 +34,9 @@ class ProcessPredictor:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self._configuration: Mapping[str, object] = {}
-        self._begun: deque[list[bytes]] = deque()
+        self._in_flight: deque[list[bytes]] = deque()
         """Sent and not answered; the child is at the first."""
-        self._early: list[tuple[list[bytes], dict[str, Any]]] = []
+        self._finished: list[tuple[list[bytes], dict[str, Any]]] = []
         """Answered before `predict` asked for it."""
         self.seconds = 0.0
 
@@ -65,37 +65,37 @@ class ProcessPredictor:
         self._link = Link(ours)
         self._link.send(frames.encoded(asdict(self._spec)))
         try:
-            said = self._link.receive(None)
+            reply = self._link.receive(None)
         except EOFError:
-            raise PredictorBroken(f"the predicting process {self._end()} while it loaded the model") from None
-        _raise_what_was_said(said)
-        self._configuration = said["configuration"]
+            raise PredictorBroken(f"the predicting process {self._reap()} while it loaded the model") from None
+        _raise_error(reply)
+        self._configuration = reply["configuration"]
         # Started again, it must load the commit that it began with, not the newest.
         self._spec = replace(self._spec, pinned=self._configuration)
 
     def prepare(self, bodies: Sequence[bytes]) -> None:
         wanted = list(bodies)
-        if wanted in self._begun or any(wanted == early for early, _ in self._early):
+        if wanted in self._in_flight or any(wanted == early for early, _ in self._finished):
             return
         if self._process is None:
             self._load_again()
         assert self._link is not None
         self._link.send(frames.encoded({}, wanted))
-        self._begun.append(wanted)
+        self._in_flight.append(wanted)
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         wanted = list(bodies)
-        while (said := self._answered(wanted)) is None:
+        while (reply := self._take_finished(wanted)) is None:
             self.prepare(wanted)
             self._await_answer(wanted)
-        _raise_what_was_said(said)
-        self.seconds = said["seconds"]
-        return said["values"]
+        _raise_error(reply)
+        self.seconds = reply["seconds"]
+        return reply["values"]
 
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._end()
+            self._reap()
 
     def _load_again(self) -> None:
         try:
@@ -104,31 +104,33 @@ class ProcessPredictor:
             # It did load before: not an item's fault, and not the user's.
             raise PredictorBroken(f"the model cannot be loaded again: {error}") from error
 
-    def _answered(self, wanted: list[bytes]) -> dict[str, Any] | None:
-        found = next((n for n, (bodies, _) in enumerate(self._early) if bodies == wanted), None)
-        return None if found is None else self._early.pop(found)[1]
+    def _take_finished(self, wanted: list[bytes]) -> dict[str, Any] | None:
+        found = next((n for n, (bodies, _) in enumerate(self._finished) if bodies == wanted), None)
+        return None if found is None else self._finished.pop(found)[1]
 
     def _await_answer(self, wanted: list[bytes]) -> None:
-        """Of whatever the child is at. Where that ended the child, and was not `wanted`, somebody else's turn will tell."""
+        """Of whatever the child is at. Where that ended the child and was not `wanted`, `wanted` is sent again."""
         assert self._link is not None
         try:
-            said = self._link.receive(self._timeout_s)
+            reply = self._link.receive(self._timeout_s)
         except (EOFError, TimeoutError) as error:
-            guilty = self._begun[0] == wanted
-            how = self._end(late=isinstance(error, TimeoutError))
+            guilty = self._in_flight[0] == wanted
+            how = self._reap(late=isinstance(error, TimeoutError))
             if guilty:
                 raise ProcessDied(f"the predicting process {how}") from None
         except (ValueError, RecursionError) as error:
-            self._early.append((self._begun.popleft(), {"fault": [type(error).__name__, "an answer cannot be read"]}))
+            self._finished.append(
+                (self._in_flight.popleft(), {"fault": [type(error).__name__, "an answer cannot be read"]})
+            )
         else:
-            self._early.append((self._begun.popleft(), said))
+            self._finished.append((self._in_flight.popleft(), reply))
 
-    def _end(self, *, late: bool = False) -> str:
-        """Make sure that it is gone, with all that it was sent; how it went, in words."""
+    def _reap(self, *, late: bool = False) -> str:
+        """Make sure that it is gone, with all that it was sent; returns how it ended."""
         assert self._process is not None
         assert self._link is not None
         self._link.close()
-        self._begun.clear()
+        self._in_flight.clear()
         if late:
             self._process.kill()
         code = self._process.wait()
@@ -138,13 +140,13 @@ class ProcessPredictor:
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
 
-def _raise_what_was_said(said: Mapping[str, Any]) -> None:
-    if "input" in said:
-        told = said["input"]
-        raise InputError(told["what"], got=told["got"], allowed=told["allowed"], fix=told["fix"])
-    if "broken" in said:
-        raise PredictorBroken(said["broken"])
-    if "bug" in said:
-        raise LoaderFailed(said["bug"])
-    if "fault" in said:
-        raise ItemFault(*said["fault"])
+def _raise_error(reply: Mapping[str, Any]) -> None:
+    if "input" in reply:
+        error = reply["input"]
+        raise InputError(error["what"], got=error["got"], allowed=error["allowed"], fix=error["fix"])
+    if "broken" in reply:
+        raise PredictorBroken(reply["broken"])
+    if "bug" in reply:
+        raise LoaderFailed(reply["bug"])
+    if "fault" in reply:
+        raise ItemFault(*reply["fault"])

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.contract.errors import InputError
-from holdfast.inference.predictor.predictors import ByteEntropy, Predictor
+from holdfast.inference.predictor.byte_entropy import ByteEntropy
+from holdfast.inference.predictor.protocol import Predictor
 
 BUILT_IN = ("gpt", "hf", "entropy")
 

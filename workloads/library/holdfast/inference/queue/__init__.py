@@ -1,1 +1,1 @@
-"""Items that wait: deliveries, leases, dead letters."""
+"""Items that wait: deliveries and leases, in PostgreSQL or on Pub/Sub."""

@@ -10,7 +10,7 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.inference.items import Item
-from holdfast.inference.queue.queue import Lease
+from holdfast.inference.queue.protocol import Lease
 
 _POLL_S = 0.1
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 from google.api_core import exceptions
 
-from holdfast.inference.items import Item, Malformed, decode, encode
-from holdfast.inference.queue.queue import Lease, QueueUnavailable
+from holdfast.inference.errors import MalformedMessage, QueueUnavailable
+from holdfast.inference.items import Item, decode, encode
+from holdfast.inference.queue.protocol import Lease
 
 # A request may have 512 KiB; an ack id about 200 bytes.
 _ACK_IDS = 1000
@@ -60,7 +61,7 @@ class PubSubQueue:
         """Returns when the service has taken all of them. Each carries its job, for the subscription's filter."""
         sent = [self._publisher.publish(self._topic, encode(item), job=item.job) for item in items]
         for future in sent:
-            _asked(lambda future=future: future.result(timeout=60.0))
+            _call(lambda future=future: future.result(timeout=60.0))
 
     def pull(self, limit: int, wait_s: float) -> list[Lease]:
         request = {"subscription": self._subscription, "max_messages": min(limit, _ACK_IDS)}
@@ -87,12 +88,12 @@ class PubSubQueue:
                 # Whole seconds only, and 0 means now.
                 "ack_deadline_seconds": min(_MAX_DEADLINE_S, round(seconds) or (1 if seconds > 0 else 0)),
             }
-            _asked(lambda request=request: self._subscriber.modify_ack_deadline(request=request, timeout=10.0))
+            _call(lambda request=request: self._subscriber.modify_ack_deadline(request=request, timeout=10.0))
 
     def ack(self, leases: Sequence[Lease]) -> None:
         for ack_ids in _chunks(leases):
             request = {"subscription": self._subscription, "ack_ids": ack_ids}
-            _asked(lambda request=request: self._subscriber.acknowledge(request=request, timeout=10.0))
+            _call(lambda request=request: self._subscriber.acknowledge(request=request, timeout=10.0))
 
     def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
         self.extend(leases, delay_s)
@@ -101,7 +102,7 @@ class PubSubQueue:
         """The clients belong to whoever made them."""
 
 
-def _asked(call: Callable[[], _T]) -> _T:
+def _call(call: Callable[[], _T]) -> _T:
     try:
         return call()
     except (*_TRANSIENT, exceptions.DeadlineExceeded, TimeoutError) as error:
@@ -111,7 +112,7 @@ def _asked(call: Callable[[], _T]) -> _T:
 def _lease(ack_id: str, attempt: int, data: bytes) -> Lease:
     try:
         return Lease(ack_id=ack_id, deliveries=max(1, attempt), item=decode(data))
-    except Malformed as fault:
+    except MalformedMessage as fault:
         digest = hashlib.sha256(data).hexdigest()
         return Lease(ack_id=ack_id, deliveries=max(1, attempt), item=None, fault=str(fault), digest=digest)
 

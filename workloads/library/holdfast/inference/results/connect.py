@@ -1,13 +1,10 @@
 """Connections to the batch database: bounded waits, least rights, and which errors are worth a retry.
 
-Used by every process of the room. Passwords stand in the URI or in PGPASSWORD and are never printed.
+Passwords stand in the URI or in PGPASSWORD and are never printed.
 """
 
 import os
-import random
 import time
-from collections.abc import Callable
-from typing import TypeVar
 
 import psycopg
 from psycopg import Connection, errors, sql
@@ -15,9 +12,9 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError, Unjudged
-from holdfast.inference.queue.queue import QueueUnavailable
+from holdfast.contract.telemetry import ENV_DATABASE
+from holdfast.inference.errors import QueueUnavailable
 
-ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # set by manifests from a secret; read by every batch door
 WORKER_ROLE = "holdfast_worker"  # made by migration 0001: rows only, no DDL
 
 # The server went away, is starting, is out of disk or memory, or could not serialise: later it may work.
@@ -27,9 +24,8 @@ TRANSIENT = (
     errors.InternalError_,
     QueueUnavailable,
 )
-# Wrong password, unknown user, unknown database: later it works no better.
-_HOPELESS = ("28", "3D", "3F")
-_T = TypeVar("_T")
+# SQLSTATE classes of a wrong password, an unknown user or database: later it works no better.
+_PERMANENT = ("28", "3D", "3F")
 
 
 def database_uri(option: str) -> str:
@@ -51,13 +47,13 @@ def database_uri(option: str) -> str:
 
 
 def connect(uri: str, *, patience_s: float = 30.0) -> Connection:
-    """One connection, for doors. A server that is starting is waited for; wrong credentials are not."""
+    """One connection, for commands. A server that is starting is waited for; wrong credentials are not."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
             return psycopg.connect(uri, connect_timeout=5, application_name="holdfast")
         except psycopg.OperationalError as error:
-            _raise_if_hopeless(error)
+            raise_if_permanent(error)
             if time.monotonic() > deadline:
                 raise Unjudged(f"the database does not answer: {_first_line(error)}") from None
             time.sleep(0.2)
@@ -78,7 +74,7 @@ def open_pool(uri: str, *, size: int = 4, least_rights: bool = True) -> Connecti
             "connect_timeout": 5,
             "application_name": "holdfast",
             # A worker that stands still inside a transaction must not keep its rows locked. Leases, claims and acks need no
-            # fsync: one lost with the server is only done again. What must last says so (results_postgres).
+            # fsync: one lost with the server is only done again. What must last sets its own (PostgresResults).
             "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=5s -c synchronous_commit=off",
         },
         configure=_drop_rights if least_rights else None,
@@ -93,36 +89,15 @@ def _drop_rights(connection: Connection) -> None:
     connection.commit()
 
 
-def retried(
-    operation: Callable[[], _T],
-    *,
-    give_up: Callable[[], bool],
-    tell: Callable[[Exception], None],
-    sleep: Callable[[float], object] = time.sleep,
-) -> _T:
-    """Run until it works; transient errors are told and wait 0.05 to 2 s in between, until `give_up()` says so."""
-    delay_s = 0.05
-    while True:
-        try:
-            return operation()
-        except TRANSIENT as error:
-            if isinstance(error, psycopg.Error):
-                _raise_if_hopeless(error)
-            tell(error)
-            if give_up():
-                raise
-        sleep(delay_s * random.uniform(0.5, 1.0))
-        delay_s = min(2.0, delay_s * 2)
-
-
-def _raise_if_hopeless(error: psycopg.Error) -> None:
+def raise_if_permanent(error: psycopg.Error) -> None:
+    """InputError for a refusal that no retry cures."""
     state = error.sqlstate or ""
     # A failed login carries no sqlstate in psycopg 3: the server's text is all there is.
     text = str(error)
     refused = "password authentication failed" in text or "no password supplied" in text
     unknown = "does not exist" in text and ("role" in text or "database" in text)
     unknown = unknown or ("definition of service" in text and "not found" in text)
-    if state.startswith(_HOPELESS) or refused or unknown or "no pg_hba.conf entry" in text:
+    if state.startswith(_PERMANENT) or refused or unknown or "no pg_hba.conf entry" in text:
         raise InputError(
             "the database refuses this user",
             got=_first_line(error),

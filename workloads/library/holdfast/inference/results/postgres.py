@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.inference.queue.queue import Lease
-from holdfast.inference.results.results import Claim, Counted, Failure, Stored
+from holdfast.inference.queue.protocol import Lease
+from holdfast.inference.results.protocol import Claim, Failure, FailureCounts, Stored
 
 # Row locks of ON CONFLICT live until commit; the UPSERT returns nothing for rows its WHERE refuses.
-# The worker's name is part of the fence: a server that crashed may hand out a number again.
+# The worker's name is part of the fence: a server that crashed may hand out a sequence number again.
 _CLAIM = """
 INSERT INTO holdfast.result AS r (job, item, fingerprint, status, fence, worker)
 SELECT %(job)s, i.item, %(fingerprint)s, 'held', nextval('holdfast.fence_number'), %(worker)s
@@ -52,7 +52,7 @@ WITH counted AS (
     WHERE r.job = %(job)s AND r.fingerprint = %(fingerprint)s AND r.item = f.item
       AND r.fence = f.fence AND r.worker = %(worker)s AND r.status = 'held'
     RETURNING r.item, r.failures, r.status = 'dead' AS dead, f.error_class, f.digest
-), lettered AS (
+), dead_lettered AS (
     INSERT INTO holdfast.dead_letter (job, item, fingerprint, digest, reason, failures)
     SELECT %(job)s, item, %(fingerprint)s, digest, error_class, failures FROM counted WHERE dead
 )
@@ -80,7 +80,7 @@ SELECT item FROM holdfast.result
 WHERE job = %(job)s AND fingerprint = %(fingerprint)s AND item = ANY(%(items)s) AND status = 'done'
 """
 
-# The workers' own counts first: they cost nothing. What they say is then counted out, once.
+# The workers' own counts first: they cost nothing. Once they reach the total, the rows are counted.
 _MAY_BE_DRAINED = """
 SELECT backlog_items = 0 FROM holdfast.job_scaling WHERE job = %(job)s
 """
@@ -127,9 +127,9 @@ class PostgresResults:
                 # Stored before (the answer of an earlier try was lost), or taken over by another worker.
                 rows = connection.execute(_DONE_AMONG, {**self._key, "items": missing}).fetchall()
                 done |= {item for (item,) in rows}
-        return Stored(done=frozenset(done), void=frozenset(items) - done)
+        return Stored(done=frozenset(done), stale=frozenset(items) - done)
 
-    def fail(self, failures: Sequence[Failure]) -> Counted:
+    def fail(self, failures: Sequence[Failure]) -> FailureCounts:
         parameters = {
             **self._key,
             "max_failures": self._max_failures,
@@ -142,22 +142,22 @@ class PostgresResults:
         with self._pool.connection() as connection:
             connection.execute(_DURABLE)
             rows = connection.execute(_FAIL, parameters).fetchall()
-        return Counted(
+        return FailureCounts(
             retry={item: count for item, count, dead in rows if not dead},
             dead={item: count for item, count, dead in rows if dead},
         )
 
-    def refuse(self, leases: Sequence[Lease]) -> None:
+    def reject(self, leases: Sequence[Lease]) -> None:
         columns = {"digests": [lease.digest for lease in leases], "reasons": [lease.fault for lease in leases]}
         with self._pool.connection() as connection:
             connection.execute(_REFUSE, {**self._key, **columns})
 
-    def give_back(self, claims: Sequence[Claim]) -> None:
+    def release_claims(self, claims: Sequence[Claim]) -> None:
         parameters = {**self._key, "items": [c.item for c in claims], "fences": [c.fence for c in claims]}
         with self._pool.connection() as connection:
             connection.execute(_GIVE_BACK, parameters)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         with self._pool.connection() as connection:
             connection.execute(
                 "INSERT INTO holdfast.worker (worker, job, fingerprint, load_seconds)"

@@ -1,6 +1,6 @@
 """Schema migrations: numbered SQL files, each applied once, in one transaction, under a lock.
 
-Called by `batch migrate` and `batch database`; the worker only checks. A fork adds files from 1000 on,
+A worker only checks. A fork adds files from 1000 on,
 so that ours (below 1000) and theirs never want the same number. A file once applied must not change.
 """
 

@@ -28,7 +28,7 @@ class Status:
     """Seen in the last 30 s and not ended."""
     preempted: int
     killed: int
-    """Ended without a word."""
+    """Ended without notice."""
     rate: float
     """Items done a second over the last minute."""
     eta_seconds: float | None
@@ -88,6 +88,6 @@ def _duration(seconds: float | None) -> str:
         return "unknown"
     hours, rest = divmod(round(seconds), 3600)
     minutes, seconds = divmod(rest, 60)
-    parts = ((hours, "h"), (minutes, "min"), (seconds, "s"))
-    first = next((n for n, (value, _) in enumerate(parts) if value), 2)
-    return " ".join(f"{value} {unit}" for value, unit in parts[first : first + 2])
+    units = ((hours, "h"), (minutes, "min"), (seconds, "s"))
+    first = next((n for n, (value, _) in enumerate(units) if value), 2)
+    return " ".join(f"{value} {unit}" for value, unit in units[first : first + 2])

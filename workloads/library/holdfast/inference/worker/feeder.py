@@ -1,29 +1,18 @@
 """The thread that keeps the predictor fed: pull, hold, check what is done already, claim the rest."""
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Sequence
 
-from holdfast.inference.items import Item
-from holdfast.inference.queue.queue import Lease, Queue
-from holdfast.inference.results.connect import retried
-from holdfast.inference.results.results import Claim, Results
-from holdfast.inference.worker.batch_sizer import Pace
-from holdfast.inference.worker.leases import LeaseKeeper
+from holdfast.inference.queue.protocol import Lease, Queue
+from holdfast.inference.results.protocol import Claim, Results
+from holdfast.inference.retry import Retry
+from holdfast.inference.worker.batch_sizer import BatchSizer
+from holdfast.inference.worker.lease_keeper import LeaseKeeper
+from holdfast.inference.worker.micro_batch import Work
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.steps import Report, Step
+from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.shutdown import Shutdown
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    item: Item
-    claim: Claim
 
 
 class Feeder:
@@ -34,14 +23,14 @@ class Feeder:
         results: Results,
         keeper: LeaseKeeper,
         settings: WorkerSettings,
-        pace: Pace,
+        sizer: BatchSizer,
         shutdown: Shutdown,
-        report: Report,
-        clock: Callable[[], float] = time.monotonic,
+        telemetry: WorkerTelemetry,
+        retry: Retry,
     ) -> None:
         self._queue, self._results, self._keeper = queue, results, keeper
-        self._settings, self._pace = settings, pace
-        self._shutdown, self._report, self._clock = shutdown, report, clock
+        self._settings, self._sizer = settings, sizer
+        self._shutdown, self._telemetry, self._retry = shutdown, telemetry, retry
         self._ready: deque[Work] = deque()
         self._changed = threading.Condition()
         self._ended = False
@@ -52,8 +41,8 @@ class Feeder:
         self._thread.start()
 
     def take(self) -> list[Work]:
-        """The next micro-batch; empty when the job is drained or a stop is asked for."""
-        size = self._pace.size
+        """The next micro-batch; empty when the job is drained or a stop is requested."""
+        size = self._sizer.size
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             # Nothing more to wait for, or wait a moment so that the device gets a full batch.
@@ -66,7 +55,7 @@ class Feeder:
 
     def take_whole(self) -> list[Work]:
         """The next micro-batch where it is there already, all of it; empty when it is not."""
-        size = self._pace.size
+        size = self._sizer.size
         with self._changed:
             if self._shutdown.requested or len(self._ready) < size:
                 return []
@@ -105,37 +94,34 @@ class Feeder:
         """One round; false when the job is drained."""
         # One micro-batch being predicted, one being committed, one handed over ahead, two waiting: the device does not
         # wait when the database takes the time of two.
-        in_hand = 5 * self._pace.size
-        if not self._keeper.wait_for_room(in_hand - self._pace.size + 1, 0.5):
+        in_hand = 5 * self._sizer.size
+        if not self._keeper.wait_for_room(in_hand - self._sizer.size + 1, 0.5):
             return True
         room = max(1, in_hand - self._keeper.count())
-        leases = self._patiently(lambda: self._queue.pull(room, self._settings.pull_wait_s))
+        leases = self._retry(lambda: self._queue.pull(room, self._settings.pull_wait_s))
         if leases:
-            self._report.at(Step.PULLED)
-            self._admit(leases)
+            self._telemetry.failpoint(Failpoint.PULLED)
+            self._claim(leases)
             return True
-        return self._keeper.count() > 0 or not self._patiently(self._results.drained)
+        return self._keeper.count() > 0 or not self._retry(self._results.drained)
 
-    def _admit(self, leases: list[Lease]) -> None:
+    def _claim(self, leases: list[Lease]) -> None:
         fresh = {
             lease.item.id: lease.item
             for lease in leases
-            if lease.item is not None and self._keeper.hold(lease.item.id, lease)
+            if lease.item is not None and self._keeper.add(lease.item.id, lease)
         }
-        claims = self._patiently(lambda: self._results.claim(list(fresh))) if fresh else {}
-        self._report.emit("claimed", items=len(claims))
-        self._report.at(Step.LEASED)
-        finished = self._keeper.let_go(fresh.keys() - claims.keys())
+        claims = self._retry(lambda: self._results.claim(list(fresh))) if fresh else {}
+        self._telemetry.emit("claimed", items=len(claims))
+        self._telemetry.failpoint(Failpoint.LEASED)
+        finished = self._keeper.drop(fresh.keys() - claims.keys())
         with self._changed:
             self._ready.extend(Work(item=fresh[name], claim=claim) for name, claim in claims.items())
             self._changed.notify_all()
-        if refused := [lease for lease in leases if lease.item is None]:
-            self._patiently(lambda: self._results.refuse(refused))
-            for lease in refused:
-                self._report.emit("dead_lettered", item=lease.digest, reason=lease.fault)
-            finished += refused
+        if malformed := [lease for lease in leases if lease.item is None]:
+            self._retry(lambda: self._results.reject(malformed))
+            for lease in malformed:
+                self._telemetry.emit("dead_lettered", item=lease.digest, reason=lease.fault)
+            finished += malformed
         if finished:
-            self._patiently(lambda: self._queue.ack(finished))
-
-    def _patiently(self, operation: Callable[[], _T]) -> _T:
-        return retried(operation, give_up=lambda: self._shutdown.requested, tell=self._report.trouble)
+            self._retry(lambda: self._queue.ack(finished))

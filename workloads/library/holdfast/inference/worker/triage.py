@@ -1,4 +1,4 @@
-"""Predicts a micro-batch and finds which of its items is at fault when that fails. Called by the worker.
+"""Predicts a micro-batch and finds which of its items is at fault when that fails.
 
 Guarantees: one bad item costs its neighbours a second prediction, not their result; an item that kills the
 predicting process is counted only once the device is seen to work without it, and never during a stop.
@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.inference.predictor.predictors import ItemFault, Pipelined, Predictor, PredictorBroken, ProcessDied
+from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied
+from holdfast.inference.predictor.protocol import Pipelined, Predictor
 from holdfast.inference.redact import redacted
-from holdfast.inference.results.results import Claim, Failure, Value, encode_value
-from holdfast.inference.worker.feeder import Work
-from holdfast.inference.worker.writer import Outcome
+from holdfast.inference.results.protocol import Claim, Failure
+from holdfast.inference.values import Value, encode_value
+from holdfast.inference.worker.micro_batch import Outcome, Work
 from holdfast.runtime.shutdown import Shutdown
 
 
@@ -50,17 +51,17 @@ class Triage:
         found = _Findings()
         untried = [work for work in batch if not work.claim.failures]
         if untried:
-            self._halve(untried, found)
+            self._bisect(untried, found)
         for work in batch:
             if work.claim.failures:
-                self._halve([work], found)
+                self._bisect([work], found)
         if found.killers:
             self._require_working_device(all_died=len(found.killers) == len(batch) > 1)
         return Outcome(values=found.values, failures=[*found.failures, *found.killers], seconds=found.seconds)
 
-    def _halve(self, batch: Sequence[Work], found: _Findings) -> None:
+    def _bisect(self, batch: Sequence[Work], found: _Findings) -> None:
         try:
-            answers = self._asked([work.item.body for work in batch], found)
+            answers = self._timed([work.item.body for work in batch], found)
             found.values.update({work.claim: encode_value(value) for work, value in zip(batch, answers, strict=True)})
             self._known_good = batch[-1].item.body
         except PredictorBroken:
@@ -72,10 +73,10 @@ class Triage:
                 (found.killers if isinstance(error, ProcessDied) else found.failures).append(_failure(batch[0], error))
                 return
             middle = len(batch) // 2
-            self._halve(batch[:middle], found)
-            self._halve(batch[middle:], found)
+            self._bisect(batch[:middle], found)
+            self._bisect(batch[middle:], found)
 
-    def _asked(self, bodies: list[bytes], found: _Findings) -> list[Value]:
+    def _timed(self, bodies: list[bytes], found: _Findings) -> list[Value]:
         began = self._clock()
         answers = self._predictor.predict(bodies)
         # A pipeline began before it was asked.

@@ -8,28 +8,14 @@ import queue as handoff
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
 
-from holdfast.inference.queue.queue import Queue
-from holdfast.inference.results.connect import retried
-from holdfast.inference.results.results import Claim, Failure, Results
-from holdfast.inference.worker.leases import LeaseKeeper
+from holdfast.inference.queue.protocol import Queue
+from holdfast.inference.results.protocol import Failure, Results
+from holdfast.inference.retry import Retry
+from holdfast.inference.worker.lease_keeper import LeaseKeeper
+from holdfast.inference.worker.micro_batch import Outcome
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.steps import Report, Step
-from holdfast.runtime.shutdown import Shutdown
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """Of one micro-batch."""
-
-    values: Mapping[Claim, str]
-    failures: Sequence[Failure] = ()
-    seconds: float = 0.0
-    """What predicting it took."""
+from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 
 
 class Writer:
@@ -39,13 +25,13 @@ class Writer:
         queue: Queue,
         results: Results,
         keeper: LeaseKeeper,
-        shutdown: Shutdown,
         settings: WorkerSettings,
-        report: Report,
+        telemetry: WorkerTelemetry,
+        retry: Retry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue, self._results, self._keeper = queue, results, keeper
-        self._settings, self._shutdown, self._report, self._clock = settings, shutdown, report, clock
+        self._settings, self._telemetry, self._retry, self._clock = settings, telemetry, retry, clock
         self._handoff: handoff.Queue[Outcome | None] = handoff.Queue(maxsize=1)
         self._free = threading.Semaphore(1)
         self._fault: BaseException | None = None
@@ -92,35 +78,29 @@ class Writer:
         if not outcome.values:
             return
         began = self._clock()
-        stored = self._patiently(lambda: self._results.store(outcome.values))
-        self._report.emit("stored", items=len(stored.done), seconds=self._clock() - began)
-        self._report.at(Step.COMMITTED)
-        # Void ones are let go without ack or release: their new holder acks. A release now would
-        # deliver them a third time and void that holder's claim in turn.
-        self._keeper.let_go(stored.void)
+        stored = self._retry(lambda: self._results.store(outcome.values))
+        self._telemetry.emit("stored", items=len(stored.done), seconds=self._clock() - began)
+        self._telemetry.failpoint(Failpoint.COMMITTED)
+        # Neither ack nor release of stale ones: their new holder acks. A release now would deliver
+        # them a third time and make that holder's claim stale in turn.
+        self._keeper.drop(stored.stale)
         self._ack(stored.done)
-        self._report.at(Step.ACKED)
+        self._telemetry.failpoint(Failpoint.ACKED)
 
     def _count(self, failures: Sequence[Failure]) -> None:
-        counted = self._patiently(lambda: self._results.fail(failures))
+        counted = self._retry(lambda: self._results.fail(failures))
         classes = {failure.claim.item: failure.error_class for failure in failures}
         for item, times in {**counted.retry, **counted.dead}.items():
-            self._report.emit("item_failed", item=item, error_class=classes[item], failures=times)
+            self._telemetry.emit("item_failed", item=item, error_class=classes[item], failures=times)
         delay_s = self._settings.retry_delay_s
         for item, times in counted.retry.items():
-            leases = self._keeper.let_go([item])
-            self._patiently(lambda leases=leases, times=times: self._queue.release(leases, delay_s * times))
+            leases = self._keeper.drop([item])
+            self._retry(lambda leases=leases, times=times: self._queue.release(leases, delay_s * times))
         for item in counted.dead:
-            self._report.emit("dead_lettered", item=item, reason=classes[item])
+            self._telemetry.emit("dead_lettered", item=item, reason=classes[item])
         self._ack(counted.dead)
 
     def _ack(self, items: Sequence[str] | frozenset[str] | Mapping[str, int]) -> None:
-        if leases := self._keeper.let_go(items):
-            self._patiently(lambda: self._queue.ack(leases))
-            self._report.emit("acked", items=len(leases))
-
-    def _patiently(self, operation: Callable[[], _T]) -> _T:
-        def late() -> bool:
-            return self._shutdown.seconds_left(self._settings.window_s) <= 0
-
-        return retried(operation, give_up=late, tell=self._report.trouble)
+        if leases := self._keeper.drop(items):
+            self._retry(lambda: self._queue.ack(leases))
+            self._telemetry.emit("acked", items=len(leases))

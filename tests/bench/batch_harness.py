@@ -1,4 +1,4 @@
-"""What the batch benchmarks are built from: one database, jobs in it, workers in this process, forked, or as doors."""
+"""What the batch benchmarks are built from: one database, jobs in it, workers in this process, forked, or as commands."""
 
 import json
 import os
@@ -14,19 +14,19 @@ from typing import Any
 from psycopg import Connection
 
 from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
-from holdfast.inference.predictor.predictors import Predictor
+from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.queue.enqueue import enqueue
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results import jobs
 from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.results.postgres import PostgresResults
-from holdfast.inference.results.results import Value
+from holdfast.inference.values import Value
+from holdfast.inference.worker.batch_worker import Worker
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.steps import Report
-from holdfast.inference.worker.worker import Worker
+from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
 
@@ -95,7 +95,7 @@ class Bench:
                 predictor=predictor,
                 settings=replace(SETTINGS, overlap=overlap),
                 shutdown=stop,
-                report=Report(events),
+                telemetry=WorkerTelemetry(events),
             ).run()
 
     def work_as_shipped(
@@ -110,7 +110,7 @@ class Bench:
 
     def rate(self, job: str, count: int) -> float:
         """Items a second from the first claim to the last commit: a start costs once, a job runs for hours."""
-        times = {word: [e["t"] for e in self.events(job) if e["event"] == word] for word in ("claimed", "stored")}
+        times = {name: [e["t"] for e in self.events(job) if e["event"] == name] for name in ("claimed", "stored")}
         return count / (max(times["stored"]) - min(times["claimed"]))
 
     def done(self, job: str) -> int:
@@ -120,8 +120,8 @@ class Bench:
         return int(row[0]) if row else 0
 
 
-def door(bench: Bench, *words: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "holdfast", "batch", *words, "--database", bench.uri]
+def start_command(bench: Bench, *arguments: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "holdfast", "batch", *arguments, "--database", bench.uri]
     return subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 
-from holdfast.inference.predictor.predictors import Predictor
+from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.predictor.spec import PredictorSpec, build
 
-WORDS = ("[PAD]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz")
+VOCABULARY = ("[PAD]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz")
 
 
 def made(spec: PredictorSpec) -> Predictor:
@@ -19,12 +19,12 @@ def made(spec: PredictorSpec) -> Predictor:
         PreTrainedTokenizerFast,
     )
 
-    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordLevel({token: n for n, token in enumerate(VOCABULARY)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     saved = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
     saved.save_pretrained(spec.model)
     torch.manual_seed(3)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    config = BertConfig(vocab_size=len(WORDS), **sizes, num_labels=3, max_position_embeddings=256)
+    config = BertConfig(vocab_size=len(VOCABULARY), **sizes, num_labels=3, max_position_embeddings=256)
     BertForSequenceClassification(config).save_pretrained(spec.model)
     return build(replace(spec, name="hf"))

@@ -20,10 +20,10 @@ from holdfast.contract.lifecycle import EXIT_COMPLETE
 from holdfast.inference.items import Item
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool
-from holdfast.inference.results.database import EmbeddedPostgres, as_server_user
-from holdfast.inference.results.results import Value
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres, as_server_user
+from holdfast.inference.values import Value
 from tests import support
-from tests.workloads.library.inference.parts import Bench, Tally, expected, items
+from tests.workloads.library.inference.harness import CountingPredictor, Harness, expected, items
 
 pytestmark = pytest.mark.process
 COUNT = 400
@@ -31,22 +31,22 @@ SMALL = ("max_wal_size=32MB", "min_wal_size=32MB", "shared_buffers=8MB", "fsync=
 
 
 @contextmanager
-def own_database(folder: Path, job: str, events: Path, *more: str) -> Generator[tuple[EmbeddedPostgres, Bench]]:
+def own_database(folder: Path, job: str, events: Path, *more: str) -> Generator[tuple[EmbeddedPostgres, Harness]]:
     with EmbeddedPostgres(folder, settings=(*SMALL, *more)) as server:
         with connect(server.uri) as connection:
             schema.migrate(connection)
         with open_pool(server.uri) as pool, psycopg.connect(server.uri) as connection:
-            yield server, Bench(pool=pool, connection=connection, job=job, events=events)
+            yield server, Harness(pool=pool, connection=connection, job=job, events=events)
 
 
 @contextmanager
-def working(bench: Bench, predictor: type[Tally]) -> Generator[threading.Thread]:
+def working(harness: Harness, predictor: type[CountingPredictor]) -> Generator[threading.Thread]:
     """A worker in a thread; at the end it must have drained the job by itself."""
     codes: list[int] = []
-    worker = bench.worker(predictor(before=lambda: time.sleep(0.01)))
+    worker = harness.worker(predictor(before=lambda: time.sleep(0.01)))
     thread = threading.Thread(target=lambda: codes.append(worker.run()))
     thread.start()
-    until(lambda: bench.told("stored"), thread)
+    until(lambda: harness.event_lines("stored"), thread)
     yield thread
     thread.join(120)
     assert codes == [EXIT_COMPLETE]
@@ -60,18 +60,18 @@ def until(condition: Callable[[], object], thread: threading.Thread, *, within_s
         time.sleep(0.01)
 
 
-def rows(uri: str, bench: Bench) -> dict[str, tuple[str, dict[str, object]]]:
+def rows(uri: str, harness: Harness) -> dict[str, tuple[str, dict[str, object]]]:
     """By a new connection: the old one may have died with the server."""
     with psycopg.connect(uri) as connection:
-        bench.connection = connection
-        return bench.rows()
+        harness.connection = connection
+        return harness.rows()
 
 
-def database_troubles(bench: Bench) -> int:
-    return sum(event["error_class"] == "database" for event in bench.told("item_failed"))
+def database_troubles(harness: Harness) -> int:
+    return sum(event["error_class"] == "database" for event in harness.event_lines("item_failed"))
 
 
-class Bulky(Tally):
+class Bulky(CountingPredictor):
     """Values large enough that a full disk is met soon."""
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
@@ -97,7 +97,7 @@ class SmallDisk:
 
 
 class SmallFiles:
-    """Where nothing may be mounted: no file of the server's may grow, its log apart. It says "No space" in other words."""
+    """Where nothing may be mounted: no file of the server's may grow, its log apart. Its error differs from a full disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -138,19 +138,19 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[SmallDisk
 
 
 def test_a_full_disk_is_waited_for(small: SmallDisk | SmallFiles, job: str, tmp_path: Path) -> None:
-    with own_database(small.folder / "db", job, tmp_path / "e.jsonl") as (server, bench):
+    with own_database(small.folder / "db", job, tmp_path / "e.jsonl") as (server, harness):
         wanted = items(job, COUNT)
-        bench.enqueue(wanted)
-        with working(bench, Bulky) as thread:
+        harness.enqueue(wanted)
+        with working(harness, Bulky) as thread:
             small.fill(server)
-            until(lambda: server.wait(0.0) or database_troubles(bench), thread)
+            until(lambda: server.wait(0.0) or database_troubles(harness), thread)
             small.free(server)
             if server.wait(0.0):  # without room for its log PostgreSQL gives up, as it should
                 server.stop()
                 server.start()
         values = Bulky().predict([item.body for item in wanted])
-        assert rows(server.uri, bench) == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
-        assert database_troubles(bench) > 0
+        assert rows(server.uri, harness) == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
+        assert database_troubles(harness) > 0
 
 
 _SLOW_COMMIT = """
@@ -162,20 +162,20 @@ _COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND 
 
 
 def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str, tmp_path: Path) -> None:
-    with own_database(tmp_path / "db", job, tmp_path / "e.jsonl") as (server, bench):
+    with own_database(tmp_path / "db", job, tmp_path / "e.jsonl") as (server, harness):
         wanted = items(job, 120)
-        bench.enqueue(wanted)
+        harness.enqueue(wanted)
         with connect(server.uri) as connection:
             connection.execute(_SLOW_COMMIT)
-        with working(bench, Tally) as thread:
+        with working(harness, CountingPredictor) as thread:
             for crash in (signal.SIGQUIT, signal.SIGINT):
                 with psycopg.connect(server.uri, autocommit=True) as connection:
                     until(lambda c=connection: one(c, _COMMITTING), thread)
                     server.stop(crash)
                 server.start()
-        assert rows(server.uri, bench) == expected(wanted)
-        assert database_troubles(bench) > 0
-        assert sum(event["items"] for event in bench.told("stored")) == 120
+        assert rows(server.uri, harness) == expected(wanted)
+        assert database_troubles(harness) > 0
+        assert sum(event["items"] for event in harness.event_lines("stored")) == 120
 
 
 _REFUSE_FIRST = """
@@ -195,14 +195,14 @@ def test_what_the_database_refuses_for_a_moment_is_tried_again(
 ) -> None:
     """Serialisation failure, deadlock, out of connections, statement cancelled."""
     with psycopg.connect(server.uri) as connection:
-        bench = Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
+        harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
         wanted = items(job, 50)
-        bench.enqueue(wanted)
+        harness.enqueue(wanted)
         when = sql.SQL("WHEN (NEW.status = 'done') EXECUTE FUNCTION public.refuse_first({})").format(state)
         connection.execute(sql.SQL(_REFUSE_FIRST) + when)
         connection.commit()
         try:
-            with working(bench, Tally):
+            with working(harness, CountingPredictor):
                 pass
         finally:
             connection.rollback()
@@ -210,34 +210,38 @@ def test_what_the_database_refuses_for_a_moment_is_tried_again(
             connection.execute("DROP FUNCTION public.refuse_first")
             connection.execute("DROP SEQUENCE public.refusals")
             connection.commit()
-        assert bench.rows() == expected(wanted)
-        assert database_troubles(bench) == 6
+        assert harness.rows() == expected(wanted)
+        assert database_troubles(harness) == 6
 
 
 def test_four_workers_whose_transactions_collide_lose_and_double_nothing(job: str, tmp_path: Path) -> None:
     """Every transaction serialisable, a fifth of the items twice in the queue, some that fail: the database refuses
     many a transaction by itself."""
     strict = "default_transaction_isolation=serializable"
-    with own_database(tmp_path / "db", job, tmp_path / "e.jsonl", strict) as (_, bench):
+    with own_database(tmp_path / "db", job, tmp_path / "e.jsonl", strict) as (_, harness):
         wanted = items(job, COUNT)
         bad = [Item(job=job, id=f"bad-{n}", body=b"\x00never") for n in range(5)]
-        bench.enqueue([*wanted, *bad])
-        assert bench.queue is not None
-        bench.queue.publish(wanted[::5])
+        harness.enqueue([*wanted, *bad])
+        assert harness.queue is not None
+        harness.queue.publish(wanted[::5])
         codes: list[int] = []
-        workers = [bench.worker(Tally()) for _ in range(4)]
+        workers = [harness.worker(CountingPredictor()) for _ in range(4)]
         threads = [threading.Thread(target=lambda w=w: codes.append(w.run())) for w in workers]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(120)
         assert codes == [EXIT_COMPLETE] * 4
-        found = bench.rows()
+        found = harness.rows()
         assert {found.pop(item.id)[0] for item in bad} == {"dead"}
         assert found == expected(wanted)
-        assert one(bench.connection, "SELECT sum(done) FROM holdfast.worker") == COUNT, "counted where they are written"
-        assert [e["failures"] for e in bench.told("item_failed") if e["error_class"] == "ValueError"].count(3) == 5
-        assert database_troubles(bench) > 0
+        assert one(harness.connection, "SELECT sum(done) FROM holdfast.worker") == COUNT, (
+            "counted where they are written"
+        )
+        assert [e["failures"] for e in harness.event_lines("item_failed") if e["error_class"] == "ValueError"].count(
+            3
+        ) == 5
+        assert database_troubles(harness) > 0
 
 
 def one(connection: Connection, query: LiteralString) -> int:

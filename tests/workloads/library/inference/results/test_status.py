@@ -1,4 +1,4 @@
-"""What people and their bill are told of a job."""
+"""What people see of a job and its bill."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.inference.results.status import Status, read_status, table
-from tests.workloads.library.inference.parts import Bench, Tally, items
+from tests.workloads.library.inference.harness import CountingPredictor, Harness, items
 
 STATUS = Status(
     job="nightly", fingerprint="f", total=2_000, done=1_500, held=64, failed=2, waiting=434, retried=64, failures=9,
@@ -19,7 +19,7 @@ STATUS = Status(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "shown",
     [
         "1,500 of 2,000 (75.0%)",
         "434",
@@ -31,8 +31,8 @@ STATUS = Status(
         "$0.453 per 1,000 items",  # 2 hours at $0.34 for 1,500
     ],
 )
-def test_people_see_what_is_done_what_is_left_and_what_it_costs(words: str) -> None:
-    assert words in table(STATUS, 0.34)
+def test_people_see_what_is_done_what_is_left_and_what_it_costs(shown: str) -> None:
+    assert shown in table(STATUS, 0.34)
 
 
 def test_what_is_not_known_is_not_made_up() -> None:
@@ -46,7 +46,7 @@ def test_what_is_not_known_is_not_made_up() -> None:
 @pytest.mark.parametrize(
     ("seen", "ended", "seconds"),
     [("2 s", None, 100), ("90 s", None, 10), ("50 s", "preempted", 50)],
-    ids=["lives", "killed", "left"],
+    ids=["running", "killed", "left"],
 )
 def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
     pool: ConnectionPool[Connection],
@@ -57,9 +57,9 @@ def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
     ended: str | None,
     seconds: int,
 ) -> None:
-    bench = Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
-    bench.enqueue(items(job, 8))
-    bench.worker(Tally()).run()
+    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
+    harness.enqueue(items(job, 8))
+    harness.worker(CountingPredictor()).run()
     with connection.transaction():
         connection.execute(
             "UPDATE holdfast.worker SET started_at = now() - interval '100 s', seen_at = now() - %s::interval,"

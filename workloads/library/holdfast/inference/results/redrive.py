@@ -1,4 +1,4 @@
-"""Bring dead items back: their failures start again at zero, their letters are settled."""
+"""Bring dead items back: their failures start again at zero, their dead letters go."""
 
 from psycopg import Connection
 
@@ -12,10 +12,10 @@ WITH revived AS (
     WHERE j.job = %(job)s AND r.job = j.job AND r.fingerprint = j.fingerprint AND r.status = 'dead'
       AND (%(items)s::text[] IS NULL OR r.item = ANY(%(items)s))
     RETURNING r.job, r.item
-), boxed AS (
+), queued AS (
     INSERT INTO holdfast.outbox (job, item)
     SELECT v.job, v.item FROM revived v JOIN holdfast.item i USING (job, item) ON CONFLICT DO NOTHING
-), settled AS (
+), removed AS (
     DELETE FROM holdfast.dead_letter d USING revived v WHERE d.job = v.job AND d.item = v.item
 )
 SELECT item FROM revived ORDER BY item
@@ -28,23 +28,11 @@ def redrive(connection: Connection, job: str, items: list[str] | None) -> list[s
     with connection.transaction():
         rows = connection.execute(_REVIVE, {"job": job, "items": items or None}).fetchall()
         revived = [item for (item,) in rows]
-        if items and (strange := sorted(set(items) - set(revived))):
+        if items and (others := sorted(set(items) - set(revived))):
             raise InputError(
                 "an item is not dead",
-                got=", ".join(strange)[:200],
+                got=", ".join(others)[:200],
                 allowed="ids that `batch failures` lists",
                 fix="leave --item out to bring all dead items back",
             )
     return revived
-
-
-def failures(connection: Connection, job: str, limit: int) -> list[dict[str, object]]:
-    """Dead letters, the newest first: no content, only which, why and how often."""
-    jobs.require(connection, job)
-    query = (
-        "SELECT item, digest, reason, failures, created_at::text FROM holdfast.dead_letter"
-        " WHERE job = %s ORDER BY letter DESC LIMIT %s"
-    )
-    rows = connection.execute(query, (job, limit)).fetchall()
-    names = ("item", "digest", "reason", "failures", "at")
-    return [dict(zip(names, row, strict=True)) for row in rows]

@@ -15,14 +15,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.contract.errors import EXIT_BAD_INPUT, InputError
 from holdfast.inference.results.connect import WORKER_ROLE, connect, database_uri, open_pool
-from holdfast.inference.results.database import EmbeddedPostgres
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.process
 DATABASE = (sys.executable, "-m", "holdfast", "batch", "database", "--dir")
 
 
 @contextmanager
-def door(folder: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
+def run_command(folder: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen([*DATABASE, str(folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -34,7 +34,7 @@ def door(folder: Path) -> Generator[tuple[subprocess.Popen[str], str]]:
 
 
 def test_the_door_prints_a_uri_and_stops_in_order(tmp_path: Path) -> None:
-    with door(tmp_path / "db") as (process, uri):
+    with run_command(tmp_path / "db") as (process, uri):
         with psycopg.connect(uri) as connection:
             assert connection.execute("SELECT count(*) FROM holdfast.job").fetchone() == (0,)
         process.send_signal(signal.SIGTERM)
@@ -45,12 +45,12 @@ def test_the_door_prints_a_uri_and_stops_in_order(tmp_path: Path) -> None:
 def test_it_starts_again_after_a_kill_and_keeps_what_was_committed(tmp_path: Path) -> None:
     folder = tmp_path / "a folder with a long name, longer than a socket's path may be" / ("x" * 60)
     folder.parent.mkdir()
-    with door(folder) as (process, uri):
+    with run_command(folder) as (process, uri):
         with psycopg.connect(uri) as connection:
             connection.execute("INSERT INTO holdfast.job (job) VALUES ('kept')")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    with door(folder) as (_, uri), psycopg.connect(uri) as connection:
+    with run_command(folder) as (_, uri), psycopg.connect(uri) as connection:
         assert connection.execute("SELECT job FROM holdfast.job").fetchone() == ("kept",)
 
 

@@ -1,29 +1,32 @@
-"""The batch worker: lease, claim, predict, commit, ack. Called by `batch run` and by the tests.
+"""The batch worker: lease, claim, predict, commit, ack.
 
 Guarantees: an item is acked only after its result is committed; a result is written once; what is
 held at a stop is given back at once; what is held at a kill comes back when its lease ends.
 
-The feeder's thread pulls and claims, the caller's own predicts (devices want the main thread), the
-writer's commits and acks, and the lease keeper's keeps alive what is in hand.
+Four threads: the feeder pulls and claims, the caller's own predicts (devices want the main thread), the
+writer commits and acks, the lease keeper extends what is held.
 """
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RENDEZVOUS_LOST
-from holdfast.inference.predictor.predictors import Predictor, PredictorBroken
-from holdfast.inference.queue.queue import Queue
+from holdfast.inference.errors import PredictorBroken
+from holdfast.inference.predictor.protocol import Predictor
+from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.redact import redacted
-from holdfast.inference.results.connect import TRANSIENT, retried
-from holdfast.inference.results.results import Results
-from holdfast.inference.worker.batch_sizer import Pace
-from holdfast.inference.worker.feeder import Feeder, Work
-from holdfast.inference.worker.leases import LeaseKeeper
+from holdfast.inference.results.connect import TRANSIENT
+from holdfast.inference.results.protocol import Results
+from holdfast.inference.retry import Retry
+from holdfast.inference.worker.batch_sizer import BatchSizer
+from holdfast.inference.worker.feeder import Feeder
+from holdfast.inference.worker.lease_keeper import LeaseKeeper
+from holdfast.inference.worker.micro_batch import Outcome, Work
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.steps import Report, Step
+from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.inference.worker.triage import Triage
-from holdfast.inference.worker.writer import Outcome, Writer
+from holdfast.inference.worker.writer import Writer
 from holdfast.runtime.shutdown import Shutdown, leave_now
 
 EXIT_DEVICE_LOST = EXIT_RENDEZVOUS_LOST  # same meaning to Kubernetes: retry me, elsewhere if you can
@@ -38,42 +41,46 @@ class Worker:
         predictor: Predictor,
         settings: WorkerSettings,
         shutdown: Shutdown,
-        report: Report,
+        telemetry: WorkerTelemetry,
     ) -> None:
-        self._pace = Pace(most=settings.micro_batch, longest_s=settings.longest_batch_s)
+        self._sizer = BatchSizer(most=settings.micro_batch, longest_s=settings.longest_batch_s)
         self._queue, self._results = queue, results
         self._triage = Triage(predictor, shutdown, settle_s=settings.settle_s)
-        self._settings, self._shutdown, self._report = settings, shutdown, report
-        self._keeper = LeaseKeeper(queue, lease_s=settings.lease_s, beat=results.beat, tell=report.trouble)
+        self._settings, self._shutdown, self._telemetry = settings, shutdown, telemetry
+        self._retry = Retry(give_up=self._window_is_over, on_error=telemetry.retrying)
+        self._keeper = LeaseKeeper(
+            queue, lease_s=settings.lease_s, heartbeat=results.heartbeat, on_error=telemetry.retrying
+        )
         self._feeder = Feeder(
             queue=queue,
             results=results,
             keeper=self._keeper,
             settings=settings,
-            pace=self._pace,
+            sizer=self._sizer,
             shutdown=shutdown,
-            report=report,
+            telemetry=telemetry,
+            retry=Retry(give_up=lambda: shutdown.requested, on_error=telemetry.retrying),
         )
         self._writer = Writer(
             queue=queue,
             results=results,
             keeper=self._keeper,
             settings=settings,
-            shutdown=shutdown,
-            report=report,
+            telemetry=telemetry,
+            retry=self._retry,
         )
         self._ahead: list[Work] = []
         """Handed to the predictor while it is busy with the micro-batch before."""
         self._left = threading.Event()
 
     def run(self) -> int:
-        """Until the job is drained or a stop is asked for; the exit code says which."""
+        """Until the job is drained or a stop is requested; returns the exit code."""
         # The interpreter's default lets the feeder and the writer keep the predictor waiting for 5 ms at a time.
         sys.setswitchinterval(0.0005)
-        self._patiently(self._results.beat)
+        self._retry(self._results.heartbeat)
         threading.Thread(target=self._abandon_when_late, name="abandon", daemon=True).start()
-        for part in (self._keeper, self._feeder, self._writer):
-            part.start()
+        for thread in (self._keeper, self._feeder, self._writer):
+            thread.start()
         try:
             while batch := self._next():
                 self._writer.put(self._predict(batch))
@@ -81,18 +88,18 @@ class Worker:
             preempted = self._shutdown.requested
             why = redacted(str(broken))
             print(f"the predictor is broken: {why}", file=sys.stderr)
-            self._report.emit("stop", step=0, reason=why)
+            self._telemetry.emit("stop", step=0, reason=why)
             self._shutdown.request("predictor broken")
             self._drain("preempted" if preempted else "failed")
             return EXIT_PREEMPTED if preempted else EXIT_DEVICE_LOST
         except BaseException:
-            self._give_back_late()
+            self._release_leases()
             raise
         preempted = self._shutdown.requested
         self._drain("preempted" if preempted else "complete")
         return EXIT_PREEMPTED if preempted else EXIT_COMPLETE
 
-    def _drain(self, how: str) -> None:
+    def _drain(self, outcome: str) -> None:
         """The order matters; each line relies on the ones above it."""
         # 1. No more pulls: the feeder saw the stop too. A pull under way ends within pull_wait_s.
         # 2. The micro-batch under way is finished: take() was asked only after put() returned.
@@ -107,24 +114,21 @@ class Worker:
         self._release_rest()
         # 7. Only now stop keeping leases: there are none left.
         self._keeper.stop()
-        # 8. Say how it ended. From here on a hard end costs nothing.
-        self._patiently(lambda: self._results.end(how))
+        # 8. Record how it ended. From here on a kill costs nothing.
+        self._retry(lambda: self._results.end(outcome))
         self._left.set()
 
     def _release_rest(self) -> None:
-        leases = self._keeper.let_go_all()
+        leases = self._keeper.drop_all()
         if not leases:
             return
         untouched = self._feeder.untouched()
-        self._patiently(lambda: self._results.give_back(untouched))
-        self._patiently(lambda: self._queue.release(leases))
-        self._report.emit("released", items=len(leases))
+        self._retry(lambda: self._results.release_claims(untouched))
+        self._retry(lambda: self._queue.release(leases))
+        self._telemetry.emit("released", items=len(leases))
 
-    def _patiently(self, operation: Callable[[], None]) -> None:
-        def late() -> bool:
-            return self._shutdown.seconds_left(self._settings.window_s) <= 0
-
-        retried(operation, give_up=late, tell=self._report.trouble)
+    def _window_is_over(self) -> bool:
+        return self._shutdown.seconds_left(self._settings.window_s) <= 0
 
     def _abandon_when_late(self) -> None:
         """The window ends while the predictor or the database hangs: give everything back, then go."""
@@ -133,32 +137,32 @@ class Worker:
             return
         # A micro-batch that is being committed right now may be released too: its commit stands, and
         # whoever gets it next finds it done.
-        giving_back = threading.Thread(target=self._give_back_late, daemon=True)
+        giving_back = threading.Thread(target=self._release_leases, daemon=True)
         giving_back.start()
         giving_back.join(timeout=1.0)
         leave_now(EXIT_PREEMPTED)
 
-    def _give_back_late(self) -> None:
+    def _release_leases(self) -> None:
         try:
-            self._queue.release(self._keeper.let_go_all())
+            self._queue.release(self._keeper.drop_all())
         except TRANSIENT:
             return  # the leases end by themselves
 
     def _next(self) -> list[Work]:
-        """Empty when the job is drained or a stop is asked for."""
+        """Empty when the job is drained or a stop is requested."""
         if self._shutdown.requested or not self._ahead:
             return self._feeder.take()
         batch, self._ahead = self._ahead, []
         return batch
 
     def _predict(self, batch: Sequence[Work]) -> Outcome:
-        self._report.at(Step.PREDICTING)
+        self._telemetry.failpoint(Failpoint.PREDICTING)
         if self._settings.overlap and self._triage.prepare(batch):
             # Only once the micro-batch before this one is durable: two are at stake, never three.
             self._writer.wait_until_free()
             self._ahead = self._feeder.take_whole()
             self._triage.prepare(self._ahead)
         outcome = self._triage.predict(batch)
-        self._pace.learn(len(batch), outcome.seconds)
-        self._report.at(Step.PREDICTED)
+        self._sizer.observe(len(batch), outcome.seconds)
+        self._telemetry.failpoint(Failpoint.PREDICTED)
         return outcome

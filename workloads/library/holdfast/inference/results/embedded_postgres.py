@@ -1,6 +1,6 @@
 """The embedded default: a private PostgreSQL in a folder, reached over a unix socket.
 
-Called by `batch database` and by the tests. One process serves a folder at a time; a server that an
+One process serves a folder at a time; a server that an
 earlier process left behind (it was killed) is stopped first, so a killed demo can be started again.
 The wheel's own Python layer is not used: as root it opens every folder above the data to all users.
 """

@@ -1,13 +1,12 @@
-"""What the worker holds, and the thread that keeps it: every delivery is extended until it is let go.
+"""The deliveries that a worker holds, and the thread that extends their leases until they are dropped.
 
-Used by the feeder (holds) and the writer (lets go). The thread lives until the last ack of a drain,
-or another worker would be handed what is just being committed.
+The thread must outlive the last ack of a drain, or another worker would be handed what is just being committed.
 """
 
 import threading
 from collections.abc import Callable, Iterable
 
-from holdfast.inference.queue.queue import Lease, Queue
+from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.results.connect import TRANSIENT
 
 
@@ -15,9 +14,9 @@ class LeaseKeeper:
     """Deliveries by item: a publisher's duplicate of an item in hand is acked with it, computed once."""
 
     def __init__(
-        self, queue: Queue, *, lease_s: float, beat: Callable[[], None], tell: Callable[[Exception], None]
+        self, queue: Queue, *, lease_s: float, heartbeat: Callable[[], None], on_error: Callable[[Exception], None]
     ) -> None:
-        self._queue, self._lease_s, self._beat, self._tell = queue, lease_s, beat, tell
+        self._queue, self._lease_s, self._heartbeat, self._on_error = queue, lease_s, heartbeat, on_error
         self._held: dict[str, list[Lease]] = {}
         self._changed = threading.Condition()
         self._ended = threading.Event()
@@ -30,23 +29,23 @@ class LeaseKeeper:
         self._ended.set()
         self._thread.join(timeout=5.0)
 
-    def hold(self, item: str, lease: Lease) -> bool:
+    def add(self, item: str, lease: Lease) -> bool:
         """True when the item is new in hand."""
         with self._changed:
             leases = self._held.setdefault(item, [])
             leases.append(lease)
             return len(leases) == 1
 
-    def let_go(self, items: Iterable[str]) -> list[Lease]:
+    def drop(self, items: Iterable[str]) -> list[Lease]:
         """All deliveries of these items; they are no longer extended."""
         with self._changed:
             leases = [lease for item in items for lease in self._held.pop(item, [])]
             self._changed.notify_all()
         return leases
 
-    def let_go_all(self) -> list[Lease]:
+    def drop_all(self) -> list[Lease]:
         with self._changed:
-            return self.let_go(list(self._held))
+            return self.drop(list(self._held))
 
     def count(self) -> int:
         with self._changed:
@@ -65,6 +64,6 @@ class LeaseKeeper:
             try:
                 if held:
                     self._queue.extend(held, self._lease_s)
-                self._beat()
+                self._heartbeat()
             except TRANSIENT as error:
-                self._tell(error)  # and go on: what expires meanwhile is fenced
+                self._on_error(error)  # and go on: what expires meanwhile is fenced

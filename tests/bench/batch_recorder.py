@@ -1,4 +1,4 @@
-"""A predictor that notes on disk what it was asked, as the memory of a killed worker dies with it.
+"""A predictor that records on disk what it was given, as the memory of a killed worker dies with it.
 
 In a module of its own: the predicting processes of the kill matrix import it hundreds of times.
 """
@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.inference.predictor.predictors import ByteEntropy
+from holdfast.inference.predictor.byte_entropy import ByteEntropy
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.results.results import Value
+from holdfast.inference.values import Value
 
 
 @dataclass(kw_only=True)
-class Noted:
+class Recorder:
     log: str
     worker: str
     configuration: Mapping[str, object] = field(default_factory=lambda: dict(ByteEntropy.configuration))
@@ -29,5 +29,5 @@ class Noted:
         return ByteEntropy().predict(bodies)
 
 
-def noted(spec: PredictorSpec) -> Noted:
-    return Noted(log=spec.model, worker=spec.run)
+def recorder(spec: PredictorSpec) -> Recorder:
+    return Recorder(log=spec.model, worker=spec.run)

@@ -1,6 +1,6 @@
 """Register items and hand them to the queue, once each: run it again and nothing is added twice.
 
-Called by `batch enqueue`. An item and its outbox row are registered in one transaction; the outbox row
+An item and its outbox row are registered in one transaction; the outbox row
 goes when the queue has taken the item. Killed in between, the next run publishes what the outbox still
 holds; at worst an item is published twice, which the worker computes once.
 """
@@ -14,7 +14,7 @@ from psycopg import Connection
 
 from holdfast.contract.errors import InputError
 from holdfast.inference.items import Item
-from holdfast.inference.queue.queue import Queue
+from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs
 
 CHUNK_ITEMS = 1000
@@ -29,7 +29,7 @@ WITH fresh AS (
           AS u(item, digest, body) ORDER BY item) AS v
     ON CONFLICT (job, item) DO NOTHING
     RETURNING item
-), boxed AS (
+), queued AS (
     INSERT INTO holdfast.outbox (job, item) SELECT %(job)s, item FROM fresh
 ), counted AS (
     UPDATE holdfast.job SET total = total + (SELECT count(*) FROM fresh) WHERE job = %(job)s

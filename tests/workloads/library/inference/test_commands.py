@@ -1,4 +1,4 @@
-"""The doors as a user and Kubernetes meet them: the worker as a real process with real signals, the other
+"""The commands as a user and Kubernetes meet them: the worker as a real process with real signals, the other
 verbs through the same entry in this one."""
 
 import io
@@ -20,10 +20,10 @@ import psycopg
 import pytest
 from pyarrow import parquet
 
+from holdfast.commands import app
 from holdfast.contract.errors import EXIT_BAD_INPUT, EXIT_FINDINGS, run_cli
 from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
-from holdfast.inference.results.database import EmbeddedPostgres
-from workloads.__main__ import app
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.process
 BATCH = (sys.executable, "-m", "holdfast", "batch")
@@ -36,24 +36,24 @@ class Done:
     stderr: str
 
 
-def door(*words: object, uri: str = "", code: int = 0) -> Done:
-    enter = as_process if words[0] == "run" else in_this_process
-    done = enter([str(word) for word in words], {**os.environ, "HOLDFAST_DATABASE_URL": uri})
-    assert done.code == code, (words, done)
+def run_command(*arguments: object, uri: str = "", code: int = 0) -> Done:
+    run = as_process if arguments[0] == "run" else in_this_process
+    done = run([str(word) for word in arguments], {**os.environ, "HOLDFAST_DATABASE_URL": uri})
+    assert done.code == code, (arguments, done)
     return done
 
 
-def as_process(words: list[str], environment: dict[str, str]) -> Done:
-    done = subprocess.run([*BATCH, *words], env=environment, capture_output=True, text=True, timeout=120)
+def as_process(arguments: list[str], environment: dict[str, str]) -> Done:
+    done = subprocess.run([*BATCH, *arguments], env=environment, capture_output=True, text=True, timeout=120)
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def in_this_process(words: list[str], environment: dict[str, str]) -> Done:
+def in_this_process(arguments: list[str], environment: dict[str, str]) -> Done:
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(err):
         try:
-            run_cli(lambda: app(["batch", *words]))
+            run_cli(lambda: app(["batch", *arguments]))
         except SystemExit as end:
             code = end.code
     return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
@@ -70,9 +70,9 @@ def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
 def workers(server: EmbeddedPostgres) -> Generator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*words: object) -> subprocess.Popen[bytes]:
+    def start(*arguments: object) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "HOLDFAST_DATABASE_URL": server.uri}
-        started.append(subprocess.Popen([*BATCH, "run", *map(str, words)], env=environment))
+        started.append(subprocess.Popen([*BATCH, "run", *map(str, arguments)], env=environment))
         return started[-1]
 
     yield start
@@ -88,26 +88,26 @@ def leased(uri: str, job: str) -> bool:
     return bool(row and row[0])
 
 
-def told(path: Path, event: str) -> int:
+def count_events(path: Path, event: str) -> int:
     return path.read_text().count(f'"event": "{event}"') if path.exists() else 0
 
 
 def test_a_folder_is_queued_scored_shown_and_exported(
     server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path
 ) -> None:
-    first = door("enqueue", job, "--source", documents, "--json", uri=server.uri)
-    again = door("enqueue", job, "--source", documents, "--json", uri=server.uri)
+    first = run_command("enqueue", job, "--source", documents, "--json", uri=server.uri)
+    again = run_command("enqueue", job, "--source", documents, "--json", uri=server.uri)
     assert [json.loads(done.stdout)["new"] for done in (first, again)] == [100, 0]
-    door("run", job, "--predictor", "entropy", "--events", tmp_path / "e.jsonl", uri=server.uri)
-    status = json.loads(door("status", job, "--json", "--price", "0.5", uri=server.uri).stdout)
+    run_command("run", job, "--predictor", "entropy", "--events", tmp_path / "e.jsonl", uri=server.uri)
+    status = json.loads(run_command("status", job, "--json", "--price", "0.5", uri=server.uri).stdout)
     assert (status["total"], status["done"], status["waiting"], status["replicas_wanted"]) == (100, 100, 0, 0)
     assert status["cost_per_1000"] > 0
     for shown in (("status", job), ("status", job, "--watch", 1)):
-        lines = door(*shown, uri=server.uri).stdout.splitlines()
+        lines = run_command(*shown, uri=server.uri).stdout.splitlines()
         assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("done")] == ["100 of 100 (100.0%)"]
     lines, table = tmp_path / "o.jsonl", tmp_path / "o.parquet"
-    door("export", job, "--out", lines, uri=server.uri)
-    door("export", job, "--out", table, uri=server.uri)
+    run_command("export", job, "--out", lines, uri=server.uri)
+    run_command("export", job, "--out", table, uri=server.uri)
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [row["item"] for row in rows] == sorted(path.name for path in documents.iterdir())
     assert parquet.read_table(table).column("item").to_pylist() == [row["item"] for row in rows]
@@ -119,27 +119,27 @@ def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
 ) -> None:
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps({"id": n, "text": "x" * (n % 50)}) + "\n" for n in range(4000)))
-    door("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
+    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
     events = tmp_path / "e.jsonl"
     worker = workers(job, "--predictor", "entropy", "--micro-batch", 4, "--events", events)
-    until(lambda: told(events, "stored") > 3)
+    until(lambda: count_events(events, "stored") > 3)
     began = time.monotonic()
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == EXIT_PREEMPTED
     assert time.monotonic() - began < 15
-    status = json.loads(door("status", job, "--json", uri=server.uri).stdout)
+    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
     assert 0 < status["done"] < 4000
     assert status["held"] == 0
     assert status["preempted"] == 1
     assert workers(job, "--predictor", "entropy", "--events", events).wait(120) == EXIT_COMPLETE
-    status = json.loads(door("status", job, "--json", uri=server.uri).stdout)
+    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
     assert (status["done"], status["retried"] > 0) == (4000, True)
 
 
 def test_a_second_signal_leaves_at_once(
     server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    door("enqueue", job, "--source", documents, uri=server.uri)
+    run_command("enqueue", job, "--source", documents, uri=server.uri)
     events = tmp_path / "e.jsonl"
     with psycopg.connect(server.uri) as blocker:
         # No claim can be written, so a drain would have to wait for the lock.
@@ -155,7 +155,7 @@ def test_a_second_signal_leaves_at_once(
 def test_what_hangs_is_abandoned_when_the_window_ends(
     server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    door("enqueue", job, "--source", documents, uri=server.uri)
+    run_command("enqueue", job, "--source", documents, uri=server.uri)
     events = tmp_path / "e.jsonl"
     with psycopg.connect(server.uri) as blocker:
         blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
@@ -176,18 +176,25 @@ def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_i
     source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(1500)))
     events = tmp_path / "e.jsonl"
     with EmbeddedPostgres(tmp_path / "own") as own:
-        door("migrate", uri=own.uri)
-        door("enqueue", job, "--source", source, uri=own.uri)
+        run_command("migrate", uri=own.uri)
+        run_command("enqueue", job, "--source", source, uri=own.uri)
         loaded = tmp_path / "model.loaded"
-        run = ("--predictor", "tests.workloads.library.inference.killers:slow", "--model", loaded, "--micro-batch", 8)
+        run = (
+            "--predictor",
+            "tests.workloads.library.inference.faulty_predictors:slow",
+            "--model",
+            loaded,
+            "--micro-batch",
+            8,
+        )
         worker = workers(job, *run, "--events", events, "--database", own.uri)
         until(loaded.with_suffix(".loading").exists)
         own.stop(signal.SIGINT)  # whatever connection it has while it loads is dead
         own.start()
         loaded.touch()
         for crash in (signal.SIGQUIT, signal.SIGINT):
-            seen = told(events, "stored")
-            until(lambda seen=seen: told(events, "stored") > seen + 3)
+            seen = count_events(events, "stored")
+            until(lambda seen=seen: count_events(events, "stored") > seen + 3)
             own.stop(crash)
             own.start()
         assert worker.wait(120) == EXIT_COMPLETE
@@ -199,19 +206,19 @@ def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_i
 def test_dead_items_are_listed_and_brought_back(server: EmbeddedPostgres, job: str, tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     source.write_text('{"id": "a", "text": "exit"}\n{"id": "b", "text": "good"}\n{"id": "c", "text": "raise canary"}\n')
-    door("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
-    run = ("run", job, "--predictor", "tests.workloads.library.inference.killers:killer", "--max-failures", 1)
+    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
+    run = ("run", job, "--predictor", "tests.workloads.library.inference.faulty_predictors:faulty", "--max-failures", 1)
     run += ("--events", tmp_path / "e")
-    done = door(*run, uri=server.uri)
-    told = door("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout
-    found = [(f["item"], f["reason"], f["failures"]) for f in json.loads(told)["failures"]]
+    done = run_command(*run, uri=server.uri)
+    listed = run_command("failures", job, "--json", uri=server.uri, code=EXIT_FINDINGS).stdout
+    found = [(f["item"], f["reason"], f["failures"]) for f in json.loads(listed)["failures"]]
     assert sorted(found) == [("a", "ProcessDied", 1), ("c", "ValueError", 1)]
-    assert "canary" not in done.stdout + done.stderr + told + (tmp_path / "e").read_text()
-    assert "not dead" in door("redrive", job, "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
-    door("redrive", job, uri=server.uri)
-    assert json.loads(door("status", job, "--json", uri=server.uri).stdout)["failed"] == 0
-    door(*run, uri=server.uri)
-    status = json.loads(door("status", job, "--json", uri=server.uri).stdout)
+    assert "canary" not in done.stdout + done.stderr + listed + (tmp_path / "e").read_text()
+    assert "not dead" in run_command("redrive", job, "--item", "b", uri=server.uri, code=EXIT_BAD_INPUT).stderr
+    run_command("redrive", job, uri=server.uri)
+    assert json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["failed"] == 0
+    run_command(*run, uri=server.uri)
+    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
     assert (status["done"], status["failed"]) == (1, 2), "they were tried again, and are as bad as before"
 
 
@@ -225,7 +232,7 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
     large = tmp_path / "large"
     large.mkdir()
     (large / "large.txt").write_bytes(b"x" * (4 * 1024 * 1024 + 1))
-    door("enqueue", job, "--source", documents, uri=server.uri)
+    run_command("enqueue", job, "--source", documents, uri=server.uri)
     cases: list[tuple[str, tuple[object, ...], str]] = [
         ("unknown", ("status", "no-such-job"), server.uri),
         ("no item", ("enqueue", f"{job}-e", "--source", empty), server.uri),
@@ -242,12 +249,12 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
         ("older than the code", ("redrive", job), server.uri.replace("/postgres?", "/template1?")),
     ]
 
-    def enter(case: tuple[str, tuple[object, ...], str]) -> Done:
-        return door(*case[1], uri=case[2], code=EXIT_BAD_INPUT)
+    def run_case(case: tuple[str, tuple[object, ...], str]) -> Done:
+        return run_command(*case[1], uri=case[2], code=EXIT_BAD_INPUT)
 
     with ThreadPoolExecutor(3) as threads:
-        processes = list(threads.map(enter, [case for case in cases if case[1][0] == "run"]))
-    others = [enter(case) for case in cases if case[1][0] != "run"]
+        processes = list(threads.map(run_case, [case for case in cases if case[1][0] == "run"]))
+    others = [run_case(case) for case in cases if case[1][0] != "run"]
     expectations = sorted(cases, key=lambda case: case[1][0] != "run")
     for (expected, *_), done in zip(expectations, [*processes, *others], strict=True):
         assert expected in done.stderr, (expected, done.stderr)
@@ -258,21 +265,21 @@ def test_bad_input_ends_with_exit_2_and_names_the_fix(
 def test_another_configuration_is_refused_until_recompute_is_asked_for(
     server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path
 ) -> None:
-    door("enqueue", job, "--source", documents, uri=server.uri)
+    run_command("enqueue", job, "--source", documents, uri=server.uri)
     with psycopg.connect(server.uri) as connection:
         connection.execute(
             "UPDATE holdfast.job SET fingerprint = 'other', configuration = '{\"version\": 0}' WHERE job = %s", (job,)
         )
     run = ("run", job, "--predictor", "entropy", "--events", tmp_path / "e")
-    assert "version=1 (job: 0)" in door(*run, uri=server.uri, code=EXIT_BAD_INPUT).stderr
-    door(*run, "--recompute", uri=server.uri)
-    assert json.loads(door("status", job, "--json", uri=server.uri).stdout)["done"] == 100
+    assert "version=1 (job: 0)" in run_command(*run, uri=server.uri, code=EXIT_BAD_INPUT).stderr
+    run_command(*run, "--recompute", uri=server.uri)
+    assert json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["done"] == 100
 
 
 def test_the_scaling_view_says_what_the_exporter_shows(server: EmbeddedPostgres, job: str, documents: Path) -> None:
     in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    door("enqueue", job, "--source", documents, "--deadline", in_an_hour, uri=server.uri)
-    assert "cannot be read" in door(
+    run_command("enqueue", job, "--source", documents, "--deadline", in_an_hour, uri=server.uri)
+    assert "cannot be read" in run_command(
         "enqueue", job, "--source", documents, "--deadline", "tomorrow", uri=server.uri, code=EXIT_BAD_INPUT
     ).stderr  # fmt: skip
 
@@ -285,7 +292,7 @@ def test_the_scaling_view_says_what_the_exporter_shows(server: EmbeddedPostgres,
         return row
 
     backlog, oldest, replicas = scaling()
-    assert (backlog, replicas) == (100, 1), "the pace of a worker is unknown yet"
+    assert (backlog, replicas) == (100, 1), "the speed of a worker is unknown yet"
     assert oldest > 0
     with psycopg.connect(server.uri) as connection:
         # A worker that does an item in ten minutes: 100 items in an hour need 17 of them.
@@ -298,5 +305,5 @@ def test_the_scaling_view_says_what_the_exporter_shows(server: EmbeddedPostgres,
     with psycopg.connect(server.uri) as connection:
         connection.execute("DELETE FROM holdfast.worker WHERE job = %s", (job,))
         connection.execute("UPDATE holdfast.job SET fingerprint = NULL WHERE job = %s", (job,))
-    door("run", job, "--predictor", "entropy", "--events", os.devnull, uri=server.uri)
+    run_command("run", job, "--predictor", "entropy", "--events", os.devnull, uri=server.uri)
     assert scaling() == (0, 0.0, 0)

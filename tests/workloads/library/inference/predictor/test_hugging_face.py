@@ -17,7 +17,7 @@ from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from tests import support
 from tests.tools import frameworks
-from tests.workloads.library.inference.parts import QUICK, Bench
+from tests.workloads.library.inference.harness import QUICK, Harness
 
 ROOT = Path(__file__).parents[4]
 BODIES = [" ".join("abcdefgh"[(n * k) % 8] for k in range(n)).encode() for n in range(ROWS + 8)]
@@ -33,19 +33,21 @@ def test_texts_are_labelled_and_the_same_in_any_company(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{site()}")
-    spec = PredictorSpec(name="tests.workloads.library.inference.tiny_text:made", model=str(tmp_path / "model"))
+    spec = PredictorSpec(
+        name="tests.workloads.library.inference.predictor.tiny_text:made", model=str(tmp_path / "model")
+    )
     settings = replace(QUICK, max_failures=1)
-    bench = Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", settings=settings)
-    bench.enqueue([Item(job=job, id=f"{n:02d}", body=body) for n, body in enumerate([*BODIES, b"\xff\xfe"])])
+    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", settings=settings)
+    harness.enqueue([Item(job=job, id=f"{n:02d}", body=body) for n, body in enumerate([*BODIES, b"\xff\xfe"])])
     with closing(ProcessPredictor(spec, timeout_s=300.0)) as predictor:
         predictor.load()
         together = predictor.predict(BODIES)
         assert predictor.predict(BODIES[::-1]) == together[::-1]
         assert [predictor.predict([body])[0] for body in BODIES[::5]] == together[::5]
-        assert bench.worker(predictor).run() == EXIT_COMPLETE
+        assert harness.worker(predictor).run() == EXIT_COMPLETE
     assert len({value["score"] for value in together}) > 1
     expected = {f"{n:02d}": ("done", value) for n, value in enumerate(together)}
-    assert bench.rows() == {**expected, f"{len(BODIES)}": ("dead", None)}, "what is no text is dead"
+    assert harness.rows() == {**expected, f"{len(BODIES)}": ("dead", None)}, "what is no text is dead"
 
 
 def test_a_folder_that_is_no_model_is_bad_input(tmp_path: Path) -> None:

@@ -17,31 +17,31 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.lifecycle import EXIT_BUG, EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.telemetry import ENV_DATABASE
+from holdfast.inference.errors import ItemFault, ProcessDied
 from holdfast.inference.items import Item
-from holdfast.inference.predictor.predictors import ItemFault, ProcessDied
 from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
-from holdfast.inference.results.connect import ENV_DATABASE
-from holdfast.inference.results.database import EmbeddedPostgres
-from holdfast.inference.worker.steps import Step
-from holdfast.inference.worker.worker import EXIT_DEVICE_LOST
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
+from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.runtime.shutdown import Shutdown
-from tests.workloads.library.inference.parts import QUICK, Bench, fill
+from tests.workloads.library.inference.harness import QUICK, Harness, fill
 
 pytestmark = pytest.mark.process
-KILLERS = "tests.workloads.library.inference.killers"
+FAULTY = "tests.workloads.library.inference.faulty_predictors"
 SETTINGS = replace(QUICK, settle_s=0.05)
 
 
 @pytest.fixture
-def bench(pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path) -> Bench:
-    return Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", settings=SETTINGS)
+def harness(pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path) -> Harness:
+    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", settings=SETTINGS)
 
 
 @contextmanager
 def process(name: str, *, timeout_s: float = 60.0) -> Generator[ProcessPredictor]:
-    with closing(ProcessPredictor(PredictorSpec(name=f"{KILLERS}:{name}"), timeout_s=timeout_s)) as predictor:
+    with closing(ProcessPredictor(PredictorSpec(name=f"{FAULTY}:{name}"), timeout_s=timeout_s)) as predictor:
         predictor.load()
         yield predictor
 
@@ -50,56 +50,60 @@ def bodies(job: str, *wanted: str) -> list[Item]:
     return [Item(job=job, id=f"{n:02d} {body}", body=body.encode()) for n, body in enumerate(wanted)]
 
 
-def failures(bench: Bench) -> int:
-    row = bench.connection.execute("SELECT sum(failures) FROM holdfast.result WHERE job = %s", (bench.job,)).fetchone()
-    bench.connection.commit()
+def failures(harness: Harness) -> int:
+    row = harness.connection.execute(
+        "SELECT sum(failures) FROM holdfast.result WHERE job = %s", (harness.job,)
+    ).fetchone()
+    harness.connection.commit()
     return int(row[0] or 0) if row else 0
 
 
-def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(bench: Bench) -> None:
+def test_items_that_kill_the_process_are_dead_lettered_once_and_the_others_are_done(harness: Harness) -> None:
     deadly = ("segfault", "exit", "out of memory")
-    wanted = bodies(bench.job, *(f"good {n}" for n in range(6)), *deadly, *(f"good {n}" for n in range(6)))
-    bench.enqueue(wanted)
-    with process("killer") as predictor:
-        assert bench.worker(predictor).run() == EXIT_COMPLETE
-    states = {item: status for item, (status, _) in bench.rows().items()}
+    wanted = bodies(harness.job, *(f"good {n}" for n in range(6)), *deadly, *(f"good {n}" for n in range(6)))
+    harness.enqueue(wanted)
+    with process("faulty") as predictor:
+        assert harness.worker(predictor).run() == EXIT_COMPLETE
+    states = {item: status for item, (status, _) in harness.rows().items()}
     assert states == {item.id: "dead" if item.body.decode() in deadly else "done" for item in wanted}
-    letters = bench.connection.execute(
-        "SELECT reason, failures FROM holdfast.dead_letter WHERE job = %s", (bench.job,)
+    dead_letters = harness.connection.execute(
+        "SELECT reason, failures FROM holdfast.dead_letter WHERE job = %s", (harness.job,)
     ).fetchall()
-    assert letters == [("ProcessDied", 3)] * 3
-    errors = bench.connection.execute("SELECT error FROM holdfast.result WHERE job = %s AND error <> ''", (bench.job,))
-    told = " ".join(error for (error,) in errors)
-    assert all(way in told for way in ("SIGSEGV", "exited with 3", "SIGKILL"))
+    assert dead_letters == [("ProcessDied", 3)] * 3
+    errors = harness.connection.execute(
+        "SELECT error FROM holdfast.result WHERE job = %s AND error <> ''", (harness.job,)
+    )
+    messages = " ".join(error for (error,) in errors)
+    assert all(text in messages for text in ("SIGSEGV", "exited with 3", "SIGKILL"))
 
 
-def test_an_item_that_never_ends_is_given_up(bench: Bench) -> None:
-    bench.settings = replace(SETTINGS, max_failures=1)
-    bench.enqueue(bodies(bench.job, "good", "hang"))
-    with process("killer", timeout_s=2.0) as predictor:
-        assert bench.worker(predictor).run() == EXIT_COMPLETE
-    assert {item: status for item, (status, _) in bench.rows().items()} == {"00 good": "done", "01 hang": "dead"}
+def test_an_item_that_never_ends_is_given_up(harness: Harness) -> None:
+    harness.settings = replace(SETTINGS, max_failures=1)
+    harness.enqueue(bodies(harness.job, "good", "hang"))
+    with process("faulty", timeout_s=2.0) as predictor:
+        assert harness.worker(predictor).run() == EXIT_COMPLETE
+    assert {item: status for item, (status, _) in harness.rows().items()} == {"00 good": "done", "01 hang": "dead"}
 
 
-def test_a_device_on_which_everything_dies_counts_against_no_item(bench: Bench) -> None:
-    bench.enqueue(bodies(bench.job, "a", "b", "c"))
+def test_a_device_on_which_everything_dies_counts_against_no_item(harness: Harness) -> None:
+    harness.enqueue(bodies(harness.job, "a", "b", "c"))
     with process("dying") as predictor:
-        assert bench.worker(predictor).run() == EXIT_DEVICE_LOST
-    assert failures(bench) == 0
-    assert bench.queue is not None
-    assert len(bench.queue.pull(9, 0.0)) == 3, "given back at once"
+        assert harness.worker(predictor).run() == EXIT_DEVICE_LOST
+    assert failures(harness) == 0
+    assert harness.queue is not None
+    assert len(harness.queue.pull(9, 0.0)) == 3, "given back at once"
 
 
-def test_a_process_that_dies_with_an_eviction_counts_against_no_item(bench: Bench) -> None:
+def test_a_process_that_dies_with_an_eviction_counts_against_no_item(harness: Harness) -> None:
     """As when a node goes: the child is gone a moment before the worker is asked to leave."""
-    bench.settings = replace(QUICK, settle_s=60.0)
-    bench.enqueue(bodies(bench.job, "segfault"))
+    harness.settings = replace(QUICK, settle_s=60.0)
+    harness.enqueue(bodies(harness.job, "segfault"))
     shutdown = Shutdown()
-    with process("killer") as predictor:
-        worker = bench.worker(predictor, shutdown)
+    with process("faulty") as predictor:
+        worker = harness.worker(predictor, shutdown)
         threading.Thread(target=request_once_dead, args=(predictor, shutdown), daemon=True).start()
         assert worker.run() == EXIT_PREEMPTED
-    assert failures(bench) == 0
+    assert failures(harness) == 0
 
 
 def request_once_dead(predictor: ProcessPredictor, shutdown: Shutdown) -> None:
@@ -108,13 +112,15 @@ def request_once_dead(predictor: ProcessPredictor, shutdown: Shutdown) -> None:
     shutdown.request("eviction")
 
 
-def test_the_predicting_process_sees_no_way_into_the_database(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_predicting_process_sees_no_way_into_the_database(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(ENV_DATABASE, "postgresql://user:secret@host/db")
     monkeypatch.setenv("PGPASSWORD", "secret")
-    bench.enqueue(bodies(bench.job, ENV_DATABASE, "PGPASSWORD", "PATH"))
-    with process("killer") as predictor:
-        bench.worker(predictor).run()
-    assert [value["environment"] for _, (_, value) in sorted(bench.rows().items())] == [False, False, True]
+    harness.enqueue(bodies(harness.job, ENV_DATABASE, "PGPASSWORD", "PATH"))
+    with process("faulty") as predictor:
+        harness.worker(predictor).run()
+    assert [value["environment"] for _, (_, value) in sorted(harness.rows().items())] == [False, False, True]
 
 
 def test_the_process_goes_with_a_killed_worker_and_its_items_come_back(
@@ -123,7 +129,7 @@ def test_the_process_goes_with_a_killed_worker_and_its_items_come_back(
     fill(connection, PostgresQueue(pool, job, lease_s=1.0), job, bodies(job, "hang"))
     run = [sys.executable, "-m", "holdfast", "batch", "run", job, "--lease", "1", "--events", str(tmp_path / "e")]
     environment = {**os.environ, ENV_DATABASE: server.uri}
-    with subprocess.Popen([*run, "--predictor", f"{KILLERS}:killer"], env=environment) as worker:
+    with subprocess.Popen([*run, "--predictor", f"{FAULTY}:faulty"], env=environment) as worker:
         children: list[int] = []
         until(lambda: children.extend(children_of(worker.pid)) or children)
         until(lambda: held(connection, job))
@@ -144,7 +150,7 @@ def test_the_process_goes_on_with_what_was_handed_over_ahead_before_anybody_asks
 
 
 def test_requests_and_answers_larger_than_a_pipe_do_not_wait_for_each_other() -> None:
-    batches = [[letter * 300_000] * 10 for letter in (b"a", b"b", b"c")]
+    batches = [[byte * 300_000] * 10 for byte in (b"a", b"b", b"c")]
     with process("echo") as predictor:
         for batch in batches:
             predictor.prepare(batch)
@@ -174,27 +180,27 @@ def test_who_asks_while_another_micro_batch_kills_is_not_blamed() -> None:
             predictor.predict([b"segfault"])
 
 
-def test_a_stop_gives_back_what_was_handed_over_ahead(bench: Bench, tmp_path: Path) -> None:
-    bench.settings = replace(SETTINGS, micro_batch=4, fill_s=5.0)
-    bench.enqueue(bodies(bench.job, *(str(tmp_path / f"{n:02d}") for n in range(40))))
+def test_a_stop_gives_back_what_was_handed_over_ahead(harness: Harness, tmp_path: Path) -> None:
+    harness.settings = replace(SETTINGS, micro_batch=4, fill_s=5.0)
+    harness.enqueue(bodies(harness.job, *(str(tmp_path / f"{n:02d}") for n in range(40))))
     shutdown = Shutdown()
 
-    def at(step: Step) -> None:
-        if step is Step.PREDICTED and (tmp_path / "07").exists():  # the second micro-batch is there already
+    def at(step: Failpoint) -> None:
+        if step is Failpoint.PREDICTED and (tmp_path / "07").exists():  # the second micro-batch is there already
             shutdown.request("eviction")
 
     with process("echo") as predictor:
-        assert bench.worker(predictor, shutdown, at).run() == EXIT_PREEMPTED
-    states = Counter(status for status, _ in bench.rows().values())
-    assert bench.queue is not None
-    assert len(bench.queue.pull(99, 0.0)) == 40 - states["done"], "all that is not done can be had at once"
+        assert harness.worker(predictor, shutdown, at).run() == EXIT_PREEMPTED
+    states = Counter(status for status, _ in harness.rows().values())
+    assert harness.queue is not None
+    assert len(harness.queue.pull(99, 0.0)) == 40 - states["done"], "all that is not done can be had at once"
     assert states["held"] == 0
 
 
 def test_a_loader_with_a_bug_ends_the_worker_as_a_bug(server: EmbeddedPostgres, connection: Connection,
     pool: ConnectionPool[Connection], job: str) -> None:  # fmt: skip
     fill(connection, PostgresQueue(pool, job, lease_s=1.0), job, bodies(job, "good"))
-    run = [sys.executable, "-m", "holdfast", "batch", "run", job, "--predictor", f"{KILLERS}:odd"]
+    run = [sys.executable, "-m", "holdfast", "batch", "run", job, "--predictor", f"{FAULTY}:odd"]
     done = subprocess.run(run, env={**os.environ, ENV_DATABASE: server.uri}, capture_output=True, text=True)
     assert done.returncode == EXIT_BUG
     assert "RuntimeError" in done.stderr

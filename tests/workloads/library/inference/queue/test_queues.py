@@ -20,9 +20,9 @@ from holdfast.inference.items import Item
 from holdfast.inference.queue import fake_broker_server
 from holdfast.inference.queue.fake_broker import FakeBroker
 from holdfast.inference.queue.postgres import PostgresQueue
+from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.queue.pubsub import PubSubQueue
-from holdfast.inference.queue.queue import Lease, Queue
-from tests.workloads.library.inference.parts import fill, items
+from tests.workloads.library.inference.harness import fill, items
 
 pytestmark = pytest.mark.process  # PostgreSQL, and Google's emulator where it is installed
 

@@ -1,4 +1,4 @@
-"""A predictor whose items do to its process what their body says; `batch run --predictor` and tests name it."""
+"""A predictor whose items do to its process what their body names; `batch run --predictor` and tests name it."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.results.results import Value
+from holdfast.inference.values import Value
 
 
 def _hang() -> None:
@@ -16,7 +16,7 @@ def _hang() -> None:
         time.sleep(60)
 
 
-DEEDS = {
+FAULTS = {
     b"segfault": lambda: ctypes.string_at(0),
     b"exit": lambda: os._exit(3),
     b"out of memory": lambda: os.kill(os.getpid(), signal.SIGKILL),  # what the kernel does then
@@ -24,21 +24,21 @@ DEEDS = {
 }
 
 
-class Killer:
+class FaultyPredictor:
     configuration: Mapping[str, object] = {"predictor": "killer"}
 
     def load(self) -> None: ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         for body in bodies:
-            if body in DEEDS:
-                DEEDS[body]()
+            if body in FAULTS:
+                FAULTS[body]()
             if body.startswith(b"raise"):
                 raise ValueError(f"asked to by {body.decode()}")
         return [{"environment": body.decode() in os.environ} for body in bodies]
 
 
-class Echo(Killer):
+class Echo(FaultyPredictor):
     """Answers with what it was asked; notes each beginning as a file, where the body names one."""
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
@@ -49,15 +49,15 @@ class Echo(Killer):
         return [{"body": body.decode()} for body in bodies]
 
 
-class Dying(Killer):
+class Dying(FaultyPredictor):
     """As on a device that is broken: whatever it is asked, it dies."""
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         os.abort()
 
 
-class Slow(Killer):
-    """Loads until a file is there, and says so by another."""
+class Slow(FaultyPredictor):
+    """Loads until a file is there, and announces it by another."""
 
     def __init__(self, file: str) -> None:
         self._file = Path(file)
@@ -68,13 +68,13 @@ class Slow(Killer):
             time.sleep(0.01)
 
 
-class Odd(Killer):
+class Odd(FaultyPredictor):
     def load(self) -> None:
         raise RuntimeError("a bug")
 
 
-def killer(spec: PredictorSpec) -> Killer:
-    return Killer()
+def faulty(spec: PredictorSpec) -> FaultyPredictor:
+    return FaultyPredictor()
 
 
 def echo(spec: PredictorSpec) -> Echo:

@@ -17,11 +17,11 @@ from psycopg_pool import ConnectionPool
 
 from holdfast.contract.lifecycle import EXIT_COMPLETE
 from holdfast.inference.items import Item
-from holdfast.inference.queue import dead_letters
 from holdfast.inference.queue.fake_broker import FakeBroker
 from holdfast.inference.queue.pubsub import PubSubQueue
-from holdfast.inference.results.database import EmbeddedPostgres
-from tests.workloads.library.inference.parts import Bench, Tally, expected, items
+from holdfast.inference.results import dead_letters
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from tests.workloads.library.inference.harness import CountingPredictor, Harness, expected, items
 
 pytestmark = pytest.mark.process
 COUNT = 300
@@ -33,20 +33,20 @@ def broker() -> FakeBroker:
 
 
 @pytest.fixture
-def bench(
+def harness(
     pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path, broker: FakeBroker
-) -> Bench:
+) -> Harness:
     queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
-    return Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
+    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
 
 
-def while_working(bench: Bench, disturb: Callable[[], object]) -> Tally:
+def while_working(harness: Harness, disturb: Callable[[], object]) -> CountingPredictor:
     """Disturb once the worker has stored something; then wait until it has drained the job."""
-    predictor = Tally(before=lambda: time.sleep(0.005))
+    predictor = CountingPredictor(before=lambda: time.sleep(0.005))
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(bench.worker(predictor).run()))
+    thread = threading.Thread(target=lambda: codes.append(harness.worker(predictor).run()))
     thread.start()
-    while not bench.told("stored") and thread.is_alive():
+    while not harness.event_lines("stored") and thread.is_alive():
         time.sleep(0.005)
     disturb()
     thread.join(120)
@@ -54,26 +54,26 @@ def while_working(bench: Bench, disturb: Callable[[], object]) -> Tally:
     return predictor
 
 
-def test_duplicate_deliveries_are_stored_once(bench: Bench, broker: FakeBroker) -> None:
+def test_duplicate_deliveries_are_stored_once(harness: Harness, broker: FakeBroker) -> None:
     broker.duplicate_share = 0.2
-    wanted = items(bench.job, COUNT)
-    bench.enqueue(wanted)
-    while_working(bench, lambda: None)
-    assert bench.rows() == expected(wanted)
-    assert sum(e["items"] for e in bench.told("stored")) == COUNT
+    wanted = items(harness.job, COUNT)
+    harness.enqueue(wanted)
+    while_working(harness, lambda: None)
+    assert harness.rows() == expected(wanted)
+    assert sum(e["items"] for e in harness.event_lines("stored")) == COUNT
 
 
-def test_an_outage_of_the_broker_is_waited_for(bench: Bench, broker: FakeBroker) -> None:
-    wanted = items(bench.job, COUNT)
-    bench.enqueue(wanted)
+def test_an_outage_of_the_broker_is_waited_for(harness: Harness, broker: FakeBroker) -> None:
+    wanted = items(harness.job, COUNT)
+    harness.enqueue(wanted)
 
     def outage() -> None:
         broker.unavailable = True
         time.sleep(0.5)  # the length of the outage
         broker.unavailable = False
 
-    while_working(bench, outage)
-    assert bench.rows() == expected(wanted)
+    while_working(harness, outage)
+    assert harness.rows() == expected(wanted)
 
 
 def test_a_jump_of_the_clock_ends_leases_and_loses_nothing(
@@ -82,20 +82,20 @@ def test_a_jump_of_the_clock_ends_leases_and_loses_nothing(
     ahead = [0.0]
     broker = FakeBroker(clock=lambda: time.monotonic() + ahead[0], ack_deadline_s=2.0)
     queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
-    bench = Bench(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
+    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
     wanted = items(job, COUNT)
-    bench.enqueue(wanted)
+    harness.enqueue(wanted)
 
     def jump() -> None:
         ahead[0] += 3600.0
 
-    while_working(bench, jump)
-    assert bench.rows() == expected(wanted)
+    while_working(harness, jump)
+    assert harness.rows() == expected(wanted)
 
 
-def test_lost_connections_are_made_again(bench: Bench, server: EmbeddedPostgres) -> None:
-    wanted = items(bench.job, COUNT)
-    bench.enqueue(wanted)
+def test_lost_connections_are_made_again(harness: Harness, server: EmbeddedPostgres) -> None:
+    wanted = items(harness.job, COUNT)
+    harness.enqueue(wanted)
 
     def cut() -> None:
         with psycopg.connect(server.uri) as connection:
@@ -104,31 +104,31 @@ def test_lost_connections_are_made_again(bench: Bench, server: EmbeddedPostgres)
                 " WHERE application_name = 'holdfast' AND pid <> pg_backend_pid()"
             )
 
-    while_working(bench, cut)
-    assert bench.rows() == expected(wanted)
+    while_working(harness, cut)
+    assert harness.rows() == expected(wanted)
 
 
 def test_malformed_messages_get_a_letter_at_once_which_reaches_the_topic(
-    bench: Bench, broker: FakeBroker, pool: ConnectionPool[Connection]
+    harness: Harness, broker: FakeBroker, pool: ConnectionPool[Connection]
 ) -> None:
-    bench.enqueue(items(bench.job, 3))
-    broker.publish(bench.job, b"canary, and no JSON")
-    while_working(bench, lambda: None)
-    assert len(bench.rows()) == 3
-    assert dead_letters.forward(pool, broker, "dead", bench.job) == 1
-    assert dead_letters.forward(pool, broker, "dead", bench.job) == 0
+    harness.enqueue(items(harness.job, 3))
+    broker.publish(harness.job, b"canary, and no JSON")
+    while_working(harness, lambda: None)
+    assert len(harness.rows()) == 3
+    assert dead_letters.forward(pool, broker, "dead", harness.job) == 1
+    assert dead_letters.forward(pool, broker, "dead", harness.job) == 0
     pulled = broker.pull(request={"subscription": "dead", "max_messages": 9}, timeout=1.0)
-    (letter,) = [json.loads(m.message.data) for m in pulled.received_messages]
-    assert (letter["item"], letter["reason"], letter["failures"]) == (None, "not JSON", 0)
-    assert "canary" not in json.dumps(letter)
+    (dead_letter,) = [json.loads(m.message.data) for m in pulled.received_messages]
+    assert (dead_letter["item"], dead_letter["reason"], dead_letter["failures"]) == (None, "not JSON", 0)
+    assert "canary" not in json.dumps(dead_letter)
 
 
 def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
     server: EmbeddedPostgres, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
 ) -> None:
     wanted = [Item(job=job, id=f"i{n}", body=b"x" * n) for n in range(2000)]
-    bench = Bench(pool=pool, connection=connection, job=job, events=tmp_path / "heir.jsonl")
-    bench.enqueue(wanted)
+    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "heir.jsonl")
+    harness.enqueue(wanted)
     events = tmp_path / "zombie.jsonl"
     command = [sys.executable, "-m", "holdfast", "batch", "run", job, "--predictor", "entropy"]
     command += ["--lease", "1", "--micro-batch", "4", "--events", str(events)]
@@ -139,11 +139,11 @@ def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
             assert time.monotonic() < until
             time.sleep(0.01)
         zombie.send_signal(signal.SIGSTOP)
-        assert bench.worker(Tally()).run() == EXIT_COMPLETE
-        before = bench.rows()
+        assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
+        before = harness.rows()
         zombie.send_signal(signal.SIGCONT)
         assert zombie.wait(60) == EXIT_COMPLETE
     finally:
         zombie.kill()
         zombie.wait()
-    assert bench.rows() == before == expected(wanted)
+    assert harness.rows() == before == expected(wanted)

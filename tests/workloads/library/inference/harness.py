@@ -12,17 +12,18 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
-from holdfast.inference.predictor.predictors import ByteEntropy, Predictor
-from holdfast.inference.queue.enqueue import enqueue
+from holdfast.inference.predictor.byte_entropy import ByteEntropy
+from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.queue.postgres import PostgresQueue
-from holdfast.inference.queue.queue import Queue
+from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs
 from holdfast.inference.results.postgres import PostgresResults
-from holdfast.inference.results.results import Value
+from holdfast.inference.values import Value
+from holdfast.inference.worker.batch_worker import Worker
 from holdfast.inference.worker.settings import WorkerSettings
-from holdfast.inference.worker.steps import Report, Step
-from holdfast.inference.worker.worker import Worker
+from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
 
@@ -31,7 +32,7 @@ _numbers = itertools.count()
 
 
 @dataclass
-class Tally:
+class CountingPredictor:
     """Bits per byte, and which bodies were computed how often."""
 
     bad: bytes = b"\x00never"
@@ -61,7 +62,7 @@ def fill(connection: Connection, queue: Queue, job: str, wanted: Sequence[Item])
 
 
 @dataclass(kw_only=True)
-class Bench:
+class Harness:
     """One job, and workers for it, all in this process."""
 
     pool: ConnectionPool[Connection]
@@ -90,7 +91,7 @@ class Bench:
         )
 
     def worker(
-        self, predictor: Predictor, shutdown: Shutdown | None = None, at: Callable[[Step], None] | None = None
+        self, predictor: Predictor, shutdown: Shutdown | None = None, at: Callable[[Failpoint], None] | None = None
     ) -> Worker:
         log = EventLog.open(self.events, job=self.job, kind=KIND_BATCH)
         assert self.queue is not None
@@ -100,7 +101,7 @@ class Bench:
             predictor=predictor,
             settings=self.settings,
             shutdown=shutdown or Shutdown(),
-            report=Report(log, at) if at else Report(log),
+            telemetry=WorkerTelemetry(log, at) if at else WorkerTelemetry(log),
         )
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -110,7 +111,7 @@ class Bench:
         self.connection.commit()
         return {item: (status, value) for item, status, value in found}
 
-    def told(self, event: str) -> list[dict[str, Any]]:
+    def event_lines(self, event: str) -> list[dict[str, Any]]:
         lines = self.events.read_text().splitlines() if self.events.exists() else []
         return [line for line in map(json.loads, lines) if line["event"] == event]
 

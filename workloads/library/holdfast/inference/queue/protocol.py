@@ -1,7 +1,6 @@
-"""What the worker asks of a queue: deliver, keep, take back. Every delivery has an ack id of its own.
+"""A queue: deliver, keep, take back. Every delivery has an ack id of its own.
 
-Implementations: queue_postgres (the embedded default), queue_pubsub. One suite tests them all
-(tests/workloads/library/inference/test_queues.py).
+One suite tests every implementation (tests/workloads/library/inference/queue/test_queues.py).
 """
 
 from collections.abc import Sequence
@@ -11,13 +10,9 @@ from typing import Protocol
 from holdfast.inference.items import Item
 
 
-class QueueUnavailable(RuntimeError):
-    """The queue does not answer now; the same call may work later."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """One delivery. Either `item`, or `fault` says why the message is no item."""
+    """One delivery. Either `item`, or `fault` is why the message is no item."""
 
     ack_id: str
     deliveries: int

@@ -1,0 +1,33 @@
+"""Event lines of a worker, and the failpoints at which a test may end it."""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from holdfast.inference.errors import QueueUnavailable
+from holdfast.runtime.events import EventLog
+
+
+class Failpoint(StrEnum):
+    """In the order in which an item passes them."""
+
+    PULLED = "pulled"  # delivered by the queue
+    LEASED = "leased"  # held and claimed
+    PREDICTING = "predicting"
+    PREDICTED = "predicted"
+    COMMITTED = "committed"  # results are durable
+    ACKED = "acked"
+
+
+def _pass(failpoint: Failpoint) -> None:
+    """No test is watching."""
+
+
+class WorkerTelemetry:
+    def __init__(self, events: EventLog, failpoint: Callable[[Failpoint], None] = _pass) -> None:
+        self.failpoint = failpoint
+        self.emit = events.emit
+
+    def retrying(self, error: Exception) -> None:
+        """A call failed and is tried again; counts against no item."""
+        source = "queue" if isinstance(error, QueueUnavailable) else "database"
+        self.emit("item_failed", item=None, error_class=source, failures=0)
