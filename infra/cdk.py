@@ -4,6 +4,8 @@ Stacks and the monitoring stack call `Stack.add`. Moving to CDK Terrain is the t
 line (tests/plan/test_cdktn.py plays it).
 """
 
+# Why it is so: infra/decisions/0011.
+
 import importlib.util
 import os
 import re

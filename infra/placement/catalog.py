@@ -4,6 +4,8 @@ SKUs are classified by their text. usageType is no help: flex-start, reservation
 "OnDemand" there, and a table built on it had flex-start prices in its on-demand column.
 """
 
+# Why it is so: infra/decisions/0051.
+
 import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -5,6 +5,8 @@ lifetimes of preemptible VMs (2019, CPU machines), the level from how often GPU 
 bounds it from above. Twenty measured evictions weigh ten times as much as it does.
 """
 
+# Why it is so: infra/decisions/0053.
+
 import json
 import math
 from dataclasses import dataclass

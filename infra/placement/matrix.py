@@ -5,6 +5,8 @@ answers; every workload matches one. The matrix is the answer without numbers: `
 computes the same question from prices and churn, and says when a row is wrong for a given job.
 """
 
+# Why it is so: infra/decisions/0050.
+
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

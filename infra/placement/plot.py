@@ -4,6 +4,8 @@ Written by hand: the infra group has no plotting library, and 90 lines weigh les
 Each option is a cross of its two 5th-to-95th percentile spans with its medians in the middle.
 """
 
+# Why it is so: infra/decisions/0054.
+
 import math
 from collections.abc import Callable, Sequence
 from html import escape

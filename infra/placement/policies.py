@@ -5,6 +5,8 @@ burns one restart, running on anything keeps it. A policy says at which slack it
 leaves Spot, and comes back.
 """
 
+# Why it is so: infra/decisions/0052.
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Node auto-provisioning: caps that bound the spend, and defaults that are as safe as the pools'."""
 
+# Why it is so: infra/decisions/0013.
+
 from collections.abc import Iterator, Mapping
 from typing import Any
 

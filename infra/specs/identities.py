@@ -1,5 +1,7 @@
 """One Google service account per role, and only the roles each needs, on the object that is the target."""
 
+# Why it is so: infra/decisions/0015.
+
 import re
 
 from infra.contract import names

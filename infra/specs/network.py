@@ -1,5 +1,7 @@
 """APIs, VPC, subnet, NAT and the range for managed services."""
 
+# Why it is so: infra/decisions/0065.
+
 from ipaddress import ip_network
 
 from infra.contract.names import GOOGLE_APIS_CIDR

@@ -1,5 +1,7 @@
 """One cloud resource as data."""
 
+# Why it is so: infra/decisions/0010.
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,6 +4,8 @@ Called by churn_cli.py. Guarantee: a day is replaced only by a fuller count of i
 written it since it was read; the same day told twice changes nothing.
 """
 
+# Why it is so: infra/decisions/0073.
+
 import json
 import re
 from collections.abc import Iterable

@@ -4,6 +4,8 @@ Called by the report, the receipt and the stack. Prices and closed forms are tho
 that the two never disagree. Pure.
 """
 
+# Why it is so: infra/decisions/0070.
+
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

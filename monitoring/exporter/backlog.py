@@ -4,6 +4,8 @@ Called by main.py. A thread of its own, so that a slow database never delays a p
 STALE_S is not shown: the series ends, and nobody mistakes an outage for an empty queue.
 """
 
+# Why it is so: infra/decisions/0072.
+
 import logging
 import threading
 import time

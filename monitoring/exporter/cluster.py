@@ -32,6 +32,7 @@ from monitoring.exporter.waits import Waits
 
 REMEMBERED = 2_000
 # So long after a node is gone a pod may still tell that it was a preemption.
+# infra/decisions/0071
 SETTLE_S = 10.0
 
 

@@ -3,6 +3,8 @@
 Called by main.py. The API server's resourceVersion decides races, so clocks need to agree only roughly.
 """
 
+# Why it is so: infra/decisions/0107.
+
 import os
 import socket
 import time

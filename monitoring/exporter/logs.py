@@ -5,6 +5,8 @@ of its own: a slow answer never delays a pass. Guarantee: a line is handed on on
 is not missed; what could not be read is told in the log, and read the next time.
 """
 
+# Why it is so: infra/decisions/0105.
+
 import json
 import logging
 import threading

@@ -4,6 +4,8 @@ Called by main.py. A thread of its own, since reading all that a job wrote takes
 than a guessed one; why there is none is logged.
 """
 
+# Why it is so: infra/decisions/0106.
+
 import json
 import logging
 import queue

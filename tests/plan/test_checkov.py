@@ -1,5 +1,7 @@
 """Checkov over the real plan of prod: what it finds is what a resource says that it does on purpose."""
 
+# Why it is so: infra/decisions/0012.
+
 import json
 import os
 import subprocess

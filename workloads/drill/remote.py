@@ -4,6 +4,8 @@ Nothing is taken from the current context: a drill that hits the wrong cluster i
 infra/environments is hit only where its environment allows drills, and GKE's VMs only in such a cluster.
 """
 
+# Why it is so: infra/decisions/0101.
+
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence

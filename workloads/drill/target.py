@@ -1,5 +1,7 @@
 """What the runner asks of a place where drills run."""
 
+# Why it is so: infra/decisions/0090.
+
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,5 +1,7 @@
 """`explain JOB`: six lines that say where a job stands, what blocks it, and the command that shows it."""
 
+# Why it is so: infra/decisions/0100.
+
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

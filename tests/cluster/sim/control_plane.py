@@ -4,6 +4,8 @@ Started by `HostManager` for the tests and by the benchmark. Each component has 
 rights that Kubernetes gives it; nothing is shared but the authority that signed them.
 """
 
+# Why it is so: infra/decisions/0081.
+
 import ssl
 import urllib.error
 import urllib.request

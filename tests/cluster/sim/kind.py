@@ -4,6 +4,8 @@
 of host processes; the API server in its container reaches their webhooks at the gateway of kind's network.
 """
 
+# Why it is so: infra/decisions/0083.
+
 import base64
 import contextlib
 import hashlib

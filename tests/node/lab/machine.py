@@ -4,6 +4,8 @@ Starts bus, logind's stand-in, containerd and kubelet. SIGUSR1 is the notice of 
 notified, and when it is done or its time is over this process ends, and with it everything on the machine.
 """
 
+# Why it is so: infra/decisions/0082.
+
 import asyncio
 import json
 import os

@@ -1,5 +1,7 @@
 """How batch pods reach the results database: by the Cloud SQL Auth Proxy beside them, or by a service file of yours."""
 
+# Why it is so: infra/decisions/0064.
+
 from dataclasses import dataclass, field
 from urllib.parse import quote
 

@@ -1,5 +1,7 @@
 """Kueue: how many GPUs of each capacity are lent at once, and the ComputeClasses that fall back."""
 
+# Why it is so: infra/decisions/0080.
+
 from collections.abc import Iterator
 
 from infra.contract.capacity import Capacity

@@ -1,5 +1,7 @@
 """What every builder is handed: the environment, its pools, image digests. A builder spells no label and no taint."""
 
+# Why it is so: infra/decisions/0061.
+
 import json
 from dataclasses import dataclass
 from functools import cached_property

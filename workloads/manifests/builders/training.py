@@ -1,5 +1,7 @@
 """Training: a gang on Spot as JobSet, independent tasks as a Job by index, planned runs on flex-start."""
 
+# Why it is so: infra/decisions/0063.
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 

@@ -4,6 +4,8 @@ Every document of a file is read on its own: a broken one becomes a `Trouble` an
 judged. Nothing here builds Python objects from tags, and aliases are expanded up to a limit.
 """
 
+# Why it is so: infra/decisions/0060.
+
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

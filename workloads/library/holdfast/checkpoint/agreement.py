@@ -3,6 +3,8 @@
 So no rank waits for one that has given up.
 """
 
+# Why it is so: infra/decisions/0021.
+
 from collections.abc import Callable
 from typing import Any, TypeVar
 

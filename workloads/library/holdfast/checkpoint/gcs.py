@@ -5,6 +5,8 @@ bytes, and leaves no half-done session behind a killed uploader, as a resumable 
 fails is sent again whole. The store's own crc32c comes back in the answer and is compared.
 """
 
+# Why it is so: infra/decisions/0024.
+
 import base64
 from collections.abc import Iterator
 from contextlib import suppress

@@ -5,6 +5,8 @@ and before its directory entry are flushed: a kill or a power cut leaves it whol
 with it as an extended attribute where the file system has such, as a bucket keeps one.
 """
 
+# Why it is so: infra/decisions/0023.
+
 import errno
 import fcntl
 import mmap

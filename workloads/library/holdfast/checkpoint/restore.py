@@ -5,6 +5,8 @@ filled while their checksums are computed; what damage spoiled, the next candida
 candidate verifies the job ends: it never begins again from step 0 silently while commits exist.
 """
 
+# Why it is so: infra/decisions/0022.
+
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field

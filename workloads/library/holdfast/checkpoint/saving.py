@@ -4,6 +4,8 @@ There are as many staging buffers as saves may be in flight: one more that is du
 waits for the oldest to be uploaded, instead of taking more memory.
 """
 
+# Why it is so: infra/decisions/0026.
+
 import hashlib
 import json
 import math

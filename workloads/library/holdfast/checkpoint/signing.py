@@ -6,6 +6,8 @@ a commit without its signature restores nothing. A bucket's writer can still del
 the next restore reports (Restored.missing): object versions and retention of the bucket are against it.
 """
 
+# Why it is so: infra/decisions/0025.
+
 import hashlib
 import hmac
 import os

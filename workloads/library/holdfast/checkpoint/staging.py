@@ -4,6 +4,8 @@ A memfd: it has no name that a killed job could leave behind, is not bound by th
 /dev/shm, and counts against the pod's memory like any other. A save copies the state there and goes on.
 """
 
+# Why it is so: infra/decisions/0020.
+
 import mmap
 import os
 import sys

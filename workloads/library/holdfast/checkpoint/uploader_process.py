@@ -5,6 +5,8 @@ SIGTERM to the trainer's whole process group, and a save in flight must survive 
 own, and SIGTERM ignored. When the trainer is gone it commits what it has and leaves.
 """
 
+# Why it is so: infra/decisions/0027.
+
 import argparse
 import json
 import math

@@ -13,6 +13,8 @@ Each `advance` does one atomic action, so a model checker can interleave them al
 (tests/workloads/library/runtime/test_ballot_model.py). Standard library only.
 """
 
+# Why it is so: infra/decisions/0030.
+
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol

@@ -13,6 +13,8 @@ inside the window, and kills what is left when the window closes. A second signa
 | 2, 70 | bad input, a bug | fail |
 """
 
+# Why it is so: infra/decisions/0031.
+
 import contextlib
 import gc
 import importlib
@@ -46,6 +48,7 @@ from holdfast.training.rendezvous import meet
 # The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
 AGENT_MARGIN_S = 1.0
 # A gang is restarted free of charge if the first failure seen is that of the pod that was noticed, so others wait.
+# infra/decisions/0086
 AFTER_THE_NOTICED_S = 5.0
 
 

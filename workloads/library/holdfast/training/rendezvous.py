@@ -4,6 +4,8 @@ Called by launch.py. A first node that is not up yet is waited for, one that nev
 and a port of this very node that something else holds is bad input, because another start would find it again.
 """
 
+# Why it is so: infra/decisions/0085, infra/decisions/0095.
+
 import os
 import socket
 import time

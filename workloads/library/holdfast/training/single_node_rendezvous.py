@@ -4,6 +4,8 @@ Returned by meeting.meet to torchrun's agent. The c10d rendezvous would wait up 
 at once, and would open two ports on every network.
 """
 
+# Why it is so: infra/decisions/0087.
+
 import socket
 from datetime import timedelta
 

@@ -1,5 +1,7 @@
 """One rank of the trainer. `train` is the main path; launch.py calls it in every rank's process."""
 
+# Why it is so: infra/decisions/0032.
+
 import os
 import threading
 from datetime import timedelta

@@ -6,6 +6,8 @@ row's rounding, are the same whatever stands in the other rows. A document's win
 fsum, which is exact in any order.
 """
 
+# Why it is so: infra/decisions/0042.
+
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,6 +4,8 @@ What kills a process - a segmentation fault in a kernel, the out-of-memory kille
 a library's exit() - kills this one; the worker survives and knows that it was no eviction.
 """
 
+# Why it is so: infra/decisions/0043.
+
 import contextlib
 import ctypes
 import os

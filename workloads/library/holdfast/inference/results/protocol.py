@@ -4,6 +4,8 @@ The key is (job, item, fingerprint); job and fingerprint are bound when the stor
 hands out a fence; only the newest fence of an item can write, so a worker thought dead cannot.
 """
 
+# Why it is so: infra/decisions/0040.
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

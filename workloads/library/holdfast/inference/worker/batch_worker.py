@@ -7,6 +7,8 @@ Four threads: the feeder pulls and claims, the caller's own predicts (devices wa
 writer commits and acks, the lease keeper extends what is held.
 """
 
+# Why it is so: infra/decisions/0044.
+
 import sys
 import threading
 from collections.abc import Sequence

@@ -4,6 +4,8 @@ Guarantees: one bad item costs its neighbours a second prediction, not their res
 predicting process is counted only once the device is seen to work without it, and never during a stop.
 """
 
+# Why it is so: infra/decisions/0041.
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

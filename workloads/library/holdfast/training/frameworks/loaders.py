@@ -1,5 +1,7 @@
 """Loaders of the frameworks, set to begin at a batch of the run, with workers that leave SIGTERM to the trainer."""
 
+# Why it is so: infra/decisions/0033.
+
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,0 +1,67 @@
+"""Decisions: one form, an index by room, paths that exist, and each cited where it explains something."""
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "infra" / "decisions"
+DECISIONS = sorted(FOLDER.glob("[0-9]*.md"))
+HEADER = re.compile(
+    r"# (\d{4}) (\S[^\n]*[^.\n])\n\n\d{4}-\d\d-\d\d\. Status: (accepted|replaced)\.[^\n]*\n\n## Context\n"
+)
+MAX_LINES = 60
+
+
+def number(path: Path) -> str:
+    return path.name[:4]
+
+
+@cache
+def tracked() -> list[str]:
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [name for name in listed if (ROOT / name).is_file()]
+
+
+@cache
+def cited() -> set[str]:
+    """Numbers named by code, manifests and README."""
+    found: set[str] = set()
+    for name in tracked():
+        if name.endswith((".py", ".md", ".sql", ".yaml", ".toml", "Dockerfile")) and not name.startswith(
+            "infra/decisions"
+        ):
+            found |= set(re.findall(r"\bdecisions?[/ ](\d{4})", (ROOT / name).read_text()))
+    return found
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=number)
+def test_a_decision_has_the_one_form(path: Path) -> None:
+    text = path.read_text()
+    head = HEADER.match(text)
+    assert head and head[1] == number(path), "see infra/decisions/README.md for the form"
+    assert re.findall(r"^## (\w+)", text, re.M) == ["Context", "Decision", "Consequences"]
+    assert len(text.splitlines()) <= MAX_LINES
+    assert number(path) in cited(), "cite it at the hazard it explains, as infra/decisions/NNNN, or delete it"
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=number)
+def test_a_decision_names_only_files_that_exist(path: Path) -> None:
+    rooms = ("infra/", "workloads/", "monitoring/", "tests/", ".ci/", ".github/")
+    names = [n.rstrip("/") for n in re.findall(r"`([^`\s]+)`", path.read_text()) if n.startswith(rooms)]
+    gone = [n for n in names if not any(file == n or file.startswith(f"{n}/") for file in tracked())]
+    assert not gone, "the module moved: name it as it is called now"
+
+
+def test_the_index_lists_each_once_under_its_title() -> None:
+    listed = re.findall(r"^- \[(\d{4})\]\(([^)]+)\) (.+)$", (FOLDER / "README.md").read_text(), re.M)
+    titles = [(number(p), p.name, p.read_text().splitlines()[0].split(" ", 2)[2]) for p in DECISIONS]
+    assert sorted(listed) == titles
+
+
+def test_what_is_cited_exists() -> None:
+    assert cited() <= {number(path) for path in DECISIONS}
