@@ -1,5 +1,7 @@
 """HF4xx: what a shared cluster needs from every workload, where Pod Security and kube-score do not look."""
 
+# Why it is so: infra/decisions/0067.
+
 import re
 from collections.abc import Iterator
 
