@@ -26,7 +26,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standar
 @app.command()
 def database(
     directory: Annotated[Path, typer.Option("--dir", help="Folder of the database; made when missing.")],
-    port: Annotated[int | None, typer.Option(help="Also listen on 127.0.0.1; a unix socket needs none.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Also listen on 127.0.0.1, with a password; a unix socket needs none.")
+    ] = None,
 ) -> None:
     """Serve an embedded PostgreSQL until SIGTERM; its URI is the first line, as JSON."""
     from holdfast.inference.results import schema
@@ -38,7 +40,8 @@ def database(
     with EmbeddedPostgres(directory, tcp_port=port) as server:
         with connect(server.uri) as connection:
             schema.migrate(connection)
-        print(json.dumps({"schema": "holdfast.batch-database/1", "uri": server.uri}), flush=True)
+        found = {"schema": "holdfast.batch-database/1", "uri": server.uri}
+        print(json.dumps(found | ({"tcp_uri": server.tcp_uri} if server.tcp_uri else {})), flush=True)
         serve(server, shutdown.wait)
 
 

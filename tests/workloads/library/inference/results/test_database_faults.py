@@ -20,7 +20,8 @@ from holdfast.contract.lifecycle import EXIT_COMPLETE
 from holdfast.inference.items import Item
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool
-from holdfast.inference.results.embedded_postgres import EmbeddedPostgres, as_server_user
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results.postgres_access import as_server_user
 from holdfast.inference.values import Value
 from tests import support
 from tests.workloads.library.inference.harness import CountingPredictor, Harness, expected, items
@@ -112,7 +113,7 @@ class SmallFiles:
         """The server's first: who is forked meanwhile has it too."""
         family = Path(f"/proc/{server.pid}/task/{server.pid}/children")
         for pid in (server.pid, *map(int, family.read_text().split())):
-            command = [*as_server_user(), "prlimit", f"--pid={pid}", f"--fsize={soft}:"]
+            command = [*as_server_user(self.folder), "prlimit", f"--pid={pid}", f"--fsize={soft}:"]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0 or not Path(f"/proc/{pid}").exists(), done.stderr
 

