@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.errors import EXIT_CODES_HELP, EXIT_FINDINGS, run_cli
+from holdfast.contract.errors import run_cli
+from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 from infra.placement import cli as placement
 
 app = typer.Typer(

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.errors import EXIT_CODES_HELP, run_cli
+from holdfast.contract.errors import run_cli
+from holdfast.contract.exit_codes import EXIT_CODES_HELP
 
 app = typer.Typer(
     help=f"Watch what was taken away, and what it cost. {EXIT_CODES_HELP}",

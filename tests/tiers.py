@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from holdfast.contract.errors import EXIT_NOT_JUDGED
+from holdfast.contract.exit_codes import EXIT_NOT_JUDGED
 
 SLOW = "process or plan or browser or cluster"
 ELSEWHERE = "node or kind or gpu or cloud"  # need root, Docker, a GPU, a project: their own make targets

@@ -2,7 +2,8 @@
 
 import typer
 
-from holdfast.contract.errors import EXIT_CODES_HELP, run_cli
+from holdfast.contract.errors import run_cli
+from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.drill.cli import demo, drill
 from workloads.jobs.cli import explain, list_jobs, submit
 from workloads.manifests.cli import lint, render, rules

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.contract.errors import EXIT_STOPPED, InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_STOPPED
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, gcloud, node

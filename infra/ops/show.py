@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
 from infra.environments import Environment
 from infra.ops.doctor import Check, Verdict
 from infra.ops.leftovers import Leftover

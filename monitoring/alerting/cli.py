@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from monitoring.alerting import rule_test, runbook
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.rule_cases import LIMITS

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import Unjudged
 from monitoring.exporter.sample import Sample, sample
 
 LOG = logging.getLogger(__name__)
-ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # the batch room's name, written by manifests from a secret
 EVERY_S, STALE_S = 30.0, 120.0
 QUERY = "SELECT job, backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling"
 # A read may not pile up behind itself, and writes nothing.

@@ -15,10 +15,11 @@ from pathlib import Path
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.names import NAMESPACE_MONITORING
 from monitoring.exporter import lines
-from monitoring.exporter.backlog import ENV_DATABASE, Backlog
+from monitoring.exporter.backlog import Backlog
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.ends import Ended

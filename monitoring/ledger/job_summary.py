@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_TRAINING
 from monitoring.ledger.account import Recovery
 from monitoring.ledger.events import Event, read_folder

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from infra.contract.machines import MACHINE_TYPES
 from monitoring.churn.lookback import span_seconds
 from monitoring.cost.money import Money, money, prices_of

@@ -24,7 +24,7 @@ from pathlib import Path
 import psycopg
 from psycopg import Connection
 
-from holdfast.contract.lifecycle import EXIT_COMPLETE
+from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item

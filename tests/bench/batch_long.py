@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.runtime.shutdown import Shutdown
 from tests.bench.batch_harness import BATCH, DRAIN_BATCH_S, Bench, forked
 

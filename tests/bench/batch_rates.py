@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from holdfast.contract.lifecycle import EXIT_COMPLETE
+from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.results.connect import open_pool
 from holdfast.inference.values import Value

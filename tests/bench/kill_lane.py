@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.checkpoint.failpoints import ENV_KILL_AT, POINTS
+from holdfast.checkpoint.failpoints import POINTS
+from holdfast.contract.environment import ENV_KILL_AT
 from tests.workloads.library.training.runs import PATIENCE_S, Run
 
 TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from infra import environments
 from monitoring.ledger.events import parse
 from monitoring.ledger.job_ledger import job_ledgers

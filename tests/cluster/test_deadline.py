@@ -10,8 +10,8 @@ import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 from ruamel.yaml import YAML
 
+from holdfast.contract.environment import ENV_NODE
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from holdfast.contract.telemetry import ENV_NODE
 from holdfast.runtime import deadline
 from tests.cluster.sim.waiting import until
 from tests.workloads.manifests.rendered import bodies, variables, workloads

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.contract.lifecycle import EXIT_BUG
+from holdfast.contract.exit_codes import EXIT_BUG
 from infra.contract.capacity import Capacity
 from infra.contract.pools import LABEL_POOL_CLASS, SPOT_TAINT, Pool
 from tests.cluster.sim import flex, queues

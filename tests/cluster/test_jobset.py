@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.lifecycle import EXIT_BUG
+from holdfast.contract.exit_codes import EXIT_BUG
 from infra.contract.pools import Pool
 from tests.cluster.sim.jobsets import GROUP, jobset
 from tests.cluster.sim.waiting import until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from infra.contract.pools import Pool
 from tests.cluster.sim import nodes, runnable
 from tests.cluster.sim.batch import batch, database, write_items

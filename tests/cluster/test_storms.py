@@ -2,7 +2,7 @@
 
 import time
 
-from holdfast.contract.lifecycle import EXIT_BUG
+from holdfast.contract.exit_codes import EXIT_BUG
 from infra.contract.kubernetes import LABEL_JOBSET
 from infra.contract.pools import Pool
 from tests.cluster.sim import jobsets

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS, InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from monitoring.report import theme
 from monitoring.report.cli import exit_code, read_report, write_report
 from monitoring.report.model import Report, build

@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from holdfast.contract.errors import EXIT_DONE, InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_DONE
 from monitoring.churn.cloud_series import Point, checked_cluster
 from monitoring.exporter.sample import Sample, sample
 from monitoring.report.capacity import wait_row

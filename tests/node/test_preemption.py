@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_KILLED, EXIT_PREEMPTED, EXTENDED_WINDOW
+from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW
 from infra.contract.pools import Pool
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.pools import Pool
 from tests.cluster.sim.event_lines import events
 from tests.cluster.sim.waiting import until

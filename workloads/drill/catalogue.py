@@ -4,7 +4,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_PREEMPTED, WINDOW_MARGIN_S
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from workloads.drill.plan import (
     Blast,
     Bound,

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from holdfast.contract.errors import EXIT_DONE, EXIT_FINDINGS
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from workloads.drill.batch import BatchRun, database, export
 from workloads.drill.pods import Pod, owned

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.contract.lifecycle import EXIT_KILLED
+from holdfast.contract.exit_codes import EXIT_KILLED
 
 MARK = "HOLDFAST_POD"
 OWNER = "HOLDFAST_POD_OWNER"

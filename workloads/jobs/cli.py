@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.errors import EXIT_STOPPED, InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_STOPPED
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]

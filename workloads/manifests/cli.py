@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.errors import EXIT_FINDINGS, InputError
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_FINDINGS
 
 FORMAT_NAMES = ("text", "json", "sarif", "github", "markdown")
 RENDERED = Path(__file__).parents[1] / "rendered"

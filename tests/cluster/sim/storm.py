@@ -3,7 +3,7 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim import nodes
 from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until

@@ -4,7 +4,7 @@ import datetime
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from holdfast.contract.lifecycle import FATAL_EXIT_CODES
+from holdfast.contract.exit_codes import FATAL_EXIT_CODES
 from infra.contract.pools import GPU_RESOURCE, Pool
 from tests.cluster.sim import nodes, storm
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import EXIT_FINDINGS, EXIT_STOPPED, InputError
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_FINDINGS, EXIT_STOPPED
 from infra.ops import deploy, leftovers
 from infra.ops.doctor import LOCAL, Verdict, examine
 from infra.ops.project import account_checks

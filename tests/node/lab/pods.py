@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from infra.contract.pools import Pool
 from tests.cluster.sim.runnable import HOST_FOLDERS, ROOT
 from tests.cluster.sim.world import POLICY

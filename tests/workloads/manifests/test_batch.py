@@ -4,7 +4,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from holdfast.contract.telemetry import ENV_DATABASE
+from holdfast.contract.environment import ENV_DATABASE
 from holdfast.inference.results.connect import database_uri
 from infra.environments import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads

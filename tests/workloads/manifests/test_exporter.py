@@ -4,9 +4,9 @@ from urllib.parse import quote
 
 import pytest
 
+from holdfast.contract.environment import ENV_DATABASE
 from infra.environments import load, names
 from monitoring.exporter import ends, lease, watch
-from monitoring.exporter.backlog import ENV_DATABASE
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 
 NAMESPACE = "monitoring"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES
-from holdfast.contract.telemetry import ENV_NODE
+from holdfast.contract.environment import ENV_NODE
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
 from infra.contract.pools import LABEL_FLEX_START
 from infra.environments import names
 from tests.workloads.manifests.rendered import bodies, jobs, named, option, variables, workloads

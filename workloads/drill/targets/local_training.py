@@ -5,8 +5,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
-from holdfast.contract.telemetry import ENV_ATTEMPT, KIND_TRAINING
+from holdfast.contract.environment import ENV_ATTEMPT
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.contract.telemetry import KIND_TRAINING
 from workloads.drill.plan import Fault, Work
 from workloads.drill.pods import Pod
 from workloads.drill.schedule import SIGKILL, SIGTERM

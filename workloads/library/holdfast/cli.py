@@ -2,7 +2,8 @@
 
 import sys
 
-from holdfast.contract.errors import EXIT_BAD_INPUT, InputError, run_cli
+from holdfast.contract.errors import InputError, run_cli
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 
 
 def main() -> None:

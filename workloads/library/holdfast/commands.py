@@ -3,7 +3,7 @@
 import typer
 
 from holdfast.checkpoint.cli import app as checkpoints
-from holdfast.contract.errors import EXIT_CODES_HELP
+from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.inference.cli import app as batch
 from holdfast.training.cli import app as train
 

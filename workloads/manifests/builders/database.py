@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from kubernetes import client
 
+from holdfast.contract.environment import ENV_DATABASE
 from infra.contract.names import RESULTS_DATABASE
 from workloads.manifests.builders.pods import Size, restricted
 from workloads.manifests.builders.render_context import RenderContext
 
-ENV_DATABASE = "HOLDFAST_DATABASE_URL"
 # The role of digests.json: a copy of Google's image in the registry of the environment.
 PROXY = "cloud-sql-proxy"
 POSTGRES_PORT = 5_432

@@ -5,7 +5,7 @@ from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract.telemetry import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
+from holdfast.contract.environment import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
 from workloads.manifests.builders.rbac import CALLS

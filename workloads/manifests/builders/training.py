@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED, FATAL_EXIT_CODES, FLEX_MAX_RUN_S
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
+from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
 from infra.contract.kubernetes import (
     ANNOTATION_PROVISIONED_RUN,

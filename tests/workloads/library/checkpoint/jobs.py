@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
-from holdfast.checkpoint.failpoints import ENV_KILL_AT
+from holdfast.contract.environment import ENV_KILL_AT
 
 RUN = "job"
 STEPS = 12

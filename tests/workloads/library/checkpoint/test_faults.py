@@ -17,7 +17,7 @@ import pytest
 from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.stores import open_storage
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from tests.workloads.library.checkpoint import faulty_proxy as faults
 from tests.workloads.library.checkpoint.faulty_proxy import FaultyProxy, Rule, storm
 from tests.workloads.library.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, finish, newest

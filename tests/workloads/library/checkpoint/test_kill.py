@@ -16,7 +16,7 @@ from holdfast.checkpoint.failpoints import POINTS
 from holdfast.checkpoint.storage import Stat
 from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from tests.workloads.library.checkpoint.jobs import RUN, STEPS, Jobs, expected, finish, newest
 
 pytestmark = pytest.mark.process

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.signing import ENV_KEY_FILE
+from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 
 RUN = "run"

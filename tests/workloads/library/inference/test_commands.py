@@ -21,8 +21,8 @@ import pytest
 from pyarrow import parquet
 
 from holdfast.commands import app
-from holdfast.contract.errors import EXIT_BAD_INPUT, EXIT_FINDINGS, run_cli
-from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.errors import run_cli
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_FINDINGS, EXIT_PREEMPTED
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown
 
 

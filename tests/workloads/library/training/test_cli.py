@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from holdfast.contract.environment import ENV_DEADLINE
 from holdfast.contract.errors import run_cli
-from holdfast.contract.lifecycle import FATAL_EXIT_CODES
-from holdfast.contract.telemetry import ENV_DEADLINE
+from holdfast.contract.exit_codes import FATAL_EXIT_CODES
 from holdfast.runtime import shutdown as notices
 from holdfast.training.cli import app
 

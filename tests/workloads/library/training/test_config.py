@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import FATAL_EXIT_CODES
+from holdfast.contract.exit_codes import FATAL_EXIT_CODES
 from holdfast.training.config import TrainConfig
 from holdfast.training.launch import exit_code
 from holdfast.training.progress import Progress

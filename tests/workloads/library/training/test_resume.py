@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract.environment import ENV_DEADLINE, ENV_RUN_DIR
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.telemetry import ENV_DEADLINE, ENV_RUN_DIR
 from holdfast.runtime.deadline import DEFAULT_LEAD_S
 from tests.workloads.library.training.frameworks import waits
 from tests.workloads.library.training.frameworks.waits import COMPILING, ENV_WAIT_AT

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast.contract.errors import EXIT_BAD_INPUT, EXIT_CODES_HELP, EXIT_FINDINGS
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_CODES_HELP, EXIT_FINDINGS
 
 
 class ListByDefault(TyperGroup):

@@ -12,7 +12,7 @@
 What fails in the background (an upload, a commit, retention) is reported and never raised in the training loop.
 """
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 
 
 class Damaged(Exception):

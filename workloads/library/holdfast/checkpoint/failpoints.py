@@ -7,7 +7,7 @@ import os
 import signal
 from collections import Counter
 
-ENV_KILL_AT = "HOLDFAST_KILL_AT"
+from holdfast.contract.environment import ENV_KILL_AT
 
 POINTS = (
     "stage.begin",

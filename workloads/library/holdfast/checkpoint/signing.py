@@ -13,9 +13,9 @@ import hmac
 import os
 from pathlib import Path
 
+from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 
-ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"
 MIN_KEY_BYTES = 32
 
 

@@ -3,14 +3,7 @@
 import sys
 from collections.abc import Callable
 
-# Exit codes of the doors (python -m infra|workloads|monitoring); printed by every --help.
-EXIT_DONE = 0
-EXIT_FINDINGS = 1
-EXIT_BAD_INPUT = 2
-EXIT_NOT_JUDGED = 3
-EXIT_STOPPED = 4
-
-EXIT_CODES_HELP = "Exit: 0 done, 1 findings, 2 bad input, 3 could not judge, 4 stopped by a safety rule."
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_JUDGED
 
 
 class InputError(ValueError):

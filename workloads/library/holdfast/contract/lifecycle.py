@@ -33,14 +33,3 @@ FLEX_MIN_RUN_S = 600
 
 # On the node, written by GKE: when a node of limited life ends (RFC 3339).
 ANNOTATION_TERMINATION = "node.gke.io/machine-termination-datetime"
-
-# Exit codes of pods. Not zero after SIGTERM: zero marks a Job's index complete and loses the work.
-EXIT_COMPLETE = 0
-EXIT_PREEMPTED = 143  # 128 + SIGTERM: stopped in order, resume me
-EXIT_KILLED = 137  # 128 + SIGKILL: no notice, resume me
-EXIT_RENDEZVOUS_LOST = 75  # EX_TEMPFAIL: a peer went away, retry me
-EXIT_BUG = 70  # EX_SOFTWARE: an exception of the program; retrying repeats it
-EXIT_BAD_INPUT = 2  # configuration or data is wrong; retrying repeats it
-
-# podFailurePolicy FailJob: retrying these only burns money.
-FATAL_EXIT_CODES = (EXIT_BAD_INPUT, EXIT_BUG)

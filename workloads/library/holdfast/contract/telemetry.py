@@ -64,13 +64,3 @@ METRICS: dict[str, tuple[str, str]] = {
 
 # Label wait_s of pod_waits_total: lower ends of the bands, in seconds.
 WAIT_BANDS_S = (0, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400, 172_800, 604_800)
-
-# Environment variables of pods; set by manifests, read by the runtime.
-ENV_JOB = "HOLDFAST_JOB"
-ENV_EVENTS = "HOLDFAST_EVENTS"  # path of the event file; empty: standard output
-ENV_WINDOW_S = "HOLDFAST_WINDOW_SECONDS"  # what the pool grants an ordinary pod
-ENV_DEADLINE = "HOLDFAST_DEADLINE"  # RFC 3339: planned end of the node or of the job
-ENV_ATTEMPT = "HOLDFAST_ATTEMPT"
-ENV_NODE = "HOLDFAST_NODE"  # spec.nodeName, where the pod may read its node's annotations
-ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # of batch inference; set from a secret
-ENV_RUN_DIR = "HOLDFAST_RUN_DIR"  # where processes that take notices leave their pids for the preStop drain

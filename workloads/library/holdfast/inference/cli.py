@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.contract.errors import EXIT_CODES_HELP
+from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def status(
 @app.command()
 def failures(job: Job, database: Database = "", limit: int = 100, as_json: AsJson = False) -> None:
     """Dead items: which, why, after how many tries. Exit 1 when there are any."""
-    from holdfast.contract.errors import EXIT_FINDINGS
+    from holdfast.contract.exit_codes import EXIT_FINDINGS
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.dead_letters import newest
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.contract.lifecycle import EXIT_BUG, EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
 from holdfast.inference.enqueue import enqueue, publish_outbox
 from holdfast.inference.errors import LoaderFailed, PredictorBroken

@@ -14,9 +14,9 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from holdfast.contract.environment import ENV_DEADLINE, ENV_NODE
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from holdfast.contract.telemetry import ENV_DEADLINE, ENV_NODE
 from holdfast.contract.values import moment
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown

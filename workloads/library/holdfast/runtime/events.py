@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from holdfast.contract.telemetry import ENV_EVENTS, EVENT_VERSION, EVENTS
+from holdfast.contract.environment import ENV_EVENTS
+from holdfast.contract.telemetry import EVENT_VERSION, EVENTS
 from holdfast.contract.values import finite
 
 STDOUT = 1

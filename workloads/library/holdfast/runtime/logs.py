@@ -18,7 +18,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from holdfast.contract.telemetry import ENV_ATTEMPT, ENV_JOB
+from holdfast.contract.environment import ENV_ATTEMPT, ENV_JOB
 from holdfast.contract.values import finite
 
 NAME = "holdfast"

@@ -18,7 +18,8 @@ from functools import cache
 from types import FrameType
 from typing import Self
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED, WINDOW_MARGIN_S
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.lifecycle import WINDOW_MARGIN_S
 from holdfast.runtime import pidfiles
 
 # Counted: the kubelet, torchrun and a terminal send these.

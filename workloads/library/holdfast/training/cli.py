@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from holdfast.contract.environment import ENV_JOB, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXIT_BUG
-from holdfast.contract.telemetry import ENV_JOB, ENV_WINDOW_S
+from holdfast.contract.exit_codes import EXIT_BUG
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 
 launcher = "holdfast.training.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""

@@ -33,7 +33,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-from holdfast.contract import lifecycle
+from holdfast.contract import exit_codes
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
@@ -73,21 +73,21 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     return code
 
 
-_OF_OTHERS = (lifecycle.EXIT_PREEMPTED, lifecycle.EXIT_RENDEZVOUS_LOST)
+_OF_OTHERS = (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
 
 
 def exit_code(codes: Iterable[int], *, noticed: bool) -> int:
     """The pod's code from those of its ranks: what must not be retried outweighs all else."""
     found = {128 - code if code < 0 else code for code in codes}
-    for fatal in lifecycle.FATAL_EXIT_CODES:
+    for fatal in exit_codes.FATAL_EXIT_CODES:
         if fatal in found:
             return fatal
-    if found == {lifecycle.EXIT_COMPLETE}:
-        return lifecycle.EXIT_COMPLETE
-    if noticed or lifecycle.EXIT_PREEMPTED in found:
-        return lifecycle.EXIT_PREEMPTED
-    if lifecycle.EXIT_RENDEZVOUS_LOST in found or not found:
-        return lifecycle.EXIT_RENDEZVOUS_LOST
+    if found == {exit_codes.EXIT_COMPLETE}:
+        return exit_codes.EXIT_COMPLETE
+    if noticed or exit_codes.EXIT_PREEMPTED in found:
+        return exit_codes.EXIT_PREEMPTED
+    if exit_codes.EXIT_RETRY in found or not found:
+        return exit_codes.EXIT_RETRY
     return max(found)
 
 
@@ -121,7 +121,7 @@ def _pass_on(shutdown: Shutdown, board: Board, window_s: float) -> None:
     while (left := shutdown.seconds_left(window_s, AGENT_MARGIN_S)) > 0:
         time.sleep(min(left, 0.2))
     _signal(board.pids(), signal.SIGKILL)
-    notices.leave_now(lifecycle.EXIT_PREEMPTED)
+    notices.leave_now(exit_codes.EXIT_PREEMPTED)
 
 
 def _signal(pids: Iterable[int], signum: signal.Signals) -> None:

@@ -23,8 +23,9 @@ import typer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast.contract.environment import ENV_ATTEMPT
 from holdfast.contract.errors import run_cli
-from holdfast.contract.telemetry import ENV_ATTEMPT, KIND_TRAINING
+from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
 from holdfast.training import cli

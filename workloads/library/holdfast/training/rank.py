@@ -8,7 +8,7 @@ from typing import Any
 from torch.distributed import DistError
 
 from holdfast.checkpoint import Preempted
-from holdfast.contract import lifecycle
+from holdfast.contract import exit_codes
 from holdfast.contract.errors import InputError
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime import deadline, logs
@@ -73,13 +73,13 @@ def run_rank(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) 
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     meter = Meter(events, every=config.report_every, phases=phases, on_step=lambda step: board.done(local_rank, step))
     try:
-        return {"code": lifecycle.EXIT_COMPLETE, "digest": train(config, corpus, events, meter)}
+        return {"code": exit_codes.EXIT_COMPLETE, "digest": train(config, corpus, events, meter)}
     except Preempted:
         part(PART_S)
-        return {"code": lifecycle.EXIT_PREEMPTED}
+        return {"code": exit_codes.EXIT_PREEMPTED}
     except InputError as error:
         logs.error("train", error.lines())
-        sys.exit(lifecycle.EXIT_BAD_INPUT)
+        sys.exit(exit_codes.EXIT_BAD_INPUT)
     except Exception as error:  # noqa: BLE001  # the rank's top level: every failure becomes an exit code
         logs.error("train", "a rank failed", cause=error)
         sys.exit(failure_code(error, noticed=shutdown.requested))
@@ -91,5 +91,5 @@ def failure_code(error: Exception, *, noticed: bool) -> int:
         isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST_PEER)
     )
     if not lost:
-        return lifecycle.EXIT_BUG
-    return lifecycle.EXIT_PREEMPTED if noticed else lifecycle.EXIT_RENDEZVOUS_LOST
+        return exit_codes.EXIT_BUG
+    return exit_codes.EXIT_PREEMPTED if noticed else exit_codes.EXIT_RETRY

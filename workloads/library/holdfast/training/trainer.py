@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.contract.telemetry import ENV_ATTEMPT
+from holdfast.contract.environment import ENV_ATTEMPT
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
 from holdfast.training.data import Corpus, Samples, mixed_seed

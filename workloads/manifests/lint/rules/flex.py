@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast.contract.lifecycle import EXIT_PREEMPTED, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.lifecycle import FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
 from infra.contract import pools as contract
 from infra.contract.pools import FLEX_TAINT, GPU_RESOURCE, SPOT_TAINT
 from workloads.manifests.lint.finding import Hit, Severity, constant

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.contract.lifecycle import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RENDEZVOUS_LOST, FATAL_EXIT_CODES
+from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from workloads.manifests.lint.finding import Basis, Hit, Severity, constant
 from workloads.manifests.lint.objects import Job, Object, as_list, as_map, as_text, dig
 from workloads.manifests.lint.registry import Context, rule
@@ -103,7 +103,7 @@ def backoff_of_ignored_disruptions(job: Job, context: Context) -> Iterator[Hit]:
     "HF115", "eviction-treated-as-bug", Severity.ERROR, on=Job,
     what="A FailJob rule takes exit codes that an orderly stop or a kill gives.",
     why="143, 137 and 75 say: resume me. Failing the Job on them ends it at the first eviction.",
-    source="workloads/library/holdfast/contract/lifecycle.py", fix=f"list the codes of bugs only: {list(FATAL_EXIT_CODES)}", base="job",
+    source="workloads/library/holdfast/contract/exit_codes.py", fix=f"list the codes of bugs only: {list(FATAL_EXIT_CODES)}", base="job",
     bad=f"spec: {{podFailurePolicy: {{rules: [{_IGNORE},"
         " {action: FailJob, onExitCodes: {operator: NotIn, values: [0]}}]}}",
     good=f"spec: {{podFailurePolicy: {{rules: [{_IGNORE}, {_FATAL}]}}}}",
@@ -114,7 +114,7 @@ def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
         if failing.get("action") != "FailJob" or not codes:
             continue
         listed = set(as_list(codes.get("values")))
-        resumable = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RENDEZVOUS_LOST}
+        resumable = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}
         taken = resumable & listed if codes.get("operator") == "In" else resumable - listed
         if taken:
             at = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "values")
@@ -122,7 +122,7 @@ def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
 
 
 def _codes_basis() -> Basis:
-    return constant("holdfast.contract.lifecycle", "FATAL_EXIT_CODES", f"codes of bugs: {list(FATAL_EXIT_CODES)}")
+    return constant("holdfast.contract.exit_codes", "FATAL_EXIT_CODES", f"codes of bugs: {list(FATAL_EXIT_CODES)}")
 
 
 @rule(

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
-from holdfast.contract.telemetry import ENV_WINDOW_S
+from holdfast.contract.environment import ENV_WINDOW_S
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from workloads.manifests.lint.finding import Hit, Severity, constant
 from workloads.manifests.lint.objects import Container, Pod, as_int, as_list, as_text, dig, quantity
 from workloads.manifests.lint.registry import Context, rule
@@ -87,13 +87,13 @@ def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     "HF105", "exit-zero-on-sigterm", Severity.ERROR, on=Pod,
     what="A shell trap turns SIGTERM into exit 0.",
     why="Exit 0 marks a Job's index complete: the unfinished work is recorded as done and never resumed.",
-    source="workloads/library/holdfast/contract/lifecycle.py", fix=f"exit {EXIT_PREEMPTED}", base="container",
+    source="workloads/library/holdfast/contract/exit_codes.py", fix=f"exit {EXIT_PREEMPTED}", base="container",
     bad="command: [sh, -c, \"trap 'save; exit 0' TERM; exec python -m trainer\"]",
     good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]",
 )  # fmt: skip
 def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     basis = constant(
-        "holdfast.contract.lifecycle", "EXIT_PREEMPTED", f"a stopped pod exits {EXIT_PREEMPTED}, not {EXIT_COMPLETE}"
+        "holdfast.contract.exit_codes", "EXIT_PREEMPTED", f"a stopped pod exits {EXIT_PREEMPTED}, not {EXIT_COMPLETE}"
     )
     for container in pod.containers:
         script = "\n".join(container.words)
@@ -128,7 +128,7 @@ def shell_swallows_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     "HF107", "window-variable-wrong", Severity.ERROR, on=Pod,
     what=f"{ENV_WINDOW_S} is not the window of the pool.",
     why="The process plans its last save by this number.",
-    source="workloads/library/holdfast/contract/telemetry.py", fix="set it to the pool's window", base="container",
+    source="workloads/library/holdfast/contract/environment.py", fix="set it to the pool's window", base="container",
     bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]', good=f'env: [{{name: {ENV_WINDOW_S}, value: "15"}}]',
 )  # fmt: skip
 def window_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:

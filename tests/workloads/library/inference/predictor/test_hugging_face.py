@@ -10,7 +10,7 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import EXIT_COMPLETE
+from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.hugging_face import ROWS, TextClassifier
 from holdfast.inference.predictor.proxy import ProcessPredictor

@@ -16,8 +16,8 @@ import pytest
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.contract.lifecycle import EXIT_BUG, EXIT_COMPLETE, EXIT_PREEMPTED
-from holdfast.contract.telemetry import ENV_DATABASE
+from holdfast.contract.environment import ENV_DATABASE
+from holdfast.contract.exit_codes import EXIT_BUG, EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.errors import ItemFault, ProcessDied
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.proxy import ProcessPredictor

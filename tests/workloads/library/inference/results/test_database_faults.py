@@ -16,7 +16,7 @@ import pytest
 from psycopg import Connection, sql
 from psycopg_pool import ConnectionPool
 
-from holdfast.contract.lifecycle import EXIT_COMPLETE
+from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.items import Item
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool

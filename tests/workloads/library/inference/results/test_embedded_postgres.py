@@ -13,7 +13,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.contract.errors import EXIT_BAD_INPUT, InputError
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 from holdfast.inference.results.connect import WORKER_ROLE, connect, database_uri, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres_access import make_private, server_uid, socket_folder

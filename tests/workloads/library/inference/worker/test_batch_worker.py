@@ -5,7 +5,7 @@ import pytest
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.items import Item
 from holdfast.inference.results.protocol import Claim

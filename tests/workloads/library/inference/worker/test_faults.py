@@ -15,7 +15,7 @@ import pytest
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from holdfast.contract.lifecycle import EXIT_COMPLETE
+from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference.items import Item
 from holdfast.inference.queue.fake_broker import FakeBroker
 from holdfast.inference.queue.pubsub import PubSubQueue

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from holdfast.contract.telemetry import ENV_WINDOW_S
+from holdfast.contract.environment import ENV_WINDOW_S
 from tests.workloads.library.training.frameworks.waits import ENV_WAIT_AT
 from tests.workloads.library.training.runs import PATIENCE_S, die_with
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from holdfast.contract.telemetry import ENV_WINDOW_S
+from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.training.frameworks.huggingface import HoldfastCallback
 from tests.workloads.library.training.frameworks.waits import EVALUATING, compiled, say
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from holdfast.contract.telemetry import ENV_WINDOW_S
+from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.training.frameworks.lightning import HoldfastCallback
 from tests.workloads.library.training.frameworks.waits import EVALUATING, compiled, say
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError
-from holdfast.contract.telemetry import ENV_DATABASE
 from holdfast.inference.errors import ItemFault, LoaderFailed, PredictorBroken, ProcessDied
 from holdfast.inference.predictor import frames
 from holdfast.inference.predictor.link import Link

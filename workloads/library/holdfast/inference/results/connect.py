@@ -11,8 +11,8 @@ from psycopg import Connection, errors, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
+from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError, Unjudged
-from holdfast.contract.telemetry import ENV_DATABASE
 from holdfast.inference.errors import QueueUnavailable
 
 WORKER_ROLE = "holdfast_worker"  # made by migration 0001: rows only, no DDL

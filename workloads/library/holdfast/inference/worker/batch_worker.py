@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from holdfast.contract.lifecycle import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RENDEZVOUS_LOST
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.queue.protocol import Queue
@@ -31,7 +31,7 @@ from holdfast.inference.worker.triage import Triage
 from holdfast.inference.worker.writer import Writer
 from holdfast.runtime.shutdown import Shutdown, leave_now
 
-EXIT_DEVICE_LOST = EXIT_RENDEZVOUS_LOST  # same meaning to Kubernetes: retry me, elsewhere if you can
+EXIT_DEVICE_LOST = EXIT_RETRY  # same meaning to Kubernetes: retry me, elsewhere if you can
 
 
 class Worker:

@@ -1,0 +1,13 @@
+"""The environment variables of pods, all of them: set by manifests, read by the processes of this library."""
+
+ENV_JOB = "HOLDFAST_JOB"  # name of the run
+ENV_ATTEMPT = "HOLDFAST_ATTEMPT"  # counts starts of the job from 0
+ENV_EVENTS = "HOLDFAST_EVENTS"  # path of the event file; empty: standard output
+ENV_WINDOW_S = "HOLDFAST_WINDOW_SECONDS"  # what the pool grants an ordinary pod
+ENV_DEADLINE = "HOLDFAST_DEADLINE"  # RFC 3339: planned end of the node or of the job
+ENV_NODE = "HOLDFAST_NODE"  # spec.nodeName, where the pod may read its node's annotations
+ENV_GPUS = "HOLDFAST_GPUS"  # the pod's nvidia.com/gpu limit: so many GPUs are promised, and the CPU is never chosen
+ENV_RUN_DIR = "HOLDFAST_RUN_DIR"  # where processes that take notices leave their pids for the preStop drain
+ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # of batch, from a secret; withheld from predictors
+ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"  # key that signs commits, from a secret
+ENV_KILL_AT = "HOLDFAST_KILL_AT"  # tests only: POINT:COUNT, where a process dies
