@@ -1,4 +1,4 @@
-"""The door of the platform: `python -m infra VERB`. Bodies import what they need, so that --help is quick."""
+"""Commands of the platform: `python -m infra VERB`. Bodies import what they need, so that --help is quick."""
 
 from typing import Annotated
 

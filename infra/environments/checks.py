@@ -1,4 +1,4 @@
-"""Checks of single fields. Called by the schema's `__post_init__`; each raises an InputError that names the field."""
+"""Checks of single fields; each raises an InputError that names the field."""
 
 import re
 from collections.abc import Collection

@@ -170,7 +170,7 @@ class Environment:
 
     @property
     def database_connection(self) -> str:
-        """What the Cloud SQL Auth Proxy is told."""
+        """What the Cloud SQL Auth Proxy connects to."""
         return f"{self.project}:{self.region}:{self.database_name}"
 
     def database_user(self, role: str) -> str:

@@ -217,7 +217,7 @@ class Database:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alerts:
-    """Whom to tell, and from which value on. Seconds unless named otherwise."""
+    """Who is notified, and from which value on. Seconds unless named otherwise."""
 
     emails: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()

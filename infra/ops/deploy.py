@@ -17,7 +17,7 @@ from infra.rules import require_clean
 CDKTF = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
 
 
-def require_settled(environment: Environment) -> None:
+def require_no_placeholders(environment: Environment) -> None:
     """No CHANGE-ME is left, and no rule broken."""
     left = placeholders(environment)
     if left:
@@ -27,19 +27,19 @@ def require_settled(environment: Environment) -> None:
 
 
 def deploy(environment: Environment, *, yes: bool) -> int:
-    require_settled(environment)
+    require_no_placeholders(environment)
     _require_consent(yes)
     return _cdktf(environment, "deploy", *names.stacks(environment.name), *(["--auto-approve"] if yes else []))
 
 
 def diff(environment: Environment) -> int:
     """Stack by stack: the command line compares one at a time."""
-    require_settled(environment)
+    require_no_placeholders(environment)
     return max(_cdktf(environment, "diff", stack) for stack in names.stacks(environment.name))
 
 
 def destroy(environment: Environment, *, yes: bool) -> int:
-    require_settled(environment)
+    require_no_placeholders(environment)
     guards = protections(environment)
     if guards:
         for guard in guards:
@@ -65,7 +65,7 @@ def protections(environment: Environment) -> list[str]:
 
 def bootstrap(environment: Environment, *, dry_run: bool) -> list[str]:
     """Make the bucket of Terraform's state: private, versioned, in the region. Says what it runs."""
-    require_settled(environment)
+    require_no_placeholders(environment)
     if not environment.state_bucket:
         what = f"{source_of(environment.name)}: state_bucket"
         raise InputError(what, got="''", allowed="a bucket name", fix="name the bucket of the state")
@@ -78,10 +78,10 @@ def bootstrap(environment: Environment, *, dry_run: bool) -> list[str]:
         ),
         ("storage", "buckets", "update", url, project, "--versioning"),
     ]
-    for words in commands:
+    for arguments in commands:
         if not dry_run:
-            gcloud.run(words, timeout_s=120)
-    return [" ".join(("gcloud", *words)) for words in commands]
+            gcloud.run(arguments, timeout_s=120)
+    return [" ".join(("gcloud", *arguments)) for arguments in commands]
 
 
 def _require_consent(yes: bool) -> None:
@@ -89,12 +89,14 @@ def _require_consent(yes: bool) -> None:
         raise InputError("no terminal to ask on", got="no --yes", allowed="--yes", fix="repeat with --yes")
 
 
-def _cdktf(environment: Environment, *words: str) -> int:
+def _cdktf(environment: Environment, *arguments: str) -> int:
     if not CDKTF.exists():
         raise Unjudged("the cdktf command is missing; `make cdktf-cli` installs it")
     # With a mirror the command line cannot ask the registry for the checksums of other platforms.
     lock = ["--skip-provider-lock"] if engine.mirror() else []
-    return subprocess.run([str(CDKTF), *words, *lock], cwd=ROOT, env=_variables(environment), check=False).returncode
+    return subprocess.run(
+        [str(CDKTF), *arguments, *lock], cwd=ROOT, env=_variables(environment), check=False
+    ).returncode
 
 
 def _variables(environment: Environment) -> Mapping[str, str]:

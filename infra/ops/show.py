@@ -1,4 +1,4 @@
-"""Tables and JSON objects of the door. Data goes to standard output; off a terminal without colour or cut lines."""
+"""Tables and JSON objects of the commands. Data goes to standard output; off a terminal without colour or cut lines."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What would a merge of upstream do to a deployed environment? Called by `infra upgrade-check REF`.
+"""What would a merge of upstream do to a deployed environment?
 
 Both sides are synthesised with the caller's environment file, REF in a worktree of its own, which is removed again.
 """
@@ -128,10 +128,10 @@ def _worktree(ref: str, root: Path) -> Generator[Path]:
             _git(root, "worktree", "remove", "--force", str(path))
 
 
-def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Unjudged(f"git {words[0]}: {done.stderr.strip()}")
+        raise Unjudged(f"git {arguments[0]}: {done.stderr.strip()}")
     return done.stdout
 
 

@@ -1,6 +1,6 @@
 """What must hold of an environment and of its plan, beyond what the provider checks.
 
-Called by the composition root and by `infra check` before Terraform starts, by `infra plan` on the real plan.
+Judged before Terraform starts, and again on the real plan.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ MODULES = (pools, autoprovisioning, cluster, hardening, network, identity, stora
 
 
 def judge(facts: Facts) -> list[Finding]:
-    return [Finding(rule=rule.id, broken=broken) for rule in RULES.values() for broken in rule.check(facts)]
+    return [Finding(rule=rule.id, violation=broken) for rule in RULES.values() for broken in rule.check(facts)]
 
 
 def judge_environment(environment: Environment) -> list[Finding]:
@@ -32,6 +32,6 @@ def judge_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) ->
 def require_clean(environment: Environment) -> None:
     """Raise the first finding as an InputError."""
     for finding in judge_environment(environment):
-        broken = finding.broken
+        broken = finding.violation
         what = f"{source_of(environment.name)}: {broken.where} [{finding.rule}]"
         raise InputError(what, got=broken.got, allowed=broken.allowed, fix=broken.fix)

@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.environments.capacity import DISK_TYPES
-from infra.rules.model import Broken, Facts, Found, each, rule
+from infra.rules.model import Facts, PlannedResource, Violation, each, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 LIMITS = "cluster_autoscaling.resource_limits"
@@ -16,48 +16,48 @@ DEFAULTS = "cluster_autoscaling.auto_provisioning_defaults"
 CEILING = 1_000_000
 
 
-def _limits(cluster: Found) -> Mapping[str, Mapping[str, Any]]:
+def _limits(cluster: PlannedResource) -> Mapping[str, Mapping[str, Any]]:
     return {str(limit.get("resource_type")): limit for limit in cluster.blocks(LIMITS)}
 
 
 @rule(reason="a limit named nvidia.com/gpu caps nothing: pods wait with gpu.no.limit.defined", source=PROVIDER)
-def nap_limit_names(facts: Facts) -> Iterator[Broken]:
+def nap_limit_names(facts: Facts) -> Iterator[Violation]:
     """Limits are named cpu, memory or like an accelerator."""
     for cluster in facts.cluster():
         wrong = sorted(set(_limits(cluster)) - {"cpu", "memory"} - set(ACCELERATORS))
         if wrong:
             allowed = f"cpu, memory, {', '.join(ACCELERATORS)}"
-            yield cluster.broken(LIMITS, allowed, "use the accelerator's name", ", ".join(wrong))
+            yield cluster.violation(LIMITS, allowed, "use the accelerator's name", ", ".join(wrong))
 
 
 @rule(reason="without both the API refuses auto-provisioning", source=PROVIDER)
-def nap_caps_present(facts: Facts) -> Iterator[Broken]:
+def nap_caps_present(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioning has caps for cpu, memory and at least one accelerator."""
     for cluster in facts.cluster():
         missing = sorted({"cpu", "memory"} - set(_limits(cluster)))
         if not set(_limits(cluster)) & set(ACCELERATORS):
             missing.append("an accelerator")
         if missing:
-            yield cluster.broken(
+            yield cluster.violation(
                 LIMITS, "caps for cpu, memory, accelerators", "add them", f"no {', no '.join(missing)}"
             )
 
 
 @rule(reason="a retry loop then buys machines without end", source="accelerated-platforms sets 9.2e18 by default")
-def nap_caps_finite(facts: Facts) -> Iterator[Broken]:
+def nap_caps_finite(facts: Facts) -> Iterator[Violation]:
     """Each cap is a number that somebody could pay."""
     for cluster in facts.cluster():
         for name, limit in _limits(cluster).items():
             low, high = limit.get("minimum") or 0, limit.get("maximum") or 0
             if not 0 <= low <= high or not 1 <= high <= CEILING:
                 allowed = f"0 <= minimum <= maximum, maximum 1 to {CEILING:,}"
-                yield cluster.broken(f"{LIMITS}[{name}]", allowed, "set a cap", f"{low}..{high}")
+                yield cluster.violation(f"{LIMITS}[{name}]", allowed, "set a cap", f"{low}..{high}")
 
 
 @rule(
     reason="GKE counts manual pools into the caps: beyond them no pool grows", source="GKE documentation on NAP limits"
 )
-def nap_caps_cover_pools(facts: Facts) -> Iterator[Broken]:
+def nap_caps_cover_pools(facts: Facts) -> Iterator[Violation]:
     """The caps leave room for every pool at its maximum."""
     needed: dict[str, int] = {}
     for pool in facts.pools():
@@ -70,51 +70,51 @@ def nap_caps_cover_pools(facts: Facts) -> Iterator[Broken]:
         for name, limit in _limits(cluster).items():
             if limit.get("maximum", 0) < needed.get(name, 0):
                 allowed, got = f"at least {needed[name]:,}", limit.get("maximum")
-                yield cluster.broken(f"{LIMITS}[{name}]", allowed, "raise the cap or lower max_nodes", got)
+                yield cluster.violation(f"{LIMITS}[{name}]", allowed, "raise the cap or lower max_nodes", got)
 
 
 @rule(reason="the default is pd-standard, whatever the documentation says", source="google provider schema")
-def nap_disk_type(facts: Facts) -> Iterator[Broken]:
+def nap_disk_type(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioned nodes have a fast disk."""
     for cluster in facts.cluster():
         if cluster.get(f"{DEFAULTS}.disk_type") not in DISK_TYPES:
-            yield cluster.broken(f"{DEFAULTS}.disk_type", ", ".join(DISK_TYPES), "state pd-balanced")
+            yield cluster.violation(f"{DEFAULTS}.disk_type", ", ".join(DISK_TYPES), "state pd-balanced")
 
 
 @rule(
     reason="the default account is Editor-like, and pools of NAP escape what manual pools state", source="CIS GKE 5.2.1"
 )
-def nap_service_account(facts: Facts) -> Iterator[Broken]:
+def nap_service_account(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioned nodes run as the node account."""
     wanted = facts.environment.service_account_email("nodes")
     yield from each(facts.cluster(), f"{DEFAULTS}.service_account", wanted, "state the node account")
 
 
 @rule(reason="pools of NAP escape what manual pools state", source="CIS GKE 5.5.6, 5.5.7")
-def nap_shielded(facts: Facts) -> Iterator[Broken]:
+def nap_shielded(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioned nodes boot shielded."""
     for flag in ("enable_secure_boot", "enable_integrity_monitoring"):
         yield from each(facts.cluster(), f"{DEFAULTS}.shielded_instance_config.{flag}", True, "turn it on")
 
 
 @rule(reason="pools of NAP escape what manual pools state", source="CIS GKE 5.5.2, 5.5.3")
-def nap_managed(facts: Facts) -> Iterator[Broken]:
+def nap_managed(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioned nodes are repaired and upgraded."""
     for flag in ("auto_repair", "auto_upgrade"):
         yield from each(facts.cluster(), f"{DEFAULTS}.management.{flag}", True, "turn it on")
 
 
 @rule(
-    reason="port 10255 tells pods and their arguments to anyone in the network", source="google provider documentation"
+    reason="port 10255 shows pods and their arguments to anyone in the network", source="google provider documentation"
 )
-def nap_read_only_port(facts: Facts) -> Iterator[Broken]:
+def nap_read_only_port(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioned nodes close the kubelet's read-only port."""
     path = "node_pool_auto_config.node_kubelet_config.insecure_kubelet_readonly_port_enabled"
     yield from each(facts.cluster(), path, "FALSE", "state FALSE")
 
 
 @rule(reason="elsewhere a zone without the accelerator is tried again and again", source="GKE autoscaler source")
-def nap_zones(facts: Facts) -> Iterator[Broken]:
+def nap_zones(facts: Facts) -> Iterator[Violation]:
     """Auto-provisioning uses the zones of the cluster."""
     wanted = sorted(facts.environment.zones)
     yield from each(

@@ -3,76 +3,76 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from infra.rules.model import Broken, Facts, Found, each, rule
+from infra.rules.model import Facts, PlannedResource, Violation, each, rule
 
 
-def _production(facts: Facts) -> list[Found]:
+def _production(facts: Facts) -> list[PlannedResource]:
     return facts.cluster() if facts.environment.production else []
 
 
 @rule(reason="a node with a public address is attacked within minutes", source="CIS GKE 5.6.5")
-def private_nodes(facts: Facts) -> Iterator[Broken]:
+def private_nodes(facts: Facts) -> Iterator[Violation]:
     """No node has a public address."""
     yield from each(facts.cluster(), "private_cluster_config.enable_private_nodes", True, "keep nodes private")
     yield from each(facts.pools(), "network_config.enable_private_nodes", True, "keep nodes private")
 
 
 @rule(reason="the API server belongs off the internet", source="CIS GKE 5.6.4")
-def private_endpoint(facts: Facts) -> Iterator[Broken]:
+def private_endpoint(facts: Facts) -> Iterator[Violation]:
     """The control plane's IP endpoint is private."""
     yield from each(facts.cluster(), "private_cluster_config.enable_private_endpoint", True, "keep it private")
 
 
 @rule(reason="then IAM alone guards the control plane", source="CIS GKE Autopilot 5.4.2")
-def dns_endpoint_inside(facts: Facts) -> Iterator[Broken]:
+def dns_endpoint_inside(facts: Facts) -> Iterator[Violation]:
     """In production the DNS endpoint answers inside the VPC only."""
     path = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
     yield from each(_production(facts), path, False, "set cluster.dns_endpoint_public to False")
 
 
 @rule(reason="Google's public ranges include every customer's machines", source="CIS GKE 5.6.3")
-def authorized_networks(facts: Facts) -> Iterator[Broken]:
+def authorized_networks(facts: Facts) -> Iterator[Violation]:
     """Only named ranges reach the control plane, and Google's public ones do not."""
     path = "master_authorized_networks_config"
     yield from each(facts.cluster(), f"{path}.gcp_public_cidrs_access_enabled", False, "turn it off")
     yield from each(facts.cluster(), f"{path}.private_endpoint_enforcement_enabled", True, "turn it on")
     for cluster in facts.cluster():
         if any(block.get("cidr_block") == "0.0.0.0/0" for block in cluster.blocks(f"{path}.cidr_blocks")):
-            yield cluster.broken(f"{path}.cidr_blocks", "ranges of yours", "remove 0.0.0.0/0", "0.0.0.0/0")
+            yield cluster.violation(f"{path}.cidr_blocks", "ranges of yours", "remove 0.0.0.0/0", "0.0.0.0/0")
 
 
 @rule(reason="network policies are enforced and logged by Dataplane V2", source="CIS GKE 5.6.7")
-def dataplane_v2(facts: Facts) -> Iterator[Broken]:
+def dataplane_v2(facts: Facts) -> Iterator[Violation]:
     """The dataplane enforces network policies."""
     yield from each(facts.cluster(), "datapath_provider", "ADVANCED_DATAPATH", "state ADVANCED_DATAPATH")
 
 
 @rule(reason="pod to pod traffic on one node is otherwise invisible", source="CIS GKE 5.6.1")
-def intranode_visibility(facts: Facts) -> Iterator[Broken]:
+def intranode_visibility(facts: Facts) -> Iterator[Violation]:
     """Traffic inside a node can be seen."""
     yield from each(facts.cluster(), "enable_intranode_visibility", True, "turn it on")
 
 
 @rule(reason="flows are the only trace of an exfiltration", source="CIS GKE 5.6.1")
-def flow_logs(facts: Facts) -> Iterator[Broken]:
+def flow_logs(facts: Facts) -> Iterator[Violation]:
     """In production the subnet logs its flows."""
     subnets = facts.of("google_compute_subnetwork") if facts.environment.production else []
     for subnet in subnets:
         if not subnet.get("log_config"):
-            yield subnet.broken("log_config", "a log_config block", "set network.flow_logs to True", "none")
+            yield subnet.violation("log_config", "a log_config block", "set network.flow_logs to True", "none")
 
 
 @rule(reason="RAPID is first with bugs, no channel is last with patches", source="CIS GKE 5.5.4")
-def release_channel(facts: Facts) -> Iterator[Broken]:
+def release_channel(facts: Facts) -> Iterator[Violation]:
     """The cluster follows a channel; in production REGULAR or STABLE."""
     allowed = ("REGULAR", "STABLE") if facts.environment.production else ("RAPID", "REGULAR", "STABLE")
     for cluster in facts.cluster():
         if cluster.get("release_channel.channel") not in allowed:
-            yield cluster.broken("release_channel.channel", ", ".join(allowed), "set cluster.release_channel")
+            yield cluster.violation("release_channel.channel", ", ".join(allowed), "set cluster.release_channel")
 
 
 @rule(reason="unpatched nodes; only flex-start pools cannot be repaired", source="CIS GKE 5.5.2, 5.5.3")
-def nodes_are_patched(facts: Facts) -> Iterator[Broken]:
+def nodes_are_patched(facts: Facts) -> Iterator[Violation]:
     """Pools upgrade by themselves, and repair themselves unless they are flex-start."""
     flex = {pool.address for pool in facts.pools("flex")}
     repaired = [pool for pool in facts.pools() if pool.address not in flex]
@@ -81,25 +81,25 @@ def nodes_are_patched(facts: Facts) -> Iterator[Broken]:
 
 
 @rule(reason="upgrades at noon look like preemption storms", source="gke-policies-v2")
-def maintenance_window(facts: Facts) -> Iterator[Broken]:
+def maintenance_window(facts: Facts) -> Iterator[Violation]:
     """There is a maintenance window; in production also a freeze."""
     for cluster in facts.cluster():
         if not cluster.get("maintenance_policy.recurring_window"):
-            yield cluster.broken("maintenance_policy", "a recurring window", "set cluster.maintenance_*", "none")
+            yield cluster.violation("maintenance_policy", "a recurring window", "set cluster.maintenance_*", "none")
     for cluster in _production(facts):
         if not cluster.blocks("maintenance_policy.maintenance_exclusion"):
-            yield cluster.broken("maintenance_policy", "an exclusion", "add one to cluster.freezes", "no exclusion")
+            yield cluster.violation("maintenance_policy", "an exclusion", "add one to cluster.freezes", "no exclusion")
 
 
 @rule(reason="pods reach the node's token through the metadata server otherwise", source="GKE hardening guide")
-def metadata_server(facts: Facts) -> Iterator[Broken]:
+def metadata_server(facts: Facts) -> Iterator[Violation]:
     """Every pool serves pods their own identity."""
     path = "node_config.workload_metadata_config.mode"
     yield from each(chain(facts.pools(), facts.cluster()), path, "GKE_METADATA", "state GKE_METADATA")
 
 
 @rule(reason="the default account is Editor-like", source="CIS GKE 5.2.1")
-def node_service_account(facts: Facts) -> Iterator[Broken]:
+def node_service_account(facts: Facts) -> Iterator[Violation]:
     """Every pool runs as the node account."""
     wanted = facts.environment.service_account_email("nodes")
     nodes = chain(facts.pools(), facts.cluster())
@@ -107,7 +107,7 @@ def node_service_account(facts: Facts) -> Iterator[Broken]:
 
 
 @rule(reason="a changed boot chain goes unseen", source="CIS GKE 5.5.5, 5.5.6, 5.5.7")
-def shielded_nodes(facts: Facts) -> Iterator[Broken]:
+def shielded_nodes(facts: Facts) -> Iterator[Violation]:
     """Nodes boot shielded."""
     yield from each(facts.cluster(), "enable_shielded_nodes", True, "turn it on")
     for flag in ("enable_secure_boot", "enable_integrity_monitoring"):
@@ -115,9 +115,9 @@ def shielded_nodes(facts: Facts) -> Iterator[Broken]:
 
 
 @rule(
-    reason="port 10255 tells pods and their arguments to anyone in the network", source="google provider documentation"
+    reason="port 10255 shows pods and their arguments to anyone in the network", source="google provider documentation"
 )
-def read_only_port(facts: Facts) -> Iterator[Broken]:
+def read_only_port(facts: Facts) -> Iterator[Violation]:
     """Pools close the kubelet's read-only port."""
     flag = "insecure_kubelet_readonly_port_enabled"
     yield from each(facts.cluster(), f"node_pool_defaults.node_config_defaults.{flag}", "FALSE", "state FALSE")
@@ -125,7 +125,7 @@ def read_only_port(facts: Facts) -> Iterator[Broken]:
 
 
 @rule(reason="GPU images load any kernel module by default", source="GKE documentation, secure modules on COS")
-def signed_kernel_modules(facts: Facts) -> Iterator[Broken]:
+def signed_kernel_modules(facts: Facts) -> Iterator[Violation]:
     """In production GPU nodes load signed kernel modules only."""
     if facts.environment.production:
         policy = "linux_node_config.node_kernel_module_loading.policy"
@@ -135,20 +135,20 @@ def signed_kernel_modules(facts: Facts) -> Iterator[Broken]:
 
 
 @rule(reason="secrets lie in etcd", source="CIS GKE 5.3.1")
-def secrets_encrypted(facts: Facts) -> Iterator[Broken]:
+def secrets_encrypted(facts: Facts) -> Iterator[Violation]:
     """In production secrets are encrypted with a key of yours."""
     yield from each(_production(facts), "database_encryption.state", "ENCRYPTED", "set security.kms_key")
 
 
 @rule(reason="any image would run", source="CIS GKE 5.10.5")
-def binary_authorization(facts: Facts) -> Iterator[Broken]:
+def binary_authorization(facts: Facts) -> Iterator[Violation]:
     """In production the project's image policy is enforced."""
     path, wanted = "binary_authorization.evaluation_mode", "PROJECT_SINGLETON_POLICY_ENFORCE"
     yield from each(_production(facts), path, wanted, "set security.binary_authorization")
 
 
 @rule(reason="bindings to all who are logged in, or to nobody, are how clusters are taken", source="CIS GKE 5.8.3")
-def no_anonymous_bindings(facts: Facts) -> Iterator[Broken]:
+def no_anonymous_bindings(facts: Facts) -> Iterator[Violation]:
     """Nobody binds roles to everybody."""
     for flag in ("system_authenticated", "system_unauthenticated"):
         path = f"rbac_binding_config.enable_insecure_binding_{flag}"
@@ -157,26 +157,26 @@ def no_anonymous_bindings(facts: Facts) -> Iterator[Broken]:
 
 
 @rule(reason="people come and go; groups stay", source="CIS GKE 5.8.2")
-def people_by_group(facts: Facts) -> Iterator[Broken]:
+def people_by_group(facts: Facts) -> Iterator[Violation]:
     """In production roles are bound to groups of people."""
     for cluster in _production(facts):
         if not cluster.get("authenticator_groups_config.security_group"):
             path = "authenticator_groups_config.security_group"
-            yield cluster.broken(path, "gke-security-groups@DOMAIN", "set security.rbac_security_group", "none")
+            yield cluster.violation(path, "gke-security-groups@DOMAIN", "set security.rbac_security_group", "none")
 
 
 @rule(reason="free findings about workloads", source="gke-policies-v2")
-def security_posture(facts: Facts) -> Iterator[Broken]:
+def security_posture(facts: Facts) -> Iterator[Violation]:
     """The security posture is reported; in production with vulnerabilities."""
     yield from each(facts.cluster(), "security_posture_config.mode", "BASIC", "state BASIC")
     for cluster in _production(facts):
         if cluster.get("security_posture_config.vulnerability_mode") in (None, "VULNERABILITY_DISABLED"):
             path = "security_posture_config.vulnerability_mode"
-            yield cluster.broken(path, "VULNERABILITY_BASIC", "set security.vulnerability_scanning")
+            yield cluster.violation(path, "VULNERABILITY_BASIC", "set security.vulnerability_scanning")
 
 
 @rule(reason="one wrong destroy", source="google provider documentation")
-def deletion_protection(facts: Facts) -> Iterator[Broken]:
+def deletion_protection(facts: Facts) -> Iterator[Violation]:
     """In production cluster and database refuse to be destroyed, and buckets to be emptied."""
     if facts.environment.production:
         kept = facts.of("google_container_cluster", "google_sql_database_instance")
@@ -185,7 +185,7 @@ def deletion_protection(facts: Facts) -> Iterator[Broken]:
 
 
 @rule(reason="a certificate or a password of the cluster cannot be revoked", source="CIS GKE 5.8.1")
-def no_client_certificate(facts: Facts) -> Iterator[Broken]:
+def no_client_certificate(facts: Facts) -> Iterator[Violation]:
     """The control plane issues no client certificate."""
     path = "master_auth.client_certificate_config.issue_client_certificate"
     yield from each(facts.cluster(), path, False, "turn it off")

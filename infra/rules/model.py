@@ -17,7 +17,7 @@ BUCKET = "google_storage_bucket"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Broken:
+class Violation:
     where: str
     got: str
     allowed: str
@@ -27,12 +27,12 @@ class Broken:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     rule: str
-    broken: Broken
+    violation: Violation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """One resource. Paths are dotted; a block that stands once needs no index."""
+class PlannedResource:
+    """One resource, as asked for or as planned. Paths are dotted; a block that stands once needs no index."""
 
     kind: str
     address: str
@@ -55,10 +55,10 @@ class Found:
             return [value]
         return [item for item in value if isinstance(item, Mapping)] if isinstance(value, Sequence) else []
 
-    def broken(self, path: str, allowed: str, fix: str, got: Any = None) -> Broken:
-        """`got` is the value at `path` unless said otherwise."""
+    def violation(self, path: str, allowed: str, fix: str, got: Any = None) -> Violation:
+        """`got` is the value at `path` unless given."""
         shown = self.get(path) if got is None else got
-        return Broken(where=f"{self.address}: {path}", got=str(shown), allowed=allowed, fix=fix)
+        return Violation(where=f"{self.address}: {path}", got=str(shown), allowed=allowed, fix=fix)
 
 
 def _unwrapped(value: Any) -> Any:
@@ -70,18 +70,18 @@ def _unwrapped(value: Any) -> Any:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     environment: Environment
-    found: tuple[Found, ...]
+    resources: tuple[PlannedResource, ...]
 
-    def of(self, *kinds: str) -> list[Found]:
-        return [f for f in self.found if f.kind in kinds]
+    def of(self, *kinds: str) -> list[PlannedResource]:
+        return [f for f in self.resources if f.kind in kinds]
 
-    def cluster(self) -> list[Found]:
+    def cluster(self) -> list[PlannedResource]:
         """One, or none where only another stack was planned."""
         return self.of(CLUSTER)
 
-    def pools(self, capacity: str = "") -> list[Found]:
+    def pools(self, capacity: str = "") -> list[PlannedResource]:
         """`capacity`: spot, flex (flex-start or queued), gpu; all when empty."""
-        wanted: dict[str, Callable[[Found], bool]] = {
+        wanted: dict[str, Callable[[PlannedResource], bool]] = {
             "": lambda _: True,
             "spot": lambda p: p.get("node_config.spot") is True,
             "flex": lambda p: bool(p.get("node_config.flex_start") or p.get("queued_provisioning.enabled")),
@@ -91,21 +91,21 @@ class Facts:
 
 
 def facts_of_specs(environment: Environment) -> Facts:
-    found = tuple(Found(kind=r.kind, address=r.address, values=r.arguments) for r in resources(environment))
-    return Facts(environment=environment, found=found)
+    found = tuple(PlannedResource(kind=r.kind, address=r.address, values=r.arguments) for r in resources(environment))
+    return Facts(environment=environment, resources=found)
 
 
 def facts_of_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> Facts:
     """`plans`: as `terraform show -json` prints them."""
     found = tuple(
-        Found(kind=r["type"], address=r["address"], values=r["values"])
+        PlannedResource(kind=r["type"], address=r["address"], values=r["values"])
         for plan in plans
         for r in plan["planned_values"]["root_module"].get("resources", [])
     )
-    return Facts(environment=environment, found=found)
+    return Facts(environment=environment, resources=found)
 
 
-Check = Callable[[Facts], Iterator[Broken]]
+Check = Callable[[Facts], Iterator[Violation]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,8 +132,8 @@ def rule(*, reason: str, source: str) -> Callable[[Check], Check]:
     return register
 
 
-def each(found: Iterable[Found], path: str, wanted: object, fix: str) -> Iterator[Broken]:
+def each(found: Iterable[PlannedResource], path: str, wanted: object, fix: str) -> Iterator[Violation]:
     """Every resource has exactly this value there."""
     for one in found:
         if one.get(path) != wanted:
-            yield one.broken(path, str(wanted), fix)
+            yield one.violation(path, str(wanted), fix)

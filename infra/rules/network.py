@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network
 
 from infra.environments.schema import Environment
-from infra.rules.model import Broken, Facts, each, rule
+from infra.rules.model import Facts, Violation, each, rule
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 
 SUBNET = "google_compute_subnetwork"
@@ -29,35 +29,35 @@ def _ranges(facts: Facts) -> Iterator[tuple[str, str, IPv4Network]]:
 @rule(
     reason="the autoscaler stops with ip.space.exhausted", source="GKE documentation, IP ranges of VPC-native clusters"
 )
-def ip_space_nodes(facts: Facts) -> Iterator[Broken]:
+def ip_space_nodes(facts: Facts) -> Iterator[Violation]:
     """The subnet holds every node that the caps allow."""
     needed = _most_nodes(facts.environment)
     for where, name, network in _ranges(facts):
         if name == "nodes" and network.num_addresses - RESERVED_ADDRESSES < needed:
             got = f"{network}, {network.num_addresses - RESERVED_ADDRESSES} nodes"
-            yield Broken(where=f"{where}: nodes", got=got, allowed=f"{needed} nodes", fix="widen network.nodes_cidr")
+            yield Violation(where=f"{where}: nodes", got=got, allowed=f"{needed} nodes", fix="widen network.nodes_cidr")
 
 
 @rule(
     reason="a node takes a power of two of at least twice its pods; then the range is empty", source="GKE documentation"
 )
-def ip_space_pods(facts: Facts) -> Iterator[Broken]:
+def ip_space_pods(facts: Facts) -> Iterator[Violation]:
     """The pod range holds every node that the caps allow."""
     per_node = 1 << (2 * facts.environment.network.max_pods_per_node - 1).bit_length()
     needed = _most_nodes(facts.environment) * per_node
     for where, name, network in _ranges(facts):
         if name == PODS_RANGE and network.num_addresses < needed:
             got, allowed = f"{network}, {network.num_addresses:,} addresses", f"{needed:,} addresses"
-            yield Broken(where=f"{where}: pods", got=got, allowed=allowed, fix="widen network.pods_cidr")
+            yield Violation(where=f"{where}: pods", got=got, allowed=allowed, fix="widen network.pods_cidr")
 
 
 @rule(reason="a service range cannot be widened later", source="GKE documentation")
-def ip_space_services(facts: Facts) -> Iterator[Broken]:
+def ip_space_services(facts: Facts) -> Iterator[Violation]:
     """The service range has room."""
     for where, name, network in _ranges(facts):
         if name == SERVICES_RANGE and network.num_addresses < MIN_SERVICES:
             allowed = f"{MIN_SERVICES} addresses"
-            yield Broken(
+            yield Violation(
                 where=f"{where}: services", got=str(network), allowed=allowed, fix="widen network.services_cidr"
             )
 
@@ -65,43 +65,43 @@ def ip_space_services(facts: Facts) -> Iterator[Broken]:
 @rule(
     reason="the API refuses overlapping ranges after the network exists", source="provider accepts it silently (tested)"
 )
-def ranges_apart(facts: Facts) -> Iterator[Broken]:
+def ranges_apart(facts: Facts) -> Iterator[Violation]:
     """No two ranges of the subnet overlap."""
     ranges = list(_ranges(facts))
     for i, (where, name, network) in enumerate(ranges):
         for _, other, second in ranges[i + 1 :]:
             if network.overlaps(second):
                 got, allowed = f"{second} overlaps {name} {network}", "ranges that do not overlap"
-                yield Broken(where=f"{where}: {other}", got=got, allowed=allowed, fix="move one of them")
+                yield Violation(where=f"{where}: {other}", got=got, allowed=allowed, fix="move one of them")
 
 
 @rule(
     reason="nodes without public address reach Google's APIs only this way", source="CIS GKE 5.6.2; GKE documentation"
 )
-def private_google_access(facts: Facts) -> Iterator[Broken]:
+def private_google_access(facts: Facts) -> Iterator[Violation]:
     """Nodes reach Google's APIs privately."""
     yield from each(facts.of(SUBNET), "private_ip_google_access", True, "turn it on")
 
 
 @rule(reason="a subnet in each region, with default firewall rules", source="CIS Google Cloud 3.1")
-def no_automatic_subnets(facts: Facts) -> Iterator[Broken]:
+def no_automatic_subnets(facts: Facts) -> Iterator[Violation]:
     """The network has the subnets stated, no others."""
     yield from each(facts.of("google_compute_network"), "auto_create_subnetworks", False, "turn it off")
 
 
 @rule(reason="private nodes cannot pull packages and foreign images", source="GKE documentation on private clusters")
-def way_out(facts: Facts) -> Iterator[Broken]:
+def way_out(facts: Facts) -> Iterator[Violation]:
     """Private nodes have a NAT."""
     if facts.of(SUBNET) and not facts.of("google_compute_router_nat"):
-        yield Broken(
+        yield Violation(
             where="network", got="no Cloud NAT", allowed="one in the region", fix="keep the router and its NAT"
         )
 
 
 @rule(reason="anything on the internet reaches the port", source="CIS Google Cloud 3.6, 3.7")
-def no_open_firewall(facts: Facts) -> Iterator[Broken]:
+def no_open_firewall(facts: Facts) -> Iterator[Violation]:
     """No firewall rule admits the whole internet."""
     for firewall in facts.of("google_compute_firewall"):
         admits = firewall.blocks("allow") and firewall.get("direction", "INGRESS") == "INGRESS"
         if admits and "0.0.0.0/0" in firewall.get("source_ranges", []):
-            yield firewall.broken("source_ranges", "ranges of yours", "name the sources")
+            yield firewall.violation("source_ranges", "ranges of yours", "name the sources")

@@ -7,7 +7,7 @@ from holdfast.contract.values import duration_s
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.contract.pools import GPU_TAINT, LABEL_ROLE, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Role, Taint
 from infra.environments.capacity import DISK_TYPES
-from infra.rules.model import Broken, Facts, Found, each, rule
+from infra.rules.model import Facts, PlannedResource, Violation, each, rule
 
 TOOLKIT = "Cluster Toolkit, gke-node-pool preconditions"
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
@@ -15,114 +15,114 @@ AUTOSCALER = "published source of the GKE autoscaler"
 IMAGE_TYPES = ("COS_CONTAINERD", "UBUNTU_CONTAINERD")
 
 
-def _tainted(pool: Found, taint: Taint) -> bool:
+def _tainted(pool: PlannedResource, taint: Taint) -> bool:
     return any((t.get("key"), t.get("value")) == (taint.key, taint.value) for t in pool.blocks("node_config.taint"))
 
 
 @rule(reason="GKE refuses the pool after minutes of applying", source=TOOLKIT)
-def spot_xor_flex(facts: Facts) -> Iterator[Broken]:
+def spot_xor_flex(facts: Facts) -> Iterator[Violation]:
     """A pool is Spot or flex-start, not both."""
     for pool in facts.pools("spot"):
         if pool.get("node_config.flex_start"):
-            yield pool.broken("node_config.flex_start", "one of spot and flex_start", "make two groups", "both")
+            yield pool.violation("node_config.flex_start", "one of spot and flex_start", "make two groups", "both")
 
 
 @rule(reason="a queued pool takes machines by request only; Spot has no requests", source=TOOLKIT)
-def queued_xor_spot(facts: Facts) -> Iterator[Broken]:
+def queued_xor_spot(facts: Facts) -> Iterator[Violation]:
     """A queued pool is not Spot."""
     for pool in facts.pools("spot"):
         if pool.get("queued_provisioning.enabled"):
-            yield pool.broken("queued_provisioning", "spot or queued_provisioning", "make two groups", "both")
+            yield pool.violation("queued_provisioning", "spot or queued_provisioning", "make two groups", "both")
 
 
 @rule(reason="preemptible is the older Spot with a 24 h limit; GKE refuses both", source=PROVIDER)
-def no_preemptible(facts: Facts) -> Iterator[Broken]:
+def no_preemptible(facts: Facts) -> Iterator[Violation]:
     """No pool uses the legacy preemptible machines."""
     for pool in facts.pools():
         if pool.get("node_config.preemptible"):
-            yield pool.broken("node_config.preemptible", "unset", "use spot")
+            yield pool.violation("node_config.preemptible", "unset", "use spot")
 
 
 @rule(reason="repairing would queue for another machine; GKE refuses auto-repair on flex-start", source=TOOLKIT)
-def flex_without_repair(facts: Facts) -> Iterator[Broken]:
+def flex_without_repair(facts: Facts) -> Iterator[Violation]:
     """Flex-start pools have auto-repair off."""
     yield from each(facts.pools("flex"), "management.auto_repair", False, "turn auto_repair off")
 
 
 @rule(reason="Spot and flex-start capacity never comes from a reservation", source=TOOLKIT)
-def no_reservation(facts: Facts) -> Iterator[Broken]:
+def no_reservation(facts: Facts) -> Iterator[Violation]:
     """Interruptible pools consume no reservation."""
     path = "node_config.reservation_affinity.consume_reservation_type"
     yield from each([*facts.pools("spot"), *facts.pools("flex")], path, "NO_RESERVATION", "state NO_RESERVATION")
 
 
 @rule(reason="a first node would hold the apply until the queue delivers it", source=TOOLKIT)
-def flex_starts_empty(facts: Facts) -> Iterator[Broken]:
+def flex_starts_empty(facts: Facts) -> Iterator[Violation]:
     """Flex-start pools begin with no node and may shrink to none."""
     for path in ("initial_node_count", "autoscaling.total_min_node_count"):
         yield from each(facts.pools("flex"), path, 0, "set 0")
 
 
 @rule(reason="GKE sets SHORT_LIVED, which the provider cannot spell: a permanent difference", source=AUTOSCALER)
-def flex_without_upgrade_settings(facts: Facts) -> Iterator[Broken]:
+def flex_without_upgrade_settings(facts: Facts) -> Iterator[Violation]:
     """Flex-start pools state no upgrade settings."""
     for pool in facts.pools("flex"):
         # A plan shows the block as known only when it was stated.
         if pool.get("upgrade_settings.strategy"):
-            yield pool.broken("upgrade_settings", "no block", "leave the block out")
+            yield pool.violation("upgrade_settings", "no block", "leave the block out")
 
 
 @rule(reason="the API takes seconds and answers 400 to '7d'; flex-start ends after 7 days", source=PROVIDER)
-def flex_run_in_seconds(facts: Facts) -> Iterator[Broken]:
+def flex_run_in_seconds(facts: Facts) -> Iterator[Violation]:
     """max_run_duration is in seconds, within what flex-start grants."""
     for pool in facts.pools("flex"):
         seconds = duration_s(str(pool.get("node_config.max_run_duration")), "s")
         if seconds is None or not FLEX_MIN_RUN_S <= seconds <= FLEX_MAX_RUN_S:
             allowed = f"{FLEX_MIN_RUN_S}s to {FLEX_MAX_RUN_S}s"
-            yield pool.broken("node_config.max_run_duration", allowed, "write seconds with an s")
+            yield pool.violation("node_config.max_run_duration", allowed, "write seconds with an s")
 
 
 @rule(reason="pods without a GPU would fill GPU nodes", source="GKE documentation; Cluster Toolkit adds it always")
-def gpu_taint(facts: Facts) -> Iterator[Broken]:
+def gpu_taint(facts: Facts) -> Iterator[Violation]:
     """Every GPU pool bears the GPU taint."""
     for pool in facts.pools("gpu"):
         if not _tainted(pool, GPU_TAINT):
-            yield pool.broken("node_config.taint", str(GPU_TAINT), "add the taint")
+            yield pool.violation("node_config.taint", str(GPU_TAINT), "add the taint")
 
 
 @rule(reason="GKE labels manual Spot pools but does not taint them, so anything may land there", source=AUTOSCALER)
-def spot_taint(facts: Facts) -> Iterator[Broken]:
+def spot_taint(facts: Facts) -> Iterator[Violation]:
     """Every Spot pool bears the Spot taint."""
     for pool in facts.pools("spot"):
         if not _tainted(pool, SPOT_TAINT):
-            yield pool.broken("node_config.taint", str(SPOT_TAINT), "add the taint")
+            yield pool.violation("node_config.taint", str(SPOT_TAINT), "add the taint")
 
 
 @rule(reason="GKE taints queued nodes; a pool that does not say so shows a difference to its pods", source=AUTOSCALER)
-def queued_taint(facts: Facts) -> Iterator[Broken]:
+def queued_taint(facts: Facts) -> Iterator[Violation]:
     """Every queued pool bears the taint of queued nodes."""
     for pool in facts.pools("flex"):
         if pool.get("queued_provisioning.enabled") and not _tainted(pool, QUEUED_TAINT):
-            yield pool.broken("node_config.taint", str(QUEUED_TAINT), "add the taint")
+            yield pool.violation("node_config.taint", str(QUEUED_TAINT), "add the taint")
 
 
 @rule(reason="a machine type fixes its GPUs; g2-standard-8 has one L4 and no way to have two", source=PROVIDER)
-def machine_has_its_gpus(facts: Facts) -> Iterator[Broken]:
+def machine_has_its_gpus(facts: Facts) -> Iterator[Violation]:
     """Machine type, accelerator and GPU count fit each other."""
     for pool in facts.pools():
         machine = MACHINE_TYPES.get(str(pool.get("node_config.machine_type")))
         if machine is None:
-            yield pool.broken("node_config.machine_type", "a type in infra.contract.machines", "correct or add it")
+            yield pool.violation("node_config.machine_type", "a type in infra.contract.machines", "correct or add it")
             continue
         gpus = [(a.get("type"), a.get("count")) for a in pool.blocks("node_config.guest_accelerator")]
         wanted = [(machine.accelerator, machine.gpus)] if machine.gpus else []
         if gpus != wanted:
             path = "node_config.guest_accelerator"
-            yield pool.broken(path, f"{wanted or 'none'} for {machine.name}", "change the machine type", gpus)
+            yield pool.violation(path, f"{wanted or 'none'} for {machine.name}", "change the machine type", gpus)
 
 
 @rule(reason="the pool is created and never gets a node", source="Compute Engine documentation, GPU locations")
-def zone_sells_the_gpu(facts: Facts) -> Iterator[Broken]:
+def zone_sells_the_gpu(facts: Facts) -> Iterator[Violation]:
     """Each zone of a GPU pool sells its accelerator."""
     for pool in facts.pools("gpu"):
         for gpu in pool.blocks("node_config.guest_accelerator"):
@@ -132,11 +132,11 @@ def zone_sells_the_gpu(facts: Facts) -> Iterator[Broken]:
             if wrong:
                 region = wrong[0].rpartition("-")[0]
                 here = sorted(z for z in sold if z.startswith(region)) or ["none in this region"]
-                yield pool.broken("node_locations", ", ".join(here), "set the group's zones", ", ".join(wrong))
+                yield pool.violation("node_locations", ", ".join(here), "set the group's zones", ", ".join(wrong))
 
 
 @rule(reason="the API takes 0, 30 or 120 s and only on Spot; critical pods cannot get more than all", source=PROVIDER)
-def grace_is_known(facts: Facts) -> Iterator[Broken]:
+def grace_is_known(facts: Facts) -> Iterator[Violation]:
     """The shutdown window is one that GKE knows, on Spot pools only."""
     known = {(w.total_s, w.critical_s) for w in (DEFAULT_WINDOW, EXTENDED_WINDOW)}
     for pool in facts.pools():
@@ -146,100 +146,102 @@ def grace_is_known(facts: Facts) -> Iterator[Broken]:
             continue
         if not pool.get("node_config.spot") or (total, critical) not in known:
             path = "node_config.kubelet_config.shutdown_grace_period_seconds"
-            yield pool.broken(path, "30/15 or 120/15, on Spot", "set spot_grace_s to 30 or 120", f"{total}/{critical}")
+            yield pool.violation(
+                path, "30/15 or 120/15, on Spot", "set spot_grace_s to 30 or 120", f"{total}/{critical}"
+            )
 
 
 @rule(reason="older control planes reject the setting", source="GKE documentation: 1.35.0-gke.1171000")
-def grace_has_its_version(facts: Facts) -> Iterator[Broken]:
+def grace_has_its_version(facts: Facts) -> Iterator[Violation]:
     """The 120 s window comes with a control plane that knows it."""
     environment = facts.environment
     if environment.spot_grace_s == EXTENDED_WINDOW.total_s and not environment.cluster.may_extend_grace():
         for cluster in facts.cluster():
-            yield cluster.broken("min_master_version", "1.35 or newer", "set cluster.min_version")
+            yield cluster.violation("min_master_version", "1.35 or newer", "set cluster.min_version")
 
 
 @rule(reason="Terraform would reset the autoscaler's count on each apply", source=PROVIDER)
-def autoscaler_owns_the_count(facts: Facts) -> Iterator[Broken]:
+def autoscaler_owns_the_count(facts: Facts) -> Iterator[Violation]:
     """A pool with autoscaling states no node_count."""
     for pool in facts.pools():
         if pool.get("autoscaling") and pool.get("node_count"):
-            yield pool.broken("node_count", "unset", "leave node_count out")
+            yield pool.violation("node_count", "unset", "leave node_count out")
 
 
 @rule(reason="the API takes limits for each zone or in total, not both", source=PROVIDER)
-def one_kind_of_limit(facts: Facts) -> Iterator[Broken]:
+def one_kind_of_limit(facts: Facts) -> Iterator[Violation]:
     """Pools limit nodes in total, never for each zone."""
     for pool in facts.pools():
         for path in ("autoscaling.min_node_count", "autoscaling.max_node_count"):
             if pool.get(path):
-                yield pool.broken(path, "total_min_node_count and total_max_node_count", "use the totals")
+                yield pool.violation(path, "total_min_node_count and total_max_node_count", "use the totals")
 
 
 @rule(reason="the pool could never be satisfied", source=PROVIDER)
-def minimum_below_maximum(facts: Facts) -> Iterator[Broken]:
+def minimum_below_maximum(facts: Facts) -> Iterator[Violation]:
     """Minima lie below maxima."""
     for pool in facts.pools():
         low, high = pool.get("autoscaling.total_min_node_count", 0), pool.get("autoscaling.total_max_node_count", 0)
         if not 0 <= low <= high or high == 0:
-            yield pool.broken("autoscaling", "0 <= min <= max, max above 0", "correct the limits", f"{low}..{high}")
+            yield pool.violation("autoscaling", "0 <= min <= max, max above 0", "correct the limits", f"{low}..{high}")
 
 
 @rule(reason="BALANCED waits for the scarcest zone; ANY takes what there is and is preempted less", source="GKE docs")
-def interruptible_takes_any_zone(facts: Facts) -> Iterator[Broken]:
+def interruptible_takes_any_zone(facts: Facts) -> Iterator[Violation]:
     """Interruptible pools take machines from whichever zone has them."""
     pools = [*facts.pools("spot"), *facts.pools("flex")]
     yield from each(pools, "autoscaling.location_policy", "ANY", "set ANY")
 
 
 @rule(reason="a typo passes the plan; pd-standard starts slowly and G2 refuses it", source=PROVIDER)
-def pool_disk_type(facts: Facts) -> Iterator[Broken]:
+def pool_disk_type(facts: Facts) -> Iterator[Violation]:
     """Node disks are of a known, fast type."""
     for pool in facts.pools():
         if pool.get("node_config.disk_type") not in DISK_TYPES:
-            yield pool.broken("node_config.disk_type", ", ".join(DISK_TYPES), "choose one")
+            yield pool.violation("node_config.disk_type", ", ".join(DISK_TYPES), "choose one")
 
 
 @rule(reason="a typo passes the plan", source=PROVIDER)
-def pool_image_type(facts: Facts) -> Iterator[Broken]:
+def pool_image_type(facts: Facts) -> Iterator[Violation]:
     """Node images are of a known type."""
     for pool in facts.pools():
         if pool.get("node_config.image_type") not in IMAGE_TYPES:
-            yield pool.broken("node_config.image_type", ", ".join(IMAGE_TYPES), "choose one")
+            yield pool.violation("node_config.image_type", ", ".join(IMAGE_TYPES), "choose one")
 
 
 @rule(
     reason="control-plane helpers on Spot vanish together with the jobs that need them",
     source="GKE documentation on Spot VMs",
 )
-def system_pool_stays(facts: Facts) -> Iterator[Broken]:
+def system_pool_stays(facts: Facts) -> Iterator[Violation]:
     """There is an on-demand pool for system pods, tainted against others."""
     pools = facts.pools()
     keepers = [p for p in pools if p.get("node_config.labels", {}).get(LABEL_ROLE) == Role.SYSTEM]
     interruptible = {p.address for p in [*facts.pools("spot"), *facts.pools("flex")]}
     for pool in keepers:
         if pool.address in interruptible or not _tainted(pool, SYSTEM_TAINT):
-            yield pool.broken(
+            yield pool.violation(
                 "node_config", f"on-demand with {SYSTEM_TAINT}", "keep the system group on demand", "not so"
             )
     if pools and not keepers:
         allowed = "one pool of role system"
-        yield Broken(where="node pools", got="none for system pods", allowed=allowed, fix="add the system group")
+        yield Violation(where="node pools", got="none for system pods", allowed=allowed, fix="add the system group")
 
 
 @rule(reason="a serving base that can be taken away is no base", source="GKE documentation on Spot VMs")
-def serving_base_stays(facts: Facts) -> Iterator[Broken]:
+def serving_base_stays(facts: Facts) -> Iterator[Violation]:
     """Serving pools are on demand."""
     for pool in [*facts.pools("spot"), *facts.pools("flex")]:
         if pool.get("node_config.labels", {}).get(LABEL_ROLE) == Role.SERVING:
-            yield pool.broken("node_config.labels", "roles batch and training", "keep serving on demand")
+            yield pool.violation("node_config.labels", "roles batch and training", "keep serving on demand")
 
 
 @rule(reason="the driver would be missing, or another than tested", source="GKE documentation on GPU drivers")
-def gpu_driver_installed(facts: Facts) -> Iterator[Broken]:
+def gpu_driver_installed(facts: Facts) -> Iterator[Violation]:
     """GKE installs the GPU driver."""
     for pool in facts.pools("gpu"):
         for gpu in pool.blocks("node_config.guest_accelerator"):
-            got = Found(kind="", address=pool.address, values=gpu)
+            got = PlannedResource(kind="", address=pool.address, values=gpu)
             path = "gpu_driver_installation_config.gpu_driver_version"
             if got.get(path) not in ("DEFAULT", "LATEST"):
-                yield got.broken(path, "DEFAULT or LATEST", "state DEFAULT")
+                yield got.violation(path, "DEFAULT or LATEST", "state DEFAULT")

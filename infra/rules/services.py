@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.contract.values import duration_s
-from infra.rules.model import Broken, Facts, Found, each, rule
+from infra.rules.model import Facts, PlannedResource, Violation, each, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 SUBSCRIPTION = "google_pubsub_subscription"
@@ -18,56 +18,56 @@ def _seconds(text: object) -> float:
     return -1.0 if seconds is None else seconds
 
 
-def _work(facts: Facts) -> list[Found]:
+def _work(facts: Facts) -> list[PlannedResource]:
     return [s for s in facts.of(SUBSCRIPTION) if s.get("dead_letter_policy")]
 
 
 @rule(reason="the API refuses anything else on apply", source=PROVIDER)
-def ack_deadline(facts: Facts) -> Iterator[Broken]:
+def ack_deadline(facts: Facts) -> Iterator[Violation]:
     """Ack deadlines are 10 to 600 s."""
     for subscription in facts.of(SUBSCRIPTION):
         if not 10 <= (subscription.get("ack_deadline_seconds") or 0) <= 600:
-            yield subscription.broken("ack_deadline_seconds", "10 to 600", "set queue.ack_deadline_s")
+            yield subscription.violation("ack_deadline_seconds", "10 to 600", "set queue.ack_deadline_s")
 
 
 @rule(
     reason="every eviction counts as a delivery: few attempts bury healthy items",
     source="Pub/Sub documentation on delivery attempts",
 )
-def evictions_do_not_bury(facts: Facts) -> Iterator[Broken]:
+def evictions_do_not_bury(facts: Facts) -> Iterator[Violation]:
     """Items may be delivered many times before they are dead-lettered."""
     for subscription in _work(facts):
         if not 20 <= (subscription.get("dead_letter_policy.max_delivery_attempts") or 0) <= 100:
             path = "dead_letter_policy.max_delivery_attempts"
-            yield subscription.broken(path, "20 to 100", "set queue.max_delivery_attempts")
+            yield subscription.violation(path, "20 to 100", "set queue.max_delivery_attempts")
 
 
 @rule(
     reason="a reference design keeps 20 minutes: a backlog older than that is deleted",
     source="Pub/Sub documentation on retention",
 )
-def backlog_is_kept(facts: Facts) -> Iterator[Broken]:
+def backlog_is_kept(facts: Facts) -> Iterator[Violation]:
     """Backlogs live for at least a day, and subscriptions for ever."""
     for subscription in facts.of(SUBSCRIPTION):
         if _seconds(subscription.get("message_retention_duration")) < MIN_RETENTION_S:
-            yield subscription.broken("message_retention_duration", "86400s or more", "set queue.retention_days")
+            yield subscription.violation("message_retention_duration", "86400s or more", "set queue.retention_days")
         if subscription.get("expiration_policy.ttl") != "":
-            yield subscription.broken("expiration_policy.ttl", "'' (never)", "state an empty ttl", "31 days")
+            yield subscription.violation("expiration_policy.ttl", "'' (never)", "state an empty ttl", "31 days")
 
 
 @rule(
     reason="the back-off also holds what a draining worker gives back", source="Pub/Sub documentation on retry policies"
 )
-def drain_is_not_punished(facts: Facts) -> Iterator[Broken]:
+def drain_is_not_punished(facts: Facts) -> Iterator[Violation]:
     """The smallest retry back-off is a few seconds."""
     for subscription in _work(facts):
         if not 0 <= _seconds(subscription.get("retry_policy.minimum_backoff")) <= MAX_DRAIN_BACKOFF_S:
             path, allowed = "retry_policy.minimum_backoff", f"0s to {MAX_DRAIN_BACKOFF_S}s"
-            yield subscription.broken(path, allowed, "set queue.min_backoff_s")
+            yield subscription.violation(path, allowed, "set queue.min_backoff_s")
 
 
 @rule(reason="without both, dead letters vanish or loop", source="Pub/Sub documentation on dead-letter topics")
-def dead_letters_arrive(facts: Facts) -> Iterator[Broken]:
+def dead_letters_arrive(facts: Facts) -> Iterator[Violation]:
     """Pub/Sub's own agent may move items to the dead-letter topic, and a subscription keeps them."""
     for subscription in _work(facts):
         dead = str(subscription.get("dead_letter_policy.dead_letter_topic")).rpartition("/")[2]
@@ -79,7 +79,9 @@ def dead_letters_arrive(facts: Facts) -> Iterator[Broken]:
         )
         if not (kept and publishes and reads):
             got = f"subscription: {kept}, publishes: {publishes}, reads: {reads}"
-            yield subscription.broken("dead_letter_policy", "all three", "grant the agent, keep the subscription", got)
+            yield subscription.violation(
+                "dead_letter_policy", "all three", "grant the agent, keep the subscription", got
+            )
 
 
 def _agent_has(facts: Facts, kind: str, target: str, name: str, role: str) -> bool:
@@ -90,27 +92,27 @@ def _agent_has(facts: Facts, kind: str, target: str, name: str, role: str) -> bo
 
 
 @rule(reason="results lie in it", source="CIS Google Cloud 6.5, 6.6")
-def database_private(facts: Facts) -> Iterator[Broken]:
+def database_private(facts: Facts) -> Iterator[Violation]:
     """The database has a private address only, and speaks TLS."""
     yield from each(facts.of(INSTANCE), "settings.ip_configuration.ipv4_enabled", False, "keep it private")
     yield from each(facts.of(INSTANCE), "settings.ip_configuration.ssl_mode", CLIENT_CERTIFICATE, "state it")
 
 
 @rule(reason="a dropped table comes back only from a backup", source="CIS Google Cloud 6.7")
-def database_backed_up(facts: Facts) -> Iterator[Broken]:
+def database_backed_up(facts: Facts) -> Iterator[Violation]:
     """The database has backups, with recovery to any point in time."""
     for flag in ("enabled", "point_in_time_recovery_enabled"):
         yield from each(facts.of(INSTANCE), f"settings.backup_configuration.{flag}", True, "turn it on")
 
 
 @rule(reason="passwords leak; identities do not", source="Cloud SQL documentation on IAM authentication")
-def database_by_identity(facts: Facts) -> Iterator[Broken]:
+def database_by_identity(facts: Facts) -> Iterator[Violation]:
     """Workloads log in to the database by identity."""
     for instance in facts.of(INSTANCE):
         flags = {f.get("name"): f.get("value") for f in instance.blocks("settings.database_flags")}
         if flags.get("cloudsql.iam_authentication") != "on":
             path, allowed = "settings.database_flags", "cloudsql.iam_authentication = on"
-            yield instance.broken(path, allowed, "add the flag", flags.get("cloudsql.iam_authentication", "unset"))
+            yield instance.violation(path, allowed, "add the flag", flags.get("cloudsql.iam_authentication", "unset"))
     for user in facts.of("google_sql_user"):
         if not str(user.get("type", "")).startswith("CLOUD_IAM"):
-            yield user.broken("type", "CLOUD_IAM_SERVICE_ACCOUNT", "use an identity", user.get("type", "password"))
+            yield user.violation("type", "CLOUD_IAM_SERVICE_ACCOUNT", "use an identity", user.get("type", "password"))

@@ -3,115 +3,115 @@
 import re
 from collections.abc import Iterator
 
-from infra.rules.model import BUCKET, Broken, Facts, Found, each, rule
+from infra.rules.model import BUCKET, Facts, PlannedResource, Violation, each, rule
 
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 CLASSES = ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")
 ACTIONS = ("Delete", "SetStorageClass", "AbortIncompleteMultipartUpload")
 
 
-def _checkpoints(facts: Facts) -> list[Found]:
+def _checkpoints(facts: Facts) -> list[PlannedResource]:
     return [b for b in facts.of(BUCKET) if b.get("name") == facts.environment.bucket("checkpoints")]
 
 
 @rule(reason="a checkpoint written across regions is slow and billed as egress", source="Cloud Storage prices")
-def bucket_region(facts: Facts) -> Iterator[Broken]:
+def bucket_region(facts: Facts) -> Iterator[Violation]:
     """Buckets lie in the cluster's region."""
     for bucket in facts.of(BUCKET):
         if str(bucket.get("location")).lower() != facts.environment.region:
-            yield bucket.broken("location", facts.environment.region.upper(), "use the cluster's region")
+            yield bucket.violation("location", facts.environment.region.upper(), "use the cluster's region")
 
 
 @rule(reason="one wrong grant publishes a model", source="CKV_GCP_114, CIS Google Cloud 5.1")
-def bucket_private(facts: Facts) -> Iterator[Broken]:
+def bucket_private(facts: Facts) -> Iterator[Violation]:
     """Buckets cannot be made public."""
     yield from each(facts.of(BUCKET), "public_access_prevention", "enforced", "state enforced")
 
 
 @rule(reason="object ACLs escape IAM", source="CKV_GCP_29, CIS Google Cloud 5.2")
-def bucket_uniform_access(facts: Facts) -> Iterator[Broken]:
+def bucket_uniform_access(facts: Facts) -> Iterator[Violation]:
     """Access to buckets is by IAM alone."""
     yield from each(facts.of(BUCKET), "uniform_bucket_level_access", True, "turn it on")
 
 
 @rule(reason="the API refuses the name on apply", source=PROVIDER)
-def bucket_name(facts: Facts) -> Iterator[Broken]:
+def bucket_name(facts: Facts) -> Iterator[Violation]:
     """Bucket names are valid."""
     for bucket in facts.of(BUCKET):
         name = str(bucket.get("name"))
         if not re.fullmatch(r"[a-z0-9][-_a-z0-9]{1,61}[a-z0-9]", name) or "goog" in name.split("-")[0]:
-            yield bucket.broken("name", "3 to 63 of a-z, 0-9, '-', '_'", "shorten name_prefix or the project id")
+            yield bucket.violation("name", "3 to 63 of a-z, 0-9, '-', '_'", "shorten name_prefix or the project id")
 
 
 @rule(reason="a typo is a permanent difference", source=PROVIDER)
-def bucket_storage_class(facts: Facts) -> Iterator[Broken]:
+def bucket_storage_class(facts: Facts) -> Iterator[Violation]:
     """Storage classes exist."""
     for bucket in facts.of(BUCKET):
         if bucket.get("storage_class") not in CLASSES:
-            yield bucket.broken("storage_class", ", ".join(CLASSES), "choose one")
+            yield bucket.violation("storage_class", ", ".join(CLASSES), "choose one")
 
 
 @rule(reason="a typo passes the plan, and nothing is ever deleted", source=PROVIDER)
-def bucket_lifecycle_actions(facts: Facts) -> Iterator[Broken]:
+def bucket_lifecycle_actions(facts: Facts) -> Iterator[Violation]:
     """Lifecycle actions exist."""
     for bucket in facts.of(BUCKET):
         for i, block in enumerate(bucket.blocks("lifecycle_rule")):
-            action = Found(kind="", address=bucket.address, values=block).get("action.type")
+            action = PlannedResource(kind="", address=bucket.address, values=block).get("action.type")
             if action not in ACTIONS:
-                yield bucket.broken(f"lifecycle_rule[{i}].action", ", ".join(ACTIONS), "correct it", action)
+                yield bucket.violation(f"lifecycle_rule[{i}].action", ", ".join(ACTIONS), "correct it", action)
 
 
 @rule(reason="parts of uploads that nobody finished are billed for ever", source="Cloud Storage documentation")
-def aborted_uploads_end(facts: Facts) -> Iterator[Broken]:
+def aborted_uploads_end(facts: Facts) -> Iterator[Violation]:
     """Unfinished uploads are removed."""
     for bucket in facts.of(BUCKET):
-        rules = [Found(kind="", address="", values=block) for block in bucket.blocks("lifecycle_rule")]
+        rules = [PlannedResource(kind="", address="", values=block) for block in bucket.blocks("lifecycle_rule")]
         if not any(r.get("action.type") == "AbortIncompleteMultipartUpload" for r in rules):
-            yield bucket.broken("lifecycle_rule", "AbortIncompleteMultipartUpload", "add the rule", "none")
+            yield bucket.violation("lifecycle_rule", "AbortIncompleteMultipartUpload", "add the rule", "none")
 
 
 @rule(
     reason="an age rule would delete the only checkpoint of a run that waits for capacity",
     source="flex-start waits in GKE documentation",
 )
-def checkpoints_do_not_age(facts: Facts) -> Iterator[Broken]:
+def checkpoints_do_not_age(facts: Facts) -> Iterator[Violation]:
     """No lifecycle rule deletes checkpoints by age."""
     for bucket in _checkpoints(facts):
         for i, block in enumerate(bucket.blocks("lifecycle_rule")):
-            part = Found(kind="", address="", values=block)
+            part = PlannedResource(kind="", address="", values=block)
             if part.get("action.type") == "Delete" and part.get("condition.age"):
                 path, allowed = f"lifecycle_rule[{i}]", "days_since_custom_time"
-                yield bucket.broken(path, allowed, "let the writer prune", f"age {part.get('condition.age')}")
+                yield bucket.violation(path, allowed, "let the writer prune", f"age {part.get('condition.age')}")
 
 
 @rule(reason="each checkpoint lives for hours and would be billed for a week", source="Cloud Storage prices")
-def checkpoints_without_soft_delete(facts: Facts) -> Iterator[Broken]:
+def checkpoints_without_soft_delete(facts: Facts) -> Iterator[Violation]:
     """The checkpoint bucket keeps no deleted objects."""
     yield from each(_checkpoints(facts), "soft_delete_policy.retention_duration_seconds", 0, "state 0")
 
 
 @rule(reason="an overwritten data set or export is gone", source="CKV_GCP_78")
-def data_is_recoverable(facts: Facts) -> Iterator[Broken]:
+def data_is_recoverable(facts: Facts) -> Iterator[Violation]:
     """In production data and exports survive a deletion."""
     ours = {b.address for b in _checkpoints(facts)}
     for bucket in facts.of(BUCKET) if facts.environment.production else []:
         kept = bucket.get("soft_delete_policy.retention_duration_seconds") or bucket.get("versioning.enabled")
         if bucket.address not in ours and not kept:
-            yield bucket.broken(
+            yield bucket.violation(
                 "soft_delete_policy", "soft delete or versioning", "set data_soft_delete_days", "neither"
             )
 
 
 @rule(reason="folders need uniform access, and know no versions", source=PROVIDER)
-def folders_without_versions(facts: Facts) -> Iterator[Broken]:
+def folders_without_versions(facts: Facts) -> Iterator[Violation]:
     """A bucket with folders has uniform access and no versions."""
     for bucket in facts.of(BUCKET):
         versions = bucket.get("versioning.enabled")
         if bucket.get("hierarchical_namespace.enabled") and versions:
-            yield bucket.broken("hierarchical_namespace", "folders or versions", "turn one off", "both")
+            yield bucket.violation("hierarchical_namespace", "folders or versions", "turn one off", "both")
 
 
 @rule(reason="a tag that moves changes what runs", source="Artifact Registry documentation")
-def image_tags_stay(facts: Facts) -> Iterator[Broken]:
+def image_tags_stay(facts: Facts) -> Iterator[Violation]:
     """Image tags cannot move."""
     yield from each(facts.of("google_artifact_registry_repository"), "docker_config.immutable_tags", True, "turn it on")

@@ -10,7 +10,8 @@ PURPOSES = ("checkpoints", "data", "exports")
 DAY_S = 86_400
 OLD_VERSIONS_DAYS = 7
 NO_ACCESS_LOGS = dict.fromkeys(
-    ("CKV_GCP_62", "CKV_GCP_63"), "Cloud Audit Logs tell who read what; usage logs would need a bucket that logs itself"
+    ("CKV_GCP_62", "CKV_GCP_63"),
+    "Cloud Audit Logs record who read what; usage logs would need a bucket that logs itself",
 )
 NO_OLD_CHECKPOINTS = {"CKV_GCP_78": "a checkpoint lives for hours, and its old versions would be billed for days"}
 

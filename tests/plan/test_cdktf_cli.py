@@ -72,11 +72,11 @@ def test_deploy_refuses_an_environment_that_still_says_change_me(tmp_path: Path)
         GOOGLE_OAUTH_ACCESS_TOKEN="none",
         HTTPS_PROXY=engine.DEAD_PROXY,
     )
-    said = done.stdout + done.stderr
-    if "Failed to query available provider packages" in said:
+    output = done.stdout + done.stderr
+    if "Failed to query available provider packages" in output:
         support.unavailable("neither a provider mirror nor the registry is reachable")
     assert done.returncode != 0
-    assert "still-CHANGE-ME-project_id" in said, said
+    assert "still-CHANGE-ME-project_id" in output, output
 
 
 def checkout_with_environment(fork: Path, **fields: str) -> Path:

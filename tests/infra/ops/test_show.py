@@ -1,4 +1,4 @@
-"""What the door prints: losses first, one object with --json, nothing cut."""
+"""What the commands print: losses first, one object with --json, nothing cut."""
 
 import json
 from pathlib import Path
@@ -30,10 +30,10 @@ def test_destroys_and_replacements_come_first_then_broken_rules(capsys: pytest.C
 
 def test_json_is_one_object_with_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
     show.plan(CHANGES, [FINDING], full=False, as_json=True)
-    said = json.loads(capsys.readouterr().out)
-    assert said["schema"] == "holdfast.plan/1"
-    assert said["destroys"] == ["google_b.new", "google_c.gone"]
-    assert said["findings"][0]["rule"] == "gpu-taint"
+    output = json.loads(capsys.readouterr().out)
+    assert output["schema"] == "holdfast.plan/1"
+    assert output["destroys"] == ["google_b.new", "google_c.gone"]
+    assert output["findings"][0]["rule"] == "gpu-taint"
 
 
 def test_wide_cells_are_not_cut_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

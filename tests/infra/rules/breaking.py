@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from infra.rules.model import Facts, Found, facts_of_specs
+from infra.rules.model import Facts, PlannedResource, facts_of_specs
 from tests.infra.samples import hardened
 
 Edit = Callable[[Facts], Facts]
@@ -36,7 +36,7 @@ def sound() -> Facts:
         "evaluation_interval": "60s",
         "disable_metric_validation": True,
     }
-    alert = Found(
+    alert = PlannedResource(
         kind=ALERT.split(".")[0],
         address=ALERT,
         values={
@@ -45,14 +45,14 @@ def sound() -> Facts:
             "conditions": [{"display_name": "x", "condition_prometheus_query_language": query}],
         },
     )
-    return replace(facts, found=(*facts.found, alert))
+    return replace(facts, resources=(*facts.resources, alert))
 
 
 def put(address: str, path: str, value: Any) -> Edit:
     """Set one argument. A number in the path is an index."""
 
     def edit(facts: Facts) -> Facts:
-        def changed(found: Found) -> Found:
+        def changed(found: PlannedResource) -> PlannedResource:
             if found.address != address:
                 return found
             values = deepcopy(dict(found.values))
@@ -63,7 +63,7 @@ def put(address: str, path: str, value: Any) -> Edit:
             holder[int(last) if last.isdigit() else last] = value
             return replace(found, values=values)
 
-        edited = replace(facts, found=tuple(changed(f) for f in facts.found))
+        edited = replace(facts, resources=tuple(changed(f) for f in facts.resources))
         assert edited != facts, f"{address} {path} does not change"
         return edited
 
@@ -72,11 +72,13 @@ def put(address: str, path: str, value: Any) -> Edit:
 
 def add(address: str, **values: Any) -> Edit:
     kind = address.split(".")[0]
-    return lambda facts: replace(facts, found=(*facts.found, Found(kind=kind, address=address, values=values)))
+    return lambda facts: replace(
+        facts, resources=(*facts.resources, PlannedResource(kind=kind, address=address, values=values))
+    )
 
 
 def drop(*kinds: str) -> Edit:
-    return lambda facts: replace(facts, found=tuple(f for f in facts.found if f.kind not in kinds))
+    return lambda facts: replace(facts, resources=tuple(f for f in facts.resources if f.kind not in kinds))
 
 
 def state(**fields: Any) -> Edit:
@@ -92,7 +94,7 @@ def taints(address: str, *keep: str) -> Edit:
     """Only the taints with these keys."""
 
     def edit(facts: Facts) -> Facts:
-        pool = next(f for f in facts.found if f.address == address)
+        pool = next(f for f in facts.resources if f.address == address)
         kept = [t for t in pool.values["node_config"]["taint"] if t["key"] in keep]
         return put(address, "node_config.taint", kept)(facts)
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.contract.errors import InputError
 from infra.environments import load
 from infra.rules import RULES, judge, judge_environment, require_clean
-from infra.rules.model import Facts, Found
+from infra.rules.model import Facts, PlannedResource
 from tests.infra.rules.breaking import BREAKING, sound
 from tests.infra.samples import EXAMPLE, hardened
 
@@ -28,8 +28,10 @@ def as_planned(value: Any, key: str = "") -> Any:
 
 
 def in_plan_shape(facts: Facts) -> Facts:
-    found = tuple(Found(kind=f.kind, address=f.address, values=as_planned(dict(f.values))) for f in facts.found)
-    return replace(facts, found=found)
+    found = tuple(
+        PlannedResource(kind=f.kind, address=f.address, values=as_planned(dict(f.values))) for f in facts.resources
+    )
+    return replace(facts, resources=found)
 
 
 def test_the_sound_facts_break_no_rule() -> None:
@@ -43,7 +45,7 @@ def test_one_edit_breaks_exactly_its_rule(rule: str, shape: Any) -> None:
     findings = judge(shape(BREAKING[rule](sound())))
     assert {f.rule for f in findings} == {rule}
     for finding in findings:
-        broken = finding.broken
+        broken = finding.violation
         assert all((broken.where, broken.got, broken.allowed, broken.fix)), broken
 
 

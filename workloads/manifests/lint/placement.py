@@ -10,7 +10,7 @@ from functools import cached_property
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract import pools as contract
 from infra.contract.capacity import Capacity
-from infra.contract.pools import SPOT_TAINT, Pool, Role
+from infra.contract.pools import SPOT_TAINT, Pool
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.objects import Pod, as_list, as_map, as_text, dig
 from workloads.manifests.lint.platform import (
@@ -139,10 +139,6 @@ class Placement:
     def ties_to_spot(self) -> bool:
         """Every pool that its labels allow is Spot."""
         return bool(self.matching) and all(pool.capacity is Capacity.SPOT for pool in self.matching)
-
-    @property
-    def may_run_on_system(self) -> bool:
-        return any(pool.role is Role.SYSTEM for pool in self.pools)
 
 
 def _label_text(value: object) -> str:

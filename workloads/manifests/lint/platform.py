@@ -11,7 +11,7 @@ from math import inf
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract import pools as contract
 from infra.contract.capacity import Capacity
-from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
+from infra.contract.machines import MACHINE_TYPES
 from infra.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
 from infra.environments import Environment
 from workloads.manifests.lint.finding import Basis, constant, literal
@@ -143,7 +143,3 @@ def tolerates(toleration: dict[str, object], taint: Taint) -> bool:
 
 def repels(taint: Taint) -> bool:
     return taint.effect is not Effect.PREFER_NO_SCHEDULE
-
-
-def known_accelerators() -> list[str]:
-    return sorted(ACCELERATORS)

@@ -82,7 +82,7 @@ def test_doctor_examines_this_machine_too() -> None:
 
 def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
     for source in leftovers.SOURCES:
-        gcloud.answer(" ".join(source.words), [])
+        gcloud.answer(" ".join(source.arguments), [])
     gcloud.answer("compute disks", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
     gcloud.answer("compute firewall-rules", [{"name": "gke-x-all"}])
     found = leftovers.find(EXAMPLE)
@@ -96,15 +96,15 @@ def test_leftovers_tells_what_bills_and_how_to_remove_it(gcloud: Gcloud, capsys:
 
 def test_nothing_left_is_clean(gcloud: Gcloud) -> None:
     for source in leftovers.SOURCES:
-        gcloud.answer(" ".join(source.words), [])
+        gcloud.answer(" ".join(source.arguments), [])
     assert show_leftovers(leftovers.find(EXAMPLE), as_json=True) == 0
 
 
 def test_bootstrap_makes_a_private_versioned_bucket(gcloud: Gcloud) -> None:
     gcloud.answer("storage buckets", {})
-    said = deploy.bootstrap(ENVIRONMENT, dry_run=False)
-    assert ["gcloud", *gcloud.calls()[0]] == said[0].split()
-    assert "--public-access-prevention" in said[0] and "--versioning" in said[1]
+    output = deploy.bootstrap(ENVIRONMENT, dry_run=False)
+    assert ["gcloud", *gcloud.calls()[0]] == output[0].split()
+    assert "--public-access-prevention" in output[0] and "--versioning" in output[1]
 
 
 def test_bootstrap_only_says_what_it_would_do_when_asked(gcloud: Gcloud) -> None:
@@ -119,8 +119,8 @@ def test_bootstrap_needs_a_bucket_name() -> None:
 
 def test_destroy_stops_while_anything_is_protected(capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy.destroy(hardened(), yes=True) == EXIT_STOPPED
-    said = capsys.readouterr().err
-    assert all(word in said for word in ("cluster", "database", "bucket"))
+    output = capsys.readouterr().err
+    assert all(word in output for word in ("cluster", "database", "bucket"))
 
 
 def test_a_placeholder_is_refused_before_anything_runs() -> None:
