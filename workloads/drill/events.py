@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from monitoring.ledger.events import parse
+from monitoring.ledger.job_summary import JobSummary, job_summary
+
 Event = dict[str, Any]
 
 
@@ -14,6 +17,7 @@ class Follower:
         self._path = path
         self._offset = 0
         self.seen: list[Event] = []
+        self._lines: list[bytes] = []
 
     def read(self) -> list[Event]:
         """The new events; all of them so far are in `seen`."""
@@ -24,9 +28,16 @@ class Follower:
             chunk = file.read()
         whole = chunk[: chunk.rfind(b"\n") + 1]
         self._offset += len(whole)
-        new = [event for line in whole.splitlines() if (event := _parse(line))]
+        lines = whole.splitlines()
+        self._lines += lines
+        new = [event for line in lines if (event := _parse(line))]
         self.seen += new
         return new
+
+    def summary(self) -> JobSummary | None:
+        """What the ledger makes of the lines so far; None while there is none that it can use."""
+        events = parse(self._lines).events
+        return job_summary(events) if events else None
 
     def last(self, event_type: str, field: str) -> Any:
         """The field of the newest event of that word; None if there is none."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
-from workloads.drill.events import Event, Follower
+from monitoring.ledger.job_summary import JobSummary
+from workloads.drill.events import Follower
 from workloads.drill.pods import Pod
 from workloads.drill.schedule import SIGKILL, Eviction
 from workloads.drill.waiting import DrillError, until
@@ -27,10 +28,6 @@ class Run:
     """Attempt number and log file -> the running pod."""
     log: Callable[[str], None]
     progress: Callable[[int], None]
-    losses: list[int] = field(default_factory=list)
-    """Steps done again after each eviction."""
-    recoveries_s: list[float] = field(default_factory=list)
-    """Eviction to the first new step, start of processes included."""
     false_completions: list[int] = field(default_factory=list)
     """Steps at which it left with 0 before the last one: a Job would have called the work done there."""
 
@@ -52,6 +49,13 @@ class Run:
     def digest(self) -> str | None:
         """Of the final parameters and optimizer state, as rank 0 wrote it on completion."""
         return self.events.last("exit", "digest")
+
+    @property
+    def summary(self) -> JobSummary:
+        found = self.events.summary()
+        if found is None:
+            raise DrillError(f"{self.job} wrote no event line")
+        return found
 
     def _start(self, attempt: int) -> Pod:
         return self.launch(attempt, self.folder / "logs" / f"{self.job}.log")
@@ -106,37 +110,6 @@ class Run:
         self.progress(self._reached())
         if pod.exit_code != EXIT_COMPLETE:
             raise DrillError(f"{self.job}: exit {pod.exit_code} without an eviction:\n{pod.tail()}")
-        self.losses, self.recoveries_s = losses(self.events.seen), recoveries_s(self.events.seen)
-
-
-def losses(events: Sequence[Event]) -> list[int]:
-    """Steps that each restart did again: the last step before it less the step that it restored."""
-    lost: list[int] = []
-    reached: int | None = None
-    for event in events:
-        if event["event"] == "restore" and event.get("rank", 0) == 0:
-            if reached is not None:
-                lost.append(max(0, reached - event["step"]))
-            reached = event["step"]
-        elif event["event"] == "window":
-            reached = max(reached or 0, event["last_step"])
-    return lost
-
-
-def recoveries_s(events: Sequence[Event]) -> list[float]:
-    """From each eviction to the begin of the first window of steps after it."""
-    took: list[float] = []
-    evicted: float | None = None
-    restored = False
-    for event in events:
-        if event["event"] == "evict":
-            evicted, restored = event["t"], False
-        elif event["event"] == "restore":
-            restored = True
-        elif event["event"] == "window" and evicted is not None and restored:
-            took.append(round(max(0.0, event["t"] - event["seconds"] - evicted), 3))
-            evicted = None
-    return took
 
 
 def completed(command: Sequence[str], *, done: Sequence[int] = (EXIT_COMPLETE,), timeout_s: float = 300) -> str:

@@ -9,6 +9,7 @@ from statistics import quantiles
 from typing import Any
 
 from infra.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
+from monitoring.ledger.job_summary import JobSummary, read_job_summaries
 from workloads.jobs import cluster_snapshot
 from workloads.jobs import job_snapshot as job_snapshot
 from workloads.jobs.api import Api
@@ -17,7 +18,6 @@ from workloads.jobs.causes import cause_of, state_of
 from workloads.jobs.cluster_snapshot import ClusterSnapshot
 from workloads.jobs.job_snapshot import JobSnapshot, waited_s
 from workloads.jobs.losses import losses
-from workloads.jobs.progress import Progress, progress_text, read_progress
 
 SCHEMA = "holdfast.explanation/2"
 
@@ -48,14 +48,14 @@ class Explanation:
 def explain(api: Api, name: str, namespace: str = "", events: Path | None = None) -> Explanation:
     job = job_snapshot.find(api, name, namespace)
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
-    progress = read_progress(events, time.time()).get(job.name, Progress()) if events else Progress()
+    summary = read_job_summaries(events).get(job.name) if events else None
     cause = cause_of(job, cluster)
-    if cause.reason is Reason.NONE and (text := progress_text(progress)):
+    if cause.reason is Reason.NONE and (text := progress_text(summary, time.time())):
         cause = replace(cause, blocker=f"{cause.blocker}; {text}")
     return Explanation(
         job=job.name,
         namespace=job.namespace,
-        state=state_of(job, losses(job, cluster.events, progress.notices)),
+        state=state_of(job, losses(job, cluster.events, summary.orderly_exits if summary else 0)),
         cause=cause,
         similar=similar(job, cluster),
     )
@@ -80,3 +80,16 @@ def similar(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
 
 def _same_class(other: dict[str, str], own: dict[str, str]) -> bool:
     return all(other.get(key) == own.get(key) for key in (LABEL_POOL_CLASS, LABEL_FLEX_START))
+
+
+def progress_text(summary: JobSummary | None, now_s: float) -> str:
+    """`useful 27.6 % of its time, step 1200, saved 40 s ago`; empty where it has written nothing."""
+    if summary is None:
+        return ""
+    saved_age_s = summary.saved_age_s(now_s)
+    facts = [
+        f"useful {100 * summary.useful_ratio:.1f} % of its time" if summary.useful_ratio is not None else "",
+        f"step {summary.step}" if summary.step is not None else "",
+        f"saved {saved_age_s:.0f} s ago" if saved_age_s is not None else "",
+    ]
+    return ", ".join(fact for fact in facts if fact)

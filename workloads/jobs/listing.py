@@ -8,6 +8,7 @@ from typing import Any
 from infra.contract.pools import LABEL_NODEPOOL, Pool
 from infra.environments import Environment
 from infra.placement.prices import Table
+from monitoring.ledger.job_summary import JobSummary, read_job_summaries
 from workloads.jobs import buying, cluster_snapshot
 from workloads.jobs import job_snapshot as job_snapshot
 from workloads.jobs.api import Api, Object
@@ -15,7 +16,6 @@ from workloads.jobs.causes import cause_of, state_of
 from workloads.jobs.cluster_snapshot import ClusterSnapshot
 from workloads.jobs.job_snapshot import JobSnapshot, waited_s, when
 from workloads.jobs.losses import Count, losses
-from workloads.jobs.progress import Progress, read_progress
 
 SCHEMA = "holdfast.jobs/1"
 
@@ -42,21 +42,23 @@ class Row:
 
 
 def rows(api: Api, env: Environment, prices: Table, events: Path | None = None, namespace: str = "") -> list[Row]:
-    progress = read_progress(events, time.time()) if events else {}
+    summaries = read_job_summaries(events) if events else {}
     cluster = cluster_snapshot.take_snapshot(api, namespace)
     return [
-        _row(job, cluster.within(job.namespace), env, prices, progress.get(job.name, Progress()))
+        _row(job, cluster.within(job.namespace), env, prices, summaries.get(job.name))
         for job in job_snapshot.all_jobs(api, namespace)
     ]
 
 
-def _row(job: JobSnapshot, cluster: ClusterSnapshot, env: Environment, prices: Table, progress: Progress) -> Row:
+def _row(
+    job: JobSnapshot, cluster: ClusterSnapshot, env: Environment, prices: Table, summary: JobSummary | None
+) -> Row:
     pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in cluster.nodes}
     pools = {pool.name: pool for pool in env.pools()}
     now = time.time()
     waits = [waited_s(pod) for pod in job.pods]
     created = when(job.body["metadata"]["creationTimestamp"])
-    lost = losses(job, cluster.events, progress.notices)
+    lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
     return Row(
         name=job.name,
         namespace=job.namespace,
@@ -64,13 +66,13 @@ def _row(job: JobSnapshot, cluster: ClusterSnapshot, env: Environment, prices: T
         capacity=_capacity(job, env),
         status=state_of(job, lost).partition(":")[0],
         why=cause_of(job, cluster).reason,
-        step=progress.step,
-        saved_age_s=progress.saved_age_s,
+        step=summary.step if summary else None,
+        saved_age_s=summary.saved_age_s(now) if summary else None,
         evicted=lost.evicted,
         crashed=lost.crashed,
         waited_s=max((now - created if wait is None else wait for wait in waits), default=now - created),
         ran_s=sum(_ran_s(pod, now) for pod in job.pods),
-        useful_ratio=progress.useful_ratio,
+        useful_ratio=summary.useful_ratio if summary else None,
         usd=_usd(job.pods, pool_of, pools, env, prices, now),
     )
 

@@ -33,7 +33,7 @@ def listing(found: list[Row]) -> None:
         (
             row.name, row.kind, row.capacity, row.status, row.why, _or_dash(row.step), _age(row.saved_age_s),
             counted(row.evicted), counted(row.crashed), _age(row.waited_s), _age(row.ran_s),
-            "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.0f}", _usd(row.usd),
+            "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.1f}", _usd(row.usd),
         )
         for row in found
     ]  # fmt: skip

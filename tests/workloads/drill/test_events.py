@@ -1,11 +1,13 @@
 """What the drill reads off event lines, and what it concludes."""
 
-import json
 from pathlib import Path
 
+import pytest
+
+from monitoring.ledger.job_summary import read_job_summaries
+from tests.monitoring import sample
 from workloads.drill.events import Follower
 from workloads.drill.schedule import evictions
-from workloads.drill.training import losses, recoveries_s
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
@@ -26,35 +28,16 @@ def test_a_line_cut_by_a_kill_spoils_no_other(tmp_path: Path) -> None:
     assert [e["event"] for e in Follower(path).read()] == ["stop"]
 
 
-def lines(*events: dict[str, object]) -> list[dict[str, object]]:
-    return [json.loads(json.dumps(event)) for event in events]
-
-
-def test_lost_steps_are_those_between_the_last_step_and_the_restored_one() -> None:
-    history = lines(
-        {"event": "restore", "step": 0}, {"event": "window", "last_step": 57},
-        {"event": "restore", "step": 40}, {"event": "window", "last_step": 60},
-        {"event": "restore", "step": 60}, {"event": "window", "last_step": 90},
-    )  # fmt: skip
-    assert losses(history) == [17, 0]
-
-
-def test_a_restart_from_scratch_loses_everything() -> None:
-    history = lines(
-        {"event": "restore", "step": 0}, {"event": "window", "last_step": 57}, {"event": "restore", "step": 0}
-    )
-    assert losses(history) == [57]
-
-
-def test_recovery_runs_from_the_eviction_to_the_begin_of_the_next_steps() -> None:
-    history = lines(
-        {"event": "window", "t": 9.0, "seconds": 1.0, "last_step": 5},
-        {"event": "evict", "t": 10.0},
-        {"event": "window", "t": 10.2, "seconds": 0.5, "last_step": 7},  # still the old attempt, inside its window
-        {"event": "restore", "t": 16.0, "step": 7},
-        {"event": "window", "t": 18.5, "seconds": 0.5, "last_step": 9},
-    )  # fmt: skip
-    assert recoveries_s(history) == [8.0]
+def test_losses_and_recoveries_are_those_of_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    follower = Follower(path)
+    assert follower.summary() is None
+    sample.write(path, sample.killed_and_restored("job"))
+    follower.read()
+    found = follower.summary()
+    assert found is not None
+    assert (found.lost, found.recovered_after_s) == (55, pytest.approx((92.4,)))
+    assert found == read_job_summaries(tmp_path)["job"]
 
 
 def test_schedules_are_seeded_ordered_and_alternate() -> None:

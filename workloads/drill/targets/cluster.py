@@ -18,7 +18,6 @@ from workloads.drill.plan import Fault
 from workloads.drill.runner import Refused
 from workloads.drill.target import Loss
 from workloads.drill.targets.node_evictors import NODES, NodeEvictor
-from workloads.drill.training import losses
 from workloads.jobs.api import Api, Object
 from workloads.jobs.job_snapshot import JOBS, JOBSETS, disruption, exit_code
 
@@ -46,6 +45,7 @@ class Cluster:
         self._victims: set[str] = set()
         self._charged_before: Counter[str] = Counter()
         self._fault_t: float | None = None
+        self._lost_before = 0
         self._back_t: float | None = None
         self._doubles = 0
         self._losses: list[Loss] = []
@@ -80,6 +80,7 @@ class Cluster:
         place = "name" if self._fault is Fault.EVICT else "nodeName"
         part = "metadata" if self._fault is Fault.EVICT else "spec"
         self._victims = {uid for uid, pod in self._before.items() if pod[part].get(place) in names}
+        self._lost_before = self._lost_so_far()
         self._fault_t = time.time()
         if self._fault is Fault.EVICT:
             for name in names:
@@ -156,12 +157,22 @@ class Cluster:
         self._events.read()
         return float(len(self._events.of("commit")))
 
+    def _lost_so_far(self) -> int:
+        """By whatever happened before this drill: its event file may be that of a long run."""
+        if self._events is None:
+            return 0
+        self._events.read()
+        found = self._events.summary()
+        return found.lost if found else 0
+
     def lost_steps(self) -> float | None:
         if self._events is None:
             return None
         self._events.read()
-        found = losses(self._events.seen)
-        return float(sum(found)) if found else None
+        found = self._events.summary()
+        since = self._fault_t or 0.0
+        restored = any(event["t"] >= since for event in self._events.of("restore"))
+        return float(found.lost - self._lost_before) if found and restored else None
 
     # -- the cluster --
 

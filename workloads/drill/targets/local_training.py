@@ -13,7 +13,6 @@ from workloads.drill.plan import Fault, Work
 from workloads.drill.pods import Pod
 from workloads.drill.schedule import SIGKILL, SIGTERM
 from workloads.drill.targets.local import JOB, Local
-from workloads.drill.training import losses, recoveries_s
 
 UPLOADER = "holdfast.checkpoint.uploader_process"
 _ENDLESS = 1_000_000  # steps: the drill ends first
@@ -99,16 +98,20 @@ class LocalTraining(Local):
         if self._fault_t is None:
             return None
         if self.fault is not Fault.UPLOADER_KILL:
-            return next(iter(recoveries_s(self.events.seen)), None)
+            return next(iter(self._recovered_after_s()), None)
         begun = [e["step"] for e in self.events.of("save") if e["t"] > self._fault_t]
         ends = [e["t"] for e in self.events.of("commit") if begun and e["step"] >= begun[0]]
         return ends[0] - self._fault_t if ends else None
 
+    def _recovered_after_s(self) -> tuple[float, ...]:
+        found = self.events.summary()
+        return found.recovered_after_s if found else ()
+
     def lost_steps(self) -> float | None:
-        found = losses(self.events.seen)
-        if self.fault is Fault.UPLOADER_KILL:
-            return float(sum(found))
-        return float(sum(found)) if found else None
+        """None before a trainer that was evicted works again: until then nobody knows."""
+        found = self.events.summary()
+        known = found is not None and (self.fault is Fault.UPLOADER_KILL or bool(found.recovered_after_s))
+        return float(found.lost) if found and known else None
 
     def redone(self) -> float | None:
         """Steps between the newest commit and where it resumed."""
