@@ -42,7 +42,7 @@ from holdfast.checkpoint.catalogue import committed_steps
 from holdfast.checkpoint.commit import Series, commit
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Manifest, TensorPart
-from holdfast.checkpoint.pieces import laid_out, stream_bytes
+from holdfast.checkpoint.pieces import laid_out, memory_of, stream_bytes
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, saved_dtype
 from holdfast.checkpoint.reading import plan as copies_of
@@ -95,7 +95,7 @@ class HoldfastWriter(StorageWriter):
             values=values,
         )
         job = Job(save=1, length=len(stream), shard_bytes=self._tuning.shard_size(len(stream)), manifest=manifest)
-        self._own = upload(self._storage, memoryview(stream.numpy().data), job, parallel=self._tuning.parallel)
+        self._own = upload(self._storage, memory_of(stream), job, parallel=self._tuning.parallel)
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(index=item.index, size_in_bytes=0, storage_data=None) for item in plan.items])
         return done

@@ -16,7 +16,7 @@ import torch
 from holdfast.checkpoint.catalogue import StepObjects, runs, survey
 from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import Damaged, NotFound, StorageError
-from holdfast.checkpoint.pieces import dtype_name
+from holdfast.checkpoint.pieces import dtype_name, memory_of
 from holdfast.checkpoint.reading import Opened, open_step
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.tree import RNG_KEY
@@ -154,7 +154,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: Ma
     with path.open("xb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for tensor in tensors.values():
-            file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+            file.write(memory_of(tensor.contiguous()))
     return at
 
 

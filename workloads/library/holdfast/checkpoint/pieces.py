@@ -3,6 +3,7 @@
 Pure: every rank computes the same split from the same state, so nothing is exchanged.
 """
 
+import ctypes
 import math
 from dataclasses import dataclass, replace
 
@@ -105,6 +106,17 @@ def laid_out(parts: list[tuple[TensorPart, torch.Tensor]]) -> list[Piece]:
 
 def stream_bytes(pieces: list[Piece]) -> int:
     return pieces[-1].part.at + pieces[-1].part.bytes if pieces else 0
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a dense, contiguous CPU tensor, writable and not copied; they keep the tensor alive.
+
+    Not by way of NumPy, which PyTorch does not bring along.
+    """
+    count = tensor.numel() * tensor.element_size()
+    array = (ctypes.c_ubyte * count).from_address(tensor.data_ptr()) if count else (ctypes.c_ubyte * 0)()
+    array.tensor = tensor  # pyright: ignore[reportAttributeAccessIssue]
+    return memoryview(array).cast("B")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

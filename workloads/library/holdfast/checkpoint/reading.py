@@ -18,7 +18,7 @@ import torch
 from holdfast.checkpoint.checksum import Crc32c
 from holdfast.checkpoint.errors import Damaged, NotFound
 from holdfast.checkpoint.format import MAX_JSON_BYTES, Commit, Manifest, TensorPart, decode_commit, decode_manifest
-from holdfast.checkpoint.pieces import dtype_of
+from holdfast.checkpoint.pieces import dtype_of, memory_of
 from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
@@ -206,7 +206,7 @@ class Transfer:
             return None
         into = landings[found].into
         low = at - landings[found].at
-        return into[low : low + length].numpy().data if into.device.type == "cpu" else None
+        return memory_of(into[low : low + length]) if into.device.type == "cpu" else None
 
     def _scatter(self, rank: int, at: int, chunk: memoryview) -> None:
         data = torch.frombuffer(chunk, dtype=torch.uint8)
