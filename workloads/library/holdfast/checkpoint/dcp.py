@@ -9,7 +9,6 @@ are stored as JSON, never pickled. A save is as blocking as `dcp.save`; commit a
 
 import io
 import os
-import secrets
 import sys
 import time
 from dataclasses import replace
@@ -42,6 +41,7 @@ from holdfast.checkpoint.catalogue import committed_steps
 from holdfast.checkpoint.commit import Series, commit
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Manifest, TensorPart
+from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.pieces import laid_out, memory_of, stream_bytes
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, saved_dtype
@@ -75,7 +75,7 @@ class HoldfastWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        attempt = secrets.token_hex(6)
+        attempt = random_hex(6)
         return [replace(plan, storage_data=(attempt, rank, len(plans))) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -204,7 +204,7 @@ class HoldfastReader(StorageReader):
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """On the coordinator: which steps all ranks try, and where they meet to agree."""
-        rendezvous = secrets.token_hex(6)
+        rendezvous = random_hex(6)
         return [
             replace(plan, storage_data=(rendezvous, rank, len(plans), self._steps)) for rank, plan in enumerate(plans)
         ]

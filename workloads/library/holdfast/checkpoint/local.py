@@ -11,7 +11,6 @@ import errno
 import fcntl
 import mmap
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
+from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.storage import Stat, checked_name
 from holdfast.contract.errors import InputError
 
@@ -71,7 +71,7 @@ class LocalStorage:
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         target = self._root / checked_name(name)
-        incoming = self._root / INCOMING / secrets.token_hex(8)
+        incoming = self._root / INCOMING / random_hex(8)
         try:
             _write_new(incoming, data, crc32c)
             self._publish(incoming, target)

@@ -9,7 +9,6 @@ waits for the oldest to be uploaded, instead of taking more memory.
 import hashlib
 import json
 import math
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +20,7 @@ import torch
 from holdfast.checkpoint.agreement import agreed, failure_of
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.interval import SaveCostModel
+from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.pieces import Piece, pieces_of
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
@@ -280,7 +280,7 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
     causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
     reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
-    return {"attempt": secrets.token_hex(6), "failed": reason, "reported_by": list(causes)}
+    return {"attempt": random_hex(6), "failed": reason, "reported_by": list(causes)}
 
 
 def _first_difference(keys_by_rank: list[list[str]]) -> str:

@@ -6,8 +6,11 @@ tuples, non-finite floats, and where each tensor belongs.
 
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -145,8 +148,10 @@ def _rng_state() -> dict[str, Any]:
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
-    if (numpy := _numpy()) is not None:
-        name, keys, position, has_gauss, cached = numpy.random.get_state()
+    # Only a program that has imported it can have drawn from it. Through sys.modules: `numpy.random` as an attribute
+    # would import it, and with it whatever file beside the user's script has the name of one of its needs.
+    if (generator := sys.modules.get("numpy.random")) is not None:
+        name, keys, position, has_gauss, cached = generator.get_state()
         if name == "MT19937":
             keys = torch.from_numpy(keys.astype("int64"))
             state["numpy"] = {"keys": keys, "at": int(position), "gauss": int(has_gauss), "cached": float(cached)}
@@ -159,17 +164,11 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
     random.setstate((python["version"], tuple(python["state"].tolist()), python["gauss"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-    if "numpy" in state and (numpy := _numpy()) is not None:
+    if "numpy" in state and find_spec("numpy") is not None:
         saved = state["numpy"]
         keys = saved["keys"].numpy().astype("uint32")
-        numpy.random.set_state(("MT19937", keys, saved["at"], saved["gauss"], saved["cached"]))
-
-
-def _numpy() -> Any | None:
-    """NumPy's global generator matters only to programs that have imported NumPy; torch alone needs none."""
-    import sys
-
-    return sys.modules.get("numpy")
+        # Imported here if need be: the program may do so only later, and would then draw from a fresh seed.
+        import_module("numpy.random").set_state(("MT19937", keys, saved["at"], saved["gauss"], saved["cached"]))
 
 
 def targets(state: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:

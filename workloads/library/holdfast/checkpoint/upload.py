@@ -4,7 +4,6 @@ The uploader process must start fast and stay small: no torch here.
 """
 
 import json
-import secrets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import AlreadyExists, StorageError
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest, Shard, TensorPart
+from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.storage import Storage
 from holdfast.contract import object_names
 
@@ -60,7 +60,7 @@ def _manifest_of(body: dict[str, Any]) -> Manifest:
 
 def probe(storage: Storage, run: str) -> float:
     """Seconds that a small object takes to become durable. A kill leaves an attempt that retention removes."""
-    name = object_names.shard_object(run, 0, secrets.token_hex(6), 0, 0)
+    name = object_names.shard_object(run, 0, random_hex(6), 0, 0)
     data = memoryview(bytearray(PROBE_BYTES))
     began = time.monotonic()
     storage.put(name, data, crc32c(data))

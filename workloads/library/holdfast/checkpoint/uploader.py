@@ -1,7 +1,6 @@
 """The trainer's side of the uploader process: hand over a save, receive reports, never block on storage."""
 
 import json
-import os
 import selectors
 import socket
 import subprocess
@@ -18,6 +17,16 @@ from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.upload import Job
 
 ROOT = Path(__file__).parents[2]
+# Not `python -m`: that puts the current folder first, and a queue.py there would be imported for the library's own.
+# The first import binds the package to the copy that the trainer runs, whatever else is installed.
+START = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import holdfast
+del sys.path[0]
+from holdfast.checkpoint.uploader_process import main
+main()
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,14 +83,12 @@ class Uploader:
         self._socket, theirs = socket.socketpair()
         options = [*self._options.items(), ("socket", theirs.fileno()), ("standing", self._standing)]
         flags = [f"--{name}={value}" for name, value in [*options, *(("memory", one) for one in self._memories)]]
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.checkpoint.uploader_process", *flags],
+            [sys.executable, "-P", "-c", START, str(ROOT), *flags],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), *self._memories),
-            env=os.environ | {"PYTHONPATH": path},
         )
         theirs.close()
 
