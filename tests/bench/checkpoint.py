@@ -6,6 +6,7 @@ hits all of them. Prints a table, and as the last line one JSON object whose `go
 
 import argparse
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -223,6 +224,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="on the disk to measure; default: the temporary folder")
     options = parser.parse_args()
     console = Console(stderr=True)
+    logging.getLogger("holdfast").addHandler(logging.StreamHandler())  # standard output is data
     result: dict[str, Any] = {"schema": "holdfast.bench.checkpoint/1", "mib": options.mib, "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
 

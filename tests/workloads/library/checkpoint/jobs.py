@@ -103,6 +103,7 @@ def set_up(rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> N
     if options.get("kill_at") and options.get("kill_rank", rank) == rank:
         os.environ[ENV_KILL_AT] = options["kill_at"]
     sys.stderr = Path(options.get("log", os.devnull)).open("a", buffering=1)  # noqa: SIM115
+    sys.stdout = sys.stderr
     os.dup2(sys.stderr.fileno(), 2)
     torch.set_num_threads(1)
     if world > 1:

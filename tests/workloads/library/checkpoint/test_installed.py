@@ -107,7 +107,7 @@ def test_the_installed_wheel_saves_is_killed_and_restores_beside_torch_alone(pyt
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = run(python, tmp_path, str(script), url, "0")
     assert resumed.returncode == 0, resumed.stderr
-    assert "began at 4" in resumed.stdout and "restored step 4" in resumed.stderr
+    assert "began at 4" in resumed.stdout and "restored step 4" in resumed.stdout
     whole = run(python, tmp_path, str(script), str(tmp_path / "whole"), "0")
     assert whole.stdout.splitlines()[-1] == resumed.stdout.splitlines()[-1] != ""
 

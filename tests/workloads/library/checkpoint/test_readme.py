@@ -58,7 +58,7 @@ def test_the_loop_that_is_shown_saves_resumes_and_ends_with_the_bits_of_one_run(
     here, there = (program.replace("gs://bucket/", f"gs://{bucket}/{part}/") for part in ("halves", "whole"))
     run(here, 3)
     resumed = run(here, 7)
-    assert "restored step 3" in capsys.readouterr().err
+    assert "restored step 3" in capsys.readouterr().out
     whole = run(there, 7)
     assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
     step, tensors = load_tensors(f"gs://{bucket}/halves/runs")

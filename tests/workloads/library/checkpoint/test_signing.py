@@ -87,13 +87,13 @@ def test_commits_that_somebody_deleted_are_reported_at_the_next_start(
     for step in range(1, 6):
         save(url, step, float(step), keep=1 if step < 3 else 3)
     assert sorted(path.parent.name[-1] for path in url.rglob("COMMIT.json")) == ["3", "4", "5"]
-    assert "gone" not in capsys.readouterr().err, "retention is no loss"
+    assert "gone" not in capsys.readouterr().out, "retention is no loss"
     shutil.rmtree(url / RUN / "step-0000000005")
     save(url, 6, 6.0)
-    logged = capsys.readouterr().err
+    logged = capsys.readouterr().out
     assert "restored step 4" in logged and "beside step 4 and are gone: 1, maybe newer ones too" in logged
     save(url, 7, 7.0)
-    assert "gone" not in capsys.readouterr().err, "it is reported once"
+    assert "gone" not in capsys.readouterr().out, "it is reported once"
 
 
 @pytest.mark.parametrize("content", [None, b"short"])

@@ -37,11 +37,11 @@ def test_sharded_training_goes_on_in_other_layouts(tmp_path: Path) -> None:
 def test_a_loop_of_ones_own_survives_torchruns_way_to_end_it(tmp_path: Path) -> None:
     command = torchrun(2, "plain_loop", str(tmp_path))
     first = subprocess.Popen(
-        command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, text=True, stderr=subprocess.PIPE, start_new_session=True
+        command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, text=True, stdout=subprocess.PIPE, start_new_session=True
     )
-    assert first.stderr is not None
-    for line in first.stderr:
-        if "full save" in line:  # said after the first steps
+    assert first.stdout is not None
+    for line in first.stdout:
+        if "full save" in line:  # logged after the first steps
             break
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=200)

@@ -44,6 +44,7 @@ def _unreachable(error: StorageError) -> InputError:
 def worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     for kind in ("input", "damaged"):
         for rank, found in enumerate(outcomes):
+            # A user's mistake outweighs damage: falling back to an older checkpoint would not mend it.
             if kind == "damaged" and kind in found:
                 return {"damaged": f"rank {rank}: {found['damaged']}"}
             if kind in found:
@@ -55,6 +56,7 @@ def agreed(
     ranks: Ranks, mine: dict[str, Any], decide: Callable[[list[dict[str, Any]]], dict[str, Any]] = worst
 ) -> dict[str, Any]:
     """What rank 0 decides over all outcomes; an InputError of any rank is raised on all."""
+    # Also after an error of this rank's own: a rank that raises without answering leaves the others waiting.
     decision: dict[str, Any] = ranks.agree(mine, decide)
     if "input" in decision:
         what, got, allowed, fix = decision["input"]

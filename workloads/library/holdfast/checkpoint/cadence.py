@@ -31,6 +31,7 @@ class EverySeconds:
     ) -> None:
         self._interval_s, self._ranks, self._clock = interval_s, ranks, clock
         self._first_step, self._began = step, clock()
+        # A launch without a save yet counts from its start, or the first plan point would save at once.
         self._last_save = clock()
         self._next_point = step + 2  # the first step compiles and warms up
 
@@ -46,6 +47,7 @@ class EverySeconds:
     def _plan(self, step: int) -> tuple[bool, int]:
         now = self._clock()
         done = step - self._first_step
+        # Over the whole launch, saves included: that is what a second between saves is made of.
         step_s = (now - self._began) / done
         left_s = self._last_save + self._interval_s() - now
         save = left_s < step_s / 2

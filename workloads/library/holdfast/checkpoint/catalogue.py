@@ -23,6 +23,7 @@ def group(stats: Iterable[Stat]) -> dict[int, StepObjects]:
     for found in stats:
         _, step_part, *rest = [*found.name.split("/"), "", ""]
         step = object_names.parse_step(step_part)
+        # Somebody else's objects below the run are left alone, and are no error.
         if step is None:
             continue
         entry = steps.setdefault(step, StepObjects(step=step))
@@ -35,6 +36,7 @@ def group(stats: Iterable[Stat]) -> dict[int, StepObjects]:
 
 def committed_steps(storage: Storage, run: str) -> list[int]:
     """Newest first."""
+    # A listing only proposes: whether a commit is one shows when it is read.
     return sorted((s.step for s in survey(storage, run).values() if s.commit), reverse=True)
 
 

@@ -7,22 +7,22 @@ training; on return from `with`, the last state is durable or the reason was log
 
 import contextlib
 import math
-import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Self
 
 from holdfast.checkpoint import signing
 from holdfast.checkpoint.agreement import on_every_rank
 from holdfast.checkpoint.cadence import cadence_of
+from holdfast.checkpoint.decision import check_state
 from holdfast.checkpoint.errors import Preempted, RankLost
 from holdfast.checkpoint.history import History, node_age_s
 from holdfast.checkpoint.interval import SaveCostModel
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.saving import Saver, check_state
+from holdfast.checkpoint.saving import Saver
 from holdfast.checkpoint.settings import Every, Tuning, checked_keep, parse_every
 from holdfast.checkpoint.shielding import shield
 from holdfast.checkpoint.storage import Storage
@@ -32,6 +32,7 @@ from holdfast.checkpoint.uploader import Report
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.contract.object_names import checked_run
+from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.stop import StopAgreement, stop_agreement
 
@@ -60,9 +61,11 @@ class Checkpointer:
         """Why the last save that failed did, on every rank; training goes on."""
 
     def __enter__(self) -> Self:
+        # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
         store = self._ranks.store if self._ranks.world_size > 1 else None
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
+        # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
         check_state(self._state, self._ranks)
         self.restored = self._restore()
         self.step = self.restored.step
@@ -81,6 +84,7 @@ class Checkpointer:
             stop_asked=lambda: self.stop.requested,
             save_cost=self._save_cost,
         )
+        # Fresh memory is slower to touch than to fill, so it is touched before the first save has to wait for it.
         self._saver.prepare(self._state)
         self._cadence = cadence_of(self._every, self._auto_interval_s, self._ranks, self.step)
         self._ticked_at, self._announced = 0.0, False
@@ -91,6 +95,7 @@ class Checkpointer:
         self.step = step
         self._measure()
         self._saver.poll()
+        # Before the cadence: on a notice the save in flight must end first, and a new one may not fit the window.
         if self.stop.should_stop(step):
             self._leave()
         if self._cadence.due(step):
@@ -141,7 +146,9 @@ class Checkpointer:
                 if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
                     self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
                 self.wait(self._tuning.commit_timeout_s)
+                # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
                 self._together(self._tuning.commit_timeout_s)
+            # An exception of the loop: what was staged before it is sound and is worth the wait.
             elif kind is not Preempted:
                 self.wait(self._window_s)
         finally:
@@ -151,14 +158,22 @@ class Checkpointer:
         storage = Retrying(on_every_rank(self._ranks, self._open), budget_s=self._tuning.retry_s)
         found = restore(storage, self._run, self._state, self._ranks, self._tuning)
         for step, reason in found.skipped:
-            self._log(f"skipped step {step}: {reason}")
+            self._log(logs.warning, "restore", f"skipped step {step}: {reason}")
         if found.step:
-            self._log(f"restored step {found.step} of {self._url} run {self._run} in {found.seconds:.1f} s")
+            self._log(
+                logs.info,
+                "restore",
+                f"restored step {found.step} of {self._url} run {self._run} in {found.seconds:.1f} s",
+            )
         else:
-            self._log(f"no checkpoint to restore in {self._url} run {self._run}: beginning at step 0")
+            self._log(
+                logs.info, "restore", f"no checkpoint to restore in {self._url} run {self._run}: beginning at step 0"
+            )
         if found.missing:
             self._log(
-                f"commits that were kept beside step {found.step} and are gone: {found.missing}, maybe newer ones too"
+                logs.warning,
+                "restore",
+                f"commits that were kept beside step {found.step} and are gone: {found.missing}, maybe newer ones too",
             )
         self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
         return found
@@ -177,7 +192,7 @@ class Checkpointer:
             if self.stop.agreed:
                 self._together(self._seconds_left())
         except (RankLost, InputError) as error:
-            self._log(f"no last checkpoint: {error}")
+            self._log(logs.warning, "stop", f"no last checkpoint: {error}")
         raise Preempted(self.step)
 
     def _together(self, timeout_s: float) -> None:
@@ -199,12 +214,13 @@ class Checkpointer:
         return self._save_cost.interval_s(node_age_s())
 
     def _measure(self) -> None:
+        # The time before the first tick is compilation, and would make every later step look fast.
         if not self._ticked_at:
             return
         self._save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
         if not self._announced and self._saver.upload_rate and self._saver.state_bytes:
             self._announced = True
-            self._log(self._window_line())
+            self._log(logs.info, "save", self._window_line())
 
     def _window_line(self) -> str:
         """What the window allows, before it is needed."""
@@ -225,13 +241,14 @@ class Checkpointer:
             self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
         elif report.done == "failed":
             self.failure = report.reason
-            self._log(f"checkpoint of step {step} failed: {report.reason}; training goes on")
+            self._log(logs.warning, "save", f"checkpoint of step {step} failed: {report.reason}; training goes on")
             self._emit("save_failed", step=step, reason=report.reason)
 
     def _emit(self, event: str, **fields: object) -> None:
         if self._events is not None and self._ranks.coordinator:
             self._events.emit(event, **fields)
 
-    def _log(self, line: str) -> None:
+    def _log(self, write: Callable[[str, str], None], action: str, message: str) -> None:
+        # Once for the job: a gang of a thousand ranks would write every line a thousand times.
         if self._ranks.coordinator:
-            print(f"checkpoint: {line}", file=sys.stderr, flush=True)
+            write(action, message)

@@ -16,6 +16,7 @@ class Crc32c:
         self._value = 0
 
     def extend(self, data: memoryview) -> None:
+        # An empty buffer has no address for ctypes; the loop is then not entered.
         for start in range(0, len(data), _STEP):
             length = min(_STEP, len(data) - start)
             chunk = (ctypes.c_ubyte * length).from_buffer(data, start)

@@ -41,6 +41,7 @@ def list_attempts(
     from holdfast.checkpoint.inspection import UNCOMMITTED, rows
     from holdfast.checkpoint.stores import existing_storage
 
+    # All of it before the first line: an error in the middle must not look like a complete table.
     found = list(rows(existing_storage(url), run, read=not quick))
     if as_json:
         attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]

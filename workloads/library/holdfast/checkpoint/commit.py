@@ -43,10 +43,12 @@ def commit(
 
     Raises StorageError when a rank's manifest stays away for `timeout_s`, Damaged when the store holds something
     else than was sent, Abandoned when asked to give up."""
+    # A manifest is written after its shards, so manifests of all ranks mean that every shard was sent.
     written = _wait_for_manifests(storage, own, timeout_s, abandoned)
     payloads = [
         read_object(storage, object_names.manifest_object(*_id(own), rank), limit=MAX_JSON_BYTES) for rank in written
     ]
+    # One listing for all shards: a stat for each would be thousands of requests in the commit's way.
     stored = {found.name: found for found in storage.list(object_names.attempt_prefix(*_id(own)))}
     manifests = [_verified(stored, own, payload, written) for payload in payloads]
     failpoint("commit.verified")
@@ -119,6 +121,7 @@ def _write(storage: Storage, record: Commit, damaged: frozenset[str]) -> bool:
     try:
         storage.put(name, memoryview(data), checksum)
     except AlreadyExists:
+        # A put whose answer was lost ends here too: then the commit that stands is our own.
         holder = _committed_attempt(storage, record)
         if holder and holder not in damaged:
             return holder == record.attempt  # our own earlier try, or an earlier launch's that restores as well

@@ -9,7 +9,6 @@ are stored as JSON, never pickled. A save is as blocking as `dcp.save`; commit a
 
 import io
 import os
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -55,6 +54,7 @@ from holdfast.checkpoint.tree import decode, encode
 from holdfast.checkpoint.upload import Job, upload
 from holdfast.contract.errors import InputError
 from holdfast.contract.object_names import checked_run
+from holdfast.runtime import logs
 
 
 class HoldfastWriter(StorageWriter):
@@ -75,6 +75,7 @@ class HoldfastWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        # On the coordinator, and sent to all with the plan: every rank must write below one attempt.
         attempt = random_hex(6)
         return [replace(plan, storage_data=(attempt, rank, len(plans))) for rank, plan in enumerate(plans)]
 
@@ -83,6 +84,7 @@ class HoldfastWriter(StorageWriter):
         pieces = laid_out([_part_and_tensor(item, planner) for item in plan.items if item.tensor_data is not None])
         stream = torch.empty(stream_bytes(pieces), dtype=torch.uint8)
         copy_into(stream, pieces)
+        # JSON of the object itself and not DCP's bytes, which are a pickle.
         values = {item.index.fqn: _json(item, planner) for item in plan.items if item.tensor_data is None}
         manifest = Manifest(
             run=self._run,
@@ -204,6 +206,7 @@ class HoldfastReader(StorageReader):
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """On the coordinator: which steps all ranks try, and where they meet to agree."""
+        # The reader must agree on its verdict, and DCP hands out no process group: a name of its own in the store will do.
         rendezvous = random_hex(6)
         return [
             replace(plan, storage_data=(rendezvous, rank, len(plans), self._steps)) for rank, plan in enumerate(plans)
@@ -216,6 +219,7 @@ class HoldfastReader(StorageReader):
         values = {item.storage_index.fqn for item in plan.items if item.type is LoadItemType.BYTE_IO}
         opened = self._verified(ranks, steps, [_wanted(item, target) for item, target in targets], values)
         for item, target in targets:
+            # Only now: until every rank has verified the step, its bytes may be overwritten by an older one's.
             planner.commit_tensor(item, target)
         for item in plan.items:
             if item.type is LoadItemType.BYTE_IO:
@@ -234,7 +238,7 @@ class HoldfastReader(StorageReader):
                 return self._read
             self.skipped.append((step, reason))
             if ranks.coordinator:
-                print(f"checkpoint: skipped step {step}: {reason}", file=sys.stderr, flush=True)
+                logs.warning("restore", f"skipped step {step}: {reason}")
         raise none_verifies(self._run, self.skipped)
 
     def _fill(self, step: int, wanted: list[Wanted], values: set[str], rank: int) -> None:

@@ -30,6 +30,7 @@ _seen: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
+    # Read each time: a test sets it for one child process and the forked server has read it before.
     wanted = os.environ.get(ENV_KILL_AT)
     if not wanted:
         return
@@ -37,4 +38,5 @@ def failpoint(name: str) -> None:
     _seen[name] += 1
     point, _, count = wanted.partition(":")
     if point == name and _seen[name] == int(count or 1):
+        # Not os._exit: buffers, destructors and exit hooks must be skipped as a lost machine skips them.
         os.kill(os.getpid(), signal.SIGKILL)

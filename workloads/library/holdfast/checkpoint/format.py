@@ -148,6 +148,7 @@ def parse_manifest(data: bytes) -> Manifest:
     body = _object(_parse(data, "manifest"), "manifest")
     _checked_schema(body)
     manifest = _build("manifest", lambda: _manifest(body))
+    # Parsed and not trusted: offsets from a manifest become addresses of memory.
     length = manifest.length
     for part in manifest.tensors:
         if not 0 <= part.at <= part.at + part.bytes <= length or not _inside(part):
@@ -173,6 +174,7 @@ def _commit(body: Mapping[str, Json]) -> Commit:
         standing=int(body.get("standing", 0)),
     )
     object_names.attempt_prefix(commit.run, commit.step, commit.attempt)
+    # The checksum covers the body, but not that its author was right: lengths are compared before they index.
     if len(manifests) != commit.world_size or commit.step < 0:
         raise ValueError("counts disagree")
     return commit

@@ -47,6 +47,7 @@ class GcsStorage:
         if prefix:
             checked_name(prefix)
         try:
+            # One listing shows a missing bucket or right now, and not when the first save fails.
             storage = cls(gcs.Client(), bucket, prefix, request_s)
             with suppress(Transient):  # away for a moment: the callers try again
                 next(storage.list(""), None)
@@ -69,6 +70,7 @@ class GcsStorage:
         if answer.status_code != requests.codes.ok:
             raise _refused(answer.status_code, name, answer.text)
         body: dict[str, Any] = answer.json()
+        # The store's answer names what it stored; bytes that changed on the way are sent again under the same name.
         if int(body["size"]) != len(data) or body.get("crc32c", _wire(crc32c)) != _wire(crc32c):
             with suppress(StorageError):
                 self.delete(name)
@@ -79,6 +81,7 @@ class GcsStorage:
         if not len(into):
             self.stat(name)
             return
+        # Identity: a transparently unzipped object would have another length than its range.
         headers = {"range": f"bytes={start}-{start + len(into) - 1}", "accept-encoding": "identity"}
         with (
             _translated(name),
@@ -94,6 +97,7 @@ class GcsStorage:
                 raise EOFError(f"{name} ends before byte {start}")
             if answer.status_code not in (requests.codes.ok, requests.codes.partial_content):
                 raise _refused(answer.status_code, name, answer.text)
+            # Emulators and proxies ignore ranges and send all of it: what lies before must be read and dropped.
             if answer.status_code == requests.codes.ok and start:  # a server that knows no ranges
                 _fill(answer, memoryview(bytearray(start)), name)
             _fill(answer, into, name)
@@ -170,6 +174,7 @@ class _translated:
 def _refused(code: int, name: str, text: str) -> StorageError:
     kinds: dict[int, type[StorageError]] = {401: Denied, 403: Denied, 404: NotFound, 409: Transient, 412: AlreadyExists}
     kind = kinds.get(code, Transient if code in (0, 408, 429) or code >= 500 else StorageError)
+    # Spent quota and missing permission share a code, and only the first goes away by itself.
     if code == 403 and "quota" in text.lower():
         kind = Full
     return kind(f"{name}: HTTP {code} {text[:200]}")

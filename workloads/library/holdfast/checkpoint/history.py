@@ -29,6 +29,7 @@ class History:
     def resumed(cls, notes: dict[str, Any]) -> Self:
         """`notes` of the restored checkpoint; empty at the start of a run."""
         hazard = Hazard.decode(notes["hazard"]) if notes else Hazard()
+        # At the age of the last save, since nobody knows when after it the machine went.
         if notes and not notes.get("ended"):
             hazard.observe(notes["age_s"], notes["age_s"], evicted=True)
         return cls(hazard)
@@ -37,5 +38,6 @@ class History:
         """Up to now, censored: this launch still runs."""
         age_s = node_age_s()
         self.hazard.observe(self._from_age_s, age_s, evicted=False)
+        # Or the same time would be counted again by the next save.
         self._from_age_s = age_s
         return {"hazard": self.hazard.encode(), "age_s": age_s, "ended": ended}

@@ -71,6 +71,7 @@ def _rows_of_step(storage: Storage, run: str, entry: StepObjects, read: bool) ->
     if committed is not None:
         yield committed
     for attempt, objects in entry.attempts.items():
+        # A step may hold shards of earlier tries beside those of its commit.
         if committed is None or attempt != committed.attempt:
             yield Row(
                 run=run,
@@ -150,7 +151,9 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: Ma
         }
         at += size
     encoded = json.dumps(header, separators=(",", ":")).encode()
+    # The format asks for tensors that begin at multiples of eight, and readers map them.
     encoded += b" " * (-len(encoded) % 8)
+    # Create-only: an export must not overwrite what somebody serves from.
     with path.open("xb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for tensor in tensors.values():

@@ -54,6 +54,7 @@ class Hazard:
     def rate(self, age_s: float) -> float:
         """Evictions per second at this age: what was seen, shrunk towards the prior."""
         band = _band(age_s)
+        # With the prior the rate is never zero: a run that has seen nothing yet must not stop saving.
         return (self.events[band] + PRIOR_EVENTS) / (self.exposure_s[band] + PRIOR_EXPOSURE_S)
 
     def encode(self) -> dict[str, Sequence[float]]:
@@ -105,4 +106,5 @@ class SaveCostModel:
 
     def interval_s(self, age_s: float) -> float:
         best = daly_s(self.cost_s, 1 / self.hazard.rate(age_s)) if self.cost_s else self._floor_s
+        # Not below the time of an upload: saves would queue, and each would protect no earlier than before.
         return min(max(best, self._floor_s, self._persist_s), self._ceiling_s)

@@ -70,6 +70,7 @@ class LocalStorage:
         return storage
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
+        # Written under another name first: a reader must see all of an object or nothing.
         target = self._root / checked_name(name)
         incoming = self._root / INCOMING / random_hex(8)
         try:

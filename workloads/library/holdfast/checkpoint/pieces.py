@@ -56,6 +56,7 @@ def box_of(key: str, tensor: torch.Tensor) -> Box:
     _, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
     coordinate = mesh.get_coordinate() or []
     first = all(isinstance(p, Shard) or at == 0 for p, at in zip(placements, coordinate, strict=True))
+    # No full_tensor(): it is a collective, and a save must not contain one.
     local = tensor.to_local()
     return Box(
         key=key,
@@ -75,6 +76,7 @@ def pieces_of(captured: Captured, rank: int, world_size: int) -> list[Piece]:
             if box.owned:
                 mine.append(box)
             continue
+        # The least loaded rank, in the order of keys: the same on every rank, whatever its timing.
         writer = load.index(min(load))
         load[writer] += box.bytes
         if writer == rank:

@@ -37,6 +37,7 @@ class Ranks:
     def of_job(cls, *, timeout_s: float) -> Self:
         """The default process group where there is one, else this process alone."""
         global _generation
+        # A second Checkpointer of the process must not read the answers of the first.
         _generation += 1  # every rank makes its checkpointers in the same order
         if not (dist.is_available() and dist.is_initialized()):
             return cls(OneProcessStore(), 0, 1, timeout_s=timeout_s)
@@ -72,6 +73,7 @@ class Ranks:
             self.store.set(f"{self._turn}/{self.rank}", json.dumps(mine))
             self._wait([verdict], timeout_s)
             return json.loads(self.store.get(verdict))
+        # Keys are never deleted: a rank that is slow may still read, and a launch makes few of them.
         others = [f"{self._turn}/{rank}" for rank in range(1, self.world_size)]
         self._wait(others, timeout_s)
         decision = decide([mine, *(json.loads(self.store.get(key)) for key in others)])

@@ -86,11 +86,14 @@ def plan(opened: Opened, wanted: Iterable[Wanted], *, rank: int) -> list[Copy]:
 def _copies(opened: Opened, want: Wanted, rank: int) -> list[Copy]:
     if not want.into.numel():
         return []
+    # This rank's own file first: after a restart on the same machine it may still be in the page cache.
     sources = sorted(opened.sources.get(want.key, []), key=lambda s: s.rank != rank)
     found = [copy for source in sources if (copy := _overlap(source, want)) is not None]
     whole = next((copy for copy in found if copy.extent == tuple(want.into.shape)), None)
+    # One source that holds the whole box spares reading the others' shards.
     if whole is not None:
         return [whole]
+    # Replicas of one box, as every rank wrote its own: one of them is enough.
     distinct = list({(c.source.part.offset, c.source.part.extent): c for c in found}.values())
     if sum(copy.into.numel() for copy in distinct) != want.into.numel():
         raise Damaged(f"the shards of tensor {want.key} do not cover it")
@@ -189,6 +192,7 @@ class Transfer:
                     self._scatter(rank, at + start, chunk)
         except (NotFound, EOFError) as error:
             raise Damaged(str(error)) from error
+        # Only after the last byte: a shard that fails has already been written to its tensors.
         if running.hex() != shard.crc32c:
             raise Damaged(f"{name} has crc32c {running.hex()}, committed was {shard.crc32c}")
 

@@ -56,6 +56,7 @@ def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tun
     candidates = _candidates(storage, run, ranks)
     for step in candidates:
         failpoint("restore.chosen")
+        # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
         attempt = _Attempt(storage, run, step, state, ranks.rank, tuning)
         reason = _verdict(ranks, attempt)
         if not reason:
@@ -69,10 +70,12 @@ def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tun
                 bytes=attempt.commit.total_bytes,
                 notes=attempt.notes,
                 standing=len(candidates) - len(skipped),
+                # A count that was read from an older commit would accuse somebody of a deletion that retention made.
                 missing=0 if skipped else max(0, attempt.commit.standing - len(candidates)),
             )
         skipped.append((step, reason))
         damaged[step] = attempt.attempt
+    # Never step 0 here: retention would then delete the checkpoints that a person could still repair.
     if skipped:
         raise none_verifies(run, skipped)
     return Restored(step=0, skipped=skipped, damaged=damaged, seconds=time.monotonic() - began)
@@ -89,6 +92,7 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
 
 def _candidates(storage: Storage, run: str, ranks: Ranks) -> list[int]:
     """As the coordinator lists them: a listing may differ from rank to rank."""
+    # A listing may be eventually consistent on mounts; only one rank's counts.
     mine = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
     return agreed(ranks, mine)["value"]
 

@@ -44,6 +44,7 @@ def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = No
     gone: list[str] = []
     oldest = (time.time() if now is None else now) - policy.orphan_age_s
     for entry in steps.values():
+        # Damage may be a bad read: what restore passed over stays a day, for a person to look at.
         spoilt = attempts.get(entry.step) in policy.damaged and _newest(entry) < oldest
         if spoilt or (entry.step in sound and entry.step not in kept):
             gone += _drop_step(storage, run, entry)
@@ -68,6 +69,7 @@ def _newest(entry: StepObjects) -> float:
 
 def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
     commit = object_names.commit_object(run, entry.step)
+    # First, so that a kill in between leaves an attempt without commit and never a commit without shards.
     storage.delete(commit)
     yield commit
     failpoint("retention.uncommitted")

@@ -56,5 +56,6 @@ class Retrying:
                 if left <= 0:
                     raise StorageError(f"{error} (tried for {self._budget_s:.0f} s)") from error
             # The last pause ends with the budget, so that one more try is made there.
+            # Jitter: a thousand ranks that were refused together must not come back together.
             self._sleep(min(left, pause * (0.5 + random.random() / 2)))
             pause = min(pause * 2, LONGEST_PAUSE_S)

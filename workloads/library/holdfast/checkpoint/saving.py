@@ -6,8 +6,6 @@ waits for the oldest to be uploaded, instead of taking more memory.
 
 # Why it is so: infra/decisions/0026.
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable
@@ -17,17 +15,17 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.agreement import agreed, failure_of
+from holdfast.checkpoint.agreement import failure_of
+from holdfast.checkpoint.decision import NOTHING, decided, layout_digest
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.interval import SaveCostModel
-from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.pieces import Piece, pieces_of
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.staging import Staging
 from holdfast.checkpoint.tree import NOTES_KEY, Captured, capture
-from holdfast.checkpoint.upload import ANOTHER_RANK_FAILED, Job
+from holdfast.checkpoint.upload import Job
 from holdfast.checkpoint.uploader import Report, Uploader
 from holdfast.contract.errors import InputError
 
@@ -117,12 +115,15 @@ class Saver:
         """False: not done, because the ranks are about to stop and the upload before is not through."""
         self._wait_for_room(in_any_case)
         began = time.monotonic()
+        # Before the agreement: a rank without room must say so in it, or the others stage a save that cannot commit.
         memory = self._free_memory()
         mine, captured, pieces, length = self._stage(state, memory)
+        # Staging comes before: an exchange first would add the slowest rank's copy to everybody's wait.
         attempt = self._agree(mine, captured)
         if not attempt:
             return False
         staging = self._stagings[memory]
+        # The next optimizer step would write to tensors that the GPU is still copying from.
         if not self.overlaps:
             staging.wait()
         self._save += 1
@@ -165,25 +166,26 @@ class Saver:
             )
         )
         if self._full and (in_any_case or not self._stop_asked()):
+            # Stuck beyond its own time-outs: killed, so that its memory is free and the next save starts another.
             self._uploader.replace()
             self._handle(self._uploader.finish(1.0))
 
     def _stage(self, state: dict[str, Any], memory: int) -> tuple[dict[str, Any], Captured, list[Piece], int]:
         """This rank's outcome for the others, and what was staged. A bad value is an outcome, so that every rank raises it."""
         if memory < 0:
-            return {"skip": True}, _NOTHING, [], 0
+            return {"skip": True}, NOTHING, [], 0
         try:
             captured = capture(state)
             pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
             length = self._stagings[memory].stage(pieces)
         except InputError as error:
-            return failure_of(error), _NOTHING, [], 0
-        mine = {"layout": _layout_digest(captured), "failed": self._failure}
+            return failure_of(error), NOTHING, [], 0
+        mine = {"layout": layout_digest(captured), "failed": self._failure}
         self._failure = ""
         return mine, captured, pieces, length
 
     def _agree(self, mine: dict[str, Any], captured: Captured) -> str:
-        decision = _decided(self._ranks, mine, captured)
+        decision = decided(self._ranks, mine, captured)
         if "skip" in decision:
             return ""
         if decision["failed"] and self._ranks.rank not in decision["reported_by"]:
@@ -219,6 +221,7 @@ class Saver:
         seconds = time.monotonic() - flight.began
         if report.done == "failed":
             self._failure = report.reason or "failed"
+            # The coordinator's uploader would wait for this rank's manifest until its time-out.
             if not self._ranks.coordinator:
                 self._ranks.store.set(f"failed/{report.save}", report.reason)
         else:
@@ -236,66 +239,3 @@ class Saver:
                 if self._ranks.store.check([f"failed/{save}"]):
                     self._uploader.abandon(save)
         return False
-
-
-_NOTHING = Captured(skeleton={}, tensors={}, per_rank=frozenset())
-
-
-def check_state(state: dict[str, Any], ranks: Ranks) -> None:
-    """Before training: what could not be saved, or differs between ranks, is an error now and on every rank."""
-    try:
-        captured = capture(state)
-        mine = {"layout": _layout_digest(captured), "failed": ""}
-    except InputError as error:
-        captured, mine = _NOTHING, failure_of(error)
-    _decided(ranks, mine, captured)
-
-
-def _decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:
-    decision = agreed(ranks, mine, _decide)
-    if "differ" in decision:
-        keys = sorted(captured.tensors.keys() - captured.per_rank)
-        raise _different_states(ranks.agree(keys, _first_difference))
-    return decision
-
-
-def _layout_digest(captured: Captured) -> str:
-    """Of what must be the same on every rank."""
-    shared = [
-        (key, str(tensor.dtype), list(tensor.shape))
-        for key, tensor in captured.tensors.items()
-        if key not in captured.per_rank
-    ]
-    return hashlib.sha256(json.dumps(shared).encode()).hexdigest()
-
-
-def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
-    for outcome in outcomes:
-        if "input" in outcome:
-            return outcome
-    if any("skip" in outcome for outcome in outcomes):
-        return {"skip": True}
-    if len({outcome["layout"] for outcome in outcomes}) > 1:
-        return {"differ": True}
-    failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
-    causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
-    reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
-    return {"attempt": random_hex(6), "failed": reason, "reported_by": list(causes)}
-
-
-def _first_difference(keys_by_rank: list[list[str]]) -> str:
-    first = set(keys_by_rank[0])
-    for rank, keys in enumerate(keys_by_rank):
-        if different := sorted(first.symmetric_difference(keys)):
-            where = 0 if different[0] in first else rank
-            return f"{different[0]} is on rank {where} and not on rank {rank if where == 0 else 0}"
-    return "the same keys, with other shapes or dtypes"
-
-
-def _different_states(got: str) -> InputError:
-    return InputError(
-        "state differs between ranks",
-        got=got,
-        allowed="the same tensors on every rank, but for entries marked PerRank",
-        fix="build the same state on every rank, or wrap the entry in PerRank",
-    )

@@ -45,6 +45,7 @@ class Tuning:
 
     def shard_size(self, length: int) -> int:
         """A stream too short for `parallel` full shards is cut smaller, so that it too goes in parallel."""
+        # Rounded up, or the remainder would be a shard of its own and one more request.
         share = -(-length // self.parallel)
         return min(self.shard_bytes, max(MIN_SHARD_BYTES, -(-share // MIB) * MIB))
 

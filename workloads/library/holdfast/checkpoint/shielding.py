@@ -18,6 +18,7 @@ class _Shielded:
         self._then = then
 
     def __call__(self, worker: int) -> None:
+        # Ignored and not handled: Python code in a worker would run only after the batch it is computing.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._then is not None:
             self._then(worker)

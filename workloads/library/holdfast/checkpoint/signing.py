@@ -35,6 +35,7 @@ def key() -> bytes:
 
 def signature_of(body: bytes) -> str:
     """Empty without a key."""
+    # Read each time and never kept: a mounted secret is turned over without a restart.
     secret = key()
     return hmac.new(secret, body, hashlib.sha256).hexdigest() if secret else ""
 
@@ -42,6 +43,7 @@ def signature_of(body: bytes) -> str:
 def matches(body: bytes, signature: object) -> bool:
     """Whether `signature` is this body's; every one matches where there is no key."""
     expected = signature_of(body)
+    # Compared in constant time: the time of an early exit would give the signature away byte by byte.
     return not expected or (isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode()))
 
 

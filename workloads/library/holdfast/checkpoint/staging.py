@@ -41,6 +41,7 @@ class Staging:
         """Copy; the bytes are there when `wait` returns. The uploader must not be reading."""
         failpoint("stage.begin")
         self.prepare(pieces)
+        # The toucher zeroes the buffer: a copy before it has finished would be wiped.
         self._join()
         copy_into(self._buffer, pieces)
         if any(piece.local.is_cuda for piece in pieces):
@@ -78,11 +79,13 @@ class Staging:
             _cudart().cudaHostUnregister(self._buffer.data_ptr())
             self._pinned = False
         length = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+        # Grown in place and never replaced: the uploader holds this very descriptor.
         os.ftruncate(self.descriptor, length)
         self._buffer = torch.frombuffer(mmap.mmap(self.descriptor, length), dtype=torch.uint8)
         self.bytes = length
 
     def _touch(self, device: torch.device | None) -> None:
+        # Page faults cost more than the copy: taken here, beside the first steps, and not in the first save.
         self._buffer.zero_()
         if device is not None:
             with torch.cuda.device(device):  # a thread begins on GPU 0, whose memory a context would take

@@ -64,6 +64,7 @@ def checked_name(name: str) -> str:
 
 def read_object(storage: Storage, name: str, *, limit: int) -> bytes:
     """A small object whole. An object over `limit` is not read: a manifest may have been replaced by anything."""
+    # Asked before the memory is taken: whoever can write to the bucket chooses the size.
     size = storage.stat(name).bytes
     if size > limit:
         raise EOFError(f"{name} has {size} bytes, more than {limit}")

@@ -11,6 +11,7 @@ from holdfast.contract.errors import InputError
 def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
     """For readers: a folder that is not there is an error, not created."""
     parts = urlsplit(url)
+    # Opening creates the folder, and a mistyped path would become an empty store.
     if parts.scheme in ("", "file") and not Path(unquote(parts.path)).is_dir():
         raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
     return open_storage(url, request_s=request_s)

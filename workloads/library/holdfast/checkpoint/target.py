@@ -60,6 +60,7 @@ class Target:
             self._state[name] = saved
 
     def _check_entries(self) -> None:
+        # Extra entries are refused as well: one that stays as it was built would be neither new nor restored.
         mine, theirs = {name for name, _ in self._entries}, set(self._saved) - {RNG_KEY, NOTES_KEY}
         if mine != theirs:
             raise _other_model(
@@ -97,6 +98,7 @@ def _new_tensor(key: str, shape: tuple[int, ...], dtype: torch.dtype, owner: Any
             parameter = parameters[int(place)].detach()
             if tuple(parameter.shape) == shape and (shape or isinstance(parameter, DTensor)):
                 return torch.empty_like(parameter, dtype=dtype)
+    # On the CPU: load_state_dict moves it to where its owner wants it.
     return torch.empty(shape, dtype=dtype)
 
 

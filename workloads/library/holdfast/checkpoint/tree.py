@@ -79,6 +79,7 @@ def _encode(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Skeleton:
         return {"$tensor": key}
     if value is None or isinstance(value, bool | int | str):
         return value
+    # JSON has no infinities; the standard module writes ones that no other reader takes.
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": str(value)}
     if isinstance(value, Mapping):
@@ -96,6 +97,7 @@ def _encode(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Skeleton:
 
 def _encode_mapping(value: Mapping[Any, Any], key: str, tensors: dict[str, torch.Tensor]) -> Skeleton:
     for name in value:
+        # True equals 1 as a key, and JSON would give back either.
         if isinstance(name, bool) or not isinstance(name, str | int) or "/" in str(name):
             raise InputError(
                 f"state entry {key} has a key that cannot be stored",

@@ -60,6 +60,7 @@ def _manifest_of(body: dict[str, Any]) -> Manifest:
 
 def probe(storage: Storage, run: str) -> float:
     """Seconds that a small object takes to become durable. A kill leaves an attempt that retention removes."""
+    # Under a name of the run, so that retention finds what a kill leaves behind.
     name = object_names.shard_object(run, 0, random_hex(6), 0, 0)
     data = memoryview(bytearray(PROBE_BYTES))
     began = time.monotonic()
@@ -81,6 +82,7 @@ def upload(storage: Storage, memory: memoryview, job: Job, *, parallel: int) -> 
         failpoint("upload.shard")
         return Shard(bytes=len(data), crc32c=checksum)
 
+    # Checksums are computed in the same threads: one shard's sum beside another's request costs no time.
     with ThreadPoolExecutor(parallel, thread_name_prefix="shard") as pool:
         shards = tuple(pool.map(one, enumerate(_cut(memory[: job.length], job.shard_bytes))))
     manifest = replace(manifest, shards=shards)
@@ -106,6 +108,7 @@ def put_object(storage: Storage, name: str, data: memoryview, checksum: str) -> 
     try:
         storage.put(name, data, checksum)
     except AlreadyExists:
+        # A request whose answer was lost is made again and meets its own object.
         if storage.stat(name).bytes == len(data):
             found = memoryview(bytearray(len(data)))
             storage.read_into(name, 0, found)

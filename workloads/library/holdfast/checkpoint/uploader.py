@@ -80,11 +80,13 @@ class Uploader:
 
     def _start(self) -> None:
         self._buffer = b""
+        # A socket and not a pipe: each side sees at once that the other is gone, whatever killed it.
         self._socket, theirs = socket.socketpair()
         options = [*self._options.items(), ("socket", theirs.fileno()), ("standing", self._standing)]
         flags = [f"--{name}={value}" for name, value in [*options, *(("memory", one) for one in self._memories)]]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", START, str(ROOT), *flags],
+            # torchrun and kubelets signal process groups: the save in flight must not get those signals.
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -56,6 +56,7 @@ class Mailbox:
                         self._changed.notify_all()
                 else:
                     self._jobs.put(Job.decode(order))
+        # The trainer's end is no order to stop: what it has handed over may be the last checkpoint.
         self._orphaned_at = time.monotonic()
         self._jobs.put(None)
 
@@ -116,6 +117,7 @@ def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, options: a
             continue
         finally:
             failpoint("upload.end")
+        # After the report: a slow deletion must not keep the trainer from its next save.
         with suppress(StorageError, Damaged, OSError):  # the next save tries again
             retain(storage, record.run, policy)
 
@@ -145,6 +147,7 @@ def main() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
     options = arguments()
+    # Training comes first on a shared core; an upload waits for the network most of the time.
     os.nice(options.niceness)
     keep_to_spare_cores(options.training_threads)
     mailbox = Mailbox(socket.socket(fileno=options.socket))

@@ -1,0 +1,75 @@
+"""What all ranks must agree on before a save counts: the same tensors, and one attempt to write below."""
+
+import hashlib
+import json
+from typing import Any
+
+from holdfast.checkpoint.agreement import agreed, failure_of
+from holdfast.checkpoint.names import random_hex
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.tree import Captured, capture
+from holdfast.checkpoint.upload import ANOTHER_RANK_FAILED
+from holdfast.contract.errors import InputError
+
+NOTHING = Captured(skeleton={}, tensors={}, per_rank=frozenset())
+
+
+def check_state(state: dict[str, Any], ranks: Ranks) -> None:
+    """Before training: what could not be saved, or differs between ranks, is an error now and on every rank."""
+    try:
+        captured = capture(state)
+        mine = {"layout": layout_digest(captured), "failed": ""}
+    except InputError as error:
+        captured, mine = NOTHING, failure_of(error)
+    decided(ranks, mine, captured)
+
+
+def decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:
+    decision = agreed(ranks, mine, _decide)
+    if "differ" in decision:
+        keys = sorted(captured.tensors.keys() - captured.per_rank)
+        raise _different_states(ranks.agree(keys, _first_difference))
+    return decision
+
+
+def layout_digest(captured: Captured) -> str:
+    """Of what must be the same on every rank."""
+    shared = [
+        (key, str(tensor.dtype), list(tensor.shape))
+        for key, tensor in captured.tensors.items()
+        if key not in captured.per_rank
+    ]
+    return hashlib.sha256(json.dumps(shared).encode()).hexdigest()
+
+
+def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    for outcome in outcomes:
+        if "input" in outcome:
+            return outcome
+    if any("skip" in outcome for outcome in outcomes):
+        return {"skip": True}
+    if len({outcome["layout"] for outcome in outcomes}) > 1:
+        return {"differ": True}
+    failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
+    # The first cause and not its echo: `another rank failed` explains nothing to who reads the log.
+    causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
+    reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
+    return {"attempt": random_hex(6), "failed": reason, "reported_by": list(causes)}
+
+
+def _first_difference(keys_by_rank: list[list[str]]) -> str:
+    first = set(keys_by_rank[0])
+    for rank, keys in enumerate(keys_by_rank):
+        if different := sorted(first.symmetric_difference(keys)):
+            where = 0 if different[0] in first else rank
+            return f"{different[0]} is on rank {where} and not on rank {rank if where == 0 else 0}"
+    return "the same keys, with other shapes or dtypes"
+
+
+def _different_states(got: str) -> InputError:
+    return InputError(
+        "state differs between ranks",
+        got=got,
+        allowed="the same tensors on every rank, but for entries marked PerRank",
+        fix="build the same state on every rank, or wrap the entry in PerRank",
+    )
