@@ -1,4 +1,4 @@
-"""The way to a cluster's API. Called by the exporter's loop and by the receipt, which annotates a job."""
+"""The way to a cluster's API."""
 
 from kubernetes import client, config
 

@@ -1,6 +1,6 @@
 """The stack `monitoring-<env>`: who is told what, and what the screens show. Deployable alone.
 
-Called by infra.main. Every policy is one alert of alerts.py; nothing here decides a threshold.
+Every policy is one alert of alerts.py; nothing here decides a threshold.
 """
 
 from collections.abc import Sequence

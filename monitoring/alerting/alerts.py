@@ -1,7 +1,4 @@
-"""The alerts, as data: what is asked, from which value on, for how long, and why anybody should wake up.
-
-Read by the stack (policies), the trials (rules for promtool), the runbook's table and its test.
-"""
+"""The alerts, as data: what is asked, from which value on, for how long, and why anybody should wake up."""
 
 import re
 from dataclasses import dataclass
@@ -128,8 +125,8 @@ def _capacity(limits: Limits) -> tuple[Alert, ...]:
             severity=Severity.PAGE,
             why="a flex-start node ends on a day that is known in advance; work without a recent commit ends with it",
             query=(
-                f"{ours('last_commit_age_seconds', cluster)} > {HOUR // 2} and on (job) "
-                f"min by (job) ({ours('node_end_seconds', cluster)}) < {6 * HOUR}"
+                f"{ours('last_commit_age_seconds', cluster)} > {HOUR // 2} and on (job, index) "
+                f"min by (job, index) ({ours('node_end_seconds', cluster)}) < {6 * HOUR}"
             ),
             hold_s=300,
         ),
@@ -166,7 +163,7 @@ def _work(limits: Limits) -> tuple[Alert, ...]:
             severity=Severity.PAGE,
             why="two intervals without a commit: the next eviction costs more than the job was built to lose",
             query=(
-                f"{age} > on (job) 2 * {ours('commit_interval_seconds', cluster)} > 120 "
+                f"{age} > on (job, index) 2 * {ours('commit_interval_seconds', cluster)} > 120 "
                 f"or {age} > {limits.checkpoint_age_s}"
             ),
             hold_s=120,

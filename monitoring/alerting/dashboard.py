@@ -1,6 +1,6 @@
 """The dashboards as JSON: one screen for whoever is on call, one for a job.
 
-Called by the stack. Written in the form in which Google's own messages print it (no zeros, no defaults), so that
+Written in the form in which Google's own messages print it (no zeros, no defaults), so that
 what the server returns equals what was sent and the second plan is empty; a test makes the round trip.
 """
 

@@ -1,4 +1,4 @@
-"""For each alert bad and good histories: what `fire` plays and what the tests hold the queries to. Read by fire.py."""
+"""For each alert bad and good histories: what `fire` plays and what the tests hold the queries to."""
 
 from monitoring.alerting.rule_cases_jobs import JOBS
 from monitoring.alerting.rule_series import LIMITS, OTHER, History, labels, lost, ours

@@ -1,4 +1,4 @@
-"""Trials of the alerts about jobs: commits, goodput, restarts, backlog. Read by trials.py."""
+"""Trials of the alerts about jobs: commits, goodput, restarts, backlog."""
 
 from monitoring.alerting.rule_series import LIMITS, OTHER, History, labels, ours
 

@@ -1,6 +1,6 @@
 """What a trial of an alert is, and the series that trials are made of.
 
-Called by trials.py and trials_jobs.py. Series are in promtool's notation, one sample a minute: 'a+bxn' starts at a and
+Series are in promtool's notation, one sample a minute: 'a+bxn' starts at a and
 adds b n times, 'axn' repeats, '_xn' is a gap.
 """
 

@@ -1,6 +1,6 @@
 """runbook.md as data: the text that travels in a notification, and the table of all alerts.
 
-Called by the stack and by `python -m monitoring alerts`. Cloud Monitoring's limits on documentation are
+Cloud Monitoring's limits on documentation are
 checked here, so that a section that grew too long fails in a test and not in an apply.
 """
 

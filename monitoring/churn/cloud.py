@@ -1,4 +1,4 @@
-"""Churn by day, from the exporter's two counters in Cloud Monitoring. Called by churn_cli.py and the report."""
+"""Churn by day, from the exporter's two counters in Cloud Monitoring."""
 
 from collections import defaultdict
 from collections.abc import Sequence

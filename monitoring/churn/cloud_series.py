@@ -1,6 +1,6 @@
 """Reads the exporter's own series back from Cloud Monitoring.
 
-Called by churn_cloud.py and the report. Guarantee: all points of the window or Unjudged; a half-read window is never returned.
+Guarantee: all points of the window or Unjudged; a half-read window is never returned.
 """
 
 import re

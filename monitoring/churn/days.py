@@ -1,6 +1,4 @@
-"""Churn by day: what cloud metrics tell and the history keeps. Called by churn_cloud.py, churn_history.py, churn_cli.py.
-
-Pure. A day is counted from 00:00 UTC for so many full hours; of two counts of one day the fuller one holds the
+"""Churn by day: what cloud metrics tell and the history keeps. Pure. A day is counted from 00:00 UTC for so many full hours; of two counts of one day the fuller one holds the
 other, so merging in any order and any number of times gives the same days.
 """
 

@@ -1,6 +1,6 @@
 """How often nodes are taken away: events over exposure, by what the node is and how old it was.
 
-Called by churn_cli.py and the report. Pure. A node that stops for another reason, or still runs, was at risk
+Pure. A node that stops for another reason, or still runs, was at risk
 all the same: it adds exposure and no event (censored). Planned ends are no preemptions.
 """
 

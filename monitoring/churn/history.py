@@ -1,6 +1,6 @@
 """Keeps churn beyond what the cloud keeps: one small JSON object a day, in a folder or a bucket.
 
-Called by churn_cli.py. Guarantee: a day is replaced only by a fuller count of itself, and only if nobody else has
+Guarantee: a day is replaced only by a fuller count of itself, and only if nobody else has
 written it since it was read; the same day told twice changes nothing.
 """
 

@@ -1,4 +1,4 @@
-"""How far back a command looks. Called by the report and the churn estimate; pure."""
+"""How far back a command looks. Pure."""
 
 import re
 

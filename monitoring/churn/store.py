@@ -1,4 +1,4 @@
-"""Where the churn history lies: a folder or a bucket. Called by churn_cli.py for churn_history.py."""
+"""Where the churn history lies: a folder or a bucket."""
 
 import fcntl
 import hashlib

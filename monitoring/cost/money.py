@@ -1,6 +1,6 @@
 """What capacity costs, and from which share of useful time on the cheap one is the dear one.
 
-Called by the report, the receipt and the stack. Prices and closed forms are those of `python -m infra place`, so
+Prices and closed forms are those of `python -m infra place`, so
 that the two never disagree. Pure.
 """
 
@@ -101,7 +101,7 @@ def _machine(name: str) -> MachineType:
 
 def money(ledgers: Sequence[JobLedger], at: Prices) -> Money | None:
     """None where no useful hour was had: nothing can be divided by it."""
-    bills = [receipt(found, at.spot, at.on_demand) for found in ledgers]
+    bills = [receipt([found], at.spot, at.on_demand) for found in ledgers]
     useful = sum(bill.useful_hours for bill in bills)
     if useful <= 0:
         return None

@@ -1,11 +1,13 @@
 """The receipt of a job: what was paid, what evictions wasted of it, what on-demand would have cost.
 
-Called by the exporter when a job ends, and by `python -m monitoring receipt`. The line goes to the log, the JSON to whoever adds it up, the annotation
-onto the JobSet or Job. Prices are given, never guessed.
+The line goes to the log, the JSON to whoever adds it up, the annotation onto the JobSet or Job. Prices are given,
+never guessed.
 """
 
 import json
 import sys
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from monitoring.ledger.events import read_folder
 from monitoring.ledger.job_ledger import JobLedger, job_ledgers
-from monitoring.ledger.timeline import Span, State
+from monitoring.ledger.timeline import STATES, Span, State
 
 SCHEMA = "holdfast.receipt/1"
 ANNOTATION = "holdfast.dev/receipt"
@@ -77,16 +79,17 @@ def leave(made: Receipt, namespace: str, api: Any) -> str:
     raise InputError("no object for the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
 
 
-def receipt(found: JobLedger, usd_per_hour: float, on_demand_usd_per_hour: float) -> Receipt:
-    hours = {state: us / 3.6e9 for state, us in found.totals_us().items()}
+def receipt(runs: Sequence[JobLedger], usd_per_hour: float, on_demand_usd_per_hour: float) -> Receipt:
+    """`runs`: of one job, at least one; prices are those of one lane."""
+    hours = {state: sum(run.totals_us()[state] for run in runs) / 3.6e9 for state in STATES}
     paid_h = sum(h for state, h in hours.items() if state not in UNPAID)
     # A first start is no waste: an undisturbed run has it too.
-    first_start_h = sum(s.length_us for s in _first_starts(found)) / 3.6e9
+    first_start_h = sum(s.length_us for run in runs for s in _first_starts(run)) / 3.6e9
     wasted_h = max(0.0, sum(hours[state] for state in WASTED) - first_start_h)
     useful_h = hours[State.PRODUCTIVE]
     return Receipt(
-        job=found.job,
-        evictions=len(found.recoveries),
+        job=runs[0].job,
+        evictions=sum(len(run.recoveries) for run in runs),
         machine_hours=paid_h,
         useful_hours=useful_h,
         waited_hours=hours[State.WAITING],
@@ -94,7 +97,7 @@ def receipt(found: JobLedger, usd_per_hour: float, on_demand_usd_per_hour: float
         wasted_usd=wasted_h * usd_per_hour,
         on_demand_usd=(paid_h - wasted_h) * on_demand_usd_per_hour,
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
-        largest_loss_s=max((s.length_us for s in found.spans if s.state is State.LOST), default=0) / 1e6,
+        largest_loss_s=max((s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0) / 1e6,
     )
 
 
@@ -125,7 +128,9 @@ def show(
             raise InputError(
                 f"{name} is no price", got=price, allowed="dollars an hour, above 0", fix="give what the machine costs"
             )
-    known = {found.job: found for found in job_ledgers(read_folder(events).events)}
+    known: dict[str, list[JobLedger]] = defaultdict(list)
+    for found in job_ledgers(read_folder(events).events):
+        known[found.job].append(found)
     if job not in known:
         raise InputError("no such job", got=job, allowed=", ".join(known) or "none", fix="name a job of these events")
     made = receipt(known[job], usd_per_hour, on_demand_usd_per_hour)

@@ -1,6 +1,6 @@
 """What is left of the batch jobs, from the view holdfast.job_scaling of the results database.
 
-Called by main.py. A thread of its own, so that a slow database never delays a pass. Guarantee: a value older than
+A thread of its own, so that a slow database never delays a pass. Guarantee: a value older than
 STALE_S is not shown: the series ends, and nobody mistakes an outage for an empty queue.
 """
 

@@ -1,6 +1,6 @@
 """Writes samples to Cloud Monitoring, within what its API takes.
 
-Called by main.py. Guarantee: at most 200 series a call, one point a series, never an older or a too early point;
+Guarantee: at most 200 series a call, one point a series, never an older or a too early point;
 a call that fails for a passing reason is tried again until the next pass is due, then given up and counted.
 """
 
@@ -35,7 +35,7 @@ class CloudWriter:
     patience_s: float = 10.0
     clock: Callable[[], float] = time.time
     refused: int = 0
-    """Series that the API did not take; told as a log line each pass."""
+    """Series that the API did not take; logged each pass."""
     _last_s: dict[Series, float] = field(default_factory=dict[Series, float])
     _began_s: dict[Series, float] = field(default_factory=dict[Series, float])
     _value: dict[Series, float] = field(default_factory=dict[Series, float])

@@ -1,6 +1,6 @@
 """What the cluster is like, from watch events of pods, nodes and disruption budgets.
 
-Called by main.py. Pure: objects as dicts in, samples out. Guarantee: memory follows the objects that exist, not
+Pure: objects as dicts in, samples out. Guarantee: memory follows the objects that exist, not
 those that have been; of each object only the few fields below are kept.
 """
 
@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.values import unix_s
 from infra.contract.kubernetes import SYSTEM_NAMESPACES
 from monitoring.exporter import ends, lines
 from monitoring.exporter.ends import Ended
 from monitoring.exporter.lines import Line
-from monitoring.exporter.node_usage import Seat, Seats
+from monitoring.exporter.node_usage import NodeUsage, NodeUsages
 from monitoring.exporter.objects import (
     SPOT,
     Node,
@@ -27,11 +28,11 @@ from monitoring.exporter.objects import (
     read_pod,
 )
 from monitoring.exporter.risk import Risk
-from monitoring.exporter.sample import Sample, sample
+from monitoring.exporter.sample import Sample, run_labels, sample
 from monitoring.exporter.waits import Waits
 
 REMEMBERED = 2_000
-# So long after a node is gone a pod may still tell that it was a preemption.
+# So long after a node is gone a pod may still show that it was a preemption.
 # infra/decisions/0071
 SETTLE_S = 10.0
 
@@ -50,7 +51,7 @@ class Cluster:
     waits: Waits = field(default_factory=Waits)
     jobs: dict[str, Ended] = field(default_factory=dict[str, Ended])
     jobsets: dict[str, Ended] = field(default_factory=dict[str, Ended])
-    seats: Seats = field(default_factory=Seats)
+    node_usages: NodeUsages = field(default_factory=NodeUsages)
     _lines: list[Line] = field(default_factory=list[Line])
 
     def node(self, change: str, found: Mapping[str, Any]) -> None:
@@ -59,11 +60,11 @@ class Cluster:
         if change == "DELETED":
             if before and is_taken(found):
                 self._take(name)
-            self._bury(name)
+            self._mark_deleted(name)
             return
         now = read_node(found)
         if before is None:
-            self._bury_again(name)
+            self._settle_deleted(name)
             self._lines.append(lines.node_up(name, now, self.clock()))
         self.nodes[name] = replace(now, taken=bool(before and before.taken))
         self.preempted.setdefault((now.pool, now.zone), 0)
@@ -92,14 +93,22 @@ class Cluster:
         else:
             self.budgets[key] = max(0, int(status.get("desiredHealthy", 0)) - int(status.get("currentHealthy", 0)))
 
-    def ended(self, now_s: float) -> list[tuple[Ended, Seat | None]]:
+    def ended(self, now_s: float) -> list[tuple[Ended, NodeUsage | None]]:
         """Jobs that are due for their receipt, each once, with what they ran on."""
         found = ends.due(self.jobs, now_s) + ends.due(self.jobsets, now_s)
-        return [(one, self.seats.held.pop(one.name, None)) for one in found]
+        return [(one, self.node_usages.held.pop(one.name, None)) for one in found]
+
+    def running_since(self) -> dict[JobIdentity, float]:
+        """Runs with a pod whose containers run, and since when the first of these does."""
+        found: dict[JobIdentity, float] = {}
+        for pod in self.pods.values():
+            if pod.job and pod.running_since_s:
+                found[pod.identity] = min(found.get(pod.identity, pod.running_since_s), pod.running_since_s)
+        return found
 
     def begin_anew(self) -> None:
-        """Another exporter has told all that was counted so far."""
-        self.lines(self.clock())  # nodes that went are told as well
+        """Another exporter has published all that was counted so far."""
+        self.lines(self.clock())  # nodes that went are published as well
         self.preempted = dict.fromkeys(self.preempted, 0)
         self.risk.begin_anew()
         self.waits.counts.clear()
@@ -109,20 +118,20 @@ class Cluster:
         held: dict[Any, Any] = getattr(self, kind)
         for key in held.keys() - keys:
             if kind == "nodes":
-                self._bury(key)
+                self._mark_deleted(key)
             else:
                 del held[key]
 
-    def _bury(self, name: str) -> None:
-        """The pods' watch may tell why a node went only after the nodes' watch told that it is gone."""
+    def _mark_deleted(self, name: str) -> None:
+        """The pods' watch may show why a node went only after the nodes' watch showed that it is gone."""
         if node := self.nodes.pop(name, None):
             self.risk.left(name, node, self.clock())
             self.gone[name] = replace(node, gone_s=self.clock())
         while len(self.gone) > REMEMBERED:
             del self.gone[next(iter(self.gone))]
 
-    def _bury_again(self, name: str) -> None:
-        """A machine may come back under its name before its end was told."""
+    def _settle_deleted(self, name: str) -> None:
+        """A machine may come back under its name before its end was written."""
         node = self.gone.pop(name, None)
         if node and node.gone_s:
             self._lines.append(lines.node_down(name, node))
@@ -141,11 +150,11 @@ class Cluster:
             if node.gone_s and now_s - node.gone_s >= SETTLE_S:
                 self._lines.append(lines.node_down(name, node))
                 self.gone[name] = replace(node, gone_s=0.0)
-        told, self._lines = self._lines, []
-        return told
+        found, self._lines = self._lines, []
+        return found
 
     def samples(self, now_s: float) -> Iterable[Sample]:
-        self.seats.passed(self.pods.values(), self.nodes, now_s)
+        self.node_usages.passed(self.pods.values(), self.nodes, now_s)
         for (pool, zone), count in self.preempted.items():
             yield sample("preemptions_total", count, pool=pool, zone=zone)
         yield from self._nodes(now_s)
@@ -176,13 +185,13 @@ class Cluster:
         yield from self.risk.samples()
         for pool, age in oldest.items():
             yield sample("node_age_seconds", age, pool=pool)
-        ends: dict[str, float] = {}
+        ends: dict[JobIdentity, float] = {}
         for pod in self.pods.values():
             node = self.nodes.get(pod.node)
             if pod.job and node and node.ends_s:
-                ends[pod.job] = min(ends.get(pod.job, node.ends_s), node.ends_s)
-        for job, end in ends.items():
-            yield sample("node_end_seconds", max(0.0, end - now_s), job=job)
+                ends[pod.identity] = min(ends.get(pod.identity, node.ends_s), node.ends_s)
+        for run, end in ends.items():
+            yield sample("node_end_seconds", max(0.0, end - now_s), **run_labels(run))
 
     def _pending(self, now_s: float) -> Iterable[Sample]:
         longest: dict[tuple[str, str], float] = defaultdict(float)

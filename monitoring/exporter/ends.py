@@ -1,4 +1,4 @@
-"""Which jobs have ended and have no receipt yet. Called by cluster.py; pure.
+"""Which jobs have ended and have no receipt yet. Pure.
 
 The receipt's annotation is the memory of it: an exporter that starts anew makes no second one.
 """
@@ -28,10 +28,10 @@ class Ended:
 def take(held: dict[str, Ended], change: str, found: Mapping[str, Any]) -> None:
     """`held`: by uid of the Job or JobSet."""
     meta, ended_s = found["metadata"], _ended_s(found)
-    told = ANNOTATION in (meta.get("annotations") or {})
+    receipted = ANNOTATION in (meta.get("annotations") or {})
     # A JobSet or a CronJob speaks for the Jobs that it made.
     ours = meta["namespace"] in NAMESPACES and not meta.get("ownerReferences")
-    if change == "DELETED" or told or not ours or not ended_s:
+    if change == "DELETED" or receipted or not ours or not ended_s:
         held.pop(meta["uid"], None)
     else:
         began_s = unix_s(meta.get("creationTimestamp"))

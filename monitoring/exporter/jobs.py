@@ -1,30 +1,36 @@
-"""What the jobs are like, from their event lines.
+"""What the runs of jobs are like, from their event lines.
 
-Called by main.py. Pure but for asking its source. Guarantee: a job keeps its newest events only (KEEP_EVENTS), and a
-job silent for FORGET_S is dropped, so memory stays flat.
+Pure but for asking its source. Guarantee: a run keeps its newest events only (KEEP_EVENTS), a run silent for FORGET_S
+is dropped, and runs, reasons and classes of error are bounded in number, so memory and series stay flat whatever
+pods write. A line that cannot be used is counted, and never ends a pass.
 """
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.telemetry import KIND_TRAINING
-from monitoring.exporter.sample import Sample, sample
+from monitoring.exporter.sample import Sample, run_labels, sample
 from monitoring.exporter.sources import Source
-from monitoring.ledger.events import Event, parse
+from monitoring.ledger.events import KEPT_PROBLEMS, Event, parse
 from monitoring.ledger.job_ledger import KINDS, job_ledger
+from monitoring.ledger.processes import computing_us
 
 KEEP_EVENTS = 20_000
 KEEP_COMMITS = 20
 FORGET_S = 7 * 86_400
+# A run that writes nothing for so long, and has no pod that runs, has ended or waits: its state is no news.
+ALIVE_S = 3_600
+MOST_RUNS, MOST_ERROR_CLASSES, MOST_REFUSALS = 2_000, 20, 1_000
 # Exits that are no crash: done, stopped with notice, taken without.
 NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
 
 
 @dataclass(slots=True)
-class Job:
+class Run:
     kind: str
     events: deque[Event] = field(default_factory=lambda: deque[Event](maxlen=KEEP_EVENTS))
     commits: deque[float] = field(default_factory=lambda: deque[float](maxlen=KEEP_COMMITS))
@@ -32,16 +38,14 @@ class Job:
     skipped: int = 0
     dead: int = 0
     failures: Counter[str] = field(default_factory=Counter[str])
-    began_s: float = 0.0
     newest_s: float = 0.0
     complete: bool = False
 
     def take(self, event: Event, *, counts: bool) -> None:
-        """`counts`: it is new, and not told by an exporter before this one."""
-        t = event.t_us / 1e6
-        self.began_s, self.newest_s = self.began_s or t, max(self.newest_s, t)
+        """`counts`: it is new, and was not published by an exporter before this one."""
+        t, fields = event.t_us / 1e6, event.fields
+        self.newest_s = max(self.newest_s, t)
         self.events.append(event)
-        fields = event.fields
         match event.type:
             case "start":
                 self.complete = False
@@ -56,48 +60,73 @@ class Job:
             case "dead_lettered":
                 self.dead += counts
             case "item_failed":
-                self.failures[str(fields.get("error_class", "unknown"))] += counts
+                self.failures[self._error_class(str(fields.get("error_class") or "unknown"))] += counts
             case _:
                 pass
 
-    def samples(self, name: str, now_s: float) -> Iterable[Sample]:
-        yield sample("fruitless_restarts", self.crashes, job=name)
-        yield sample("restores_skipped_total", self.skipped, job=name)
-        yield sample("goodput_ratio", job_ledger(list(self.events)).goodput, job=name)
+    def _error_class(self, name: str) -> str:
+        """Each is a series that is kept for years."""
+        return name if name in self.failures or len(self.failures) < MOST_ERROR_CLASSES else "other"
+
+    def samples(self, run: JobIdentity, now_s: float, running_since_s: float | None) -> Iterable[Sample]:
+        labels = run_labels(run)
+        yield sample("restores_skipped_total", self.skipped, **labels)
+        if running_since_s is not None or now_s - self.newest_s <= ALIVE_S:
+            yield sample("fruitless_restarts", self.crashes, **labels)
+            yield sample("goodput_ratio", job_ledger(list(self.events)).goodput, **labels)
         if self.kind != KIND_TRAINING:
-            yield sample("dead_letters_total", self.dead, job=name)
+            yield sample("dead_letters_total", self.dead, **labels)
             for error_class, count in self.failures.items():
-                yield sample("batch_failures_total", count, job=name, error_class=error_class)
-        elif not self.complete:
-            yield sample(
-                "last_commit_age_seconds",
-                max(0.0, now_s - (self.commits[-1] if self.commits else self.began_s)),
-                job=name,
-            )
+                yield sample("batch_failures_total", count, **labels, error_class=error_class)
+        elif running_since_s is not None and not self.complete:
+            yield sample("last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels)
             gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
             if gaps:
-                yield sample("commit_interval_seconds", statistics.median(gaps), job=name)
+                yield sample("commit_interval_seconds", statistics.median(gaps), **labels)
+
+    def unsaved_s(self, now_s: float, running_since_s: float) -> float:
+        """Time that it computed since its newest commit. Hours without a node count nothing; a hang counts in full."""
+        committed_s = self.commits[-1] if self.commits else 0.0
+        before_us = computing_us(self.events, round(committed_s * 1e6), round(running_since_s * 1e6))
+        return before_us / 1e6 + max(0.0, now_s - max(running_since_s, committed_s))
 
 
 @dataclass(slots=True)
 class Jobs:
     source: Source
     since_s: float = 0.0
-    """Counters count from here on, or each restart would tell again what is long told."""
-    jobs: dict[str, Job] = field(default_factory=dict[str, Job])
-    problems: Counter[str] = field(default_factory=Counter[str])
+    """Counters count from here on, or each restart would count again what was published long ago."""
+    runs: dict[JobIdentity, Run] = field(default_factory=dict[JobIdentity, Run])
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """(job of the pod that wrote them, reason) -> lines that were not used."""
 
-    def read(self) -> None:
-        for lines in self.source.news():
-            reading = parse(lines)
-            self.problems += reading.problems
+    def read(self, now_s: float | None = None) -> None:
+        """`now_s`: the reader's clock, against which lines from the future are refused."""
+        for written in self.source.news():
+            reading = parse(written.lines, job=written.job, now_s=now_s)
+            for reason, count in reading.problems.items():
+                if reason not in KEPT_PROBLEMS:
+                    self._refuse(written.job, reason, count)
             for event in reading.events:
                 if event.kind in KINDS:
-                    counts = event.t_us >= self.since_s * 1e6
-                    self.jobs.setdefault(event.job, Job(event.kind)).take(event, counts=counts)
+                    self._take(event)
 
-    def samples(self, now_s: float) -> Iterable[Sample]:
-        for name in [name for name, job in self.jobs.items() if now_s - job.newest_s > FORGET_S]:
-            del self.jobs[name]
-        for name, job in self.jobs.items():
-            yield from job.samples(name, now_s)
+    def _take(self, event: Event) -> None:
+        run = JobIdentity(job=event.job, index=event.index)
+        if run not in self.runs and len(self.runs) >= MOST_RUNS:
+            self._refuse("", "lines of more runs than are followed", 1)
+            return
+        self.runs.setdefault(run, Run(event.kind)).take(event, counts=event.t_us >= self.since_s * 1e6)
+
+    def _refuse(self, job: str, reason: str, count: int) -> None:
+        key = job, reason
+        self.refused[key if key in self.refused or len(self.refused) < MOST_REFUSALS else ("", "other")] += count
+
+    def samples(self, now_s: float, running: Mapping[JobIdentity, float]) -> Iterable[Sample]:
+        """`running`: runs that have a pod whose containers run, and since when."""
+        for run in [run for run, held in self.runs.items() if now_s - held.newest_s > FORGET_S]:
+            del self.runs[run]
+        for run, held in self.runs.items():
+            yield from held.samples(run, now_s, running.get(run))
+        for (job, reason), count in self.refused.items():
+            yield sample("event_lines_refused_total", count, job=job, reason=reason)

@@ -1,6 +1,6 @@
-"""One exporter writes at a time: a Lease of the cluster says who.
+"""One exporter writes at a time: a Lease of the cluster decides which.
 
-Called by main.py. The API server's resourceVersion decides races, so clocks need to agree only roughly.
+The API server's resourceVersion decides races, so clocks need to agree only roughly.
 """
 
 # Why it is so: infra/decisions/0107.
@@ -48,7 +48,7 @@ class Lease:
         return self._write(found)
 
     @property
-    def not_lost(self) -> bool:
+    def recently_held(self) -> bool:
         """It was mine, and nobody can have taken it yet."""
         return self.clock() < self._mine_until_s
 

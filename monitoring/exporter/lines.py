@@ -1,6 +1,6 @@
 """Event lines of the node watcher: nodes that came and went, pods that got one.
 
-Made by cluster.py, written by main.py, read by the ledger (waiting) and the churn estimate. Pure but for `append`.
+Pure but for `append`.
 """
 
 import json
@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
+from holdfast.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_NODE, KIND_TRAINING
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from monitoring.exporter.objects import Node, Pod
 
 Line = dict[str, Any]
-KIND_NODE = "node"
 KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
 WATCHER = f"watcher-{socket.gethostname()}"
 PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
@@ -42,12 +41,13 @@ def scheduled(name: str, pod: Pod, node: Node | None, t: float, waited_s: float)
         return None
     where = {"node": pod.node, "pool": node.pool if node else ""}
     what = {"capacity": node.capacity if node else pod.capacity, "accelerator": pod.accelerator}
-    return _line("scheduled", t, pod.job, kind, name) | {"seconds": round(waited_s, 3)} | where | what
+    line = _line("scheduled", t, pod.job, kind, name) | pod.identity.fields()
+    return line | {"seconds": round(waited_s, 3)} | where | what
 
 
-def append(target: Path | None, told: Iterable[Line]) -> None:
+def append(target: Path | None, lines: Iterable[Line]) -> None:
     """To a file, or to standard output, where the cloud's log agent reads it."""
-    text = "".join(json.dumps(line) + "\n" for line in told)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
     if not text:
         return
     if target is None:
@@ -59,15 +59,17 @@ def append(target: Path | None, told: Iterable[Line]) -> None:
         handle.write(text)
 
 
-def _of_node(word: str, name: str, node: Node, t: float) -> Line:
+def _of_node(event_type: str, name: str, node: Node, t: float) -> Line:
     where = {"node": name, "pool": node.pool, "zone": node.zone}
     return (
-        _line(word, t, "", KIND_NODE, WATCHER) | where | {"machine_type": node.machine_type, "capacity": node.capacity}
+        _line(event_type, t, "", KIND_NODE, WATCHER)
+        | where
+        | {"machine_type": node.machine_type, "capacity": node.capacity}
     )
 
 
-def _line(word: str, t: float, job: str, kind: str, process: str) -> Line:
-    return {"v": EVENT_VERSION, "t": round(t, 6), "event": word, "job": job, "kind": kind, "process": process}
+def _line(event_type: str, t: float, job: str, kind: str, process: str) -> Line:
+    return {"v": EVENT_VERSION, "t": round(t, 6), "event": event_type, "job": job, "kind": kind, "process": process}
 
 
 def _age(node: Node, t: float) -> float:

@@ -1,8 +1,8 @@
 """Event lines from Cloud Logging, where the standard output of every pod goes on GKE.
 
-Called by main.py. Reads through one log view, so that the exporter sees containers' output and no other log. A thread
+Reads through one log view, so that the exporter sees containers' output and no other log. A thread
 of its own: a slow answer never delays a pass. Guarantee: a line is handed on once; one that comes up to LATE_S late
-is not missed; what could not be read is told in the log, and read the next time.
+is not missed; what could not be read is logged, and read the next time.
 """
 
 # Why it is so: infra/decisions/0105.
@@ -22,6 +22,7 @@ from holdfast.contract.errors import Unjudged
 from holdfast.contract.telemetry import EVENT_VERSION
 from holdfast.contract.values import rfc3339, unix_s
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING, events_view
+from monitoring.exporter.objects import JOB_LABELS
 from monitoring.exporter.sources import Lines, of
 from monitoring.ledger.events import Reading, parse
 
@@ -33,6 +34,9 @@ PAGE, PAGES_A_TURN, PAGES_A_JOB = 1000, 5, 100
 LOOK_BACK_S = 6 * 3600.0
 REMEMBERED = 50_000
 HTTP_OK = 200
+NOBODY = "(a pod of no job)"
+# The log agent copies the labels of pods, with "_" in place of ".".
+_JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
 
 
 class Session(Protocol):
@@ -56,7 +60,8 @@ class CloudLogs(threading.Thread):
         self._session, self._url, self._clock, self._every_s = session, url, clock, every_s
         self._view, self._cluster = events_view(project, cluster), cluster
         self._closing, self._lock = threading.Event(), threading.Lock()
-        self._waiting: list[bytes] = []
+        self._waiting: dict[str, list[bytes]] = {}
+        """By job of the pod that wrote them."""
         self._newest = rfc3339(clock() - LOOK_BACK_S)
         self._asked: dict[str, Any] = {}
         """The query whose pages are not all read."""
@@ -64,17 +69,18 @@ class CloudLogs(threading.Thread):
 
     def news(self) -> Iterable[Lines]:
         with self._lock:
-            told, self._waiting = self._waiting, []
-        yield told
+            waiting, self._waiting = self._waiting, {}
+        return [Lines(lines, job) for job, lines in waiting.items()]
 
     def of_job(self, job: str, begin_s: float) -> Reading:
         asked = self._query(rfc3339(begin_s - LATE_S), job)
         lines: list[bytes] = []
         for _ in range(PAGES_A_JOB):
             page = self._page(asked)
-            lines += [line for _, line in _entries(page)]
+            # What other pods wrote about it is none of its account.
+            lines += [line for entry, line in _entries(page) if speaks_for(entry, job)]
             if not (token := page.get("nextPageToken")):
-                return of(job, begin_s, parse(lines))
+                return of(job, begin_s, parse(lines, job=job, now_s=self._clock()))
             asked["pageToken"] = token
         raise Unjudged(f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: read them with `monitoring receipt`")
 
@@ -108,7 +114,8 @@ class CloudLogs(threading.Thread):
         while len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
         with self._lock:
-            self._waiting += [line for _, line in fresh]
+            for entry, line in fresh:
+                self._waiting.setdefault(job_of_pod(entry), []).append(line)
         token = page.get("nextPageToken")
         self._asked = self._asked | {"pageToken": token} if token else {}
         return bool(token)
@@ -136,6 +143,16 @@ class CloudLogs(threading.Thread):
             raise Unjudged(f"Cloud Logging did not answer: {type(error).__name__}") from error
         needs = f"; {self._view} needs roles/logging.viewAccessor" if answer.status_code in (403, 404) else ""
         raise Unjudged(f"Cloud Logging answered {answer.status_code}{needs}")
+
+
+def job_of_pod(entry: Mapping[str, Any]) -> str:
+    """The job whose pod wrote an entry: by what the log agent, and not the container, states in it."""
+    labels = entry.get("labels") or {}
+    return next((name for label in _JOB_LABELS if (name := labels.get(label))), NOBODY)
+
+
+def speaks_for(entry: Mapping[str, Any], job: str) -> bool:
+    return job_of_pod(entry) == job
 
 
 def _entries(page: Mapping[str, Any]) -> Iterable[tuple[dict[str, Any], bytes]]:

@@ -1,7 +1,4 @@
-"""The exporter's loop: gather, show, write, sleep. First signal ends it in order.
-
-Called by `python -m monitoring export`.
-"""
+"""The exporter's loop: gather, show, write, sleep. First signal ends it in order."""
 
 import logging
 import os
@@ -26,7 +23,7 @@ from monitoring.exporter.ends import Ended
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.lease import Lease
 from monitoring.exporter.logs import CloudLogs
-from monitoring.exporter.node_usage import Seat
+from monitoring.exporter.node_usage import NodeUsage
 from monitoring.exporter.prometheus import Newest
 from monitoring.exporter.receipts import Receipts, leaver
 from monitoring.exporter.sample import Sample, sample
@@ -35,7 +32,7 @@ from monitoring.exporter.watch import ENDING, KINDS, Watcher
 from monitoring.kubernetes_api import connect
 
 LOG = logging.getLogger(__name__)
-# What happened so long before the start may not have been told by the exporter before.
+# What happened so long before the start may not have been published by the exporter before.
 HANDOVER_S = 60.0
 
 
@@ -56,21 +53,21 @@ class Exporter:
     def gather(self) -> list[Sample]:
         now = self._clock()
         with self._lock:
-            found = list(self.cluster.samples(now))
+            found, running = list(self.cluster.samples(now)), self.cluster.running_since()
         if self._jobs:
-            self._jobs.read()
-            found += self._jobs.samples(now)
+            self._jobs.read(now)
+            found += self._jobs.samples(now, running)
         if self._backlog:
             found += self._backlog.samples(now)
         found.append(sample("exporter_heartbeat_seconds", now))
         return found
 
     def lines(self) -> list[lines.Line]:
-        """What the watches told since the last pass."""
+        """What the watches saw since the last pass."""
         with self._lock:
             return self.cluster.lines(self._clock())
 
-    def ended(self) -> list[tuple[Ended, Seat | None]]:
+    def ended(self) -> list[tuple[Ended, NodeUsage | None]]:
         with self._lock:
             return self.cluster.ended(self._clock())
 
@@ -80,13 +77,13 @@ class Exporter:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ways:
+class Outputs:
     """Where a pass goes. None: not there."""
 
     lease: Lease | None = None
     writer: CloudWriter | None = None
-    told: Path | None = None
-    """File of the lines; None: standard output."""
+    lines: Path | None = None
+    """File of the node watcher's lines; None: standard output."""
     receipts: Receipts | None = None
 
 
@@ -95,7 +92,7 @@ def serve(
     location: str,
     cluster_name: str,
     events: Path | None,
-    told: Path | None,
+    lines_file: Path | None,
     port: int,
     every_s: float,
     kubeconfig: str,
@@ -118,55 +115,68 @@ def serve(
     jobs = Jobs(source, time.time() - HANDOVER_S) if source else None
     exporter = Exporter(cluster, lock, jobs, time.time, backlog)
     exporter.newest.serve(port)
-    ways = Ways(
+    outputs = Outputs(
         # With a kubeconfig and no project it is somebody's own look at a cluster.
         lease=Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING) if project or not kubeconfig else None,
         writer=cloud_writer(project, location, cluster_name) if project else None,
-        told=told,
+        lines=lines_file,
         receipts=receipts,
     )
-    run(exporter, watchers, ways, stop, every_s)
+    run(exporter, watchers, outputs, stop, every_s)
     for thread in threads:
         thread.close()
 
 
-def run(exporter: Exporter, watchers: Sequence[Watcher], ways: Ways, stop: threading.Event, every_s: float) -> None:
+def run(
+    exporter: Exporter, watchers: Sequence[Watcher], outputs: Outputs, stop: threading.Event, every_s: float
+) -> None:
     # A pass before the first lists would say that nothing is pending and no node exists.
     while not all(w.ready.is_set() for w in watchers) and not stop.wait(0.1):
         pass
     while not stop.is_set():
-        one_pass(exporter, ways)
+        guarded_pass(exporter, outputs)
         stop.wait(every_s)
-    if ways.lease and _mine(ways.lease):
-        ways.lease.release()
+    if outputs.lease and _is_leader(outputs.lease):
+        outputs.lease.release()
 
 
-def one_pass(exporter: Exporter, ways: Ways) -> None:
-    samples, lease = exporter.gather(), ways.lease
-    if lease is None or _mine(lease):
+def guarded_pass(exporter: Exporter, outputs: Outputs) -> None:
+    """The loop's last resort: a fault of ours must not blind every alert until somebody deploys.
+
+    The heartbeat stands still meanwhile, so HoldfastMonitoringSilent pages.
+    """
+    try:
+        one_pass(exporter, outputs)
+    except Exception:
+        LOG.exception("a pass failed; the next one begins as usual")
+
+
+def one_pass(exporter: Exporter, outputs: Outputs) -> None:
+    samples, lease = exporter.gather(), outputs.lease
+    if lease is None or _is_leader(lease):
         exporter.newest.show(samples)
-        lines.append(ways.told, exporter.lines())
-        if ways.writer:
-            ways.writer.write(samples)
-        if ways.receipts:
-            for ended, seat in exporter.ended():
-                ways.receipts.order(ended, seat)
-    elif lease.not_lost:
+        lines.append(outputs.lines, exporter.lines())
+        if outputs.writer:
+            outputs.writer.write(samples)
+        if outputs.receipts:
+            for ended, node_usage in exporter.ended():
+                outputs.receipts.order(ended, node_usage)
+    elif lease.recently_held:
         exporter.newest.show(samples)
     else:
-        stand_by(exporter, ways, lease)
+        stand_by(exporter, outputs, lease)
 
 
-def stand_by(exporter: Exporter, ways: Ways, lease: Lease) -> None:
-    """Two that serve would count everything twice. What was counted up to the other's last sign of life is told."""
+def stand_by(exporter: Exporter, outputs: Outputs, lease: Lease) -> None:
+    """Two that serve would count everything twice: what the other published until now is left out here."""
     exporter.newest.show(())
     if lease.heard:
         exporter.begin_anew()
-        if ways.writer:
-            ways.writer.begin_anew()
+        if outputs.writer:
+            outputs.writer.begin_anew()
 
 
-def _mine(lease: Lease) -> bool:
+def _is_leader(lease: Lease) -> bool:
     """Whoever cannot ask must not write: two writers would be refused each other's points."""
     try:
         return lease.held()

@@ -1,4 +1,4 @@
-"""What each job's machines were, and for how long: what a receipt is priced by. Called by cluster.py; pure.
+"""What each job's machines were, and for how long: what a receipt is priced by. Pure.
 
 A node that several jobs share counts for each by its part.
 """
@@ -17,7 +17,7 @@ REMEMBERED = 2_000
 
 
 @dataclass(slots=True)
-class Seat:
+class NodeUsage:
     node_s: dict[Place, float] = field(default_factory=lambda: defaultdict[Place, float](float))
     pod_s: float = 0.0
     on_s: float = 0.0
@@ -25,8 +25,8 @@ class Seat:
 
 
 @dataclass(slots=True)
-class Seats:
-    held: dict[str, Seat] = field(default_factory=lambda: defaultdict[str, Seat](Seat))
+class NodeUsages:
+    held: dict[str, NodeUsage] = field(default_factory=lambda: defaultdict[str, NodeUsage](NodeUsage))
     _until_s: float = 0.0
 
     def passed(self, pods: Iterable[Pod], nodes: Mapping[str, Node], now_s: float) -> None:

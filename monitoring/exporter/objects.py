@@ -1,15 +1,18 @@
-"""What the exporter keeps of a node and of a pod: the few fields below. Called by cluster.py; pure."""
+"""What the exporter keeps of a node and of a pod: the few fields below. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity, is_count
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.values import unix_s
 from infra.contract import pools
-from infra.contract.kubernetes import LABEL_JOB, LABEL_JOBSET, LABEL_MACHINE_TYPE, SYSTEM_NAMESPACES
+from infra.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, LABEL_MACHINE_TYPE, SYSTEM_NAMESPACES
 
-# Taints and reasons by which a node says that it is being taken away, not scaled down.
+# Of a pod, the first of these names its job; ours also names those of a Deployment.
+JOB_LABELS = (LABEL_HOLDFAST_JOB, LABEL_JOBSET, LABEL_JOB)
+# Taints and reasons that show that a node is being taken away, not scaled down.
 TERMINATION_TAINTS = frozenset({"cloud.google.com/impending-node-termination"})
 SHUTDOWN_REASONS = ("node is shutting down",)
 SPOT = "spot"
@@ -25,21 +28,29 @@ class Node:
     ends_s: float
     """Planned end; 0 without one."""
     taken: bool
-    """It was told to shut down."""
+    """It got the order to shut down."""
     gone_s: float = 0.0
-    """When it was deleted, until that is told; 0 before and after."""
+    """When it was deleted, until that is written; 0 before and after."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
     namespace: str
     job: str
+    index: int | None
+    """Of its run, where each index of the job trains apart."""
     node: str
+    running_since_s: float
+    """Its containers run since; 0 if they do not."""
     waits_since_s: float
     """Unschedulable since; 0 if it is not."""
     capacity: str
     accelerator: str
     system: bool
+
+    @property
+    def identity(self) -> JobIdentity:
+        return JobIdentity(job=self.job, index=self.index)
 
 
 def read_node(found: Mapping[str, Any]) -> Node:
@@ -92,14 +103,31 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
     owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
     return Pod(
         namespace=meta["namespace"],
-        job=labels.get(LABEL_JOBSET) or labels.get(LABEL_JOB, ""),
+        job=job_of(labels),
+        index=_index(labels),
         node=spec.get("nodeName") or "",
+        running_since_s=_running_since(status),
         waits_since_s=_unschedulable_since(status),
         capacity=_capacity(selector),
         accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
         # DaemonSets belong on every node, and static pods are the node's own.
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
     )
+
+
+def job_of(labels: Mapping[str, str]) -> str:
+    """Of a pod; empty for pods of no job."""
+    return next((name for label in JOB_LABELS if (name := labels.get(label, ""))), "")
+
+
+def _index(labels: Mapping[str, str]) -> int | None:
+    index = labels.get(ANNOTATION_INDEX, "")
+    return int(index) if labels.get(LABEL_RUN_PER_INDEX) == "true" and is_count(index) else None
+
+
+def _running_since(status: Mapping[str, Any]) -> float:
+    started = [(each.get("state") or {}).get("running") or {} for each in status.get("containerStatuses") or ()]
+    return min((s for each in started if (s := unix_s(each.get("startedAt")))), default=0.0)
 
 
 def bound_s(found: Mapping[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Serves the newest samples under /metrics. Called by main.py."""
+"""Serves the newest samples under /metrics."""
 
 import threading
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """Makes the receipt of every job that ends: a line in the log, JSON on standard output, an annotation on its object.
 
-Called by main.py. A thread of its own, since reading all that a job wrote takes time. Guarantee: no receipt rather
+A thread of its own, since reading all that a job wrote takes time. Guarantee: no receipt rather
 than a guessed one; why there is none is logged.
 """
 
@@ -10,7 +10,7 @@ import json
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kubernetes import client
@@ -22,7 +22,7 @@ from infra.contract.capacity import Capacity
 from monitoring.cost.money import Prices, prices_of
 from monitoring.cost.receipt import Receipt, leave, receipt
 from monitoring.exporter.ends import Ended
-from monitoring.exporter.node_usage import Seat
+from monitoring.exporter.node_usage import NodeUsage
 from monitoring.exporter.sources import Source
 from monitoring.ledger.job_ledger import JobLedger, job_ledgers
 
@@ -34,7 +34,7 @@ Leave = Callable[[Receipt, str], str]
 @dataclass(frozen=True, slots=True)
 class Order:
     ended: Ended
-    seat: Seat | None
+    node_usage: NodeUsage | None
 
 
 class Receipts(threading.Thread):
@@ -44,8 +44,8 @@ class Receipts(threading.Thread):
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._closing = threading.Event()
 
-    def order(self, ended: Ended, seat: Seat | None) -> None:
-        self._orders.put(Order(ended, seat))
+    def order(self, ended: Ended, node_usage: NodeUsage | None) -> None:
+        self._orders.put(Order(ended, node_usage))
 
     def run(self) -> None:
         while (order := self._orders.get()) and not self._closing.is_set():
@@ -86,25 +86,26 @@ def make(order: Order, source: Source) -> Receipt:
     found = job_ledgers(reading.events)
     if not found:
         raise Unjudged("it wrote no event line that could be read")
-    if not order.seat or not order.seat.node_s:
+    if not order.node_usage or not order.node_usage.node_s:
         raise InputError(
             "its machines were not seen",
             got="no pod of it on a node",
             allowed="a job watched while it ran",
             fix="price it with `monitoring receipt`",
         )
-    return receipt(found[0], *lane_prices(found[0], order.seat))
+    return receipt(found, *lane_prices(found, order.node_usage))
 
 
-def lane_prices(found: JobLedger, seat: Seat) -> tuple[float, float]:
+def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float, float]:
     """Dollars an hour of one lane of the ledger, as paid and on demand."""
     paid = demand = 0.0
-    for (machine, region, capacity), seconds in seat.node_s.items():
+    for (machine, region, capacity), seconds in node_usage.node_s.items():
         prices = prices_of(machine, region)
         paid += seconds * _paid(prices, capacity)
         demand += seconds * prices.on_demand
-    # A gang is one lane whatever its size; a batch has one for each worker.
-    lane_s = seat.on_s if found.kind == KIND_TRAINING else seat.pod_s
+    # A gang is one lane whatever its size; a batch has one for each worker, and runs by index have one each.
+    gang = runs[0].kind == KIND_TRAINING and runs[0].index is None
+    lane_s = node_usage.on_s if gang else node_usage.pod_s
     return paid / lane_s, demand / lane_s
 
 

@@ -1,7 +1,7 @@
 """How long Spot nodes were at risk and how many were lost, by pool, machine type, zone and age.
 
-Called by cluster.py; churn_cloud.py reads the two counters back. A node counts from when it was first watched until
-it is taken or gone, so both counters tell of the same time.
+churn_cloud.py reads the two counters back. A node counts from when it was first watched until
+it is taken or gone, so both counters cover the same time.
 """
 
 from bisect import bisect_right
@@ -44,7 +44,7 @@ class Risk:
         self.losses.clear()
 
     def samples(self) -> Iterable[Sample]:
-        """Both counters for every key: a loss that is not told must be a zero, not an absence."""
+        """Both counters for every key: a loss that did not happen must be a zero, not an absence."""
         for key in self.seconds.keys() | self.losses.keys():
             pool, machine_type, zone, age_h = key
             labels = {"pool": pool, "machine_type": machine_type, "zone": zone, "age_h": age_h}

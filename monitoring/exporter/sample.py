@@ -1,7 +1,8 @@
-"""One value of one metric at one moment. Made by cluster.py and jobs.py, sent by prometheus.py and cloud.py."""
+"""One value of one metric at one moment."""
 
 from dataclasses import dataclass
 
+from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.telemetry import METRICS
 
 
@@ -18,6 +19,11 @@ class Sample:
     @property
     def cumulative(self) -> bool:
         return self.metric.endswith("_total")
+
+
+def run_labels(run: JobIdentity) -> dict[str, str]:
+    """Of the series about a run; without an index, where the job is one run."""
+    return {name: str(value) for name, value in run.fields().items()}
 
 
 def sample(metric: str, value: float, **labels: str) -> Sample:

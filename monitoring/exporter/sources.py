@@ -1,6 +1,6 @@
 """Where the exporter reads event lines: a folder of files, followed from where the last pass stopped.
 
-Called by jobs.py and receipts.py; logs.py is the other source. Guarantee: half a line waits for its other half.
+Guarantee: half a line waits for its other half.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,19 @@ from typing import Protocol
 
 from monitoring.ledger.events import Event, Reading, read_folder
 
-Lines = Sequence[bytes]
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Of one writer, in the order of writing."""
+
+    lines: Sequence[bytes]
+    job: str = ""
+    """Whose pod wrote them; empty where only the lines themselves name a job."""
 
 
 class Source(Protocol):
     def news(self) -> Iterable[Lines]:
-        """What was written since the last call, in the order of writing; one item for each writer."""
+        """What was written since the last call; one item for each writer."""
         ...
 
     def of_job(self, job: str, begin_s: float) -> Reading:
@@ -37,7 +44,7 @@ class Folder:
                 text = handle.read()
             whole = text[: text.rfind(b"\n") + 1]
             self.offsets[path] = self.offsets.get(path, 0) + len(whole)
-            yield whole.splitlines()
+            yield Lines(whole.splitlines())
 
     def of_job(self, job: str, begin_s: float) -> Reading:
         return of(job, begin_s, read_folder(self.path))

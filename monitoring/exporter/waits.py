@@ -1,6 +1,6 @@
 """How long pods of jobs waited for their node, counted in bands by capacity and accelerator.
 
-Called by cluster.py; report/cloud.py reads the bands back. A counter for each band, so that any window has its own
+report/cloud.py reads the bands back. A counter for each band, so that any window has its own
 percentiles.
 """
 

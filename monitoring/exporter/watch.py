@@ -1,6 +1,6 @@
 """Keeps a Cluster equal to what the API server knows, through its restarts.
 
-Called by main.py, one thread for each kind. List, then watch from there; on any break, list again: what vanished
+List, then watch from there; on any break, list again: what vanished
 meanwhile is forgotten, so a missed DELETED does no harm.
 """
 

@@ -145,7 +145,7 @@ def _change(event: Event) -> int:
 
 def items(event: Event) -> int:
     """`items` is a number, or the list of their ids."""
-    value = event.fields.get("items", 0)
+    value = event.fields.get("items") or 0
     return len(value) if isinstance(value, list) else int(value)
 
 

@@ -6,7 +6,6 @@ remain are in time order, and the clock of each process runs forward.
 
 import gc
 import json
-import math
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -15,15 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.telemetry import EVENT_VERSION, EVENTS
+from monitoring.ledger.border import MAX_LINE_BYTES, index_of, refusal
 
-# Fields that arithmetic is done with: a finite number that is not negative, or the line is refused.
-NUMBERS = frozenset(
-    {"step", "seconds", "first_step", "last_step", "blocking_seconds", "bytes", "rank", "world_size", "attempt", "code"}
-)
-# A wall clock in seconds: later than 2001, earlier than 2286. Milliseconds and uptimes fall outside.
-EARLIEST_S, LATEST_S = 1e9, 1e10
-_NUMBERS_OF = {event_type: NUMBERS.intersection(fields) for event_type, fields in EVENTS.items()}
+# Lines of these are used all the same.
+DUPLICATED, BACKWARDS = "duplicated lines", "lines whose clock ran backwards"
+KEPT_PROBLEMS = frozenset({DUPLICATED, BACKWARDS})
 
 
 class Event(NamedTuple):
@@ -35,6 +30,8 @@ class Event(NamedTuple):
     kind: str
     process: str
     fields: dict[str, Any]
+    index: int | None = None
+    """Of the run, where each index of the job trains apart."""
 
 
 @dataclass(slots=True)
@@ -87,80 +84,64 @@ def uncollected() -> Generator[None]:
 
 
 @uncollected()
-def parse(lines: Sequence[bytes]) -> Reading:
-    """Lines in the order in which they were written."""
+def parse(lines: Sequence[bytes], *, job: str = "", now_s: float | None = None) -> Reading:
+    """Lines in the order in which they were written.
+
+    `job`: whose pod wrote them, where that is known; a line about another job is refused. `now_s`: the reader's
+    clock, where the lines are of today; a line from its future is refused, or it would never be the past.
+    """
     reading = Reading()
     unique = list(dict.fromkeys(line for line in lines if line.strip()))
-    _count(reading, "duplicated lines", sum(1 for line in lines if line.strip()) - len(unique))
+    _count(reading, DUPLICATED, sum(1 for line in lines if line.strip()) - len(unique))
     newest: dict[str, int] = {}
     for record in _records(unique, reading):
         if _is_log_line(record):
             continue
-        reason = _refusal(record)
+        reason = refusal(record, job=job, now_s=now_s)
         if reason:
             reading.problems[reason] += 1
             continue
-        process = str(record["process"])
+        process = record["process"]
         t_us, before = round(record["t"] * 1e6), newest.get(process, 0)
         if t_us < before:
             # The true time is unknown; holding the clock still makes the stretch idle instead of counting it twice.
-            reading.problems["lines whose clock ran backwards"] += 1
+            reading.problems[BACKWARDS] += 1
             t_us = before
         newest[process] = t_us
-        event = Event(t_us, record["event"], str(record["job"]), str(record["kind"]), process, record)
+        event = Event(t_us, record["event"], record["job"], record["kind"], process, record, index_of(record))
         reading.events.append(event)
     reading.events.sort(key=lambda event: event.t_us)
     return reading
 
 
-def _records(lines: Sequence[bytes], reading: Reading) -> Iterable[dict[str, Any]]:
-    """JSON objects of the lines. One parse of a whole block is six times as fast as one for each line."""
+def _records(lines: Sequence[bytes], reading: Reading) -> Iterable[Any]:
+    """What the lines hold. One parse of a whole block is six times as fast as one for each line."""
     for first in range(0, len(lines), 10_000):
         block = lines[first : first + 10_000]
         try:
+            if max(map(len, block)) > MAX_LINE_BYTES:
+                raise ValueError("a line of this block is too long")
             parsed = json.loads(b"[" + b",".join(block) + b"]")
             whole = len(parsed) == len(block)
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed, whole = [], False
         yield from (parsed if whole else _one_by_one(block, reading))
 
 
 def _one_by_one(lines: Sequence[bytes], reading: Reading) -> Iterable[Any]:
     for line in lines:
+        if len(line) > MAX_LINE_BYTES:
+            reading.problems[f"lines of more than {MAX_LINE_BYTES:,} bytes"] += 1
+            continue
         try:
             yield json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # nesting as deep as a line is long
             reading.problems["lines cut short or not JSON"] += 1
 
 
 def _is_log_line(record: Any) -> bool:
     """Where events go to standard output, the log of the same process does too (holdfast.runtime.logs)."""
     return isinstance(record, dict) and "severity" in record and "event" not in record
-
-
-def _refusal(record: Any) -> str:
-    """Why a record is unusable; empty if it is fine."""
-    if not isinstance(record, dict):
-        return "lines that are no object"
-    if record.get("v") != EVENT_VERSION:
-        return f"lines of a version other than {EVENT_VERSION}"
-    event_type, t = record.get("event"), record.get("t")
-    if not (isinstance(event_type, str) and "job" in record and "kind" in record and "process" in record):
-        return "lines without event, job, kind or process"
-    if not (isinstance(t, (int, float)) and EARLIEST_S < t < LATEST_S):
-        return "lines whose time is no Unix time in seconds"
-    if event_type not in EVENTS:
-        return "lines of an event type that this version does not know"
-    for name in _NUMBERS_OF[event_type]:
-        if name in record and not _is_amount(record[name]):
-            return "lines with a field that is no amount"
-    return ""
-
-
-def _is_amount(value: object) -> bool:
-    if type(value) is int or type(value) is float:  # bool is an int, and no amount
-        return 0 <= value < math.inf
-    return value is None
 
 
 def _count(reading: Reading, reason: str, number: int) -> None:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from holdfast.contract.job_identity import run_name
 from holdfast.contract.telemetry import KIND_BATCH, KIND_TRAINING
 from monitoring.ledger import batch, training
 from monitoring.ledger.account import Account, Recovery
@@ -19,13 +20,19 @@ USEFUL = frozenset({State.PRODUCTIVE})
 
 @dataclass(frozen=True, slots=True)
 class JobLedger:
-    """One job. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch."""
+    """One run. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch."""
 
     job: str
+    index: int | None
     kind: str
     begin_us: int
     end_us: int
     account: Account
+
+    @property
+    def run(self) -> str:
+        """The job's name, with the index where each index trains apart."""
+        return run_name(self.job, self.index)
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -54,35 +61,41 @@ class JobLedger:
     @property
     def goodput(self) -> float:
         """The share of wall time that moved the job forward and was kept; 0 for an empty ledger."""
-        return (self.wall_us - self.unused_us) / self.wall_us if self.wall_us else 0.0
+        return self.useful_us / self.wall_us if self.wall_us else 0.0
+
+    @property
+    def useful_us(self) -> int:
+        return sum(self.totals_us()[state] for state in USEFUL)
 
     @property
     def unused_us(self) -> int:
-        """The rest of it: by this jobs are ranked."""
-        totals = self.totals_us()
-        return self.wall_us - sum(totals[s] for s in USEFUL)
+        """The rest of the wall time: by this jobs are ranked."""
+        return self.wall_us - self.useful_us
 
 
 @uncollected()
 def job_ledgers(events: Iterable[Event]) -> list[JobLedger]:
-    """One ledger a job, in the order in which they began."""
-    return [job_ledger(rows) for rows in by_job(events).values()]
+    """One ledger a run, in the order in which they began."""
+    return [job_ledger(rows) for rows in by_run(events).values()]
 
 
-def by_job(events: Iterable[Event]) -> dict[tuple[str, str], list[Event]]:
-    """Events by (job, kind). Lines about nodes belong to no job."""
-    found: dict[tuple[str, str], list[Event]] = defaultdict(list)
+def by_run(events: Iterable[Event]) -> dict[tuple[str, int | None, str], list[Event]]:
+    """Events by (job, index, kind). Lines about nodes belong to no job."""
+    found: dict[tuple[str, int | None, str], list[Event]] = defaultdict(list)
     for event in events:
         if event.kind in KINDS:
-            found[event.job, event.kind].append(event)
+            found[event.job, event.index, event.kind].append(event)
     return found
 
 
 def job_ledger(events: Sequence[Event], *, usual_step_s: float | None = None) -> JobLedger:
-    """`events`: of one job, in time order, at least one. `usual_step_s`: the pace to judge straggling by."""
+    """`events`: of one run, in time order, at least one. `usual_step_s`: the pace to judge straggling by."""
     begin_us, end_us = events[0].t_us, events[-1].t_us
     if events[0].kind == KIND_BATCH:
         account = batch.account(events, begin_us, end_us)
     else:
         account = training.account(events, begin_us, end_us, usual_step_s=usual_step_s)
-    return JobLedger(job=events[0].job, kind=events[0].kind, begin_us=begin_us, end_us=end_us, account=account)
+    first = events[0]
+    return JobLedger(
+        job=first.job, index=first.index, kind=first.kind, begin_us=begin_us, end_us=end_us, account=account
+    )

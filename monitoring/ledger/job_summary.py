@@ -4,6 +4,7 @@ One answer for every command: `report`, `explain`, `list` and the drill show the
 recoveries are those of the job's ledger. Pure but for `read_job_summaries`.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,17 @@ from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_TRAINING
 from monitoring.ledger.account import Recovery
 from monitoring.ledger.events import Event, read_folder
-from monitoring.ledger.job_ledger import JobLedger, by_job, job_ledger
+from monitoring.ledger.job_ledger import JobLedger, by_run, job_ledger
 from monitoring.ledger.processes import ProcessRun, process_runs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSummary:
-    """Up to the job's last event; times in seconds. None where no line of the job shows it."""
+    """Up to the job's last event; times in seconds. None where no line of the job shows it.
+
+    Where each index of a job trains apart, its runs are added up: `step` and `last_commit_s` are those of the run
+    that is furthest behind.
+    """
 
     job: str
     kind: str
@@ -59,28 +64,37 @@ def read_job_summaries(folder: Path) -> dict[str, JobSummary]:
 
 def job_summaries(events: Iterable[Event]) -> dict[str, JobSummary]:
     """`events`: in time order. Where one name has lines of both kinds, the kind with more of them counts."""
-    found: dict[str, Sequence[Event]] = {}
-    for (job, _), rows in by_job(events).items():
-        if len(rows) > len(found.get(job, ())):
-            found[job] = rows
-    return {job: job_summary(rows) for job, rows in found.items()}
+    runs: dict[tuple[str, str], list[Sequence[Event]]] = defaultdict(list)
+    for (job, _, kind), rows in by_run(events).items():
+        runs[job, kind].append(rows)
+    found: dict[str, list[Sequence[Event]]] = {}
+    for (job, _), each in runs.items():
+        if _lines(each) > _lines(found.get(job, ())):
+            found[job] = each
+    return {job: _summary(each) for job, each in found.items()}
 
 
-def job_summary(events: Sequence[Event]) -> JobSummary:
-    """`events`: of one job, in time order, at least one."""
-    ledger = job_ledger(events)
-    commits = ledger.account.commits_us
+def _lines(runs: Iterable[Sequence[Event]]) -> int:
+    return sum(map(len, runs))
+
+
+def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
+    """`runs`: events of one job, run by run, each with at least one."""
+    ledgers = [job_ledger(rows) for rows in runs]
+    wall_us = sum(ledger.wall_us for ledger in ledgers)
+    steps = [_step(ledger) for ledger in ledgers]
+    commits = [ledger.account.commits_us[-1:] for ledger in ledgers]
     return JobSummary(
-        job=ledger.job,
-        kind=ledger.kind,
-        begin_s=ledger.begin_us / 1e6,
-        end_s=ledger.end_us / 1e6,
-        useful_ratio=ledger.goodput if ledger.wall_us else None,
-        step=_step(ledger),
-        last_commit_s=commits[-1] / 1e6 if commits else None,
-        lost=ledger.account.lost,
-        recoveries=ledger.recoveries,
-        orderly_exits=_orderly_exits(ledger.kind, process_runs(events)),
+        job=ledgers[0].job,
+        kind=ledgers[0].kind,
+        begin_s=min(ledger.begin_us for ledger in ledgers) / 1e6,
+        end_s=max(ledger.end_us for ledger in ledgers) / 1e6,
+        useful_ratio=sum(ledger.useful_us for ledger in ledgers) / wall_us if wall_us else None,
+        step=min((step for step in steps if step is not None), default=None),
+        last_commit_s=min(newest for [newest] in commits) / 1e6 if all(commits) else None,
+        lost=sum(ledger.account.lost for ledger in ledgers),
+        recoveries=tuple(sorted((r for ledger in ledgers for r in ledger.recoveries), key=lambda r: r.t_us)),
+        orderly_exits=sum(_orderly_exits(ledgers[0].kind, process_runs(rows)) for rows in runs),
     )
 
 

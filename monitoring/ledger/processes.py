@@ -63,6 +63,16 @@ def process_runs(events: Iterable[Event]) -> list[ProcessRun]:
     return sorted(by_process.values(), key=lambda run: run.begins_us)
 
 
+def computing_us(events: Iterable[Event], begin_us: int, end_us: int) -> int:
+    """Time between two moments in which some process of the job was alive, by its first and last event."""
+    counted, until = 0, begin_us
+    for run in process_runs(events):
+        low, high = max(run.begins_us, until), min(run.ends_us, end_us)
+        if low < high:
+            counted, until = counted + high - low, high
+    return counted
+
+
 def evictions(events: Iterable[Event]) -> list[Event]:
     return [event for event in events if event.type == "evict"]
 

@@ -1,4 +1,4 @@
-"""The account of a training job: all ranks stop and start together, so one lane tells its time.
+"""The account of a training job: all ranks stop and start together, so one lane shows its time.
 
 The lane follows rank 0 of every attempt. Work is lost when a later attempt
 restored a step before it; until then it counts as kept.

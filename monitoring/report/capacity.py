@@ -1,4 +1,4 @@
-"""What capacity did, from the node watcher's lines: losses by hour and pool, waits, churn. Called by model.py; pure."""
+"""What capacity did, from the node watcher's lines: losses by hour and pool, waits, churn. Pure."""
 
 import math
 from bisect import bisect_right
@@ -161,7 +161,7 @@ def _saves(found: JobLedger) -> Saves:
     before = (found.begin_us, *commits)
     ages = sorted((r.t_us - before[bisect_right(commits, r.t_us)]) / 1e6 for r in found.recoveries)
     return Saves(
-        job=found.job,
+        job=found.run,
         commits=len(commits),
         failed=found.account.failed_saves,
         blocked_s=sum(us for state, us in found.totals_us().items() if state == "checkpointing") / 1e6,

@@ -1,6 +1,6 @@
 """The plots, as Vega-Lite specifications and as SVG that follows the page's colours.
 
-Called by page.py. A specification is plain JSON (the tests compare it); the SVG stands alone. Each plot has a table
+A specification is plain JSON (the tests compare it); the SVG stands alone. Each plot has a table
 behind it in the page.
 """
 
@@ -47,7 +47,7 @@ def progress(ledgers: Sequence[JobLedger], *, slug: str, unit: str, title: str) 
     """Work done against time. A life is one line; an eviction that loses work is a fall."""
     name, unit_s = time_unit(ledgers)
     rows: list[dict[str, Any]] = [
-        {"job": x.job, "t": round((t - x.begin_us) / 1e6 / unit_s, 6), "done": done, "life": life}
+        {"job": x.run, "t": round((t - x.begin_us) / 1e6 / unit_s, 6), "done": done, "life": life}
         for x in ledgers
         for t, done, life in outline(x.account.progress, MOST_POINTS // len(ledgers))
     ]
@@ -118,13 +118,13 @@ def _names(ledgers: Sequence[JobLedger], unit_s: float, top: float) -> list[dict
 def _last(ledger: JobLedger, unit_s: float) -> dict[str, Any]:
     t, done, _ = ledger.account.progress[-1]
     # Runs that end at the same step have their names one above the other.
-    above = 0.07 * done if ledger.job.endswith("-naive") else 0.0
-    return {"job": ledger.job, "t": round((t - ledger.begin_us) / 1e6 / unit_s, 6), "done": done + above}
+    above = 0.07 * done if ledger.run.endswith("-naive") else 0.0
+    return {"job": ledger.run, "t": round((t - ledger.begin_us) / 1e6 / unit_s, 6), "done": done + above}
 
 
 def _ends(ledgers: Sequence[JobLedger]) -> str:
     return "; ".join(
-        f"{x.job} reached {x.account.progress[-1][1]:.0f} after {x.seconds:.0f} s"
+        f"{x.run} reached {x.account.progress[-1][1]:.0f} after {x.seconds:.0f} s"
         for x in ledgers
         if x.account.progress
     )
@@ -132,7 +132,7 @@ def _ends(ledgers: Sequence[JobLedger]) -> str:
 
 def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()) -> Plot:
     """A bar for each job, and one for all the others together."""
-    told = [tally(x.job, [x]) for x in ledgers] + ([tally(f"{len(rest):,} other jobs", rest)] if rest else [])
+    told = [tally(x.run, [x]) for x in ledgers] + ([tally(f"{len(rest):,} other jobs", rest)] if rest else [])
     rows: list[dict[str, Any]] = [
         {"job": x.name, "state": s.value, "share": us / x.wall_us, "order": ORDER.index(s)}
         for x in told
@@ -172,9 +172,9 @@ def recoveries(ledgers: Sequence[JobLedger]) -> Plot | None:
     if not pairs:
         return None
     # The slowest of a stretch of seconds stands for those that its mark would cover.
-    shown = spread_each(pairs, MOST_MARKS, lambda p: (p[0].job, signal(p[1].signal)), lambda p: delay(p[1]))
-    rows = [{"job": x.job, "signal": signal(r.signal), "back": r.seconds} for x, r in shown]
-    jobs = [x.job for x in ledgers if any(r["job"] == x.job for r in rows)]
+    shown = spread_each(pairs, MOST_MARKS, lambda p: (p[0].run, signal(p[1].signal)), lambda p: delay(p[1]))
+    rows = [{"job": x.run, "signal": signal(r.signal), "back": r.seconds} for x, r in shown]
+    jobs = [x.run for x in ledgers if any(r["job"] == x.run for r in rows)]
     chart = (
         alt.Chart(alt.Data(values=rows))
         .mark_point(filled=True, size=90, opacity=0.85)

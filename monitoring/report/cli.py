@@ -92,7 +92,7 @@ def _money(found: Sequence[JobLedger], seen: Capacities, machine: str, region: s
     priced = machine in MACHINE_TYPES and bool(MACHINE_TYPES[machine].accelerator)
     if not machine or not region or (not priced and machine == at):
         return None
-    ours = [x for x in found if role_order(x.job) == 1]
+    ours = [x for x in found if role_order(x.run) == 1]
     return money(ours, prices_of(machine, region))
 
 

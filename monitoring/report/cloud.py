@@ -1,7 +1,4 @@
-"""A report from Cloud Monitoring alone: what capacity did, each cluster apart. Called by cli.py.
-
-The exporter's series hold no event lines, so the parts that need them are named as missing, not drawn empty.
-"""
+"""A report from Cloud Monitoring alone: what capacity did, each cluster apart. The exporter's series hold no event lines, so the parts that need them are named as missing, not drawn empty."""
 
 import math
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The data that a page carries: the JSON of the report, its long lists cut. Called by page.py; pure.
+"""The data that a page carries: the JSON of the report, its long lists cut. Pure.
 
 Guarantee: `totals` are those of the whole; `left_out` counts what only `--json` prints, and is there only if something is.
 """

@@ -1,4 +1,4 @@
-"""The goodput stack: what the time of all jobs went to, bucket by bucket. Called by model.py; pure.
+"""The goodput stack: what the time of all jobs went to, bucket by bucket. Pure.
 
 Guarantee: over all buckets each state adds up to what the ledgers say, to the microsecond.
 """

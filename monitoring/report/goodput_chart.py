@@ -1,4 +1,4 @@
-"""The plot of the goodput stack. Called by page.py; goodput.py counts what it draws."""
+"""The plot of the goodput stack. goodput.py counts what it draws."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

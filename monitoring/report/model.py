@@ -1,6 +1,6 @@
 """The content of a report, as plain data: what page.py draws and `--json` prints.
 
-Called by cli.py. Pure: ledgers, problems and the demo's summary in; a Report out.
+Pure: ledgers, problems and the demo's summary in; a Report out.
 """
 
 import statistics
@@ -80,7 +80,7 @@ def build(
     money: Money | None = None,
 ) -> Report:
     ordered = tuple(
-        sorted(ledgers, key=lambda ledger: (ledger.kind != KIND_TRAINING, role_order(ledger.job), ledger.job))
+        sorted(ledgers, key=lambda ledger: (ledger.kind != KIND_TRAINING, role_order(ledger.run), ledger.run))
     )
     goals = objectives(ordered, summary)
     return Report(
@@ -93,7 +93,7 @@ def build(
         summary=summary,
         capacities=(capacity,) if capacity else (),
         money=money,
-        goodput=buckets([x for x in ordered if role_order(x.job) == 1] or ordered),
+        goodput=buckets([x for x in ordered if role_order(x.run) == 1] or ordered),
     )
 
 
@@ -109,7 +109,7 @@ def role_order(job: str) -> int:
 
 def job_row(ledger: JobLedger) -> dict[str, Any]:
     return {
-        "job": ledger.job,
+        "job": ledger.run,
         "kind": ledger.kind,
         "seconds": round(ledger.seconds, 3),
         "lanes": ledger.lanes,
@@ -123,7 +123,7 @@ def job_row(ledger: JobLedger) -> dict[str, Any]:
 
 def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[Figure, ...]:
     """What survived, in four numbers; only those that the events or the summary can tell."""
-    ours = [ledger for ledger in ledgers if role_order(ledger.job) == 1]
+    ours = [ledger for ledger in ledgers if role_order(ledger.run) == 1]
     shown: list[Figure] = []
     training = [ledger for ledger in ours if ledger.kind == KIND_TRAINING]
     batch = [ledger for ledger in ours if ledger.kind == KIND_BATCH]

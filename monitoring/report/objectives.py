@@ -1,4 +1,4 @@
-"""Goals with what was measured and a verdict. Called by model.py; pure.
+"""Goals with what was measured and a verdict. Pure.
 
 A goal is judged only on what the events or the summary say; what they do not say is inconclusive.
 """
@@ -47,7 +47,7 @@ def objectives(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tupl
 
 def _ours(ledgers: Iterable[JobLedger], kind: str) -> list[JobLedger]:
     """Neither a baseline nor the naive twin: the runs that must survive."""
-    return [x for x in ledgers if x.kind == kind and not x.job.endswith(("-baseline", "-naive"))]
+    return [x for x in ledgers if x.kind == kind and not x.run.endswith(("-baseline", "-naive"))]
 
 
 def _training(said: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Iterable[Objective]:

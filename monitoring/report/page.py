@@ -1,7 +1,4 @@
-"""Draws a Report as one HTML file: no address outside it, no script, light, dark and on paper.
-
-Called by cli.py.
-"""
+"""Draws a Report as one HTML file: no address outside it, no script, light, dark and on paper."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The parts of a page that show jobs: plots of the worst, tables and sums of all. Called by page.py."""
+"""The parts of a page that show jobs: plots of the worst, tables and sums of all."""
 
 import re
 from collections.abc import Sequence

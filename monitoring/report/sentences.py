@@ -1,4 +1,4 @@
-"""The sentences of a report. Called by model.py; pure."""
+"""The sentences of a report. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def _batch(said: Mapping[str, Any]) -> str:
 
 def _extra_seconds(ledgers: Sequence[JobLedger]) -> float | None:
     """How much later the evicted run was done than the undisturbed one of the same stem."""
-    seconds = {x.job: x.seconds for x in ledgers if x.kind == KIND_TRAINING}
+    seconds = {x.run: x.seconds for x in ledgers if x.kind == KIND_TRAINING}
     for job, taken in seconds.items():
         baseline = job.removesuffix("-evicted") + "-baseline"
         if job.endswith("-evicted") and baseline in seconds:
@@ -114,7 +114,7 @@ def next_steps(
     """What to change, most important first; empty when there is nothing to do."""
     steps = [f"Broken: {goal.goal} ({goal.measured}). Start there." for goal in goals if goal.verdict is Verdict.BROKEN]
     for ledger in sorted(ledgers, key=lambda ledger: -ledger.unused_us):
-        if not ledger.job.endswith(("-baseline", "-naive")):
+        if not ledger.run.endswith(("-baseline", "-naive")):
             steps += _advice(ledger)
     if problems:
         steps.append(f"{plural(sum(problems.values()), 'event line')} could not be used: see the method below.")
@@ -134,4 +134,4 @@ def _advice(ledger: JobLedger) -> list[str]:
     totals = ledger.totals_us()
     state = max(remedies, key=lambda s: totals[s])
     share = totals[state] / ledger.wall_us if ledger.wall_us else 0.0
-    return [f"{ledger.job}: {share:.0%} of its time went to {remedies[state]}."] if share > 0.05 else []
+    return [f"{ledger.run}: {share:.0%} of its time went to {remedies[state]}."] if share > 0.05 else []

@@ -1,4 +1,4 @@
-"""Rows of the tables behind the plots, few enough for a page. Called by page.py and sections.py; pure.
+"""Rows of the tables behind the plots, few enough for a page. Pure.
 
 Guarantee: the rows of a table, the row of the rest included, add up to all there is.
 """
@@ -25,7 +25,7 @@ STRETCHES_H = (1, 3, 6, 12, 24, 72, 168, 672, 2688, 8736, 87_360)
 def job_rows(ledgers: Sequence[JobLedger]) -> list[Tally]:
     """One for each job; of many jobs the worst, the others together, and all."""
     found = cut(ledgers, MOST_ROWS, lambda one: one.unused_us)
-    rows = [tally(one.job, [one]) for one in found.rows]
+    rows = [tally(one.run, [one]) for one in found.rows]
     if found.rest:
         rows.append(tally(f"the other {plural(len(found.rest), 'job')}", found.rest))
         rows.append(tally(f"all {len(ledgers):,} jobs", ledgers))

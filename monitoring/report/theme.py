@@ -95,7 +95,7 @@ def role_ink(job: str) -> str:
 
 
 def jobs_scale(ledgers: Sequence[JobLedger]) -> alt.Scale:
-    return alt.Scale(domain=[x.job for x in ledgers], range=[role_ink(x.job) for x in ledgers])
+    return alt.Scale(domain=[x.run for x in ledgers], range=[role_ink(x.run) for x in ledgers])
 
 
 def signal(name: str) -> str:
@@ -125,7 +125,7 @@ def every_eviction(ledgers: Iterable[JobLedger]) -> list[Marked]:
 
 def marked(pairs: Iterable[Marked]) -> list[Marked]:
     """The evictions that a plot over time has room for: of each job and signal so many, spread over its time."""
-    return spread_each(pairs, MOST_MARKS, lambda p: (p[0].job, signal(p[1].signal)), lambda p: p[1].t_us)
+    return spread_each(pairs, MOST_MARKS, lambda p: (p[0].run, signal(p[1].signal)), lambda p: p[1].t_us)
 
 
 def said_of(shown: int, whole: int, what: str) -> str:
@@ -135,7 +135,7 @@ def said_of(shown: int, whole: int, what: str) -> str:
 def evict_rows(pairs: Iterable[Marked], unit_s: float = 1) -> list[dict[str, Any]]:
     return [
         {
-            "job": x.job,
+            "job": x.run,
             "t": round((r.t_us - x.begin_us) / 1e6 / unit_s, 6),
             "signal": signal(r.signal),
             "done": _done_at(x, r.t_us),

@@ -1,4 +1,4 @@
-"""The plot of what each lane did, second by second. Called by sections.py."""
+"""The plot of what each lane did, second by second."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -134,7 +134,7 @@ def _commit_rows(ledgers: Sequence[JobLedger], unit_s: float) -> list[dict[str, 
 
 
 def _lane(ledger: JobLedger, lane: int) -> str:
-    return ledger.job if ledger.lanes == 1 else f"{ledger.job} worker {lane + 1}"
+    return ledger.run if ledger.lanes == 1 else f"{ledger.run} worker {lane + 1}"
 
 
 def _evict_rows(ledgers: Sequence[JobLedger], lanes: Sequence[str], unit_s: float) -> list[dict[str, Any]]:
@@ -170,4 +170,4 @@ def _account_in_words(ledger: JobLedger) -> str:
         if ledger.kind == KIND_BATCH
         else f"{len(ledger.recoveries)} evictions and {ledger.account.lost} steps done again"
     )
-    return f"{ledger.job}: {ledger.seconds:.0f} s, {ledger.goodput:.0%} useful, {what}"
+    return f"{ledger.run}: {ledger.seconds:.0f} s, {ledger.goodput:.0%} useful, {what}"

@@ -1,4 +1,4 @@
-"""What several jobs add up to. Called by model.py for the JSON and by tables.py for the page, so the two agree; pure."""
+"""What several jobs add up to. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable

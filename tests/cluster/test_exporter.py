@@ -17,7 +17,7 @@ from monitoring.exporter import ends
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.ends import SETTLE_END_S
 from monitoring.exporter.lease import Lease
-from monitoring.exporter.node_usage import Seat
+from monitoring.exporter.node_usage import NodeUsage
 from monitoring.exporter.receipts import Order, leaver, make
 from monitoring.exporter.sources import Folder
 from monitoring.exporter.watch import ENDING, KINDS, Watcher
@@ -108,8 +108,8 @@ def test_a_job_that_ended_waits_for_its_receipt_until_somebody_left_it(
     sample.write(
         tmp_path / "a.jsonl", [row | {"t": row["t"] - EPOCH + waiting.began_s} for row in sample.training("run")]
     )
-    seat = Seat(node_s={("g2-standard-8", "us-central1", "spot"): 9.0}, pod_s=9.0, on_s=9.0)
-    made = make(Order(waiting, seat), Folder(tmp_path))
+    node_usage = NodeUsage(node_s={("g2-standard-8", "us-central1", "spot"): 9.0}, pod_s=9.0, on_s=9.0)
+    made = make(Order(waiting, node_usage), Folder(tmp_path))
     assert leaver(client_api)(made, world.name).endswith("/jobs/run")
     until("the annotation is seen", lambda: waiting not in watched.jobs.values() or None, 60)
     assert watched.ended(waiting.ended_s + SETTLE_END_S) == []

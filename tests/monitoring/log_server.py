@@ -1,4 +1,4 @@
-"""Cloud Logging's entries:list in this process, over HTTP: filter, order, pages, and answers that are told to fail."""
+"""Cloud Logging's entries:list in this process, over HTTP: filter, order, pages, and answers that fail on demand."""
 
 import json
 import re
@@ -26,11 +26,16 @@ class LogServer:
     """Statuses of the next answers, before it works again."""
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     url: str = ""
+    writer: str = ""
+    """Job whose pod writes the next rows; empty: the one that they name."""
 
-    def tell(self, rows: Iterable[dict[str, Any]]) -> None:
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
         for row in rows:
             when = datetime.fromtimestamp(row["t"], UTC).isoformat(timespec="microseconds").replace("+00:00", "123Z")
-            self.entries.append({"insertId": f"id-{len(self.entries)}", "timestamp": when, "jsonPayload": row})
+            # As GKE's log agent states it: the container chooses the payload only.
+            labels = {"k8s-pod/jobset_sigs_k8s_io/jobset-name": self.writer or row["job"]}
+            entry = {"insertId": f"id-{len(self.entries)}", "timestamp": when, "jsonPayload": row, "labels": labels}
+            self.entries.append(entry)
 
     def answer(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.asked.append(asked)
@@ -45,10 +50,10 @@ class LogServer:
         found = [e for e in self.entries if e["timestamp"] >= since and job in (None, e["jsonPayload"]["job"])]
         found.sort(key=lambda entry: entry["timestamp"])
         first = int(asked.get("pageToken", 0))
-        told: dict[str, Any] = {"entries": found[first : first + self.page]} if found[first:] else {}
+        page: dict[str, Any] = {"entries": found[first : first + self.page]} if found[first:] else {}
         if len(found) > first + self.page:
-            told["nextPageToken"] = str(first + self.page)
-        return 200, told
+            page["nextPageToken"] = str(first + self.page)
+        return 200, page
 
 
 @contextmanager
@@ -56,8 +61,8 @@ def serving(server: LogServer) -> Generator[LogServer]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, told = server.answer(asked)
-            body = json.dumps(told).encode()
+            status, answer = server.answer(asked)
+            body = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -8,7 +8,7 @@ from typing import Any
 
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.jobs import Jobs
-from monitoring.exporter.main import Exporter, Ways, one_pass
+from monitoring.exporter.main import Exporter, Outputs, one_pass
 from monitoring.exporter.sources import Folder
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH, line
@@ -23,7 +23,7 @@ def jobs_of(folder: Path, *lines: Any) -> Jobs:
 
 
 def values(jobs: Jobs, now: float) -> dict[str, float]:
-    return {s.metric: s.value for s in jobs.samples(now)}
+    return {s.metric: s.value for s in jobs.samples(now, dict.fromkeys(jobs.runs, EPOCH))}
 
 
 def test_commit_age_and_its_usual_interval(tmp_path: Path) -> None:
@@ -55,17 +55,17 @@ def test_files_are_followed_and_half_a_line_waits_for_its_other_half(tmp_path: P
         handle.write(text[:20])
         handle.flush()
         jobs.read()
-        assert not jobs.problems
+        assert not jobs.refused
         handle.write(text[20:] + "\n")
     jobs.read()
     assert values(jobs, EPOCH + 6)["last_commit_age_seconds"] == 1
-    assert not jobs.problems
+    assert not jobs.refused
 
 
 def test_a_silent_job_is_dropped_after_a_week(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path, line(EPOCH, "start", rank=0))
-    assert list(jobs.samples(EPOCH + 8 * 86_400)) == []
-    assert jobs.jobs == {}
+    assert list(jobs.samples(EPOCH + 8 * 86_400, {})) == []
+    assert jobs.runs == {}
 
 
 def test_one_pass_is_served_to_prometheus(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_pass_is_served_to_prometheus(tmp_path: Path) -> None:
     cluster.node("ADDED", node("a"))
     jobs = jobs_of(tmp_path, *sample.training("run-7", kills=((13.0, "SIGKILL"),)))
     exporter = Exporter(cluster, threading.Lock(), jobs, lambda: EPOCH + 100)
-    one_pass(exporter, Ways(told=tmp_path / "watcher.jsonl"))
+    one_pass(exporter, Outputs(lines=tmp_path / "watcher.jsonl"))
     server, thread = exporter.newest.serve(0)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://127.0.0.1:{server.server_port}/metrics") as answer:

@@ -25,7 +25,7 @@ def made(*spans: tuple[int, State], begin_us: int = NOON_US) -> JobLedger:
         told.append(Span(at, at + length, state))
         at += length
     account = Account(spans=tuple(told), lanes=1, recoveries=(), lost=0, points=lambda: ())
-    return JobLedger(job="job", kind="training", begin_us=begin_us, end_us=at, account=account)
+    return JobLedger(job="job", index=None, kind="training", begin_us=begin_us, end_us=at, account=account)
 
 
 @settings(max_examples=60)

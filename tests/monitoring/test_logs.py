@@ -31,20 +31,20 @@ def source(server: LogServer) -> Generator[CloudLogs]:
 
 def news(source: CloudLogs) -> int:
     source.turn()
-    return sum(len(lines) for lines in source.news())
+    return sum(len(written.lines) for written in source.news())
 
 
 def test_a_line_is_handed_on_once_however_often_it_is_read(server: LogServer, source: CloudLogs) -> None:
-    server.tell([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(3)])
+    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(3)])
     assert [news(source), news(source)] == [3, 0]
-    server.tell([line(EPOCH + 3, "commit", step=3, seconds=1, bytes=1)])
+    server.add([line(EPOCH + 3, "commit", step=3, seconds=1, bytes=1)])
     assert news(source) == 1
 
 
 def test_a_line_that_comes_late_is_not_missed(server: LogServer, source: CloudLogs) -> None:
-    server.tell([line(EPOCH + 200, "commit", step=2, seconds=1, bytes=1)])
+    server.add([line(EPOCH + 200, "commit", step=2, seconds=1, bytes=1)])
     assert news(source) == 1
-    server.tell([line(EPOCH + 200 - logs.LATE_S + 1, "commit", step=1, seconds=1, bytes=1)])
+    server.add([line(EPOCH + 200 - logs.LATE_S + 1, "commit", step=1, seconds=1, bytes=1)])
     assert news(source) == 1
 
 
@@ -52,49 +52,49 @@ def test_more_than_a_turn_can_read_comes_with_the_next_ones(
     server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.page = 2
-    server.tell([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(2 * logs.PAGES_A_TURN + 3)])
+    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(2 * logs.PAGES_A_TURN + 3)])
     assert [news(source), news(source), news(source)] == [2 * logs.PAGES_A_TURN, 3, 0]
     assert "more than can be read at once" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(403, "needs roles/logging.viewAccessor"), (429, "answered 429"), (503, "answered 503")]
+    ("status", "expected"), [(403, "needs roles/logging.viewAccessor"), (429, "answered 429"), (503, "answered 503")]
 )
 def test_what_could_not_be_read_is_said_and_read_the_next_time(
-    server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture, status: int, said: str
+    server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture, status: int, expected: str
 ) -> None:
-    server.tell([line(EPOCH, "start", rank=0)])
+    server.add([line(EPOCH, "start", rank=0)])
     server.faults = [status]
     with caplog.at_level(logging.WARNING):
         assert news(source) == 0
-    assert said in caplog.text
+    assert expected in caplog.text
     assert news(source) == 1
 
 
 def test_a_page_that_fails_is_asked_for_again(server: LogServer, source: CloudLogs) -> None:
     server.page = 2
-    server.tell([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(5)])
+    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(5)])
     source.turn()
-    server.tell([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(5, 9)])
+    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(5, 9)])
     server.faults = [503]
     assert news(source) == 5
     assert news(source) == 4
 
 
 def test_jobs_are_told_from_the_lines_of_their_pods(server: LogServer, source: CloudLogs) -> None:
-    server.tell(sample.training("run-7", kills=((13.0, "SIGKILL"),)))
+    server.add(sample.training("run-7", kills=((13.0, "SIGKILL"),)))
     jobs = Jobs(source)
     source.turn()
     jobs.read()
-    found = {s.metric: s.value for s in jobs.samples(EPOCH + 100)}
+    found = {s.metric: s.value for s in jobs.samples(EPOCH + 100, {})}
     assert 0.7 < found["goodput_ratio"] < 0.9
-    assert not jobs.problems
+    assert not jobs.refused
 
 
 def test_all_that_a_job_wrote_is_read_over_all_pages(server: LogServer, source: CloudLogs) -> None:
     server.page = 7
     rows = sample.training("run-7")
-    server.tell([*sample.training("run-8"), *rows])
+    server.add([*sample.training("run-8"), *rows])
     reading = source.of_job("run-7", EPOCH)
     assert {event.job for event in reading.events} == {"run-7"}
     assert len(reading.events) == len(rows)
@@ -105,7 +105,7 @@ def test_a_job_that_wrote_too_much_has_no_half_account(
 ) -> None:
     monkeypatch.setattr(logs, "PAGES_A_JOB", 2)
     server.page = 5
-    server.tell(sample.training("run-7"))
+    server.add(sample.training("run-7"))
     with pytest.raises(Unjudged, match="more than 2,000 lines"):
         source.of_job("run-7", EPOCH)
 

@@ -17,8 +17,8 @@ from monitoring.cost.money import prices_of
 from monitoring.cost.receipt import ANNOTATION
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.ends import SETTLE_END_S, Ended
-from monitoring.exporter.main import Exporter, Ways, one_pass
-from monitoring.exporter.node_usage import LONGEST_GAP_S, Seat
+from monitoring.exporter.main import Exporter, Outputs, one_pass
+from monitoring.exporter.node_usage import LONGEST_GAP_S, NodeUsage
 from monitoring.exporter.receipts import Order, Receipts, lane_prices, leaver, make
 from monitoring.exporter.sources import Folder
 from monitoring.exporter.watch import ENDING
@@ -130,7 +130,7 @@ def test_another_exporter_that_was_faster_leaves_nothing_to_do() -> None:
     assert ended(cluster) == []
 
 
-def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> Seat:
+def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
     """Pods (uid, node) of run-7 for so many passes."""
     cluster, now = Cluster(), EPOCH
     for name in {on for _, on in pods}:
@@ -140,12 +140,12 @@ def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> Seat
     for _ in range(passes + 1):
         list(cluster.samples(now))
         now += gap_s
-    return cluster.seats.held["run-7"]
+    return cluster.node_usages.held["run-7"]
 
 
 def test_the_seat_of_a_gang_is_all_of_its_nodes() -> None:
-    seat = seated(("p", "a"), ("q", "b"), ("r", "b"))
-    assert (dict(seat.node_s), seat.pod_s, seat.on_s) == ({L4: 120.0}, 180.0, 60.0)
+    node_usage = seated(("p", "a"), ("q", "b"), ("r", "b"))
+    assert (dict(node_usage.node_s), node_usage.pod_s, node_usage.on_s) == ({L4: 120.0}, 180.0, 60.0)
 
 
 def test_time_in_which_nobody_looked_is_not_guessed_at() -> None:
@@ -161,14 +161,14 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
         cluster.pod("ADDED", found)
     for n in range(3):
         list(cluster.samples(EPOCH + 10 * n))
-    assert [dict(seat.node_s) for seat in cluster.seats.held.values()] == [{L4: 10.0}] * 2
+    assert [dict(node_usage.node_s) for node_usage in cluster.node_usages.held.values()] == [{L4: 10.0}] * 2
 
 
 def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None:
     at = prices_of("g2-standard-8", "us-central1")
-    [gang] = job_ledgers(events_of("training"))
-    [queue] = job_ledgers(events_of("batch"))
-    mixed = Seat(node_s={L4: 300.0, (*L4[:2], "on-demand"): 100.0}, pod_s=200.0, on_s=100.0)
+    gang = job_ledgers(events_of("training"))
+    queue = job_ledgers(events_of("batch"))
+    mixed = NodeUsage(node_s={L4: 300.0, (*L4[:2], "on-demand"): 100.0}, pod_s=200.0, on_s=100.0)
     paid = (300 * at.spot + 100 * at.on_demand) / 100
     assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * at.on_demand))
     assert lane_prices(queue, mixed) == pytest.approx((paid / 2, 2 * at.on_demand))
@@ -200,7 +200,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
         clock.now += step
         if step == 3600:
             take(cluster, "MODIFIED", job())
-        one_pass(exporter, Ways(told=tmp_path / "told" / "watcher.jsonl", receipts=receipts))
+        one_pass(exporter, Outputs(lines=tmp_path / "told" / "watcher.jsonl", receipts=receipts))
     receipts.finish()
     receipts.join(30)
     [(path, left)] = server.left.items()
@@ -210,22 +210,22 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     assert json.loads(capsys.readouterr().out) == left
     assert "no receipt of run-7 yet" in caplog.text
     assert "run-7: paid $" in caplog.text
-    assert cluster.seats.held == {}
+    assert cluster.node_usages.held == {}
 
 
 @pytest.mark.parametrize(
-    ("seat", "said"),
+    ("node_usage", "said"),
     [
         (None, "its machines were not seen"),
-        (Seat(node_s={("e2-standard-4", "us-central1", "spot"): 1.0}, pod_s=1.0, on_s=1.0), "no machine type with a price"),
+        (NodeUsage(node_s={("e2-standard-4", "us-central1", "spot"): 1.0}, pod_s=1.0, on_s=1.0), "no machine type with a price"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_priced_gets_no_receipt_and_says_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, seat: Seat | None, said: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, said: str
 ) -> None:
     sample.write(tmp_path / "a.jsonl", sample.training("run-7"))
     receipts = Receipts(Folder(tmp_path), lambda made, _: pytest.fail(f"left {made}"))
-    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100), seat)
+    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100), node_usage)
     receipts.finish()
     receipts.run()
     assert f"no receipt of run-7: {said}" in caplog.text
@@ -234,5 +234,5 @@ def test_what_cannot_be_priced_gets_no_receipt_and_says_why(
 def test_lines_of_an_earlier_job_of_that_name_are_not_billed_again(tmp_path: Path) -> None:
     early = [row | {"t": row["t"] - 50_000, "process": "old"} for row in sample.training("run-7")]
     sample.write(tmp_path / "a.jsonl", [*early, *sample.training("run-7")])
-    order = Order(Ended("training", "run-7", EPOCH - 60, EPOCH + 100), Seat(node_s={L4: 1.0}, pod_s=1.0, on_s=1.0))
+    order = Order(Ended("training", "run-7", EPOCH - 60, EPOCH + 100), NodeUsage(node_s={L4: 1.0}, pod_s=1.0, on_s=1.0))
     assert make(order, Folder(tmp_path)).machine_hours < 0.1

@@ -14,7 +14,7 @@ from monitoring.churn.cloud_series import CloudReader
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.lease import Lease
-from monitoring.exporter.main import Exporter, Ways, one_pass
+from monitoring.exporter.main import Exporter, Outputs, one_pass
 from tests.monitoring.metric_server import MetricServer
 from tests.monitoring.test_churn_cloud import HOUR, MIDNIGHT
 from tests.monitoring.test_cloud import Clock
@@ -45,10 +45,10 @@ class Leases:
 @dataclass
 class Replica:
     exporter: Exporter
-    ways: Ways
+    outputs: Outputs
 
     def passes(self) -> None:
-        one_pass(self.exporter, self.ways)
+        one_pass(self.exporter, self.outputs)
 
     @property
     def serves(self) -> int:
@@ -71,7 +71,7 @@ class Pair:
         writer = CloudWriter(self.client, "acme-ai", "us-central1", "holdfast-example", clock=self.clock)
         lease = Lease(api, "monitoring", me=name, clock=self.clock)
         exporter = Exporter(Cluster(clock=self.clock), threading.Lock(), None, self.clock)
-        return Replica(exporter, Ways(lease=lease, writer=writer, told=folder / f"{name}.jsonl"))
+        return Replica(exporter, Outputs(lease=lease, writer=writer, told=folder / f"{name}.jsonl"))
 
     def see(self, change: str, found: Any) -> None:
         for one in self.both:
@@ -124,8 +124,8 @@ def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(pair: Pair, 
     pair.lose("e")
     pair.run(2, second)
     assert pair.written() == 5
-    assert second.ways.writer
-    assert second.ways.writer.refused == 0
+    assert second.outputs.writer
+    assert second.outputs.writer.refused == 0
     for word in ("node_up", "node_down"):
         told = [(tmp_path / f"{name}.jsonl").read_text().count(f'"{word}"') for name in "ab"]
         assert told == [3, 2], word
@@ -159,7 +159,7 @@ def test_one_that_gets_the_lease_back_begins_its_counters_anew(pair: Pair) -> No
     assert first.serves > 0
     assert second.serves == 0
     assert pair.written() == 3
-    assert [one.ways.writer.refused for one in pair.both if one.ways.writer] == [0, 0]
+    assert [one.outputs.writer.refused for one in pair.both if one.outputs.writer] == [0, 0]
 
 
 def replace_holder(spec: Any) -> Any:

@@ -1,8 +1,8 @@
 """Words of the event lines and names of the metrics.
 
 An event is one JSON object a line: `v` (schema version), `t` (Unix seconds, float), `event` (a word
-below), `job`, `kind` (training or batch), `process` (unique for each process), and the fields of its word.
-Written by: training, batch, drills. Read by: the ledger, the exporter, the report.
+below), `job` and, where each index of a Job trains apart, `index` (job_identity.py), `kind` (training or batch),
+`process` (unique for each process), and the fields of its word.
 """
 
 EVENT_VERSION = 1
@@ -34,6 +34,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
 
 KIND_TRAINING = "training"
 KIND_BATCH = "batch"
+KIND_NODE = "node"  # lines about a machine, which belong to no job
 
 METRIC_PREFIX = "custom.googleapis.com/holdfast"
 # Name -> (unit, help). The exporter serves them to Prometheus with '/' as '_' and the prefix `holdfast_`.
@@ -59,6 +60,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
     "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
     "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
+    "event_lines_refused_total": ("1", "lines that no account can use, by job of the pod that wrote them and reason"),
     "exporter_heartbeat_seconds": ("s", "Unix time of the exporter's last full pass"),
 }
 

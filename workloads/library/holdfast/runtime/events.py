@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.contract.environment import ENV_EVENTS
+from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.telemetry import EVENT_VERSION, EVENTS
 from holdfast.contract.values import finite
 
@@ -24,10 +25,12 @@ class EventLog:
     def __init__(
         self, descriptor: int, *, job: str, kind: str, process: str = "", clock: Callable[[], float] = time.time
     ) -> None:
+        """`job`: the run that the process works on; its lines carry the identity that the pod has in the cluster."""
         self._descriptor = descriptor
         self._clock = clock
         self._torn = False
         self.job, self.kind = job, kind
+        self._identity = JobIdentity.of_run(job).fields()
         self.process = process or f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
         self.dropped = 0
 
@@ -43,12 +46,12 @@ class EventLog:
 
     def emit(self, event: str, **fields: object) -> None:
         if event not in EVENTS:
-            raise ValueError(f"event {event!r} is not a word of holdfast.contract.telemetry")
+            raise ValueError(f"event {event!r} is not an event type of holdfast.contract.telemetry")
         common = {
             "v": EVENT_VERSION,
             "t": round(self._clock(), 6),
             "event": event,
-            "job": self.job,
+            **self._identity,
             "kind": self.kind,
             "process": self.process,
         }

@@ -1,0 +1,119 @@
+"""What an event line may hold. Any pod may print one, so everything behind this border relies on it.
+
+Guarantee of a record that is not refused: its name is short and printable, its time is a time, and each field of its
+type that it carries has the right type and a value that sums and products of doubles can bear. Fields that the
+contract does not know are never read.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.contract.telemetry import EVENT_VERSION, EVENTS, KIND_BATCH, KIND_NODE, KIND_TRAINING
+
+# A wall clock in seconds: later than 2001, earlier than 2100. Milliseconds and uptimes fall outside.
+EARLIEST_S, LATEST_S = 1e9, 4.1e9
+AHEAD_S = 300.0
+"""A pod's clock may be this far ahead of the reader's."""
+MAX_LINE_BYTES = 262_144  # Cloud Logging takes no longer entry
+MAX_NAME, MAX_TEXT, MAX_LIST = 253, 4_096, 10_000
+MAX_COUNT = 2**53  # doubles hold every integer up to here
+MAX_SECONDS = 1e9
+KINDS = frozenset({KIND_TRAINING, KIND_BATCH, KIND_NODE})
+
+
+def _is_count(value: object) -> bool:
+    # bool is an int, and no amount
+    return (type(value) is int or type(value) is float) and 0 <= value <= MAX_COUNT
+
+
+def _is_seconds(value: object) -> bool:
+    return (type(value) is float or type(value) is int) and 0 <= value <= MAX_SECONDS
+
+
+def _is_number(value: object) -> bool:
+    return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) <= MAX_COUNT)
+
+
+def _is_name(value: object) -> bool:
+    """Printable excludes control characters and lone surrogates, which no file and no page can hold."""
+    return type(value) is str and len(value) <= MAX_NAME and value.isprintable()
+
+
+def _is_text(value: object) -> bool:
+    if type(value) is not str or len(value) > MAX_TEXT:
+        return False
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _is_item(value: object) -> bool:
+    return _is_text(value) or _is_count(value)
+
+
+def _are_items(value: object) -> bool:
+    """A number, or the list of their ids."""
+    return all(map(_is_item, value)) if type(value) is list and len(value) <= MAX_LIST else _is_count(value)
+
+
+def _is_list(value: object) -> bool:
+    """Of which only the length is read."""
+    return type(value) is list and len(value) <= MAX_LIST
+
+
+def _is_mapping(value: object) -> bool:
+    return type(value) is dict
+
+
+_COUNTS = "step first_step last_step bytes rank world_size attempt code failures"
+_SECONDS = "seconds blocking_seconds"
+_NAMES = "signal node pool zone machine_type capacity accelerator error_class"
+_TEXTS = "target reason"
+Check = Callable[[object], bool]
+FIELDS: dict[str, Check] = (
+    dict.fromkeys(_COUNTS.split(), _is_count)
+    | dict.fromkeys(_SECONDS.split(), _is_seconds)
+    | dict.fromkeys(_NAMES.split(), _is_name)
+    | dict.fromkeys(_TEXTS.split(), _is_text)
+    | {"item": _is_item, "items": _are_items, "skipped": _is_list, "phases": _is_mapping, "loss": _is_number}
+)
+_AMOUNTS = (_is_count, _is_seconds, _is_number)
+_CHECKS = {event_type: tuple((name, FIELDS[name]) for name in fields) for event_type, fields in EVENTS.items()}
+
+
+def refusal(record: Any, *, job: str = "", now_s: float | None = None) -> str:
+    """Why a record is unusable; empty if it is fine. `job` and `now_s` as in events.parse."""
+    if type(record) is not dict:
+        return "lines that are no object"
+    if record.get("v") != EVENT_VERSION:
+        return f"lines of a version other than {EVENT_VERSION}"
+    return _head(record, job, now_s) or _body(record)
+
+
+def _head(record: dict[str, Any], job: str, now_s: float | None) -> str:
+    if not all(_is_name(record.get(name)) for name in ("event", "job", "kind", "process")):
+        return "lines without event, job, kind or process"
+    t = record.get("t")
+    if not (_is_number(t) and EARLIEST_S < t < LATEST_S):
+        return "lines whose time is no Unix time in seconds"
+    if now_s is not None and t > now_s + AHEAD_S:
+        return "lines from the future"
+    if record["kind"] not in KINDS or record["event"] not in EVENTS:
+        return "lines of an event type that this version does not know"
+    if job and record["job"] != job:
+        return "lines about a job other than the one whose pod wrote them"
+    index = record.get("index")
+    return "" if index is None or _is_count(index) else "lines with a field that is no amount"
+
+
+def _body(record: dict[str, Any]) -> str:
+    for name, check in _CHECKS[record["event"]]:
+        value = record.get(name)
+        if value is not None and not check(value):
+            return f"lines with a field that is no {'amount' if check in _AMOUNTS else f'usable {name}'}"
+    return ""
+
+
+def index_of(record: dict[str, Any]) -> int | None:
+    """Of a record that was not refused."""
+    index = record.get("index")
+    return None if index is None else int(index)

@@ -1,0 +1,52 @@
+"""Who a process works for: one identity from the manifest to the alert, the receipt and `list`.
+
+`job` is the name of the Job, JobSet or Deployment in Kubernetes. Where each index of an Indexed Job trains apart,
+its run is `<job>-<index>`, in the storage as in every table; the pods of a gang share one run, which is the job's name.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from holdfast.contract.telemetry import ENV_ATTEMPT, ENV_JOB
+
+LABEL_HOLDFAST_JOB = "holdfast.dev/job"
+"""On pods: the job whose lines they may write."""
+LABEL_RUN_PER_INDEX = "holdfast.dev/run-per-index"
+"""On pods, `true`: each index of their Job trains apart."""
+ENV_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in every pod of an Indexed Job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class JobIdentity:
+    job: str
+    index: int | None = None
+    """None: the job is one run."""
+    attempt: int = 0
+    """Launches of the run before this one."""
+
+    @property
+    def run(self) -> str:
+        return run_name(self.job, self.index)
+
+    @classmethod
+    def of_run(cls, run: str, environ: Mapping[str, str] = os.environ) -> Self:
+        """The identity of a process that works on `run`; outside Kubernetes the run is the job."""
+        job = environ.get(ENV_JOB) or run
+        index, attempt = environ.get(ENV_COMPLETION_INDEX, ""), environ.get(ENV_ATTEMPT, "")
+        apart = is_count(index) and run == run_name(job, int(index))
+        return cls(job=job, index=int(index) if apart else None, attempt=int(attempt) if is_count(attempt) else 0)
+
+    def fields(self) -> dict[str, object]:
+        """What an event line carries of it; the attempt stands in `start`."""
+        return {"job": self.job} if self.index is None else {"job": self.job, "index": self.index}
+
+
+def is_count(text: str) -> bool:
+    """ASCII digits, and few enough for a number that somebody means."""
+    return text.isascii() and text.isdecimal() and len(text) <= 9
+
+
+def run_name(job: str, index: int | None) -> str:
+    return job if index is None else f"{job}-{index}"
