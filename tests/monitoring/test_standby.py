@@ -71,7 +71,7 @@ class Pair:
         writer = CloudWriter(self.client, "acme-ai", "us-central1", "holdfast-example", clock=self.clock)
         lease = Lease(api, "monitoring", me=name, clock=self.clock)
         exporter = Exporter(Cluster(clock=self.clock), threading.Lock(), None, self.clock)
-        return Replica(exporter, Outputs(lease=lease, writer=writer, told=folder / f"{name}.jsonl"))
+        return Replica(exporter, Outputs(lease=lease, writer=writer, lines=folder / f"{name}.jsonl"))
 
     def see(self, change: str, found: Any) -> None:
         for one in self.both:

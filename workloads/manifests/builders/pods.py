@@ -6,6 +6,7 @@ from typing import Any
 from kubernetes import client
 
 from holdfast.contract.environment import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
+from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
 from workloads.manifests.builders.rbac import CALLS
@@ -45,6 +46,8 @@ class Work:
     priority: str
     grace_s: int
     job: str = ""
+    run_per_index: bool = False
+    """Each index of the Job trains apart, as the run <job>-<index>."""
     selector: dict[str, str] = field(default_factory=dict[str, str])
     """Beside the pool's."""
     env: dict[str, str] = field(default_factory=dict[str, str])
@@ -65,6 +68,7 @@ class Work:
 
 def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF}
+    labels |= _identity(work)
     labels |= CALLS if work.calls_kubernetes else {}
     scratch = [(_scratch("tmp", "1Gi"), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
     volumes = scratch + work.volumes
@@ -91,6 +95,13 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     return client.V1PodTemplateSpec(
         metadata=client.V1ObjectMeta(labels=labels, annotations=work.annotations or None), spec=spec
     )
+
+
+def _identity(work: Work) -> dict[str, str]:
+    """What the process writes of itself is taken for this job's only."""
+    if not work.job:
+        return {}
+    return {LABEL_HOLDFAST_JOB: work.job} | ({LABEL_RUN_PER_INDEX: "true"} if work.run_per_index else {})
 
 
 def _toleration(taint: Taint) -> client.V1Toleration:

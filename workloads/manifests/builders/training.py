@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
+from holdfast.contract.environment import ENV_COMPLETION_INDEX
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
@@ -28,6 +29,7 @@ from workloads.manifests.builders.render_context import Body, RenderContext, mar
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
 
 DAY_S = 86_400
+INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in
 NODES = 2
 FLEX_NODES = 4
 DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
@@ -72,6 +74,7 @@ def _work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, ru
         name=name,
         role="trainer",
         job=name,
+        run_per_index=INDEX in run,
         command=command(context, run or name, pool),
         size=gpu_size(pool),
         pool=pool,
@@ -191,7 +194,7 @@ def job(context: RenderContext, task: Task) -> Body:
 def sweep(context: RenderContext) -> Body:
     """Each index is a run of its own."""
     name = "train-sweep"
-    work = _work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-$(JOB_COMPLETION_INDEX)")
+    work = _work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-{INDEX}")
     return job(context, Task(name=name, pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
 
 
@@ -222,7 +225,7 @@ def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, se
 def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
     """Node by node as capacity comes. A node ends after a day; its index goes on with the next one."""
     name = f"train-flex-{accelerator.removeprefix('nvidia-')}"
-    work = _flex_work(context, name, accelerator, f"{name}-$(JOB_COMPLETION_INDEX)", {LABEL_MAX_RUN: str(DAY_S)})
+    work = _flex_work(context, name, accelerator, f"{name}-{INDEX}", {LABEL_MAX_RUN: str(DAY_S)})
     pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
     if pods:
         # Longer than a node lives: hours in Google's queue count too.

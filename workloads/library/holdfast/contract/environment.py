@@ -1,6 +1,7 @@
 """The environment variables of pods, all of them: set by manifests, read by the processes of this library."""
 
-ENV_JOB = "HOLDFAST_JOB"  # name of the run
+ENV_JOB = "HOLDFAST_JOB"  # name of the Job, JobSet or Deployment; see job_identity
+ENV_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in every pod of an Indexed Job
 ENV_ATTEMPT = "HOLDFAST_ATTEMPT"  # counts starts of the job from 0
 ENV_EVENTS = "HOLDFAST_EVENTS"  # path of the event file; empty: standard output
 ENV_WINDOW_S = "HOLDFAST_WINDOW_SECONDS"  # what the pool grants an ordinary pod

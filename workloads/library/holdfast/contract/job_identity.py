@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from holdfast.contract.telemetry import ENV_ATTEMPT, ENV_JOB
+from holdfast.contract.environment import ENV_ATTEMPT, ENV_COMPLETION_INDEX, ENV_JOB
 
 LABEL_HOLDFAST_JOB = "holdfast.dev/job"
 """On pods: the job whose lines they may write."""
 LABEL_RUN_PER_INDEX = "holdfast.dev/run-per-index"
 """On pods, `true`: each index of their Job trains apart."""
-ENV_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in every pod of an Indexed Job
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
