@@ -112,7 +112,7 @@ class Jobs:
                     self._take(event)
 
     def _take(self, event: Event) -> None:
-        run = JobIdentity(job=event.job, index=event.index)
+        run = JobIdentity(job=event.job, index=event.run_index)
         if run not in self.runs and len(self.runs) >= MOST_RUNS:
             self._refuse("", "lines of more runs than are followed", 1)
             return

@@ -92,7 +92,7 @@ def refusal(record: Any, *, job: str = "", now_s: float | None = None) -> str:
 def _head(record: dict[str, Any], job: str, now_s: float | None) -> str:
     if not all(_is_name(record.get(name)) for name in ("event", "job", "kind", "process")):
         return "lines without event, job, kind or process"
-    t = record.get("t")
+    t: Any = record.get("t")
     if not (_is_number(t) and EARLIEST_S < t < LATEST_S):
         return "lines whose time is no Unix time in seconds"
     if now_s is not None and t > now_s + AHEAD_S:

@@ -30,7 +30,7 @@ class Event(NamedTuple):
     kind: str
     process: str
     fields: dict[str, Any]
-    index: int | None = None
+    run_index: int | None = None
     """Of the run, where each index of the job trains apart."""
 
 

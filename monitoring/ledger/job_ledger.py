@@ -84,7 +84,7 @@ def by_run(events: Iterable[Event]) -> dict[tuple[str, int | None, str], list[Ev
     found: dict[tuple[str, int | None, str], list[Event]] = defaultdict(list)
     for event in events:
         if event.kind in KINDS:
-            found[event.job, event.index, event.kind].append(event)
+            found[event.job, event.run_index, event.kind].append(event)
     return found
 
 
@@ -97,5 +97,5 @@ def job_ledger(events: Sequence[Event], *, usual_step_s: float | None = None) ->
         account = training.account(events, begin_us, end_us, usual_step_s=usual_step_s)
     first = events[0]
     return JobLedger(
-        job=first.job, index=first.index, kind=first.kind, begin_us=begin_us, end_us=end_us, account=account
+        job=first.job, index=first.run_index, kind=first.kind, begin_us=begin_us, end_us=end_us, account=account
     )

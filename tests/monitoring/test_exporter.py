@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.contract.job_identity import JobIdentity
 from monitoring.churn import estimate
 from monitoring.exporter.cluster import SETTLE_S, Cluster
 from monitoring.ledger.events import parse
 from tests.monitoring import sample
+from tests.monitoring.sample import EPOCH
 
 BORN = "2026-11-21T00:00:00Z"
 NOW = 1_795_219_200.0 + 3600  # an hour later
@@ -41,7 +43,7 @@ def pod(
     }
 
 
-def said(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
+def values(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
     return {tuple(v for _, v in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric}
 
 
@@ -52,11 +54,11 @@ ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationBy
 def test_a_preempted_node_counts_once_whatever_tells_of_it_first() -> None:
     cluster = Cluster()
     cluster.node("ADDED", node("a"))
-    assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
     cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
     cluster.node("MODIFIED", node("a", ready="False", message="node is shutting down"))
     cluster.node("DELETED", node("a", ready="False", message="node is shutting down"))
-    assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
 
 
 SIGNS = {
@@ -74,7 +76,7 @@ def test_two_watches_may_tell_in_any_order(order: tuple[str, ...]) -> None:
     cluster.node("ADDED", node("a"))
     for sign in order:
         SIGNS[sign](cluster)
-    assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
 
 
 @pytest.mark.parametrize(
@@ -85,23 +87,23 @@ def test_a_node_that_is_scaled_down_or_sick_is_no_preemption(shut: Any) -> None:
     cluster.node("ADDED", node("a"))
     cluster.node("MODIFIED", shut)
     cluster.node("DELETED", shut)
-    assert said(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
 
 
 def test_an_on_demand_node_that_shuts_down_is_no_preemption() -> None:
     cluster = Cluster()
     cluster.node("ADDED", node("a", labels={}))
     cluster.node("MODIFIED", node("a", labels={}, ready="False", message="node is shutting down"))
-    assert sum(said(cluster, "preemptions_total").values()) == 0
+    assert sum(values(cluster, "preemptions_total").values()) == 0
 
 
 def test_the_longest_wait_is_told_by_capacity_and_accelerator_and_falls_to_zero() -> None:
     cluster = Cluster()
     cluster.pod("ADDED", pod("p"))
-    assert said(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 3600}
+    assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 3600}
     cluster.node("ADDED", node("a"))
     cluster.pod("MODIFIED", pod("p", on="a", phase="Running"))
-    assert said(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 0}
+    assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 0}
 
 
 def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
@@ -111,7 +113,7 @@ def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
     cluster.pod("ADDED", pod("dns", on="a", namespace="kube-system", owner="ReplicaSet"))
     cluster.pod("ADDED", pod("proxy", on="a", namespace="kube-system", owner="DaemonSet"))
     cluster.pod("ADDED", pod("dns2", on="b", namespace="kube-system", owner="ReplicaSet"))
-    assert said(cluster, "system_pods_on_interruptible")["kube-system",] == 1
+    assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
 
 
 def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
@@ -120,7 +122,7 @@ def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
     cluster.node("ADDED", node("b", ends="2026-11-21T05:00:00Z"))
     for uid, on in (("p", "a"), ("q", "b")):
         cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
-    assert said(cluster, "node_end_seconds") == {("run-7",): 2 * 3600}
+    assert values(cluster, "node_end_seconds") == {("run-7",): 2 * 3600}
 
 
 def test_a_broken_budget_tells_how_many_are_missing() -> None:
@@ -130,9 +132,9 @@ def test_a_broken_budget_tells_how_many_are_missing() -> None:
         "status": {"desiredHealthy": 3, "currentHealthy": 1},
     }
     cluster.budget("ADDED", budget)
-    assert said(cluster, "disruption_budget_shortfall") == {("server", "serving"): 2}
+    assert values(cluster, "disruption_budget_shortfall") == {("server", "serving"): 2}
     cluster.budget("DELETED", budget)
-    assert said(cluster, "disruption_budget_shortfall") == {}
+    assert values(cluster, "disruption_budget_shortfall") == {}
 
 
 def test_what_vanished_while_nobody_watched_is_forgotten() -> None:
@@ -229,3 +231,24 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     ]
     [_, _, band, *_] = estimate.by_age(lives)
     assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
+
+
+def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() -> None:
+    labels = {
+        "holdfast.dev/job": "train-flex-l4",
+        "holdfast.dev/run-per-index": "true",
+        "batch.kubernetes.io/job-name": "train-flex-l4",
+        "batch.kubernetes.io/job-completion-index": "3",
+    }
+    found = pod("p", on="a")
+    found["metadata"]["labels"] = labels
+    found["status"]["containerStatuses"] = [{"state": {"running": {"startedAt": "2026-09-21T14:13:20Z"}}}]
+    cluster = Cluster()
+    cluster.pod("ADDED", found)
+    assert cluster.running_since() == {JobIdentity(job="train-flex-l4", index=3): EPOCH}
+    del labels["holdfast.dev/run-per-index"]  # a gang: its pods share one run
+    cluster.pod("MODIFIED", found)
+    assert cluster.running_since() == {JobIdentity(job="train-flex-l4"): EPOCH}
+    found["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 143}}}]
+    cluster.pod("MODIFIED", found)
+    assert cluster.running_since() == {}

@@ -6,6 +6,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from holdfast.contract.job_identity import JobIdentity
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.main import Exporter, Outputs, one_pass
@@ -97,3 +98,47 @@ def test_an_exporter_that_starts_anew_does_not_count_again_what_was_told(tmp_pat
     jobs.read()
     found = values(jobs, EPOCH + 600)
     assert (found["batch_failures_total"], found["dead_letters_total"]) == (0, 1)
+
+
+COMMITS = [line(EPOCH, "start", rank=0), *(line(EPOCH + t, "commit", step=t, seconds=1, bytes=1) for t in (100, 200))]
+LEFT = [line(EPOCH + 230, "stop", step=230, reason="SIGTERM"), line(EPOCH + 240, "exit", code=143, step=230)]
+JOB = JobIdentity(job="job")
+
+
+def age(jobs: Jobs, now: float, running: dict[JobIdentity, float]) -> float | None:
+    return {s.metric: s.value for s in jobs.samples(now, running)}.get("last_commit_age_seconds")
+
+
+def test_a_job_that_waits_for_a_node_does_not_age(tmp_path: Path) -> None:
+    """A drought of five hours, and a cancelled job, are no reason to get up."""
+    jobs = jobs_of(tmp_path, *COMMITS, *LEFT)
+    assert age(jobs, EPOCH + 5 * 3600, {}) is None
+    assert age(jobs, EPOCH + 5 * 3600 + 60, {JOB: EPOCH + 5 * 3600}) == 40 + 60
+
+
+def test_time_without_a_commit_adds_up_over_attempts(tmp_path: Path) -> None:
+    """Evicted every ten minutes and never saved: somebody has to know."""
+    rows = [line(EPOCH, "start", rank=0), line(EPOCH + 1, "commit", step=1, seconds=1, bytes=1)]
+    for n in range(1, 6):
+        begin = EPOCH + 3600 * n
+        rows += [line(begin, "start", process=f"p{n}", rank=0), line(begin + 600, "exit", process=f"p{n}", code=143)]
+    assert age(jobs_of(tmp_path, *rows), EPOCH + 40_000, {JOB: EPOCH + 40_000}) == 5 * 600
+
+
+def test_a_process_that_hangs_goes_on_ageing_although_it_writes_nothing(tmp_path: Path) -> None:
+    assert age(jobs_of(tmp_path, *COMMITS), EPOCH + 7200, {JOB: EPOCH - 5}) == 7000
+
+
+def test_runs_by_index_age_apart(tmp_path: Path) -> None:
+    rows = [line(EPOCH + n, "commit", step=1, process=f"p{n}", index=n, seconds=1, bytes=1) for n in (0, 1)]
+    jobs = jobs_of(tmp_path, *rows)
+    running = {JobIdentity(job="job", index=1): EPOCH}
+    found = [s.labels for s in jobs.samples(EPOCH + 9, running) if s.metric == "last_commit_age_seconds"]
+    assert found == [(("index", "1"), ("job", "job"))]
+
+
+def test_what_an_ended_job_was_like_is_no_news_after_an_hour(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path, *COMMITS, line(EPOCH + 230, "exit", code=1, step=230))
+    states = {"goodput_ratio", "fruitless_restarts"}
+    assert states <= {s.metric for s in jobs.samples(EPOCH + 600, {})}
+    assert not states & {s.metric for s in jobs.samples(EPOCH + 4000, {})}
