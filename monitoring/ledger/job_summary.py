@@ -74,6 +74,11 @@ def job_summaries(events: Iterable[Event]) -> dict[str, JobSummary]:
     return {job: _summary(each) for job, each in found.items()}
 
 
+def job_summary(events: Sequence[Event]) -> JobSummary:
+    """`events`: of one job, in time order, at least one that belongs to a job."""
+    return _summary(list(by_run(events).values()))
+
+
 def _lines(runs: Iterable[Sequence[Event]]) -> int:
     return sum(map(len, runs))
 
