@@ -109,9 +109,9 @@ render: setup ## Write the manifests of every environment
 lint: setup ## Judge the rendered manifests
 	@$(PY) -m workloads lint workloads/rendered
 
-apply-manifests: setup ## Show what would change in the current cluster, then apply the manifests of ENV
-	@kubectl diff --server-side -f workloads/rendered/$(ENV) || [ $$? -eq 1 ]
-	@kubectl apply --server-side -f workloads/rendered/$(ENV)
+apply-manifests: setup ## Show what would change in the current cluster, then apply the platform half of ENV: no job, no GPU
+	@kubectl diff --server-side -k workloads/rendered/$(ENV)/platform || [ $$? -eq 1 ]
+	@kubectl apply --server-side -k workloads/rendered/$(ENV)/platform
 
 .PHONY: synth plan rules check-env leftovers upgrade-check doctor snapshots bootstrap deploy diff destroy
 synth: setup ## Terraform JSON of every stack of ENV

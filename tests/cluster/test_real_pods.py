@@ -122,7 +122,7 @@ def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain
     (folder / "data" / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
     place.spec = {"topologySpreadConstraints": [APART]}
     gang = runnable.job(runnable.rendered("JobSet", "train-gang"), world.name, place)
-    path = f"{world.path('jobsets', GROUP)}/train-gang"
+    path = f"{world.path('jobsets', GROUP)}/{gang['metadata']['name']}"
     log = folder / "events.jsonl"
     world.api.apply(path, gang)
 
@@ -180,11 +180,11 @@ def test_batch_workers_store_every_item_once_through_an_eviction_and_a_drain(
             assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
             drain(kind, first[1]["spec"]["nodeName"], name)
             assert 0 < stored() < ITEMS, "both were taken away in the middle"
-            assert world.wait_condition(name, LIMIT_S) == "Complete"
+            assert world.wait_condition(doc["metadata"]["name"], LIMIT_S) == "Complete"
             status = batch("status", name, "--database", uri)
     assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
     assert sum(line["items"] for line in events(folder / "events.jsonl", "stored")) == ITEMS, "none was stored twice"
-    assert not world.job(name)["status"].get("failedIndexes")
+    assert not world.job(doc["metadata"]["name"])["status"].get("failedIndexes")
 
 
 def found_ended(world: World, name: str) -> Object | None:

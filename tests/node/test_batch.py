@@ -86,11 +86,11 @@ def test_every_item_is_stored_once_through_a_node_shutdown_and_a_drain(
             machine = lab.machines[node]
         assert causes == ["TerminationByKubelet", "EvictionByEvictionAPI"]
         assert stored(log) < ITEMS, "both took it away in the middle"
-        assert world.wait_condition(NAME, LIMIT_S) == "Complete"
+        assert world.wait_condition(doc["metadata"]["name"], LIMIT_S) == "Complete"
         status = batch("status", NAME, "--database", uri)
     assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
     assert stored(log) == ITEMS, "none was stored twice"
-    assert not world.job(NAME)["status"].get("failedIndexes")
+    assert not world.job(doc["metadata"]["name"])["status"].get("failedIndexes")
 
 
 def stored(log: Path) -> int:

@@ -14,7 +14,10 @@ WORKDIR /app
 COPY workloads/library/holdfast holdfast
 # Byte-compiled here, because the root file system is read-only at run time.
 RUN /opt/venv/bin/python -m compileall -q holdfast
-ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# Where GKE mounts the driver: libcuda.so.1 is not in the image, and the loader's cache cannot know a later mount.
+# No NVIDIA_VISIBLE_DEVICES: GKE does not read it, and elsewhere "all" would hand out every GPU of the machine.
+ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64
+ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 # Exec form, so that SIGTERM reaches Python and no shell.
 ENTRYPOINT ["python", "-m", "holdfast"]

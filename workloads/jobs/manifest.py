@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError
+from infra.contract.kubernetes import LABEL_NAME
 from workloads.jobs.api import Object
 from workloads.jobs.job_snapshot import JobSnapshot
 from workloads.jobs.nodes import gpus
@@ -35,7 +36,7 @@ def read(path: Path) -> list[Object]:
 
 def _no_such_file(path: Path) -> InputError:
     beside = path.parent.glob("*.yaml") if path.parent != Path() else ()
-    known = sorted(map(str, beside)) or sorted(map(str, RENDERED.glob("*/*.yaml")))
+    known = sorted(map(str, beside)) or sorted(map(str, RENDERED.glob("*/samples/[!k]*.yaml")))
     near = get_close_matches(str(path), known, n=1)
     fix = f"did you mean {near[0]}?" if near else _RENDER
     return InputError("no such manifest", got=path, allowed=", ".join(known[:6]) or "a YAML file", fix=fix)
@@ -61,10 +62,18 @@ def _incomplete(got: str) -> InputError:
 
 
 def only(documents: list[Object], job: str) -> list[Object]:
-    """`job` and everything that is no job; all of them where no job is named."""
+    """`job` and everything that is no job; all of them where no job is named.
+
+    A rendered job is known by its name with and without the digest of its template.
+    """
     names = [doc["metadata"]["name"] for doc in documents if doc["kind"] in KINDS]
-    if job and job not in names:
+    if job and not any(job in _names(doc) for doc in documents if doc["kind"] in KINDS):
         near = get_close_matches(job, names, n=1)
         fix = f"did you mean {near[0]}?" if near else "leave --job out for all of them"
         raise InputError("no such job in the manifest", got=job, allowed=", ".join(names), fix=fix)
-    return [doc for doc in documents if not job or doc["kind"] not in KINDS or doc["metadata"]["name"] == job]
+    return [doc for doc in documents if not job or doc["kind"] not in KINDS or job in _names(doc)]
+
+
+def _names(document: Object) -> tuple[str, str]:
+    meta = document["metadata"]
+    return meta["name"], (meta.get("labels") or {}).get(LABEL_NAME, "")

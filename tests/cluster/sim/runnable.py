@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from infra.contract.kubernetes import LABEL_NAME
 from workloads.jobs.api import Object
 
 ROOT = Path(__file__).parents[3]
@@ -26,9 +27,10 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def rendered(kind: str, name: str) -> Object:
-    for path in sorted(RENDERED.glob("*.yaml")):
+    """`name`: of a job, without the digest of its template."""
+    for path in sorted(RENDERED.glob("*/[!k]*.yaml")):
         for doc in YAML(typ="safe", pure=True).load_all(path.read_text()):
-            if doc and (doc["kind"], doc["metadata"]["name"]) == (kind, name):
+            if doc and doc["kind"] == kind and doc["metadata"]["labels"][LABEL_NAME] == name:
                 return doc
     raise LookupError(f"{kind} {name} is not in {RENDERED}")
 

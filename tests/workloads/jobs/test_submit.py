@@ -143,6 +143,8 @@ def test_one_job_is_taken_with_everything_that_is_no_job() -> None:
     documents: list[Object] = [{"kind": kind, "metadata": {"name": name}} for kind, name in names]
     assert [doc["kind"] for doc in only(documents, "b")] == ["PodDisruptionBudget", "JobSet", "ClusterRole"]
     assert only(documents, "") == documents
+    rendered = {"kind": "Job", "metadata": {"name": "b-1a2b3c4d", "labels": {"app.kubernetes.io/name": "b"}}}
+    assert only([rendered], "b") == only([rendered], "b-1a2b3c4d") == [rendered]
     with pytest.raises(InputError) as refused:
         only(documents, "bb")
     assert refused.value.fix == "did you mean b?"

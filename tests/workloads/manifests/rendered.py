@@ -10,19 +10,27 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[3]
 RENDERED = ROOT / "workloads/rendered"
 Body = dict[str, Any]
+KUSTOMIZATION = "kustomization.yaml"
 
 
 @cache
-def bodies(name: str) -> list[Body]:
-    """Every object of an environment. Shared between tests: do not change them."""
-    files = sorted((RENDERED / name).glob("*.yaml"))
+def bodies(name: str, half: str = "*") -> list[Body]:
+    """Every object of an environment, or of one half of it. Shared between tests: do not change them."""
+    files = sorted((RENDERED / name).glob(f"{half}/*.yaml"))
+    files = [file for file in files if file.name != KUSTOMIZATION]
     return [b for file in files for b in YAML(typ="safe", pure=True).load_all(file.read_text())]
 
 
 def named(env: str, kind: str, name: str, namespace: str | None = None) -> Body:
-    fitting = [b for b in bodies(env) if (b["kind"], b["metadata"]["name"]) == (kind, name)]
+    """By its name, or for a job by the name that it has whatever its template."""
+    fitting = [b for b in bodies(env) if b["kind"] == kind and name in (b["metadata"]["name"], unversioned(b))]
     (found,) = (b for b in fitting if namespace in (None, b["metadata"].get("namespace")))
     return found
+
+
+def unversioned(body: Body) -> str:
+    """The name of an object without the digest of its template."""
+    return body["metadata"]["labels"]["app.kubernetes.io/name"]
 
 
 def templates(value: Any) -> Iterator[Body]:

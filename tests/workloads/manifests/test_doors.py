@@ -11,7 +11,7 @@ from tests.workloads.manifests.rendered import RENDERED
 from workloads.__main__ import app
 from workloads.manifests.lint.registry import all_rules
 
-FILES = sorted(path.name for path in (RENDERED / "example").glob("*.yaml"))
+FILES = sorted(path.relative_to(RENDERED / "example").as_posix() for path in (RENDERED / "example").rglob("*.yaml"))
 
 
 def call(*words: str | Path) -> Result:
@@ -29,7 +29,7 @@ def test_render_writes_the_files_of_the_environments_that_it_is_told(tmp_path: P
 
 def test_render_again_changes_nothing_and_removes_what_no_longer_belongs(tmp_path: Path) -> None:
     call("render", "example", "--out", tmp_path)
-    left = tmp_path / "example" / "99-old.yaml"
+    left = tmp_path / "example" / "platform" / "99-old.yaml"
     left.write_text("kind: Pod\n")
     done = call("render", "example", "--out", tmp_path)
     assert done.stdout.split() == [left.as_posix()] and not left.exists()

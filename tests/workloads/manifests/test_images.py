@@ -99,6 +99,27 @@ def test_an_image_is_pinned_unprivileged_and_gets_its_signals(role: str) -> None
     assert re.search(r'^ENTRYPOINT \["python", "-m", ', text, re.MULTILINE), "a shell would keep SIGTERM to itself"
 
 
+@pytest.mark.parametrize("role", ["trainer", "batch"])
+def test_an_image_that_computes_finds_the_driver_where_gke_mounts_it(role: str) -> None:
+    variables = re.findall(r"^ENV (.+)$", dockerfile(role), re.MULTILINE)
+    assert any("LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in line.split() for line in variables)
+    assert any(re.search(r"\bPATH=\S*:/usr/local/nvidia/bin\b", line) for line in variables), "nvidia-smi"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_image_asks_for_every_gpu_of_its_machine(role: str) -> None:
+    assert not re.search(r"^[^#\n]*NVIDIA_VISIBLE_DEVICES", dockerfile(role), re.MULTILINE)
+
+
+def test_a_builder_is_sent_sources_and_locks_only() -> None:
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "*", "whatever is not named stays out"
+    allowed = [line[1:] for line in lines if line.startswith("!")]
+    copies = {path for role in ROLES for path in re.findall(r"^COPY (?!--from)(\S+) ", dockerfile(role), re.MULTILINE)}
+    assert copies and all(any(path.startswith(known) for known in allowed) for path in copies), copies
+    assert {"**/*.tfstate*", "**/.env*"} <= set(lines)
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("role", ROLES)
 def test_what_the_entry_points_import_is_in_the_image(role: str) -> None:

@@ -1,9 +1,10 @@
 """The rendered manifests: current, clean, and in agreement with the cluster."""
 
 import pytest
+from ruamel.yaml import YAML
 
 from infra.environments import load, names
-from tests.workloads.manifests.rendered import RENDERED, bodies, workloads
+from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, bodies, templates, workloads
 from workloads.manifests.lint.engine import Options, lint
 from workloads.manifests.lint.formats.text import render as as_text
 from workloads.manifests.rendering import render
@@ -12,6 +13,31 @@ from workloads.manifests.rendering import render
 @pytest.mark.parametrize("name", names())
 def test_make_render_leaves_no_diff(name: str) -> None:
     assert render(name, RENDERED, write=False) == [], "run `make render` and commit the result"
+
+
+@pytest.mark.parametrize("name", names())
+def test_nothing_of_the_platform_half_computes_or_needs_a_gpu(name: str) -> None:
+    """Applying it on an empty cluster must start nothing that costs money but what watches."""
+    assert not {b["kind"] for b in bodies(name, "platform")} & {"Job", "JobSet", "HorizontalPodAutoscaler"}
+    deployments = [b["metadata"]["name"] for b in bodies(name, "platform") if b["kind"] == "Deployment"]
+    assert deployments == ["exporter"]
+    limits = [
+        c["resources"]["limits"]
+        for b in bodies(name, "platform")
+        for t in templates(b)
+        for c in t["spec"]["containers"]
+    ]
+    assert limits and not any("nvidia.com/gpu" in each for each in limits)
+    assert {b["kind"] for b in bodies(name, "samples")} >= {"Job", "JobSet", "Deployment"}
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("half", ["platform", "samples"])
+def test_a_kustomization_names_every_file_of_its_half(name: str, half: str) -> None:
+    folder = RENDERED / name / half
+    body = YAML(typ="safe").load((folder / KUSTOMIZATION).read_text())
+    files = sorted(path.name for path in folder.glob("*.yaml"))
+    assert body["kind"] == "Kustomization" and body["resources"] == [file for file in files if file != KUSTOMIZATION]
 
 
 def test_the_rendered_manifests_are_clean() -> None:

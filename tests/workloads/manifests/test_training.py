@@ -1,12 +1,19 @@
 """Training pods: planned ends on flex-start, ranks from the machine, Jobs that their queues can admit."""
 
+from typing import Any
+
 import pytest
 
-from holdfast.contract.environment import ENV_NODE
+from holdfast.contract.environment import ENV_JOB, ENV_NODE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
+from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
+from infra.contract.kubernetes import LABEL_DRIVER
 from infra.contract.pools import LABEL_FLEX_START
-from infra.environments import names
-from tests.workloads.manifests.rendered import bodies, jobs, named, option, variables, workloads
+from infra.environments import load, names
+from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, variables, workloads
+from workloads.manifests.builders import training
+from workloads.manifests.builders.render_context import RenderContext
+from workloads.manifests.lint.objects import quantity
 
 GPU = "nvidia.com/gpu"
 
@@ -84,7 +91,8 @@ def test_pods_of_one_job_train_one_run_only_as_a_gang(env: str) -> None:
             if body["kind"] == "JobSet":
                 assert int(option(main["command"], "--nodes")) == spec["parallelism"]
                 head = f"{body['metadata']['name']}-workers-0-0.{body['metadata']['name']}:"
-                assert option(main["command"], "--rendezvous").startswith(head)
+                job = variables(spec["template"])[ENV_JOB]["value"]
+                assert option(main["command"], "--rendezvous").replace(f"$({ENV_JOB})", job).startswith(head)
             else:
                 assert "$(JOB_COMPLETION_INDEX)" in option(main["command"], "--run")
 
@@ -98,3 +106,66 @@ def test_every_job_with_gpus_fits_the_queue_that_it_is_submitted_to(env: str) ->
         flavors = named(env, "ClusterQueue", queue)["spec"]["resourceGroups"][0]["flavors"]
         quotas = [int(r["nominalQuota"]) for f in flavors for r in f["resources"] if r["name"] == GPU]
         assert max(quotas) >= asked(spec), f"{body['metadata']['name']} can never be admitted"
+
+
+@pytest.mark.parametrize("env", names())
+def test_pods_with_gpus_have_shared_memory_for_their_ranks_and_loaders(env: str) -> None:
+    seen = 0
+    for _, template in workloads(env):
+        (main,) = template["spec"]["containers"]
+        mounts = [m for m in main["volumeMounts"] if m["mountPath"] == "/dev/shm"]
+        assert bool(mounts) is (GPU in main["resources"]["limits"])
+        for mount in mounts:
+            (volume,) = (v for v in template["spec"]["volumes"] if v["name"] == mount["name"])
+            assert volume["emptyDir"]["medium"] == "Memory" and not mount.get("readOnly")
+            assert quantity(volume["emptyDir"]["sizeLimit"]) < quantity(main["resources"]["limits"]["memory"])
+            seen += 1
+    assert seen >= 5
+
+
+@pytest.mark.parametrize("env", names())
+def test_nodes_that_google_makes_get_the_driver_that_the_images_need(env: str) -> None:
+    """Pools state it themselves; auto-provisioning reads it from the pod or from each rung of a class."""
+    asked = 0
+    for body, template in workloads(env):
+        selector = template["spec"].get("nodeSelector", {})
+        if LABEL_FLEX_START in selector:
+            assert selector[LABEL_DRIVER] == "latest", body["metadata"]["name"]
+            asked += 1
+    rungs = [rung for b in bodies(env) if b["kind"] == "ComputeClass" for rung in b["spec"]["priorities"]]
+    assert asked and all(rung["gpu"]["driverVersion"] == "latest" for rung in rungs)
+
+
+@pytest.mark.parametrize("env", names())
+def test_one_identity_is_the_name_of_the_object_the_label_and_the_variable(env: str) -> None:
+    seen = 0
+    for body, template in workloads(env):
+        entry = variables(template).get(ENV_JOB)
+        label = template["metadata"]["labels"].get(LABEL_HOLDFAST_JOB)
+        assert (entry or {}).get("value") == label
+        if label is not None:
+            assert label == body["metadata"]["name"]
+            (main,) = template["spec"]["containers"]
+            apart = "$(JOB_COMPLETION_INDEX)" in " ".join(main["command"])
+            assert (template["metadata"]["labels"].get(LABEL_RUN_PER_INDEX) == "true") is apart
+            seen += 1
+    assert seen >= 5
+
+
+def test_a_jobs_name_changes_with_its_image_and_its_run_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An applied Job's template is immutable: a new digest must be a new object, and the same run in the storage."""
+
+    def rendered(digest: str) -> dict[str, dict[str, Any]]:
+        monkeypatch.setattr(RenderContext, "digests", {"trainer": digest, "batch": "2" * 64})
+        made = training.samples(RenderContext(load("example")))
+        return {body["metadata"]["name"]: body for body in made if body["kind"] in ("Job", "JobSet")}
+
+    old, again, new = rendered("0" * 64), rendered("0" * 64), rendered("1" * 64)
+    assert old.keys() == again.keys() and len(old) == len(new) >= 4
+    assert not old.keys() & new.keys()
+    assert runs(old) == runs(new)
+    assert all(len(f"{name}-workers-0-0-xxxxx") <= 63 for name in new)
+
+
+def runs(found: dict[str, dict[str, Any]]) -> list[str]:
+    return [option(t["spec"]["containers"][0]["command"], "--run") for body in found.values() for t in templates(body)]

@@ -10,14 +10,14 @@ from infra.contract.kubernetes import JOB_API, LABEL_NAME, PRIORITY_PLATFORM, PR
 from infra.contract.names import NAMESPACE_BATCH
 from workloads.manifests.builders import data, database
 from workloads.manifests.builders.pods import Size, Work, template
-from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain, versioned
 from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignoring_evictions, job
 
 LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
 MAX_WORKERS = 8
 
 
-def objects(context: RenderContext) -> Iterator[Body]:
+def samples(context: RenderContext) -> Iterator[Body]:
     yield load(context)
     yield drain(context)
     yield steady(context)
@@ -50,7 +50,7 @@ def load(context: RenderContext) -> Body:
     work = Work(
         name=LOAD,
         role="batch",
-        job=DRAIN,
+        job=LOAD,
         command=["python", "-m", "holdfast", "batch", "enqueue", DRAIN, "--source", data.PATH],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,
@@ -69,7 +69,8 @@ def load(context: RenderContext) -> Body:
         pod_failure_policy=ignoring_evictions(),
         template=template(context, work),
     )
-    return plain(client.V1Job(api_version=JOB_API, kind="Job", metadata=meta(LOAD, NAMESPACE_BATCH), spec=spec))
+    job_body = client.V1Job(api_version=JOB_API, kind="Job", metadata=meta(LOAD, NAMESPACE_BATCH), spec=spec)
+    return versioned(plain(job_body))
 
 
 def drain(context: RenderContext) -> Body:

@@ -7,7 +7,7 @@ from kubernetes import client
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.kubernetes import JOB_API, JOBSET_API, LABEL_NAME, PRIORITY_PLATFORM, api_group
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
-from workloads.manifests.builders import data, database
+from workloads.manifests.builders import data, database, training
 from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.rbac import holding, reading, within
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
@@ -22,6 +22,7 @@ def objects(context: RenderContext) -> Iterator[Body]:
     yield from _watching_rights()
     yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
     yield verifier(context)
+    yield from training.rights()
     for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
         yield from data.claim(context, namespace)
 

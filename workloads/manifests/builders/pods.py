@@ -5,7 +5,7 @@ from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract.environment import ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
+from holdfast.contract.environment import ENV_GPUS, ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
@@ -16,6 +16,7 @@ USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
 TMP = "/tmp"
 RUN_DIR = "/run/holdfast"
 MAIN = "main"
+SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,8 @@ class Size:
     memory: str
     disk: str = "4Gi"
     gpus: int = 0
+    shared_memory: str = "1Gi"
+    """Of a pod with GPUs; counts against its memory."""
 
     def limits(self) -> dict[str, str]:
         limits = {"cpu": self.cpu, "memory": self.memory, "ephemeral-storage": self.disk}
@@ -47,7 +50,7 @@ class Work:
     grace_s: int
     job: str = ""
     run_per_index: bool = False
-    """Each index of the Job trains apart, as the run <job>-<index>."""
+    """Each index of the Job trains apart, as a run of its own."""
     selector: dict[str, str] = field(default_factory=dict[str, str])
     """Beside the pool's."""
     env: dict[str, str] = field(default_factory=dict[str, str])
@@ -70,8 +73,7 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF}
     labels |= _identity(work)
     labels |= CALLS if work.calls_kubernetes else {}
-    scratch = [(_scratch("tmp", "1Gi"), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
-    volumes = scratch + work.volumes
+    volumes = _scratch_volumes(work.size) + work.volumes
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
         enable_service_links=False,
@@ -113,6 +115,15 @@ def _toleration(taint: Taint) -> client.V1Toleration:
 
 def _selector(work: Work) -> dict[str, str]:
     return (work.pool.selector() if work.pool else {}) | work.selector
+
+
+def _scratch_volumes(size: Size) -> list[tuple[client.V1Volume, str]]:
+    found = [(_scratch("tmp", "1Gi"), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
+    if size.gpus:
+        # The runtime's own is 64 MB: too small for NCCL between the ranks of a pod, and for workers of data loaders.
+        memory = client.V1EmptyDirVolumeSource(medium="Memory", size_limit=size.shared_memory)
+        found.append((client.V1Volume(name="shm", empty_dir=memory), SHARED_MEMORY))
+    return found
 
 
 def _scratch(name: str, size: str) -> client.V1Volume:
@@ -171,6 +182,8 @@ def _env(work: Work) -> list[client.V1EnvVar]:
     values = {ENV_RUN_DIR: RUN_DIR, "HOME": TMP} | work.env
     if work.job:
         values[ENV_JOB] = work.job
+    if work.size.gpus:
+        values[ENV_GPUS] = str(work.size.gpus)
     if work.pool and work.pool.interruptible and LABEL_FLEX_START not in work.selector:
         values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
     listed = [client.V1EnvVar(name=name, value=value) for name, value in sorted(values.items())]

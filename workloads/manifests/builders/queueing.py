@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from infra.contract.capacity import Capacity
 from infra.contract.kubernetes import (
     COMPUTE_CLASS_API,
+    DRIVER_LATEST,
     KUEUE_API,
     LABEL_PART_OF,
     PART_OF,
@@ -133,5 +134,7 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
 
 
 def _priority(pool: Pool, context: RenderContext) -> Body:
-    body: Body = {"machineType": pool.machine_type, "gpu": {"type": pool.accelerator, "count": pool.gpus_per_node}}
+    # On every rung, since it is inherited from nowhere.
+    gpu = {"type": pool.accelerator, "count": pool.gpus_per_node, "driverVersion": DRIVER_LATEST}
+    body: Body = {"machineType": pool.machine_type, "gpu": gpu}
     return body | ({"location": {"zones": list(pool.zones)}} if pool.zones else {})

@@ -5,12 +5,15 @@
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client
 
+from holdfast.contract.environment import ENV_JOB
 from holdfast.contract.errors import InputError
+from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB
 from infra.contract.capacity import Capacity
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.pools import Pool, Role
@@ -19,6 +22,7 @@ from workloads.manifests.builders import skips
 
 Body = dict[str, Any]
 DIGESTS = Path(__file__).parents[2] / "images" / "digests.json"
+VERSION_LENGTH = 8
 _API = client.ApiClient()
 
 
@@ -39,6 +43,28 @@ def marked(body: Body) -> Body:
 def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:
     labels = {LABEL_NAME: name, LABEL_PART_OF: PART_OF} | more.pop("labels", {})
     return client.V1ObjectMeta(name=name, namespace=namespace, labels=labels, **more)
+
+
+def versioned(body: Body) -> Body:
+    """A Job or JobSet whose name ends in a digest of its spec, and whose pods know that name.
+
+    Its template cannot be changed once it exists: with another image it must be another object, beside the old one (infra/decisions/0068).
+    """
+    text = json.dumps(body["spec"], sort_keys=True, separators=(",", ":"))
+    name = f"{body['metadata']['name']}-{sha256(text.encode()).hexdigest()[:VERSION_LENGTH]}"
+    body["metadata"]["name"] = name
+    for template in _templates(body["spec"]):
+        template["metadata"]["labels"][LABEL_HOLDFAST_JOB] = name
+        for container in template["spec"]["containers"]:
+            for variable in container["env"]:
+                if variable["name"] == ENV_JOB:
+                    variable["value"] = name
+    return body
+
+
+def _templates(spec: Body) -> list[Body]:
+    groups = spec.get("replicatedJobs")
+    return [group["template"]["spec"]["template"] for group in groups] if groups else [spec["template"]]
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
-from holdfast.contract.environment import ENV_COMPLETION_INDEX
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
 from infra.contract.kubernetes import (
     ANNOTATION_PROVISIONED_RUN,
+    DRIVER_LATEST,
     JOB_API,
     JOBSET_API,
+    LABEL_DRIVER,
     LABEL_QUEUE,
     PRIORITY_FLEX,
     PRIORITY_SPOT,
@@ -25,7 +27,7 @@ from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START,
 from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import MAIN, Size, Work, template
 from workloads.manifests.builders.rbac import reading
-from workloads.manifests.builders.render_context import Body, RenderContext, marked, meta, plain
+from workloads.manifests.builders.render_context import Body, RenderContext, marked, meta, plain, versioned
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
 
 DAY_S = 86_400
@@ -35,7 +37,7 @@ FLEX_NODES = 4
 DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
 
 
-def objects(context: RenderContext) -> Iterator[Body]:
+def samples(context: RenderContext) -> Iterator[Body]:
     yield gang(context, _spot_gang(context))
     reason = (
         "An eviction through the API restarts the whole gang: drains take one node at a time. "
@@ -43,13 +45,12 @@ def objects(context: RenderContext) -> Iterator[Body]:
     )
     yield budget("train-gang", NAMESPACE_TRAINING, "train-gang", reason, keep=NODES - 1)
     yield sweep(context)
-    yield from _planned_end_rights()
     for accelerator in (cap.accelerator for cap in context.env.auto_provisioning.accelerators):
         yield from flex(context, accelerator)
         yield from queued(context, accelerator)
 
 
-def _planned_end_rights() -> Iterator[Body]:
+def rights() -> Iterator[Body]:
     """A flex-start node says in an annotation when it ends."""
     rules = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["get"])]
     yield from reading("holdfast-planned-end", rules, account="trainer", namespace=NAMESPACE_TRAINING)
@@ -58,7 +59,12 @@ def _planned_end_rights() -> Iterator[Body]:
 def gpu_size(pool: Pool) -> Size:
     """A pod that fills a node, with room left for the system's own pods."""
     machine = MACHINE_TYPES[pool.machine_type]
-    return Size(cpu=str(machine.vcpus - 2), memory=f"{machine.memory_gib * 3 // 4}Gi", gpus=pool.gpus_per_node)
+    return Size(
+        cpu=str(machine.vcpus - 2),
+        memory=f"{machine.memory_gib * 3 // 4}Gi",
+        gpus=pool.gpus_per_node,
+        shared_memory=f"{machine.memory_gib // 4}Gi",
+    )
 
 
 def command(context: RenderContext, run: str, pool: Pool) -> list[str]:
@@ -108,7 +114,8 @@ def _spot_gang(context: RenderContext) -> Gang:
 def gang(context: RenderContext, given: Gang) -> Body:
     """An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
     name, work = given.work.name, given.work
-    head = f"{name}-workers-0-0.{name}:{RENDEZVOUS_PORT}"
+    # Kubernetes expands the variable, which holds the name that the JobSet has in the end.
+    head = f"$({ENV_JOB})-workers-0-0.$({ENV_JOB}):{RENDEZVOUS_PORT}"
     work = replace(work, command=[*work.command, "--nodes", str(given.pods), "--rendezvous", head])
     failed = client.V1PodFailurePolicy(
         rules=[client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])]
@@ -139,7 +146,7 @@ def gang(context: RenderContext, given: Gang) -> Body:
             "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": plain(spec)}}],
         },
     }
-    return marked(body)
+    return versioned(marked(body))
 
 
 def ignoring_evictions() -> client.V1PodFailurePolicy:
@@ -188,7 +195,7 @@ def job(context: RenderContext, task: Task) -> Body:
             template=template(context, task.work),
         ),
     )
-    return plain(body)
+    return versioned(plain(body))
 
 
 def sweep(context: RenderContext) -> Body:
@@ -215,7 +222,8 @@ def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, se
         _work(context, name, pool, PlacementRule.GANG, run),
         pool=None,
         tolerations=[GPU_TAINT],
-        selector=selector | {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator},
+        # Auto-provisioning would install GKE's default driver, which is too old for the CUDA of our images.
+        selector=selector | {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator, LABEL_DRIVER: DRIVER_LATEST},
         priority=PRIORITY_FLEX,
         grace_s=60,
         calls_kubernetes=True,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 
 def main() -> None:
+    # Nobody else gets rooms named `infra` and `workloads`: infra/decisions/0066.
     sys.path.insert(0, str(Path(__file__).parent / "rooms"))
     from workloads.manifests.cli import hook
 
