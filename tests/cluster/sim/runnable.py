@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from holdfast.contract.environment import ENV_GPUS
 from infra.contract.kubernetes import LABEL_NAME
 from workloads.jobs.api import Object
 
@@ -68,7 +69,7 @@ class Here:
         container.pop("resources", None)
         container |= {"image": self._image, "imagePullPolicy": "IfNotPresent", "workingDir": str(ROOT)}
         container["command"] = [sys.executable, *self._with_options(container["command"][1:])]
-        kept = [each for each in container["env"] if each["name"] not in self.environment]
+        kept = [each for each in container["env"] if each["name"] not in {*self.environment, ENV_GPUS}]
         container["env"] = kept + [{"name": name, "value": value} for name, value in self.environment.items()]
         spec["volumes"] = [v for v in spec.get("volumes", ()) if "emptyDir" in v]
         known = {volume["name"] for volume in spec["volumes"]}

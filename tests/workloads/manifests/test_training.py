@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.environment import ENV_JOB, ENV_NODE
+from holdfast.contract.environment import ENV_GPUS, ENV_JOB, ENV_NODE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
 from infra.contract.kubernetes import LABEL_DRIVER
@@ -121,6 +121,18 @@ def test_pods_with_gpus_have_shared_memory_for_their_ranks_and_loaders(env: str)
             assert quantity(volume["emptyDir"]["sizeLimit"]) < quantity(main["resources"]["limits"]["memory"])
             seen += 1
     assert seen >= 5
+
+
+@pytest.mark.parametrize("env", names())
+def test_a_process_knows_how_many_gpus_its_pod_was_promised(env: str) -> None:
+    """With the number it ends with an error on a node that shows fewer, and never computes on the CPU in silence."""
+    promised = 0
+    for _, template in workloads(env):
+        (main,) = template["spec"]["containers"]
+        entry = variables(template).get(ENV_GPUS, {})
+        assert entry.get("value") == main["resources"]["limits"].get(GPU)
+        promised += bool(entry)
+    assert promised >= 5
 
 
 @pytest.mark.parametrize("env", names())
