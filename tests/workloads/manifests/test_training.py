@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.environment import ENV_GPUS, ENV_JOB, ENV_NODE
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GPUS, ENV_JOB, ENV_NODE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
-from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
+from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity
 from infra.contract.kubernetes import LABEL_DRIVER
 from infra.contract.pools import LABEL_FLEX_START
 from infra.environments import load, names
+from monitoring.exporter.objects import read_pod
 from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, variables, workloads
 from workloads.manifests.builders import training
 from workloads.manifests.builders.render_context import RenderContext
@@ -181,3 +182,22 @@ def test_a_jobs_name_changes_with_its_image_and_its_run_does_not(monkeypatch: py
 
 def runs(found: dict[str, dict[str, Any]]) -> list[str]:
     return [option(t["spec"]["containers"][0]["command"], "--run") for body in found.values() for t in templates(body)]
+
+
+@pytest.mark.parametrize("env", names())
+def test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_its_pod(env: str) -> None:
+    """Lines join pods by job and index, for gangs, sweeps and flex-start jobs alike."""
+    kinds: set[int | None] = set()
+    for body, spec in jobs(env):
+        command = spec["template"]["spec"]["containers"][0]["command"]
+        if command[3:5] != ["train", "run"]:
+            continue
+        environ = {name: entry.get("value", "") for name, entry in variables(spec["template"]).items()}
+        environ[ENV_COMPLETION_INDEX] = "1"
+        run = option(command, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "1")
+        labels = spec["template"]["metadata"]["labels"] | {"batch.kubernetes.io/job-completion-index": "1"}
+        pod = {"metadata": {"namespace": "training", "name": "p", "labels": labels}, "spec": {}, "status": {}}
+        identity = JobIdentity.of_run(run, environ)
+        assert identity == read_pod(pod).identity and identity.job == body["metadata"]["name"]
+        kinds.add(identity.index)
+    assert kinds == {None, 1}

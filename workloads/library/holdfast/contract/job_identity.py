@@ -1,10 +1,12 @@
 """Who a process works for: one identity from the manifest to the alert, the receipt and `list`.
 
-`job` is the name of the Job, JobSet or Deployment in Kubernetes. Where each index of an Indexed Job trains apart,
-its run is `<job>-<index>`, in the storage as in every table; the pods of a gang share one run, which is the job's name.
+`job` is the name of the Job, JobSet or Deployment in Kubernetes. Where each index of an Indexed Job trains apart, tables
+name its run `<job>-<index>`; the pods of a gang share one run, which is the job's name. In the storage a run has the
+name without the digest of the job's template, so that the job of the next image resumes it (infra/decisions/0068).
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -15,6 +17,8 @@ LABEL_HOLDFAST_JOB = "holdfast.dev/job"
 """On pods: the job whose lines they may write."""
 LABEL_RUN_PER_INDEX = "holdfast.dev/run-per-index"
 """On pods, `true`: each index of their Job trains apart."""
+# What rendered jobs have behind their names: eight digits of the template's digest.
+_VERSION = re.compile(r"-[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -34,7 +38,7 @@ class JobIdentity:
         """The identity of a process that works on `run`; outside Kubernetes the run is the job."""
         job = environ.get(ENV_JOB) or run
         index, attempt = environ.get(ENV_COMPLETION_INDEX, ""), environ.get(ENV_ATTEMPT, "")
-        apart = is_count(index) and run == run_name(job, int(index))
+        apart = is_count(index) and run in (run_name(each, int(index)) for each in (job, _VERSION.sub("", job)))
         return cls(job=job, index=int(index) if apart else None, attempt=int(attempt) if is_count(attempt) else 0)
 
     def fields(self) -> dict[str, object]:
