@@ -4,7 +4,9 @@ A machine type fixes its GPU count: g2-standard-8 has one L4 and no way to have 
 Source: Compute Engine documentation, accelerator-optimized machine families and GPU locations.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from infra.contract.capacity import Capacity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +23,7 @@ class MachineType:
     memory_gib: int
     gpus: int = 0
     accelerator: str = ""  # Accelerator.name, empty without GPU
+    sold_as: frozenset[Capacity] = frozenset(Capacity)
 
 
 def _zones(**letters: str) -> frozenset[str]:
@@ -103,8 +106,13 @@ def _cpu_family(prefix: str, gib_per_vcpu: int, *vcpus: int) -> list[MachineType
     return [MachineType(name=f"{prefix}-{n}", vcpus=n, memory_gib=n * gib_per_vcpu) for n in vcpus]
 
 
+# Parts of one 8-GPU host: Compute Engine creates them as Spot or flex-start only, although the price list has
+# on-demand SKUs for their cores, memory and GPUs.
+_NOT_ON_DEMAND = frozenset({"a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g"})
+_INTERRUPTIBLE = frozenset(Capacity) - {Capacity.ON_DEMAND}
+
 MACHINE_TYPES = {
-    m.name: m
+    m.name: replace(m, sold_as=_INTERRUPTIBLE) if m.name in _NOT_ON_DEMAND else m
     for m in (
         *_family(
             "nvidia-l4",
@@ -144,3 +152,10 @@ MACHINE_TYPES = {
         *_cpu_family("c3-standard", 4, 4, 8, 22, 44),
     )
 }
+
+
+def sold(machine: MachineType, capacity: Capacity, region: str = "") -> bool:
+    """Whether this machine can be bought so, in some zone of the region (anywhere where none is given)."""
+    gpu = ACCELERATORS.get(machine.accelerator)
+    there = not region or gpu is None or any(zone.startswith(f"{region}-") for zone in gpu.zones)
+    return capacity in machine.sold_as and there

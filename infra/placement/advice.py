@@ -1,28 +1,35 @@
 """What each capacity would cost for a job and when it would be finished: simulated, as distributions.
 
-Every option appears, also one that has no price or no answer: then with its
-reason. Money and time stand side by side, because waiting is cheap in money and dear in time.
+Every option appears, also one that has no price or no answer: then with its reason. Money and time stand side by
+side, because waiting is cheap in money and dear in time.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import Capacity, Placement
-from infra.placement import forms, hazard, policies
+from infra.placement import forms, hazard, outages, policies, spells
 from infra.placement.hazard import Churn
 from infra.placement.job import Job
-from infra.placement.prices import Table
+from infra.placement.outages import Outages
+from infra.placement.policies import Policy
+from infra.placement.prices import Quote, Table
 from infra.placement.runs import Floats, Ints, Outcome, Paths, Runs, runs_of
 from infra.placement.simulate import simulate
 from infra.placement.traces import Recorded
 
-RUNS = 2_000
-MAX_LIVES = 600  # machines a run may use up before the simulation gives up on it
+RUNS, FEWEST_RUNS = 2_000, 250
+SAMPLES = 1_500_000  # lifetimes drawn for one simulation; long gangs get fewer runs instead of more memory
+MAX_SPELLS = 600
+SLOWEST = 4.0
 GAVE_UP = 0.01
+# The cluster autoscaler removes nodes that nothing runs on after ten minutes, its default.
+KEEP_H = 10 / 60
 MICRO_BATCH_H = 10 / 3600
 FLEX_MAX_RUN_H = FLEX_MAX_RUN_S / 3600
 
@@ -33,13 +40,38 @@ class World:
 
     prices: Table
     churn: Churn
-    outage_h: tuple[float, float] = hazard.OUTAGE_H
-    flex_wait_h: tuple[float, float] = hazard.FLEX_WAIT_H
+    outages: Outages | None = None
+    """None: as recorded for such a GPU and gang."""
+    flex_waits: Outages = field(default_factory=lambda: outages.lognormal(*hazard.FLEX_WAIT_H))
     together: float = 1.0
     """Nodes that one reclaim takes from a gang, on average."""
     recorded: Recorded | None = None
     """Replaces the hazard: each run starts somewhere on one of these traces."""
     seed: int = 0
+
+    def waits(self, job: Job, region: str) -> Outages:
+        # A queue goes on with the nodes that it has; a gang asks for all of them at once.
+        gang = 1 if job.batch else job.nodes
+        return self.outages or outages.prior(job.accelerator, gang, region)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One job in one region: the capacity that comes and goes, drawn once for all policies."""
+
+    job: Job
+    world: World
+    region: str
+    spot: Paths
+    fold: float = 1.0
+    """How many times shorter than the job the simulated one is."""
+
+    @classmethod
+    def of(cls, job: Job, world: World, region: str) -> "Scene":
+        if world.recorded is not None:
+            return cls(job=job, world=world, region=region, spot=world.recorded.paths)
+        fold, paths = _spot_paths(job, world, world.waits(job, region))
+        return cls(job=job, world=world, region=region, spot=paths, fold=fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +79,13 @@ class Option:
     placement: Placement
     policy: str
     region: str
+    carried_out_by: str = policies.ONE_CAPACITY
     usd_per_hour: float = math.nan
     """Of the interruptible or only capacity, all nodes."""
     usd: Floats = field(default_factory=lambda: np.array([math.nan]))
     finish_h: Floats = field(default_factory=lambda: np.array([math.nan]))
     late: float = math.nan
+    """Share of runs after the deadline, if on-demand is granted whenever it is asked for."""
     evictions: float = math.nan
     inferred: bool = False
     refused: str = ""
@@ -60,6 +94,11 @@ class Option:
     def mean_usd(self) -> float:
         return float(np.mean(self.usd))
 
+    @property
+    def noise_usd(self) -> float:
+        """Standard error of the mean: what another seed would change."""
+        return float(np.std(self.usd)) / math.sqrt(len(self.usd))
+
     def usd_at(self, percent: float) -> float:
         return _percentile(self.usd, percent)
 
@@ -67,8 +106,13 @@ class Option:
         return _percentile(self.finish_h, percent)
 
 
+def units(job: Job, together: float) -> int:
+    """Groups of nodes that are lost independently of each other. Nodes that work from a queue do not stop each other."""
+    return 1 if job.batch else max(1, round(job.nodes / max(1.0, together)))
+
+
 def job_churn(job: Job, node_churn: float, together: float) -> float:
-    """Evictions of the job an hour. Nodes that work from a queue do not stop each other."""
+    """Evictions of the job an hour."""
     if job.batch:
         return node_churn
     return forms.gang_churn(nodes=job.nodes, node_churn=node_churn, together=together)
@@ -81,6 +125,13 @@ def interval_h(job: Job, churn: float) -> float:
     return forms.daly(job.checkpoint_h, churn) if job.resumable else math.inf
 
 
+def quote(job: Job, world: World, region: str, capacity: Capacity) -> Quote | None:
+    """All machines of the job, an hour; None without a price or where none is sold so."""
+    machine = job.machine_for(capacity)
+    found = world.prices.quote(machine, region, capacity) if machine else None
+    return replace(found, usd=found.usd * job.gpus / machine.gpus) if found and machine else None
+
+
 def options(job: Job, world: World, region: str) -> list[Option]:
     """One row a capacity, then the mixes; with a deadline also the queue with a way out."""
     if region not in world.prices.regions(job.accelerator):
@@ -90,11 +141,13 @@ def options(job: Job, world: World, region: str) -> list[Option]:
             allowed=", ".join(world.prices.regions(job.accelerator)),
             fix="take one of these, or fetch more with `python -m infra prices refresh`",
         )
-    single = [_demand(job, world, region), _flex(job, world, region), _spot(job, world, region)]
-    mixed = [_hybrid(job, world, region)]
-    if math.isfinite(job.deadline_h):
-        mixed.append(_flex(job, world, region, in_time=True))
-    return single + mixed
+    scene = Scene.of(job, world, region)
+    single = [_demand(job, world, region), _flex(job, world, region), under(scene, policies.WAIT)]
+    if math.isinf(job.deadline_h):
+        return [*single, under(scene, policies.HYBRID)]
+    in_time = [under(scene, policy) for policy in policies.IN_TIME]
+    best = min(in_time, key=lambda o: (bool(o.refused), o.mean_usd if not o.refused else 0.0))
+    return [*single, best, under(scene, policies.HYBRID), _flex(job, world, region, in_time=True)]
 
 
 def _demand(job: Job, world: World, region: str) -> Option:
@@ -106,76 +159,111 @@ def _demand(job: Job, world: World, region: str) -> Option:
 
 def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Option:
     name = "queue, on-demand in time" if in_time else "wait in the queue"
-    blank = Option(placement=Placement.FLEX_START, policy=name, region=region)
+    by = policies.COMPUTE_CLASS if in_time else policies.ONE_CAPACITY
+    blank = Option(placement=Placement.FLEX_START, policy=name, region=region, carried_out_by=by)
     # A granted machine stays, so nothing is gained by giving up the queue before the last safe moment.
     policy = policies.GREEDY if in_time else policies.WAIT
-    runs = _runs(job, world, RUNS, spot=Capacity.FLEX_START, region=region)
     if not job.resumable and not job.batch and job.hours + job.restart_h > FLEX_MAX_RUN_H:
         return _refuse(blank, f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
+    if job.restart_h >= FLEX_MAX_RUN_H:
+        return _refuse(blank, f"a restart takes longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
+    runs = _runs(job, world, RUNS, spot=Capacity.FLEX_START, region=region)
     rounds = math.ceil(job.hours / (FLEX_MAX_RUN_H - job.restart_h)) + 2
     rng = np.random.default_rng(world.seed)
-    paths = hazard.flex_paths(rng, RUNS, max_run_h=FLEX_MAX_RUN_H, rounds=rounds, wait_h=world.flex_wait_h)
+    paths = spells.flex_paths(rng, RUNS, max_run_h=FLEX_MAX_RUN_H, rounds=rounds, waits=world.flex_waits)
     return _answer(job, world, blank, Capacity.FLEX_START, runs, paths, policy)
 
 
-def _spot(job: Job, world: World, region: str) -> Option:
-    blank = Option(placement=Placement.SPOT, policy="wait for Spot", region=region)
-    runs = _runs(job, world, RUNS, spot=Capacity.SPOT, region=region)
-    return _answer(job, world, blank, Capacity.SPOT, runs, _spot_paths(job, world), policies.WAIT)
+_SPOT_NAMES = {
+    policies.WAIT.name: "wait for Spot",
+    policies.HYBRID.name: "Spot, else on-demand at once",
+    policies.STAY.name: "Spot, else on-demand to the end",
+    policies.PATIENT.name: "Spot, on-demand in time",
+    policies.UNIFORM.name: "Spot, on-demand when behind",
+    policies.GREEDY.name: "Spot, on-demand at the last",
+}
 
 
-def _hybrid(job: Job, world: World, region: str) -> Option:
-    policy = policies.PATIENT if math.isfinite(job.deadline_h) else policies.HYBRID
-    name = "Spot, on-demand in time" if policy is policies.PATIENT else "Spot, else on-demand at once"
-    blank = Option(placement=Placement.HYBRID, policy=name, region=region)
-    runs = _runs(job, world, RUNS, spot=Capacity.SPOT, region=region)
-    return _answer(job, world, blank, Capacity.SPOT, runs, _spot_paths(job, world), policy)
+def under(scene: Scene, policy: Policy) -> Option:
+    """Spot under one policy."""
+    job, world, fold = scene.job, scene.world, scene.fold
+    blank = Option(
+        placement=Placement.SPOT if policy is policies.WAIT else Placement.HYBRID,
+        policy=spot_name(policy),
+        region=scene.region,
+        carried_out_by=policy.carried_out_by,
+    )
+    count = RUNS if world.recorded is not None else len(scene.spot.edges_h)
+    deadline_h = max(job.deadline_h / fold, job.hours / fold + job.restart_h)
+    runs = _runs(
+        replace(job, hours=job.hours / fold, deadline_h=deadline_h),
+        world,
+        count,
+        spot=Capacity.SPOT,
+        region=scene.region,
+    )
+    return _answer(job, world, blank, Capacity.SPOT, runs, scene.spot, policy, fold)
+
+
+def spot_name(policy: Policy) -> str:
+    return _SPOT_NAMES[policy.name]
 
 
 def _answer(
-    job: Job, world: World, blank: Option, capacity: Capacity, runs: Runs, paths: Paths, policy: policies.Policy
-) -> Option:
-    quote = world.prices.quote(job.machine, blank.region, capacity)
+    job: Job, world: World, blank: Option, capacity: Capacity, runs: Runs, paths: Paths, policy: Policy,
+    fold: float = 1.0,
+) -> Option:  # fmt: skip
     for needed in (capacity,) if policy is policies.WAIT else (capacity, Capacity.ON_DEMAND):
-        if world.prices.quote(job.machine, blank.region, needed) is None:
-            return _refuse(blank, f"no {needed.value} price of {job.machine.name} in {blank.region}")
-    assert quote is not None
+        if missing := unsold(job, world, blank.region, needed):
+            return _refuse(blank, missing)
+    price = quote(job, world, blank.region, capacity)
+    assert price is not None
     outcome = simulate(runs, paths, policy)
     if stuck := _stuck(outcome, paths):
         return _refuse(blank, stuck)
-    return Option(
-        placement=blank.placement,
-        policy=blank.policy,
-        region=blank.region,
-        usd_per_hour=quote.usd * job.nodes,
-        usd=outcome.usd,
-        finish_h=outcome.finish_h,
-        late=float(np.mean(outcome.finish_h > job.deadline_h + 1e-6)),
-        evictions=float(np.mean(outcome.evictions)),
-        inferred=quote.inferred,
+    finish_h = outcome.finish_h * fold
+    return replace(
+        blank,
+        usd_per_hour=price.usd,
+        usd=outcome.usd * fold,
+        finish_h=finish_h,
+        late=float(np.mean(finish_h > job.deadline_h + 1e-6)),
+        evictions=float(np.mean(outcome.evictions)) * fold,
+        inferred=price.inferred,
     )
+
+
+def unsold(job: Job, world: World, region: str, capacity: Capacity) -> str:
+    """Why this job cannot be bought so; empty where it can."""
+    if job.machine_for(capacity) is None:
+        return f"{job.machine.name} is not sold {_how(capacity)}, and no larger machine makes up {job.gpus} GPUs"
+    machine = job.machine_for(capacity)
+    known = machine is not None and world.prices.quote(machine, region, capacity) is not None
+    return "" if known or machine is None else f"no {capacity.value} price of {machine.name} in {region}"
+
+
+def _how(capacity: Capacity) -> str:
+    return {Capacity.ON_DEMAND: "on demand", Capacity.SPOT: "on Spot"}.get(capacity, f"as {capacity.value}")
 
 
 def _stuck(outcome: Outcome, paths: Paths) -> str:
     if np.any(np.isinf(outcome.finish_h)):
         return "in the recorded traces some runs never finish"
-    spells = paths.edges_h.shape[1] // 2
-    own = spells > 0 and len(paths.edges_h) == len(outcome.usd)
-    spent = own and float(np.mean(outcome.evictions >= spells)) > GAVE_UP
-    return (
-        f"not finished after {spells} evictions: the restart or the lost work is too long for this churn"
-        if spent
-        else ""
-    )
+    most = paths.edges_h.shape[1] // 2
+    own = most > 0 and len(paths.edges_h) == len(outcome.usd) and not paths.planned
+    # As many evictions come in SLOWEST times the work only; so it is the pace that ends it, not a cap of ours.
+    if own and float(np.mean(outcome.evictions >= most)) > GAVE_UP:
+        return f"over {SLOWEST:g} machine-hours for an hour of work: the restart or the lost work is too long for this churn"
+    return ""
 
 
 def _refuse(blank: Option, why: str) -> Option:
-    return Option(placement=blank.placement, policy=blank.policy, region=blank.region, refused=why)
+    return replace(blank, refused=why)
 
 
 def _runs(job: Job, world: World, count: int, *, spot: Capacity, region: str) -> Runs:
     churn = job_churn(job, world.churn.per_hour, world.together)
-    price = {c: q.usd * job.nodes for c in Capacity if (q := world.prices.quote(job.machine, region, c))}
+    price = {c: q.usd for c in Capacity if (q := quote(job, world, region, c))}
     undisturbed = spot is not Capacity.SPOT
     path, offset_h = (None, None) if undisturbed else _starts(world, count)
     return runs_of(
@@ -186,8 +274,10 @@ def _runs(job: Job, world: World, count: int, *, spot: Capacity, region: str) ->
         interval_h=0.0 if undisturbed else interval_h(job, churn),
         checkpoint_h=job.checkpoint_h if job.resumable and not job.batch and not undisturbed else 0.0,
         spot_usd=price.get(spot, math.nan),
-        on_demand_usd=price.get(Capacity.ON_DEMAND, math.nan),
+        # Not sold: nobody buys it then, and 0 hours of an unknown price must not make the whole sum unknown.
+        on_demand_usd=price.get(Capacity.ON_DEMAND, 0.0),
         idle_usd=0.0 if undisturbed or job.batch else price.get(spot, math.nan) * (job.nodes - 1) / job.nodes,
+        keep_h=KEEP_H,
         path=path,
         offset_h=offset_h,
     )
@@ -201,13 +291,28 @@ def _starts(world: World, count: int) -> tuple[Ints, Floats] | tuple[None, None]
     return path, rng.uniform(0.0, world.recorded.hours[path])
 
 
-def _spot_paths(job: Job, world: World) -> Paths:
-    if world.recorded is not None:
-        return world.recorded.paths
+@lru_cache(maxsize=4)
+def _spot_paths(job: Job, world: World, waits: Outages) -> tuple[float, Paths]:
+    """How many times shorter the simulated job is, and its paths.
+
+    A year on hundreds of nodes is a hundred thousand evictions, each like the one before: so a job that would
+    outlast MAX_SPELLS is simulated so many times shorter, and hours, money and evictions multiplied. Means
+    hold; the spread of one run is overstated. A job that cannot resume is never shortened.
+    """
     rng = np.random.default_rng(world.seed)
-    churn = np.maximum(job_churn(job, 1.0, world.together) * world.churn.draw(rng, RUNS), 1e-6)
-    spells = int(min(MAX_LIVES, 20 + 4 * job.hours * float(np.quantile(churn, 0.99))))
-    return hazard.spot_paths(rng, churn, per_path=spells, outage_h=world.outage_h)
+    groups = units(job, world.together)
+    per_unit = job_churn(job, 1.0, world.together) / groups
+    churn = np.maximum(per_unit * world.churn.draw(rng, RUNS), 1e-6)
+    needed = 20 + SLOWEST * job.hours * groups * float(np.quantile(churn, 0.99))
+    fold = max(1.0, needed / MAX_SPELLS) if job.resumable or job.batch else 1.0
+    per_path = int(min(needed, MAX_SPELLS))
+    count = int(np.clip(SAMPLES / max(per_path, 8 * groups), FEWEST_RUNS, RUNS))
+    paths = spells.spot_paths(
+        rng, churn[:count], units=groups, per_path=per_path, outages=waits,
+        # Late in a long run the nodes of a gang have all ages; a short run begins with new ones.
+        settled=fold > 1.0, first_wait=1.0 / fold,
+    )  # fmt: skip
+    return fold, paths
 
 
 def _percentile(values: Floats, percent: float) -> float:

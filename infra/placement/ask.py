@@ -1,15 +1,22 @@
 """From what the user asked to one answer: assumptions, regions, choice, files."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
-from infra.placement import capacity, choose, emit, hazard, plot
+from holdfast.contract.values import between
+from infra.placement import advice, capacity, choose, emit, hazard, outages, plot
 from infra.placement.advice import Option, World, options
 from infra.placement.job import Job
+from infra.placement.matrix import Deadline
 from infra.placement.prices import Table, load
 from infra.placement.traces import AVAILABLE, PREEMPTED, Recorded, load_folder
+
+MAX_SEED = 2**32 - 1
+MAX_TOGETHER = 1024
+MAX_WAIT_H = 24.0 * 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +27,8 @@ class Belief:
     measured: Path | None = None
     together: float = 1.0
     flex_wait_h: float = hazard.FLEX_WAIT_H[1]
+    spot_wait_h: float | None = None
+    """Median; None: as recorded for such a gang."""
     traces: Path | None = None
     encoding: str = ""
     seed: int = 0
@@ -27,19 +36,17 @@ class Belief:
     def world(self, job: Job, prices: Table) -> World:
         if self.encoding not in ("", AVAILABLE, PREEMPTED):
             raise InputError("encoding", got=self.encoding, allowed=f"{AVAILABLE}, {PREEMPTED}", fix="see the trace")
-        if not (0 < self.flex_wait_h < math.inf and self.together >= 1):
-            raise InputError(
-                "flex wait or together",
-                got=f"{self.flex_wait_h:g} h, {self.together:g} nodes",
-                allowed="a wait above 0, and 1 or more nodes",
-                fix="as in --flex-wait 30m --together 4",
-            )
+        between("flex wait", self.flex_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --flex-wait 30m")
+        between("nodes together", self.together, 1, MAX_TOGETHER, fix="as in --together 4")
+        between("seed", self.seed, 0, MAX_SEED, fix="as in --seed 7")
+        if self.spot_wait_h is not None:
+            between("Spot wait", self.spot_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --spot-wait 2h")
         recorded = self._recorded(job)
-        mean_over_median = hazard.FLEX_WAIT_H[0] / hazard.FLEX_WAIT_H[1]
         return World(
             prices=prices,
             churn=self._churn(job, recorded),
-            flex_wait_h=(self.flex_wait_h * mean_over_median, self.flex_wait_h),
+            outages=None if self.spot_wait_h is None else _skewed(self.spot_wait_h),
+            flex_waits=_skewed(self.flex_wait_h),
             together=self.together,
             recorded=recorded,
             seed=self.seed,
@@ -52,8 +59,7 @@ class Belief:
             return hazard.read_measured(self.measured, job.accelerator)
         if self.churn is None:
             return hazard.prior(job.accelerator) if recorded is None else hazard.recorded(recorded.churn)
-        if not (0 < self.churn < 100):
-            raise InputError("churn", got=self.churn, allowed="above 0, below 100 an hour", fix="as in --churn 0.1")
+        between("churn", self.churn, 1e-6, 100, fix="evictions a running node-hour, as in --churn 0.1")
         return hazard.fixed(self.churn)
 
     def _recorded(self, job: Job) -> Recorded | None:
@@ -61,6 +67,12 @@ class Belief:
             return None
         machines = 1 if job.batch else job.nodes
         return Recorded.of(load_folder(self.traces, machines=machines, encoding=self.encoding))
+
+
+def _skewed(median_h: float) -> outages.Outages:
+    """A median of the user's, with the tail that waits in queues have."""
+    mean, median = hazard.FLEX_WAIT_H
+    return outages.lognormal(median_h * mean / median, median_h)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,30 +83,79 @@ class Answer:
     chosen: Option
     reason: str
     limits: choose.Limits | None
+    tie: Option | None
+    regret: float
+    """Of on-demand's cost: what the choice costs above the cheapest that keeps the deadline."""
+    emitted: Option
+    """What the written manifests do by themselves; the chosen option where they carry it out."""
     elsewhere: tuple[tuple[str, str, float], ...]
-    """Other regions: name, placement taken there, mean USD."""
+    """Other regions: name, cheapest capacity there, USD by the estimate that ranks them."""
 
 
 def answer(job: Job, belief: Belief, region: str = "") -> Answer:
     """The options in the asked or the cheapest region, one of them chosen."""
     world = belief.world(job, load())
-    regions = (region,) if region else world.prices.regions(job.accelerator)
-    by_region = {name: options(job, world, name) for name in regions}
-    picked = {name: pick for name, rows in by_region.items() if (pick := _try(job, rows)) is not None}
-    if not picked:
-        choose.choose(job, [option for rows in by_region.values() for option in rows])  # raises with every reason
-    best = min(picked, key=lambda name: picked[name].mean_usd)
+    ranked = _ranked(job, world, region)
+    refused: list[Option] = []
+    for estimate in ranked:
+        rows = options(job, world, estimate.region)
+        if chosen := _settled(job, world, rows):
+            break
+        refused += rows
+    else:
+        choose.choose(job, refused)  # raises with every reason
+        raise AssertionError
+    flip = choose.limits(job, world, estimate.region)
     return Answer(
         world=world,
-        region=best,
-        options=by_region[best],
-        chosen=picked[best],
-        reason=choose.reason(job, world, by_region[best], picked[best]),
-        limits=choose.limits(job, world, best),
-        elsewhere=tuple(
-            sorted(((n, p.placement.value, p.mean_usd) for n, p in picked.items() if n != best), key=lambda row: row[2])
-        ),
+        region=estimate.region,
+        options=rows,
+        chosen=chosen,
+        reason=choose.reason(job, world, rows, chosen, flip),
+        limits=flip,
+        tie=choose.tie(job, rows, chosen),
+        regret=choose.regret(job, rows, chosen),
+        emitted=emitted(job, world, rows, chosen),
+        elsewhere=tuple((e.region, e.capacity.value, e.usd) for e in ranked if e is not estimate and e.usd < math.inf),
     )
+
+
+def _ranked(job: Job, world: World, region: str) -> list[choose.Estimate]:
+    """Regions by what the job costs there, estimated: simulating all of them would take most of the answer's time."""
+    names = (region,) if region else world.prices.regions(job.accelerator)
+    # Where time is short, most of the hours are bought on demand, and Spot's price says little.
+    tight = Deadline.of(job.hours, job.deadline_h) is Deadline.TIGHT
+    found = [choose.estimate(job, world, name, with_spot=not tight) for name in names]
+    return sorted(found, key=lambda e: e.usd)
+
+
+def _settled(job: Job, world: World, rows: list[Option]) -> Option | None:
+    """The choice of the standard sample, found among these rows: another seed shows the noise, and decides nothing."""
+    try:
+        own = choose.choose(job, rows)
+    except Unjudged:
+        return None
+    if world.seed == 0:
+        return own
+    standard = choose.choose(job, options(job, replace(world, seed=0), own.region))
+    return next((o for o in rows if (o.placement, o.policy) == (standard.placement, standard.policy)), own)
+
+
+def emitted(job: Job, world: World, rows: list[Option], chosen: Option) -> Option:
+    """A ComputeClass knows no deadline: of a mix that does it gets the nearest, priced as it is."""
+    policy = emit.policy(chosen)
+    if policy is None:
+        return chosen
+    return next((o for o in rows if o.policy == advice.spot_name(policy)), None) or advice.under(
+        advice.Scene.of(job, world, chosen.region), policy
+    )
+
+
+def machines_of(environment: str) -> frozenset[str]:
+    """Machine types of the environment's GPU pools."""
+    from infra.environments import load as load_environment
+
+    return frozenset(pool.machine_type for pool in load_environment(environment).pools() if pool.gpus_per_node)
 
 
 def google(job: Job, answer: Answer, project: str) -> list[str]:
@@ -109,19 +170,28 @@ def write(job: Job, answer: Answer, folder: Path | None, picture: Path | None) -
     written: list[Path] = []
     if folder is not None:
         documents = {
-            "computeclass.yaml": emit.compute_class(job, answer.options, answer.chosen),
-            "placement.yaml": emit.pod(job, answer.world, answer.chosen),
+            "computeclass.yaml": emit.compute_class(job, answer.emitted),
+            "placement.yaml": emit.pod(job, answer.world, answer.chosen, answer.emitted),
         }
-        written += emit.write(folder, documents)
+        written += _writing("--emit", folder, lambda: emit.write(folder, documents))
     if picture is not None:
         title = f"{job.gpus} x {job.accelerator}, {job.hours:g} h of work, {answer.region}"
-        picture.write_text(plot.svg(answer.options, answer.chosen, title, job.deadline_h))
-        written.append(picture)
+        drawn = plot.svg(answer.options, answer.chosen, title, job.deadline_h)
+        written += _writing("--plot", picture, lambda: _drawn(picture, drawn))
     return written
 
 
-def _try(job: Job, rows: list[Option]) -> Option | None:
+def _drawn(picture: Path, text: str) -> list[Path]:
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.write_text(text)
+    return [picture]
+
+
+def _writing(flag: str, path: Path, write: Callable[[], list[Path]]) -> list[Path]:
     try:
-        return choose.choose(job, rows)
-    except Unjudged:
-        return None
+        return write()
+    except OSError as error:
+        raise InputError(
+            f"{flag} cannot be written", got=f"{path}: {error.strerror}", allowed="a path that this user may write",
+            fix=f"give another path to {flag}",
+        ) from error  # fmt: skip

@@ -1,7 +1,7 @@
 """Which option to take, in one sentence, and where the answer would turn.
 
-The flip points come from closed forms and are stated per running node-hour, the unit that monitoring measures;
-`limits` is also the threshold of the goodput alert.
+The flip points are stated per running node-hour, the unit that monitoring measures, as a mean over machines of all
+ages.
 """
 
 import math
@@ -10,14 +10,19 @@ from dataclasses import dataclass, replace
 
 from holdfast.contract.errors import Unjudged
 from infra.contract.capacity import Capacity, Placement
-from infra.placement import forms
-from infra.placement.advice import FLEX_MAX_RUN_H, MICRO_BATCH_H, Option, World, job_churn
+from infra.placement import advice, forms
+from infra.placement.advice import FLEX_MAX_RUN_H, Option, World
 from infra.placement.job import Job
+from infra.placement.renewals import Curve
 
 LATE_ALLOWED = 0.01
 SAME_USD = 0.01  # closer costs are equal; then the one that is late less often
+SAME_LATE = 0.002
+# Means closer than this many standard errors may change places with another seed.
+NOISE = 2.0
 # A dearer option is taken when it is this little dearer and its bad case this much sooner.
 WORTH_USD, WORTH_TIME = 0.05, 0.10
+MIN_CHURN, MAX_CHURN = 1e-5, 1e3
 MAX_LIMIT_H = 24.0 * 7
 
 
@@ -31,23 +36,56 @@ class Limits:
     checkpoint_h: float
 
 
+def usable(job: Job, options: list[Option]) -> list[Option]:
+    """Those with a price and an end that keep the deadline."""
+    return [o for o in options if not o.refused and (math.isinf(job.deadline_h) or o.late <= LATE_ALLOWED)]
+
+
 def choose(job: Job, options: list[Option]) -> Option:
     """The cheapest that keeps the deadline; a little more money for a much earlier bad case."""
-    usable = [o for o in options if not o.refused and (math.isinf(job.deadline_h) or o.late <= LATE_ALLOWED)]
-    if not usable:
-        raise Unjudged(
-            "no option has both a price and an end: " + "; ".join(f"{o.policy}: {o.refused}" for o in options)
-        )
-    least = min(o.mean_usd for o in usable)
-    equal = [o for o in usable if o.mean_usd <= least * (1 + SAME_USD)]
-    cheapest = min(equal, key=lambda o: (math.isfinite(job.deadline_h) and o.late, o.mean_usd))
+    keeping = usable(job, options)
+    if not keeping:
+        late = (f"{o.policy}: " + (o.refused or f"{o.late:.1%} late") for o in options)
+        raise Unjudged("no option has a price, an end and keeps the deadline: " + "; ".join(late))
+    least = min(keeping, key=lambda o: o.mean_usd)
+    equal = [o for o in keeping if _equal(o, least)]
+    punctual = min(o.late for o in equal) if math.isfinite(job.deadline_h) else 0.0
+    # The first of equals in the order of the table: simulated means decide nothing that another seed would undo.
+    cheapest = next(o for o in equal if math.isinf(job.deadline_h) or o.late <= punctual + SAME_LATE)
     worth = [
         o
-        for o in usable
+        for o in keeping
         if o.mean_usd <= cheapest.mean_usd * (1 + WORTH_USD)
         and o.finish_at(95) <= cheapest.finish_at(95) * (1 - WORTH_TIME)
     ]
     return min(worth, key=lambda o: o.finish_at(95), default=cheapest)
+
+
+def _equal(option: Option, least: Option) -> bool:
+    noise = math.hypot(option.noise_usd, least.noise_usd)
+    return option.mean_usd - least.mean_usd <= max(SAME_USD * least.mean_usd, NOISE * noise)
+
+
+def tie(job: Job, options: list[Option], chosen: Option) -> Option | None:
+    """The other option that costs the same within the noise; None where the choice is clear."""
+    others = [
+        o
+        for o in usable(job, options)
+        if o is not chosen and _equal(max(o, chosen, key=_usd), min(o, chosen, key=_usd))
+    ]
+    return min(others, key=_usd, default=None)
+
+
+def regret(job: Job, options: list[Option], chosen: Option) -> float:
+    """What the choice costs above the cheapest that keeps the deadline, as a share of on-demand (or of itself)."""
+    demand = next(
+        (o.mean_usd for o in options if o.placement is Placement.ON_DEMAND and not o.refused), chosen.mean_usd
+    )
+    return (chosen.mean_usd - min(o.mean_usd for o in [chosen, *usable(job, options)])) / demand
+
+
+def _usd(option: Option) -> float:
+    return option.mean_usd
 
 
 def limits(job: Job, world: World, region: str) -> Limits | None:
@@ -55,32 +93,51 @@ def limits(job: Job, world: World, region: str) -> Limits | None:
     # A longer restart may break the deadline; here only money counts.
     job = replace(job, deadline_h=math.inf)
     rival = _rival(job, world, region)
-    spot = world.prices.quote(job.machine, region, Capacity.SPOT)
+    spot = advice.quote(job, world, region, Capacity.SPOT)
     if rival is None or spot is None:
         return None
-
-    def pays(other: Job, churn: float) -> bool:
-        dearer = _rival(other, world, region)
-        return dearer is not None and spot.usd * _slow(other, world, churn) < dearer[1]
-
+    curve = Curve.of(job, world, region)
     now = world.churn.per_hour
+
+    def pays(churn: float, restart_h: float = job.restart_h, checkpoint_h: float = job.checkpoint_h) -> bool:
+        dearer = _rival(replace(job, restart_h=restart_h, checkpoint_h=checkpoint_h), world, region)
+        slow = curve.slowdown(churn, restart_h=restart_h, checkpoint_h=checkpoint_h)
+        return dearer is not None and spot.usd * slow < dearer[1]
+
     return Limits(
         against=rival[0],
-        churn_per_hour=_edge(lambda churn: pays(job, churn), forms.MAX_CHURN),
-        restart_h=_edge(lambda hours: pays(replace(job, restart_h=hours), now), MAX_LIMIT_H),
-        checkpoint_h=_edge(lambda hours: pays(replace(job, checkpoint_h=hours), now), MAX_LIMIT_H)
+        churn_per_hour=_threshold(pays, MIN_CHURN, MAX_CHURN),
+        restart_h=_threshold(lambda hours: pays(now, restart_h=hours), 1e-4, MAX_LIMIT_H),
+        checkpoint_h=_threshold(lambda hours: pays(now, checkpoint_h=hours), 1e-6, MAX_LIMIT_H)
         if job.resumable and not job.batch
         else math.inf,
     )
 
 
-def reason(job: Job, world: World, options: list[Option], chosen: Option) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    region: str
+    capacity: Capacity
+    usd: float
+    """inf where nothing has a price."""
+
+
+def estimate(job: Job, world: World, region: str, *, with_spot: bool) -> Estimate:
+    """The cheapest single capacity, without queues and deadlines."""
+    best = _rival(job, world, region) or (Capacity.ON_DEMAND, math.inf)
+    spot = advice.quote(job, world, region, Capacity.SPOT) if with_spot else None
+    if spot is not None:
+        usd = spot.usd * Curve.of(job, world, region).slowdown(world.churn.per_hour)
+        best = min(best, (Capacity.SPOT, usd), key=lambda found: found[1])
+    return Estimate(region=region, capacity=best[0], usd=best[1] * job.hours)
+
+
+def reason(job: Job, world: World, options: list[Option], chosen: Option, flip: Limits | None) -> str:
     """One sentence with the numbers that decided."""
-    flip = limits(job, world, chosen.region)
     turn = _turn(world, flip)
     by = {o.placement: o for o in reversed(options) if not o.refused}  # of two, the plain one
     demand = by.get(Placement.ON_DEMAND)
-    saved = f"{1 - chosen.mean_usd / demand.mean_usd:.0%} below on-demand" if demand else "the cheapest with a price"
+    saved = below(chosen.mean_usd, demand.mean_usd) if demand else "the cheapest with a price"
     match chosen.placement:
         case Placement.SPOT:
             return f"Spot is {saved} with {chosen.evictions:.1f} evictions on average; {turn}."
@@ -88,10 +145,22 @@ def reason(job: Job, world: World, options: list[Option], chosen: Option) -> str
             late = f", {chosen.late:.1%} late" if math.isfinite(job.deadline_h) else ""
             return f"flex-start ({chosen.policy}) runs undisturbed at {saved}{late}{_against_spot(by, chosen)}; {turn}."
         case Placement.HYBRID:
-            kept = f"{chosen.late:.1%} late" if math.isfinite(job.deadline_h) else "it never waits"
-            return f"Spot while it lasts and on-demand in time: {saved}, {kept}; {turn}."
+            kept = (
+                f"{chosen.late:.1%} late if on-demand is granted when asked for"
+                if math.isfinite(job.deadline_h)
+                else "it never waits"
+            )
+            return f"{chosen.policy}: {saved}, {kept}; {turn}."
         case Placement.ON_DEMAND:
             return f"nothing that can be taken away keeps the deadline or saves money here; {turn}."
+
+
+def below(usd: float, demand_usd: float) -> str:
+    """`58% below on-demand`, and never `-0% below`."""
+    share = 1 - usd / demand_usd
+    if abs(share) < 0.005:
+        return "as dear as on-demand"
+    return f"{abs(share):.0%} {'below' if share > 0 else 'above'} on-demand"
 
 
 def _against_spot(by: dict[Placement, Option], chosen: Option) -> str:
@@ -100,7 +169,8 @@ def _against_spot(by: dict[Placement, Option], chosen: Option) -> str:
         return ""
     more = chosen.mean_usd / spot.mean_usd - 1
     sooner = spot.finish_at(95) - chosen.finish_at(95)
-    return f", {more:+.0%} against Spot, and its bad case is {sooner:.1f} h {'sooner' if sooner >= 0 else 'later'}"
+    costs = f"{more:+.0%} against Spot" if abs(more) >= 0.005 else "as dear as Spot"
+    return f", {costs}, and its bad case is {abs(sooner):.1f} h {'sooner' if sooner >= 0 else 'later'}"
 
 
 def _turn(world: World, flip: Limits | None) -> str:
@@ -117,43 +187,28 @@ def _turn(world: World, flip: Limits | None) -> str:
 
 
 def _rival(job: Job, world: World, region: str) -> tuple[Capacity, float] | None:
-    """The cheaper of flex-start and on-demand, in USD for a useful hour of one node."""
-    demand = world.prices.quote(job.machine, region, Capacity.ON_DEMAND)
-    flex = world.prices.quote(job.machine, region, Capacity.FLEX_START)
+    """The cheaper of flex-start and on-demand, in USD for a useful hour of the job."""
+    demand = advice.quote(job, world, region, Capacity.ON_DEMAND)
+    flex = advice.quote(job, world, region, Capacity.FLEX_START)
     start = (job.hours + job.restart_h) / job.hours
     found: dict[Capacity, float] = {}
     if demand is not None:
         found[Capacity.ON_DEMAND] = demand.usd * start
     fits = job.resumable or job.batch or job.hours + job.restart_h <= FLEX_MAX_RUN_H
     if flex is not None and fits:
-        last_h = job.checkpoint_h if job.resumable else 0.0
-        hours = forms.planned_hours(job.hours, max_run_h=FLEX_MAX_RUN_H, checkpoint_h=last_h, restart_h=job.restart_h)
+        # The simulator's planned end loses nothing: the last checkpoint falls into the announced hours.
+        hours = forms.planned_hours(job.hours, max_run_h=FLEX_MAX_RUN_H, checkpoint_h=0.0, restart_h=job.restart_h)
         found[Capacity.FLEX_START] = flex.usd * hours / job.hours
     return min(found.items(), key=lambda item: (round(item[1], 9), item[0] is Capacity.FLEX_START), default=None)
 
 
-def _slow(job: Job, world: World, node_churn: float) -> float:
-    """Billed node-hours on Spot for a useful one."""
-    churn = job_churn(job, node_churn, world.together)
-    if job.batch:
-        work = forms.batch_slowdown(churn=churn, restart_h=job.restart_h, item_batch_h=MICRO_BATCH_H)
-    elif not job.resumable:
-        hours = forms.expected_hours_without_checkpoints(job.hours, churn=churn, restart_h=job.restart_h)
-        work = hours / job.hours
-    else:
-        work = forms.slowdown(churn=churn, checkpoint_h=job.checkpoint_h, restart_h=job.restart_h)
-    waiting = 0.0 if job.batch else churn * work * world.outage_h[0] * (job.nodes - 1) / job.nodes
-    return work + waiting + job.restart_h / job.hours
-
-
-def _edge(pays: Callable[[float], bool], most: float) -> float:
-    """The largest value at which Spot still pays: 0 where it never does, inf where it does up to `most`."""
-    low, high = most * 1e-9, most
+def _threshold(pays: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest value at which Spot still pays: 0 where it never does, inf where it does up to `high`."""
     if not pays(low):
         return 0.0
     if pays(high):
         return math.inf
-    for _ in range(100):
+    for _ in range(14):  # a tenth of a percent, far below the noise of any churn
         middle = math.sqrt(low * high)
         low, high = (middle, high) if pays(middle) else (low, middle)
-    return low
+    return math.sqrt(low * high)

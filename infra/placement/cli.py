@@ -25,24 +25,27 @@ def matrix(
 
 @app.command()
 def place(
-    gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100.")],
-    hours: Annotated[float, typer.Option(help="Undisturbed work on all GPUs together.")],
+    gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100, or as nvidia-smi prints it.")],
+    hours: Annotated[str, typer.Option(help="Undisturbed work by the clock, all GPUs together: 40, 40h, 2d.")] = "",
+    gpu_hours: Annotated[str, typer.Option(help="Instead of --hours: the same times the GPUs.")] = "",
     gpus: Annotated[int, typer.Option(help="How many work at the same time.")] = 1,
     deadline: Annotated[str, typer.Option(help="From now: 72h, 3d, none.")] = "none",
     checkpoint: Annotated[str, typer.Option(help="What one checkpoint blocks: 30s. none: cannot resume.")] = "30s",
-    restart: Annotated[str, typer.Option(help="From a new machine to the first new step.")] = "5m",
+    restart: Annotated[str, typer.Option(help="From a new machine to the first new step: 5m.")] = "5m",
     batch: Annotated[bool, typer.Option("--batch", help="Work from a queue, one small item at a time.")] = False,
+    environment: Annotated[str, typer.Option(help="Only machines of its pools, as example.")] = "",
     region: Annotated[str, typer.Option(help="Default: the region that answers cheapest.")] = "",
     churn: Annotated[float | None, typer.Option(help="Evictions a running node-hour, if you know it.")] = None,
     measured: Annotated[Path | None, typer.Option(help="Churn that the ledger measured, JSON.")] = None,
     together: Annotated[float, typer.Option(help="Nodes of a gang that one reclaim takes, on average.")] = 1.0,
-    flex_wait: Annotated[str, typer.Option(help="Median wait in the flex-start queue here.")] = "30m",
+    flex_wait: Annotated[str, typer.Option(help="Median wait in the flex-start queue here: 30m.")] = "30m",
+    spot_wait: Annotated[str, typer.Option(help="Median wait for Spot here: 2h. Default: as recorded.")] = "",
     traces: Annotated[Path | None, typer.Option(help="Folder of recorded availability instead of a churn.")] = None,
     encoding: Annotated[str, typer.Option(help="Of the traces: available or preempted is 1.")] = "",
     project: Annotated[str, typer.Option(help="Also ask Google's capacity advice, for this project.")] = "",
     emit: Annotated[Path | None, typer.Option(help="Write ComputeClass and pod placement to this folder.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write cost against finish time to this SVG.")] = None,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Another sample, to see the noise; it does not change the choice.")] = 0,
     as_json: Json = False,
 ) -> None:
     """What each capacity would cost for a job, when it would be done, and where the answer turns."""
@@ -51,14 +54,16 @@ def place(
     asked = job.Job(
         accelerator=job.accelerator(gpu),
         gpus=gpus,
-        hours=hours,
-        deadline_h=job.duration(deadline, "deadline"),
-        checkpoint_h=job.duration(checkpoint, "checkpoint"),
-        restart_h=job.duration(restart, "restart"),
+        hours=job.clock_hours(hours, gpu_hours, gpus),
+        deadline_h=job.duration_h(deadline, "deadline"),
+        checkpoint_h=job.duration_h(checkpoint, "checkpoint"),
+        restart_h=job.duration_h(restart, "restart"),
         batch=batch,
+        offered=ask.machines_of(environment) if environment else frozenset(),
     )
     belief = ask.Belief(
-        churn=churn, measured=measured, together=together, flex_wait_h=job.duration(flex_wait, "flex wait"),
+        churn=churn, measured=measured, together=together, flex_wait_h=job.duration_h(flex_wait, "flex wait"),
+        spot_wait_h=job.duration_h(spot_wait, "Spot wait") if spot_wait else None,
         traces=traces, encoding=encoding, seed=seed,
     )  # fmt: skip
     answer = ask.answer(asked, belief, region)

@@ -2,22 +2,34 @@
 
 import difflib
 import math
+import re
 from dataclasses import dataclass
 
 from holdfast.contract.errors import InputError
-from holdfast.contract.values import UNIT_S, duration_s
-from infra.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType
+from holdfast.contract.values import between, duration_s
+from infra.contract.capacity import Capacity
+from infra.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType, sold
 from infra.placement.prices import reference_machine
 
-ALIASES = {
-    "l4": "nvidia-l4",
-    "a100": "nvidia-tesla-a100",
-    "a100-40": "nvidia-tesla-a100",
-    "a100-80": "nvidia-a100-80gb",
-    "h100": "nvidia-h100-80gb",
-}
+HOUR_S = 3_600.0
 MAX_GPUS = 1024
 MAX_HOURS = 10_000
+
+# What people type, reduced to letters and digits: "NVIDIA A100 (80 GB)" and "a100-80gb" are one name.
+ALIASES = {
+    "l4": "nvidia-l4",
+    "l424": "nvidia-l4",
+    "g2": "nvidia-l4",
+    "a100": "nvidia-tesla-a100",
+    "a10040": "nvidia-tesla-a100",
+    "a2highgpu": "nvidia-tesla-a100",
+    "a10080": "nvidia-a100-80gb",
+    "a2ultragpu": "nvidia-a100-80gb",
+    "h100": "nvidia-h100-80gb",
+    "h10080": "nvidia-h100-80gb",
+    "a3highgpu": "nvidia-h100-80gb",
+}
+_NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gib|gb|[^a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,23 +37,28 @@ class Job:
     accelerator: str
     gpus: int
     hours: float
-    """Of undisturbed work on all GPUs together."""
+    """Of undisturbed work on all GPUs together, by the clock."""
     deadline_h: float = math.inf
-    checkpoint_h: float = 30 / 3600
+    checkpoint_h: float = 30 / HOUR_S
     """How long one checkpoint blocks; inf: the job cannot resume."""
     restart_h: float = 5 / 60
     batch: bool = False
     """Work from a queue: an eviction loses a micro-batch, checkpoints do not matter."""
+    offered: frozenset[str] = frozenset()
+    """The machine types that may be used, as those of an environment's pools; empty: any."""
 
     def __post_init__(self) -> None:
-        _above_zero("hours", self.hours)
-        _above_zero("checkpoint", self.checkpoint_h)
-        if self.hours > MAX_HOURS:
-            raise InputError("hours", got=f"{self.hours:g} h", allowed=f"up to {MAX_HOURS}", fix="split the job")
-        if not 0 < self.gpus <= MAX_GPUS:
-            raise InputError("GPUs", got=self.gpus, allowed=f"1 to {MAX_GPUS}", fix="give how many GPUs run at once")
-        if not (self.restart_h >= 0 and math.isfinite(self.restart_h)):
-            raise InputError("restart", got=f"{self.restart_h:g} h", allowed="0 or more", fix="as in --restart 5m")
+        between("hours", self.hours, 1e-3, MAX_HOURS, fix="give the hours of work by the clock, as in --hours 40h")
+        between("GPUs", self.gpus, 1, MAX_GPUS, fix="give how many GPUs run at once")
+        between("restart", self.restart_h, 0, MAX_HOURS, fix="as in --restart 5m")
+        if not self.checkpoint_h > 0:
+            raise InputError("checkpoint", got=f"{self.checkpoint_h:g} h", allowed="more than 0", fix="as in 30s")
+        if not any(self.machine_for(capacity) for capacity in Capacity):
+            allowed = ", ".join(sorted(self.offered)) or "multiples of a machine's GPUs"
+            raise InputError(
+                f"no machine with {self.accelerator} makes up {self.gpus} GPUs",
+                got=self.gpus, allowed=allowed, fix="take another number of GPUs, or another environment",
+            )  # fmt: skip
         need_h = self.hours + self.restart_h
         if not self.deadline_h >= need_h:
             raise InputError(
@@ -55,18 +72,28 @@ class Job:
     def resumable(self) -> bool:
         return math.isfinite(self.checkpoint_h)
 
-    @property
-    def machine(self) -> MachineType:
-        """The largest machine of which a whole number makes up the GPUs; the usual one among equals."""
+    def machine_for(self, capacity: Capacity) -> MachineType | None:
+        """Of the machines sold so of which a whole number makes up the GPUs: training takes the largest, a queue
+        the smallest; the usual one among equals. None where none is sold."""
         usual = reference_machine(self.accelerator)
         fitting = [
             m
             for m in MACHINE_TYPES.values()
-            if m.accelerator == self.accelerator and self.gpus % m.gpus == 0 and "mega" not in m.name
+            if m.accelerator == self.accelerator and self.gpus % m.gpus == 0 and sold(m, capacity)
+            if not self.offered or m.name in self.offered
+            # Its GPUs sit on two boards with less memory each; nothing in the price table is for it.
+            if "mega" not in m.name
         ]
-        most = max(m.gpus for m in fitting)
-        largest = [m for m in fitting if m.gpus == most]
-        return usual if usual in largest else largest[0]
+        # A gang talks within a machine for free; items of a queue do not talk, and large machines cost more a GPU.
+        size = (min if self.batch else max)((m.gpus for m in fitting), default=0)
+        equal = [m for m in fitting if m.gpus == size]
+        return usual if usual in equal else next(iter(equal), None)
+
+    @property
+    def machine(self) -> MachineType:
+        """Of the capacity that sells most kinds; every machine is sold on Spot."""
+        found = (self.machine_for(c) for c in (Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND))
+        return next(m for m in found if m is not None)
 
     @property
     def nodes(self) -> int:
@@ -74,12 +101,14 @@ class Job:
 
 
 def accelerator(name: str) -> str:
-    """`a100` or the label's value."""
-    known = ALIASES.get(name.lower(), name.lower())
-    if known in ACCELERATORS:
+    """`a100`, `A100-80GB`, `NVIDIA H100 80GB HBM3` or the label's value."""
+    if name.lower() in ACCELERATORS:
+        return name.lower()
+    known = ALIASES.get(_NOISE.sub("", name.lower().replace("hbm3", "").replace("hbm2e", "")))
+    if known:
         return known
-    names = sorted({*ALIASES, *ACCELERATORS})
-    near = difflib.get_close_matches(name.lower(), names, n=1)
+    names = sorted({*(a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS), *ACCELERATORS})
+    near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
     raise InputError(
         "unknown GPU",
         got=name,
@@ -88,18 +117,29 @@ def accelerator(name: str) -> str:
     )
 
 
-def duration(text: str, what: str) -> float:
-    """Hours of `30s`, `5m`, `72h`, `3d`; a bare number is hours; `none` is infinite."""
-    if text == "none":
+def duration_h(text: str, what: str) -> float:
+    """Hours of `30s`, `5m`, `72h`, `3d`; `none` is infinite. A number without a unit is refused."""
+    if text.strip() == "none":
         return math.inf
     seconds = duration_s(text)
     if seconds is None:
-        seconds = duration_s(f"{text}h")
-    if seconds is None:
-        raise InputError(what, got=text, allowed="a number with s, m, h or d", fix="as in 30s, 5m, 72h, 3d")
-    return seconds / UNIT_S["h"]
+        bare = text.strip() if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else ""
+        fix = f"did you mean {bare}s, {bare}m or {bare}h?" if bare else "as in 30s, 5m, 72h, 3d"
+        raise InputError(what, got=text, allowed="a number with s, m, h or d", fix=fix)
+    return seconds / HOUR_S
 
 
-def _above_zero(what: str, value: float) -> None:
-    if not value > 0:
-        raise InputError(what, got=f"{value:g} h", allowed="more than 0", fix=f"give the {what} of the job")
+def clock_hours(hours: str, gpu_hours: str, gpus: int) -> float:
+    """Of --hours or --gpu-hours, of which one is given. A bare number is hours: the option's name says so."""
+    if bool(hours) == bool(gpu_hours):
+        raise InputError(
+            "how long the job works", got="both" if hours else "neither", allowed="--hours or --gpu-hours",
+            fix="give --hours by the clock (40h), or --gpu-hours for all GPUs added up (320h on 8)",
+        )  # fmt: skip
+    if hours:
+        return _named_hours(hours, "hours")
+    return _named_hours(gpu_hours, "GPU-hours") / max(gpus, 1)
+
+
+def _named_hours(text: str, what: str) -> float:
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else duration_h(text, what)

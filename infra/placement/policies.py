@@ -38,6 +38,8 @@ class Policy:
     name: str
     lines: Callable[[Runs], Lines]
     needs_deadline: bool = True
+    carried_out_by: str = "someone who moves the job"
+    """What must exist on the cluster for the job to be run so."""
 
 
 def _full(runs: Runs, value: float) -> Floats:
@@ -87,11 +89,20 @@ def _uniform(runs: Runs) -> Lines:
 
 
 def _hybrid(runs: Runs) -> Lines:
+    return _fallback(runs, _net(runs, 2))
+
+
+def _stay(runs: Runs) -> Lines:
+    return _fallback(runs, _full(runs, np.inf))
+
+
+def _fallback(runs: Runs, back: Floats) -> Lines:
+    """The priorities of a ComputeClass: on-demand whenever Spot is not to be had, back to Spot above this slack."""
     net, zero = _net(runs, 2), _full(runs, 0.0)
     return Lines(
         wait_base=_full(runs, np.inf),
         wait_slope=zero,
-        back_base=net,
+        back_base=back,
         back_slope=zero,
         enter=net,
         leave=net,
@@ -129,12 +140,23 @@ def _patient(runs: Runs) -> Lines:
     )
 
 
-WAIT = Policy(name="wait", lines=_constant(-np.inf), needs_deadline=False)
+COMPUTE_CLASS = "a ComputeClass"
+ONE_CAPACITY = "any selector"
+
+WAIT = Policy(name="wait", lines=_constant(-np.inf), needs_deadline=False, carried_out_by=ONE_CAPACITY)
 """One interruptible capacity and nothing else: Spot only, flex-start only."""
-ON_DEMAND_ONLY = Policy(name="on-demand only", lines=_constant(np.inf), needs_deadline=False)
+ON_DEMAND_ONLY = Policy(
+    name="on-demand only", lines=_constant(np.inf), needs_deadline=False, carried_out_by=ONE_CAPACITY
+)
 GREEDY = Policy(name="greedy", lines=_greedy)
 UNIFORM = Policy(name="uniform progress", lines=_uniform)
-HYBRID = Policy(name="hybrid", lines=_hybrid)
+HYBRID = Policy(name="hybrid", lines=_hybrid, needs_deadline=False, carried_out_by=COMPUTE_CLASS)
+"""On-demand at once when Spot is gone, and back when it returns: a ComputeClass with active migration."""
+STAY = Policy(name="fallback", lines=_stay, needs_deadline=False, carried_out_by=COMPUTE_CLASS)
+"""On-demand at once when Spot is gone, to the end: a ComputeClass without active migration."""
 PATIENT = Policy(name="patient", lines=_patient)
-"""Ours: never dearer than uniform progress on a trace, within noise, and never late where lateness is avoidable."""
+"""Ours. Never late where on-demand is granted when asked for and the deadline is feasible. Mostly no dearer than
+uniform progress: on 11,520 cases of 80 other recordings over 0.5 points dearer in 2 %, at worst 5.9; greedy beats it
+by over 2 points in 6 to 8 %. So a job is simulated under all three, and the cheapest is taken."""
+IN_TIME = (PATIENT, UNIFORM, GREEDY)
 WITH_DEADLINE = (GREEDY, UNIFORM, HYBRID, PATIENT)

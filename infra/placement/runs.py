@@ -50,6 +50,8 @@ class Runs:
     on_demand_usd: Floats
     idle_usd: Floats
     """Per hour of waiting after the first start: nodes of a gang that wait for the lost one."""
+    keep_h: Floats
+    """How long of each wait they are billed; then the autoscaler has removed them."""
     path: Ints
     offset_h: Floats
     """Where on its path the run begins."""
@@ -102,6 +104,7 @@ def runs_of(
     spot_usd: float = 1.0,
     on_demand_usd: float = 1.0,
     idle_usd: float = 0.0,
+    keep_h: float = np.inf,
     path: Ints | None = None,
     offset_h: Floats | None = None,
 ) -> Runs:
@@ -115,6 +118,7 @@ def runs_of(
         "spot_usd": spot_usd,
         "on_demand_usd": on_demand_usd,
         "idle_usd": idle_usd,
+        "keep_h": keep_h,
     }
     return Runs(
         path=np.arange(count) if path is None else path,

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.values import finite
-from infra.placement import emit
+from infra.contract.capacity import Placement
+from infra.placement import choose, emit
 from infra.placement.advice import Option
 from infra.placement.ask import Answer
 from infra.placement.job import Job
@@ -20,6 +21,8 @@ def place(job: Job, answer: Answer, *, google: list[str] | None, written: list[P
     head = ("capacity", "how", "USD/h", "cost p50", "p95", "done p50 h", "p95 h", "late", "evicted", "")
     print_table(head, [_row(option, option is answer.chosen) for option in answer.options])
     print(f"\n{answer.chosen.placement.value} in {answer.region}: {answer.reason}")
+    for line in _doubts(job, answer):
+        print(line)
     interval = emit.checkpoint(job, answer.world)["intervalSeconds"]
     if interval:
         print(f"checkpoint every {interval} s of work on Spot")
@@ -31,11 +34,17 @@ def place(job: Job, answer: Answer, *, google: list[str] | None, written: list[P
 
 def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> list[str]:
     world, limits = answer.world, answer.limits
+    waits = world.waits(job, answer.region)
     notes = [
         basis(world.prices),
         f"churn: {world.churn.per_hour:.3g} a node-hour ({world.churn.basis}); flex-start wait: median"
-        f" {world.flex_wait_h[1] * 60:.0f} min (Google gives no estimate)",
+        f" {world.flex_waits.median_first_h * 60:.0f} min (Google gives no estimate)",
     ]
+    if world.recorded is None:
+        notes.append(
+            f"Spot is there at once {waits.at_once:.0%} of the time for {1 if job.batch else job.nodes} nodes, else after"
+            f" {waits.mean_wait_h:.1f} h on average ({waits.source})"
+        )
     if world.recorded is not None:
         notes.append(f"Spot follows {len(world.recorded.hours)} recorded traces of when a request was granted")
     if limits is not None:
@@ -44,12 +53,39 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
             f" {_limit(limits.restart_h * 60, ' min')}, or checkpoint {_limit(limits.checkpoint_h * 3600, ' s')}"
         )
     if answer.elsewhere:
-        notes.append("elsewhere: " + ", ".join(f"{r} {p} ${usd:,.0f}" for r, p, usd in answer.elsewhere))
+        notes.append("elsewhere: " + ", ".join(f"{r} {p} {_usd(usd)}" for r, p, usd in answer.elsewhere))
     if note := world.prices.note(job.accelerator, answer.region):
         notes.append(f"note: {note}")
     notes += [f"Google, {answer.region}: {line}" for line in google or ()]
     notes += [f"wrote {path}" for path in written]
     return notes
+
+
+def _doubts(job: Job, answer: Answer) -> list[str]:
+    """What the one choice hides: its equals, its assumption, and what the manifests do instead."""
+    lines: list[str] = []
+    chosen, other = answer.chosen, answer.tie
+    if other is not None:
+        apart = other.mean_usd - chosen.mean_usd
+        lines.append(
+            f"tie: {other.placement.value} ({other.policy}) costs {_usd(abs(apart))} {'more' if apart > 0 else 'less'},"
+            f" within the noise or {choose.SAME_USD:.0%}"
+        )
+    if answer.emitted is not chosen:
+        emitted = answer.emitted
+        lines.append(
+            f"{chosen.policy} needs {chosen.carried_out_by}: by itself the ComputeClass of --emit does"
+            f" `{emitted.policy}` for {_usd(emitted.mean_usd)} instead of {_usd(chosen.mean_usd)}"
+        )
+    spot = next((o for o in answer.options if o.placement is Placement.SPOT and not o.refused), None)
+    if chosen.placement is Placement.HYBRID and math.isfinite(job.deadline_h) and spot is not None:
+        lines.append(f"if on-demand is never granted, {spot.late:.0%} late")
+    return lines
+
+
+def _usd(usd: float) -> str:
+    """Cents below ten dollars: a short job costs no `$0`."""
+    return f"${usd:,.0f}" if usd >= 10 else f"${usd:.2f}" if usd >= 0.01 else "under $0.01"
 
 
 def _place_json(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> dict[str, Any]:
@@ -76,6 +112,10 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
             "fetched_at": answer.world.prices.fetched_at.isoformat(),
             "note": answer.world.prices.note(job.accelerator, answer.region),
         },
+        "tie": None if answer.tie is None else {"placement": answer.tie.placement.value, "how": answer.tie.policy},
+        "regret": answer.regret,
+        "late_assumes": "on-demand is granted when asked for",
+        "emitted": emit.carried_out(job, answer.chosen, answer.emitted),
         "elsewhere": [{"region": r, "placement": p, "mean_usd": usd} for r, p, usd in answer.elsewhere],
         "google": google,
         "written": [str(path) for path in written],
@@ -83,7 +123,12 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
 
 
 def _option_json(option: Option) -> dict[str, Any]:
-    head = {"placement": option.placement.value, "how": option.policy, "refused": option.refused or None}
+    head = {
+        "placement": option.placement.value,
+        "how": option.policy,
+        "carried_out_by": option.carried_out_by,
+        "refused": option.refused or None,
+    }
     if option.refused:
         return head
     return head | {

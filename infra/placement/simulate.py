@@ -65,6 +65,8 @@ class _State:
     spot_h: Floats
     on_demand_h: Floats
     idle_h: Floats
+    waited: Floats
+    """Hours of the wait that a run is in."""
     evictions: Floats
 
 
@@ -75,12 +77,12 @@ class _Fleet:
         n = len(runs)
         self.runs, self.lines, self.paths = runs, lines, paths
         self.outcome = Outcome(**dict(zip(Outcome.__slots__, np.zeros((5, n)), strict=True)))
-        zeros, no = np.zeros((11, n)), np.zeros((3, n), bool)
+        zeros, no = np.zeros((12, n)), np.zeros((3, n), bool)
         self.state = _State(
             row=np.arange(n), alive=~no[0], now=zeros[0], done=zeros[1], resumed=zeros[2], warm=zeros[3], ran=zeros[4],
             on_spot=no[0], on_demand=no[1], up=no[2], up_since=zeros[5], toggle=zeros[6],
             edge=_first_edge(runs, paths), spot_h=zeros[7], on_demand_h=zeros[8], idle_h=zeros[9],
-            evictions=zeros[10],
+            evictions=zeros[10], waited=zeros[11],
         )  # fmt: skip
         self._look_up(np.arange(n))
         self._rates()
@@ -170,7 +172,9 @@ class _Fleet:
         waiting = ~(s.on_spot | s.on_demand) & (s.spot_h + s.on_demand_h > 0.0)
         s.spot_h = s.spot_h + step * s.on_spot
         s.on_demand_h = s.on_demand_h + step * s.on_demand
-        s.idle_h = s.idle_h + step * waiting
+        before = np.minimum(s.waited, self.runs.keep_h)
+        s.waited = np.where(waiting, s.waited + step, 0.0)
+        s.idle_h = s.idle_h + waiting * (np.minimum(s.waited, self.runs.keep_h) - before)
 
     def _record(self, finished: Bools, lost: Bools) -> None:
         at = np.flatnonzero(finished)

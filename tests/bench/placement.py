@@ -173,7 +173,7 @@ def never_late() -> bool:
     runs = Runs(
         work_h=work, restart_h=restart, deadline_h=work + restart + rng.exponential(work) * (rng.random(count) > 0.33),
         interval_h=rng.choice([0.0, 0.1, 1.0, np.inf], count), checkpoint_h=rng.uniform(0, 0.05, count),
-        spot_usd=rng.uniform(0.1, 1.2, count), on_demand_usd=np.ones(count), idle_usd=np.zeros(count),
+        spot_usd=rng.uniform(0.1, 1.2, count), on_demand_usd=np.ones(count), idle_usd=np.zeros(count), keep_h=np.zeros(count),
         path=np.arange(count), offset_h=rng.uniform(0, 50, count),
     )  # fmt: skip
     got = simulate(runs, Paths(edges_h=spells, starts_up=rng.random(count) < 0.5), policies.PATIENT)
@@ -192,7 +192,7 @@ def speed(traces: list[Trace], jobs: int, starts: int) -> float:
         work_h=work, restart_h=np.repeat(rng.uniform(0.05, 0.4, jobs), starts),
         deadline_h=work * np.repeat(rng.uniform(1.15, 3, jobs), starts) + 0.5,
         interval_h=np.full(count, 0.3), checkpoint_h=np.full(count, 0.01), spot_usd=np.full(count, 1 / RATIO),
-        on_demand_usd=np.ones(count), idle_usd=np.zeros(count), path=path,
+        on_demand_usd=np.ones(count), idle_usd=np.zeros(count), keep_h=np.zeros(count), path=path,
         offset_h=rng.uniform(0, recorded.hours[path]),
     )  # fmt: skip
     everything: tuple[Policy, ...] = (policies.WAIT, policies.ON_DEMAND_ONLY, *COMPARED)

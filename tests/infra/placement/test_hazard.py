@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from infra.contract.machines import ACCELERATORS
-from infra.placement import hazard
+from infra.placement import hazard, outages, spells
 
 
 @pytest.mark.parametrize("churn", [0.01, 0.1, 1.0])
@@ -49,6 +49,7 @@ def test_the_ledger_is_read_by_accelerator(tmp_path: Path) -> None:
     belief = hazard.read_measured(path, "nvidia-l4")
     assert (belief.measured_events, belief.measured_h) == (4, 150)
     assert "4 evictions in 150 h" in belief.basis
+    assert "ages unknown" in belief.basis
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"churn": [{"accelerator": "nvidia-l4"}]}', '{"churn": 3}'])
@@ -71,11 +72,12 @@ def test_every_accelerator_of_the_vocabulary_has_a_prior() -> None:
 
 def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
     rng = np.random.default_rng(1)
-    spot = hazard.spot_paths(rng, np.full(500, 0.1), per_path=40, outage_h=(0.5, 0.1))
+    waits = outages.lognormal(2.0, 0.5)
+    spot = spells.spot_paths(rng, np.full(500, 0.1), units=1, per_path=40, outages=waits)
     assert not spot.starts_up.any()
     assert not spot.planned
     assert np.all(np.diff(spot.edges_h) >= 0)
-    flex = hazard.flex_paths(rng, 20_000, max_run_h=168, rounds=3, wait_h=(2.0, 0.5))
+    flex = spells.flex_paths(rng, 20_000, max_run_h=168, rounds=3, waits=waits)
     assert flex.planned
     assert np.allclose(flex.edges_h[:, 1] - flex.edges_h[:, 0], 168)
     assert np.median(flex.edges_h[:, 0]) == pytest.approx(0.5, rel=0.05)

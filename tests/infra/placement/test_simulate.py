@@ -123,6 +123,7 @@ def mixed_runs(count: int, seed: int) -> tuple[Runs, Paths]:
         spot_usd=rng.uniform(0.1, 1.2, count),
         on_demand_usd=np.ones(count),
         idle_usd=np.zeros(count),
+        keep_h=np.zeros(count),
         path=np.arange(count),
         offset_h=rng.uniform(0, 50, count),
     )

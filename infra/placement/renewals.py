@@ -1,0 +1,81 @@
+"""What a useful hour costs on Spot alone, at any churn: the flip points are sought with it.
+
+The simulator's model without a clock: lifetimes that depend on age, gangs whose nodes have ages of their own, whole
+checkpoints. The closed forms assume lifetimes without memory and are wrong by an order of magnitude for short jobs,
+whose machines are always young. The same draws at every churn, so that the answer is smooth and needs no seed.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from infra.placement import advice, spells
+from infra.placement.advice import KEEP_H, World
+from infra.placement.job import Job
+from infra.placement.runs import Floats
+
+SAMPLES, SPELLS = 36_000, 96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Billed hours of one node for an hour of work, of one job in one region."""
+
+    job: Job
+    world: World
+    idle_h: float
+    """Billed of each wait, on average."""
+
+    @classmethod
+    def of(cls, job: Job, world: World, region: str) -> "Curve":
+        return cls(
+            job=replace(job, deadline_h=math.inf), world=world, idle_h=world.waits(job, region).mean_billed_h(KEEP_H)
+        )
+
+    def slowdown(self, churn: float, *, restart_h: float | None = None, checkpoint_h: float | None = None) -> float:
+        """At `churn` evictions a node-hour; inf where nothing would ever be done."""
+        job = self.job
+        restart_h = job.restart_h if restart_h is None else restart_h
+        checkpoint_h = job.checkpoint_h if checkpoint_h is None else checkpoint_h
+        rate = advice.job_churn(job, churn, self.world.together)
+        fold, spans = self._spans(rate)
+        interval = advice.interval_h(replace(job, checkpoint_h=checkpoint_h), rate)
+        hours, evictions = _until_done(spans, job.hours / fold, restart_h, interval, 0.0 if job.batch else checkpoint_h)
+        # A machine alone leaves no survivors, however often it is taken.
+        waiting = 0.0 if job.batch or job.nodes == 1 else evictions * self.idle_h * (job.nodes - 1) / job.nodes
+        # The first restart comes once, however often the job is folded.
+        return (float(np.mean(hours + waiting)) - restart_h * (1.0 - 1.0 / fold)) * fold / job.hours
+
+    def _spans(self, rate: float) -> tuple[float, Floats]:
+        groups = advice.units(self.job, self.world.together)
+        needed = SPELLS / 4.0
+        foldable = self.job.resumable or self.job.batch
+        fold = max(1.0, rate * self.job.hours / needed) if foldable else 1.0
+        count = max(60, SAMPLES // max(SPELLS, 12 * groups))
+        rng = np.random.default_rng(0)
+        churn = np.full(count, rate / groups)
+        return fold, spells.gang_spells(rng, churn, units=groups, per_path=SPELLS, settled=fold > 1.0)
+
+
+def _until_done(
+    spans: Floats, work_h: float, restart_h: float, interval_h: float, checkpoint_h: float
+) -> tuple[Floats, Floats]:
+    """Machine hours and evictions of each run that only ever waits for Spot. Work that the spans do not hold goes on
+    at their pace; inf where they hold none."""
+    useful = np.maximum(spans - restart_h, 0.0)
+    period = interval_h + checkpoint_h if math.isfinite(interval_h) else math.inf
+    committed = np.floor(useful / period + 1e-9) * interval_h if math.isfinite(period) else np.zeros_like(useful)
+    speed = interval_h / period if math.isfinite(period) else 1.0
+    before = np.cumsum(committed, axis=1) - committed
+    ends = before + useful * speed >= work_h
+    last = np.argmax(ends, axis=1)
+    rows, done = np.arange(len(spans)), ends.any(axis=1)
+    spent = np.cumsum(spans, axis=1) - spans
+    hours = spent[rows, last] + restart_h + (work_h - before[rows, last]) / speed
+    with np.errstate(divide="ignore"):
+        share = work_h / committed.sum(axis=1)
+    return (
+        np.where(done, hours, spans.sum(axis=1) * share),
+        np.where(done, last.astype(float), spans.shape[1] * share),
+    )
