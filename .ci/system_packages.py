@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 # package -> the command that shows it is there
-PACKAGES = {"chromium": "chromium", "prometheus": "promtool", "git": "git"}
+PACKAGES = {"chromium": "chromium", "prometheus": "promtool", "git": "git", "gcc": "cc"}
 
 
 def main() -> int:

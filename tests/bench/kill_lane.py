@@ -21,7 +21,7 @@ from tests.workloads.library.training.runs import PATIENCE_S, Run
 TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")
 STEPS, EVERY = 60, 4
 OPTIONS = ("--batch", "4", "--keep", "2")
-ENDS_BY_POWER_LOSS = {75, 137, 143}  # what the pod's first process may say; never a bug, never success
+ENDS_BY_POWER_LOSS = {75, 137, 143}  # what the pod's first process may leave; never a bug, never success
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,7 +46,7 @@ def goodput(folder: Path, evictions: int) -> dict[str, Any]:
     options: dict[str, Any] = {"steps": ENDLESS, "every": EVERY}
     variants = [
         Variant(name="holdfast", run=Run(folder=folder / "holdfast", **options), stored=_committed),
-        Variant(name="naive", run=Run(folder=folder / "naive", door=NAIVE, **options), stored=_in_file),
+        Variant(name="naive", run=Run(folder=folder / "naive", module=NAIVE, **options), stored=_in_file),
         Variant(name=TORCHRUN, run=DcpRun(folder=folder / "dcp", **options), stored=_in_dcp),
     ]
     pace = _steps_per_s(Run(folder=folder / "undisturbed", **options))

@@ -20,7 +20,7 @@ def restarts(folder: Path) -> dict[str, Any]:
     ours = Run(folder=folder / "holdfast", steps=FIRST, every=5)
     variants = {
         "holdfast": ours,
-        "naive": Run(folder=folder / "naive", door=NAIVE, steps=FIRST, every=5),
+        "naive": Run(folder=folder / "naive", module=NAIVE, steps=FIRST, every=5),
         TORCHRUN: DcpRun(folder=folder / "dcp", steps=FIRST, every=5),
     }
     for run in variants.values():
@@ -30,15 +30,15 @@ def restarts(folder: Path) -> dict[str, Any]:
         for name, run in variants.items():
             run.steps += 2
             seconds[name].append(_first_step_s(run))
-    told = [event["phases"] for event in ours.of("startup")[1:]]
+    startups = [event["phases"] for event in ours.of("startup")[1:]]
     return {
         "first_step_s": {name: round(statistics.median(found), 2) for name, found in seconds.items()},
-        "parts": {name: round(statistics.median(phases[name] for phases in told), 2) for name in told[0]},
+        "parts": {name: round(statistics.median(phases[name] for phases in startups), 2) for name in startups[0]},
     }
 
 
 def _first_step_s(run: Run) -> float:
-    begun, born = len(run.events()), time.time()
+    begun, launched = len(run.events()), time.time()
     if run.complete() != 0:
         raise RuntimeError(f"a start failed:\n{run.log()}")
-    return next(event["t"] for event in run.events()[begun:] if event["event"] == "window") - born
+    return next(event["t"] for event in run.events()[begun:] if event["event"] == "window") - launched

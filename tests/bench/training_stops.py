@@ -40,15 +40,15 @@ def one_stop(folder: Path, *, frozen: bool = False) -> Stop:
     with run.started() as process:
         run.wait_for_step(process, 8)
         with _frozen_uploaders(process.pid) if frozen else contextlib.nullcontext():
-            before, told = max(e["last_step"] for e in run.of("window")), time.time()
+            before, noticed_at = max(e["last_step"] for e in run.of("window")), time.time()
             notice(process)
             process.wait(PATIENCE_S)
-            exit_s = time.time() - told
+            exit_s = time.time() - noticed_at
     stops, windows = run.of("stop"), run.of("window")[2:]
-    stopped = stops[-1] if stops else {"t": told + exit_s, "step": before}
+    stopped = stops[-1] if stops else {"t": noticed_at + exit_s, "step": before}
     return Stop(
         exit_s=exit_s,
-        consensus_s=stopped["t"] - told,
+        consensus_s=stopped["t"] - noticed_at,
         extra_steps=stopped["step"] - before,
         step_s=statistics.median(e["seconds"] for e in windows),
         committed=any(e["step"] == stopped["step"] for e in run.of("commit")),

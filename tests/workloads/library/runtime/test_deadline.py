@@ -45,16 +45,17 @@ def test_a_node_that_cannot_be_asked_is_no_reason_to_fail(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("2027-01-31T10:59:00Z", "has passed"), ("in seven days", "no time"), ("1800000000", "no time")]
+    ("text", "message"),
+    [("2027-01-31T10:59:00Z", "has passed"), ("in seven days", "no time"), ("1800000000", "no time")],
 )
-def test_a_past_or_unreadable_deadline_is_bad_input(text: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_past_or_unreadable_deadline_is_bad_input(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         end({"HOLDFAST_DEADLINE": text})
 
 
 def test_the_stop_is_asked_for_ahead_of_the_end_with_the_lead_as_its_window() -> None:
     shutdown = Shutdown()
-    deadline.keep(shutdown, time.time() + 60.3, lead_s=60)
+    deadline.stop_before(shutdown, time.time() + 60.3, lead_s=60)
     assert shutdown.wait(30)
     assert shutdown.reason == "planned end of the node"
     assert 50 < shutdown.seconds_left(window_s=5, margin_s=0) <= 60.3
@@ -70,7 +71,7 @@ def test_a_notice_before_the_planned_end_shortens_it() -> None:
 
 def test_the_watch_ends_with_the_run() -> None:
     shutdown = Shutdown()
-    watch = deadline.keep(shutdown, time.time() + 10_000, lead_s=1)
+    watch = deadline.stop_before(shutdown, time.time() + 10_000, lead_s=1)
     shutdown.request("SIGTERM")
     watch.join(60)
     assert not watch.is_alive()

@@ -20,7 +20,7 @@ def before_import(folder: Path, module: str, code: str) -> dict[str, str]:
 
 
 def holding(point: str, until: str) -> str:
-    """Code for `before_import`: whoever reaches the named point says so and goes on when `until` is true."""
+    """Code for `before_import`: whoever reaches the named point marks it and goes on when `until` is true."""
     return (
         "import os, time\n"
         "from pathlib import Path\n"

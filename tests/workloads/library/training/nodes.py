@@ -1,4 +1,4 @@
-"""One job on two nodes: two agents that meet over the network, each the first process of its own pod."""
+"""One job on two nodes: two agents with a rendezvous over the network, each the first process of its own pod."""
 
 import socket
 import sys
@@ -29,13 +29,13 @@ class Nodes:
         with ExitStack() as stack:
             pods: Pods = []
             for run in self.runs:
-                meeting = ("--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
-                run.options = ("--checkpoints", str(self._shared), *meeting, *self._options)
+                gang = ("--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+                run.options = ("--checkpoints", str(self._shared), *gang, *self._options)
                 pods.append(stack.enter_context(run.started()))
             yield pods
 
     def ended(self, at_step: int, take_down: Callable[[Pods], object]) -> list[int]:
-        """Start both, wait until `at_step` is done, take down; both exit codes as a shell says them."""
+        """Start both, wait until `at_step` is done, take down; both exit codes as a shell shows them."""
         with self.started() as pods:
             self.wait_for_step(pods, at_step)
             take_down(pods)

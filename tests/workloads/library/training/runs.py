@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 180.0
-DOOR = ("-m", "holdfast", "train", "run")
+COMMAND = ("-m", "holdfast", "train", "run")
 NAIVE = ("-m", "holdfast.training.naive")
 
 Event = dict[str, Any]
@@ -39,7 +39,7 @@ class Run:
     steps: int = 40
     every: int = 10
     ranks: int = 2
-    door: Sequence[str] = DOOR
+    module: Sequence[str] = COMMAND
     options: Sequence[str] = ()
     env: dict[str, str] = field(default_factory=dict)
 
@@ -48,7 +48,7 @@ class Run:
         return self.folder / "events.jsonl"
 
     def command(self) -> list[str]:
-        command = [sys.executable, *self.door, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
+        command = [sys.executable, *self.module, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
         command += ["--events", str(self.events_path), "--steps", str(self.steps), "--every", str(self.every)]
         return [*command, "--ranks", str(self.ranks), "--report-every", "1", *self.options]
 
@@ -78,7 +78,7 @@ class Run:
             return process.wait(PATIENCE_S)
 
     def interrupted(self, at_step: int, take_down: Callable[[subprocess.Popen[str]], object]) -> int:
-        """Start, wait until `at_step` of this start is done, take down; the exit code as a shell says it."""
+        """Start, wait until `at_step` of this start is done, take down; the exit code as a shell shows it."""
         begun = len(self.events())
         with self.started() as process:
             self.wait_for_step(process, at_step, begun)

@@ -1,4 +1,4 @@
-"""What podFailurePolicy reads: bad input ends the door with a code that is never retried, before any rank starts."""
+"""What podFailurePolicy reads: bad input ends the command with a code that is never retried, before any rank starts."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,10 +26,10 @@ def ended(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--ranks", "3"), "batch 16 over 3 ranks"),
-        (("--nodes", "2"), "several nodes need a meeting place"),
+        (("--nodes", "2"), "several nodes need a rendezvous"),
         (("--nodes", "2", "--rendezvous", "first-pod:70000"), "no such port"),
         (("--peer-timeout", "0"), "peer_timeout_s is out of range"),
         (("--window", "2"), "window leaves no time"),
@@ -40,10 +40,10 @@ def ended(*arguments: str) -> int:
     ],
 )
 def test_bad_arguments_are_a_bug_to_a_job(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ended(*arguments) in FATAL_EXIT_CODES
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_deadline_in_the_past_is_a_bug_to_a_job(

@@ -11,20 +11,20 @@ from holdfast.training.rank import failure_code
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"batch": 16, "ranks": 3}, "batch 16 over 3 ranks"),
         ({"steps": 0}, "steps is out of range"),
         ({"run": "../escape"}, "run name"),
         ({"window_s": 2.0}, "window leaves no time"),
         ({"device": "tpu"}, "unknown device"),
-        ({"nodes": 2}, "several nodes need a meeting place"),
-        ({"nodes": 2, "rendezvous": "first-pod"}, "several nodes need a meeting place"),
-        ({"nodes": 2, "rendezvous": "tcp://first-pod:29500"}, "several nodes need a meeting place"),
+        ({"nodes": 2}, "several nodes need a rendezvous"),
+        ({"nodes": 2, "rendezvous": "first-pod"}, "several nodes need a rendezvous"),
+        ({"nodes": 2, "rendezvous": "tcp://first-pod:29500"}, "several nodes need a rendezvous"),
     ],
 )
-def test_bad_input_is_named_with_its_fix(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
+def test_bad_input_is_named_with_its_fix(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
         TrainConfig(checkpoints="x", **wrong)
     assert len(caught.value.lines().splitlines()) == 4
 

@@ -1,4 +1,4 @@
-"""The examples are run as their docstrings say."""
+"""The examples are run as their docstrings show."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def test_sharded_training_goes_on_in_other_layouts(tmp_path: Path) -> None:
     assert len(losses) == 2 and all(loss < 4.5 for loss in losses), "5.5 would be a model that knows nothing"
 
 
-def test_a_loop_of_ones_own_survives_torchruns_way_to_end_it(tmp_path: Path) -> None:
+def test_a_loop_of_ones_own_survives_torchruns_sigterm(tmp_path: Path) -> None:
     command = torchrun(2, "plain_loop", str(tmp_path))
     first = subprocess.Popen(
         command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, text=True, stdout=subprocess.PIPE, start_new_session=True

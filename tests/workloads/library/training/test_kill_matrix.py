@@ -1,4 +1,4 @@
-"""A sample of `make kill-matrix`, through the real door: power losses at named points and at random moments."""
+"""A sample of `make kill-matrix`, through the real module: power losses at named points and at random moments."""
 
 from pathlib import Path
 

@@ -24,17 +24,17 @@ def config(rendezvous: str) -> TrainConfig:
 
 
 def test_a_first_node_that_never_comes_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "JOIN_S", 0.0)
+    monkeypatch.setattr(rendezvous, "RENDEZVOUS_S", 0.0)
     with pytest.raises(rendezvous.RendezvousError, match="did not answer"):
-        rendezvous.meet(config(ELSEWHERE))
+        rendezvous.rendezvous_handler(config(ELSEWHERE))
 
 
 def test_a_port_of_this_node_that_something_else_holds_is_bad_input() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         threading.Thread(target=hang_up_on_all, args=(other,), daemon=True).start()
-        with pytest.raises(InputError, match="no place to meet") as caught:
-            rendezvous.meet(config(f"127.0.0.1:{port}"))
+        with pytest.raises(InputError, match="rendezvous cannot be opened") as caught:
+            rendezvous.rendezvous_handler(config(f"127.0.0.1:{port}"))
     assert "free port" in caught.value.lines()
 
 
@@ -75,7 +75,7 @@ def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(tmp_p
     left = nodes.runs[0].of("exit")[-1]
     assert time.time() - left["t"] > AFTER_THE_NOTICED_S - 1, "the pod that was noticed is the first to be seen to fail"
     stops = [stop for run in nodes.runs for stop in run.of("stop")]
-    assert [stop["step"] for stop in stops] == [nodes.furthest], "said once, by the rank that leads"
+    assert [stop["step"] for stop in stops] == [nodes.furthest], "logged once, by the rank that leads"
     assert nodes.complete() == [0, 0], nodes.log()
     assert {run.digest for run in nodes.runs} == {undisturbed.digest}
 

@@ -20,7 +20,7 @@ NOTICED = "notices.of_process().requested"
 
 
 def ended_when(run: Run, ready: Callable[[], bool], take_down: Callable[[subprocess.Popen[str]], object]) -> int:
-    """Start, wait until `ready`, take down; what Python says of the end: negative where a signal killed it."""
+    """Start, wait until `ready`, take down; Python's return code: negative where a signal killed it."""
     with run.started() as process:
         until = time.monotonic() + PATIENCE_S
         while not ready():
@@ -56,14 +56,14 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(tmp_path: Path, u
 
     run.env = before_import(site, "holdfast.checkpoint.upload", holding("upload.begin", f"Path({str(go)!r}).exists()"))
     run.options = ("--window", "5")
-    told: list[float] = []
+    noticed: list[float] = []
 
     def never_goes_on(process: subprocess.Popen[str]) -> None:
         notice(process)
-        told.append(time.monotonic())
+        noticed.append(time.monotonic())
 
     assert ended_when(run, lambda: len(reached("upload.begin")) == 2, never_goes_on) == 143
-    assert time.monotonic() - told[0] < 5
+    assert time.monotonic() - noticed[0] < 5
     for uploader in reached("upload.begin"):
         os.kill(uploader, signal.SIGKILL)
     assert run.of("commit")[-1]["step"] < run.steps, "no half save is a commit"

@@ -64,17 +64,17 @@ def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_win
                 os.kill(uploader, signal.SIGSTOP)
                 frozen.append(uploader)
         notice(agent)
-        told.append(time.monotonic())
+        noticed.append(time.monotonic())
 
-    frozen, told = list[int](), list[float]()
+    frozen, noticed = list[int](), list[float]()
     try:
         assert run.interrupted(12, freeze_and_notice) == 143
-        assert time.monotonic() - told[0] < DEFAULT_WINDOW.pod_s
+        assert time.monotonic() - noticed[0] < DEFAULT_WINDOW.pod_s
     finally:
         for uploader in frozen:
             os.kill(uploader, signal.SIGKILL)
     assert len(frozen) == 2
-    # One may be in the store and not told: its uploader was frozen in between.
+    # One may be in the store and not reported: its uploader was frozen in between.
     before = {int(path.parent.name.removeprefix("step-")) for path in tmp_path.rglob("COMMIT.json")}
     assert {e["step"] for e in run.of("commit")} <= before
     run.steps = max(before) + 1
@@ -162,10 +162,10 @@ def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: P
         while run.log().count(COMPILING) < run.ranks:
             assert process.poll() is None and time.monotonic() < until, run.log()
             time.sleep(0.02)
-        told = time.monotonic()
+        noticed = time.monotonic()
         os.kill(children(process.pid)[-1], signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 143
-    assert time.monotonic() - told < 6
+    assert time.monotonic() - noticed < 6
 
 
 def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path) -> None:

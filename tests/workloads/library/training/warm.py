@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.workloads.library.training.runs import Run, die_with
 
-FAILED = 71  # no exit code of the door: the fork itself went wrong
+FAILED = 71  # no exit code of the module: the fork itself went wrong
 
 
 class Fork:
@@ -68,7 +68,7 @@ class WarmRun(Run):
     @contextlib.contextmanager
     def started(self) -> Iterator[Any]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        process = Fork(self._door)
+        process = Fork(self._command)
         try:
             yield process
         finally:
@@ -77,7 +77,7 @@ class WarmRun(Run):
             process.send_signal(signal.SIGKILL)  # when it never came to have a group of its own
             process.wait()
 
-    def _door(self) -> None:
+    def _command(self) -> None:
         """Never returns: a session, a log and arguments of its own, then `train run` to its exit code."""
         from holdfast.training.cli import app
 

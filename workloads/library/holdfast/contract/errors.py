@@ -7,7 +7,7 @@ from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_JUDGED
 
 
 class InputError(ValueError):
-    """Bad input at the border, told in four short lines."""
+    """Bad input at the border, in four short lines."""
 
     def __init__(self, what: str, *, got: object, allowed: str, fix: str) -> None:
         self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
@@ -26,7 +26,7 @@ def _again(what: str, got: str, allowed: str, fix: str) -> InputError:
 
 
 class Unjudged(RuntimeError):
-    """A tool, a service or access is missing, so no verdict is possible; the text says which."""
+    """A tool, a service or access is missing, so no verdict is possible; the text names it."""
 
 
 def run_cli(command: Callable[[], object]) -> None:

@@ -24,12 +24,12 @@ DEFAULT_WINDOW = ShutdownWindow(total_s=30, critical_s=15)
 # Spot pools only, control plane 1.35.0-gke.1171000 or newer; the API takes 0, 30 or 120 and nothing else.
 EXTENDED_WINDOW = ShutdownWindow(total_s=120, critical_s=15)
 
-# What a process keeps back of its window for the signal's way down and for the kernel to reap it.
+# What a process keeps back of its window for the signal's delivery and for the kernel to reap it.
 WINDOW_MARGIN_S = 3.0
 
 # A flex-start node ends after at most 7 days; a shorter run may be asked for by label.
 FLEX_MAX_RUN_S = 604_800
 FLEX_MIN_RUN_S = 600
 
-# On the node, written by GKE: when a node of limited life ends (RFC 3339).
+# On the node, written by GKE: when a node of limited duration ends (RFC 3339).
 ANNOTATION_TERMINATION = "node.gke.io/machine-termination-datetime"

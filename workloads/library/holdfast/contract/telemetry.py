@@ -1,13 +1,13 @@
-"""Words of the event lines and names of the metrics.
+"""Types of the event lines and names of the metrics.
 
-An event is one JSON object a line: `v` (schema version), `t` (Unix seconds, float), `event` (a word
+An event is one JSON object a line: `v` (schema version), `t` (Unix seconds, float), `event` (a type
 below), `job` and, where each index of a Job trains apart, `index` (job_identity.py), `kind` (training or batch),
-`process` (unique for each process), and the fields of its word.
+`process` (unique for each process), and the fields of its type.
 """
 
 EVENT_VERSION = 1
 
-# word -> fields it carries beside the common ones. A reader ignores words and fields that it does not know.
+# type -> fields it carries beside the common ones. A reader ignores types and fields that it does not know.
 EVENTS: dict[str, tuple[str, ...]] = {
     "start": ("rank", "world_size", "attempt"),  # process begins; `attempt` counts launches of the job from 0
     "startup": ("phases",),  # seconds of each part of a start, from the process to the first step; see bench-training

@@ -1,6 +1,6 @@
-"""Planned ends: nodes whose life is limited (flex-start, max-run) say when, so the run stops before they do.
+"""Planned ends: nodes of limited duration (flex-start, max-run) announce theirs, and the run stops before it.
 
-Used by the trainer and the batch worker. The time comes from HOLDFAST_DEADLINE, or from the annotation that
+The time comes from HOLDFAST_DEADLINE, or from the annotation that
 GKE writes on the node, where the pod may read its node. At the deadline less `lead_s` the process asks itself
 for the ordinary stop, with `lead_s` as its window: a save that no Spot notice has room for fits here.
 """
@@ -47,7 +47,7 @@ def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float)
     return end
 
 
-def keep(shutdown: Shutdown, end: float, *, lead_s: float = DEFAULT_LEAD_S) -> threading.Thread:
+def stop_before(shutdown: Shutdown, end: float, *, lead_s: float = DEFAULT_LEAD_S) -> threading.Thread:
     """Ask for the stop `lead_s` before `end`; a run that begins later than that stops after its first step."""
 
     def watch() -> None:
@@ -67,13 +67,13 @@ def node_annotations(node: str) -> Mapping[str, str]:
     Without an answer the run goes on: what a surprising end costs is one checkpoint interval.
     """
     try:
-        return _asked(node)
+        return _fetched(node)
     except (OSError, KeyError) as error:  # refused, unreachable, no token, not in a cluster
         logs.warning("deadline", f"the planned end of node {node} is unknown: {error}", node=node)
         return {}
 
 
-def _asked(node: str) -> Mapping[str, str]:
+def _fetched(node: str) -> Mapping[str, str]:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     request = urllib.request.Request(
         f"https://{host}:{port}/api/v1/nodes/{node}",

@@ -1,6 +1,5 @@
 """The event log: one JSON object a line, whole or not at all, from any number of processes.
 
-Written by trainers, batch workers and drills; read by the ledger, the exporter and the report.
 A line is one write(2) on a descriptor opened with O_APPEND, so lines of several processes never mix.
 Losing a line must not stop the work: a write that fails is counted, not raised.
 """

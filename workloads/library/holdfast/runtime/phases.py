@@ -1,6 +1,6 @@
 """Where the time of a start goes: named laps from the birth of the process to its first useful step.
 
-Written by the trainer into its `startup` event; read by tests/bench/training_restarts.py. Survives a fork, so the laps
+They become the `startup` event. Survives a fork, so the laps
 of the agent and of the rank that it forked make one story.
 """
 

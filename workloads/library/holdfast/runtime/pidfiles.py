@@ -1,7 +1,7 @@
-"""The roll of processes that take notices: one file each, so that a preStop hook finds them.
+"""One file for each process that takes notices, so that a preStop hook finds them.
 
-Written by Shutdown.install, read by drain.py. A file names a process by pid and birth, so that a pid used
-anew is never signalled. A container without a writable place has no roll, and loses the drain only.
+A file names a process by pid and start time, so that a pid used anew is never signalled. A container without a
+writable folder has no pidfiles, and loses the drain only.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ def register() -> None:
         place = folder()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if place.stat().st_uid == os.getuid():  # in a shared /tmp another user may have made it
-            (place / f"{os.getpid()}.pid").write_text(born(os.getpid()))
+            (place / f"{os.getpid()}.pid").write_text(started_at(os.getpid()))
 
 
 def registered() -> list[int]:
-    """Processes that are alive and took part in the roll; entries of dead ones are dropped."""
+    """Processes that are alive and wrote a pidfile; entries of dead ones are dropped."""
     place, alive = folder(), list[int]()
     if not place.is_dir() or place.stat().st_uid != os.getuid():
         return []
     for entry in sorted(place.glob("*.pid")):
         pid = int(entry.stem)
-        if running(pid) and entry.read_text() == born(pid):
+        if running(pid) and entry.read_text() == started_at(pid):
             alive.append(pid)
         else:
             entry.unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def running(pid: int) -> bool:
     return _stat(pid)[:1] != ["Z"]
 
 
-def born(pid: int) -> str:
+def started_at(pid: int) -> str:
     """Kernel's start time of the process; empty where there is no /proc."""
     return (_stat(pid) + [""] * 20)[19]
 

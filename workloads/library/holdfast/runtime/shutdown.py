@@ -1,6 +1,6 @@
 """The notice to leave: the first signal asks to drain, the second leaves at once.
 
-Used by the trainer, the checkpointer, the batch worker and the server. Guarantees:
+Guarantees:
 - a signal is noticed while the main thread sits in C code (a collective, a compile, a database call),
   because the interpreter's C handler writes to a pipe that a thread of ours reads;
 - nothing of the program runs inside a signal handler, so no lock can be held twice;
@@ -69,7 +69,7 @@ class Shutdown:
         return self._asked.wait(timeout_s)
 
     def seconds_left(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> float:
-        """What remains of the window, less what the way down costs; infinite before the notice."""
+        """What remains of the window, less what leaving costs; infinite before the notice."""
         ends = [at + (window_s if own is None else own) for at, own in self._notices]
         return min(ends, default=math.inf) - margin_s - self._clock()
 

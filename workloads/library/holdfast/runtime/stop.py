@@ -1,6 +1,6 @@
 """StopAgreement: a notice on any rank stops all ranks at one boundary, with no collective in any step.
 
-Called by Checkpointer.tick and poll after every step. Guarantees: `should_stop` costs a lock and a
+Guarantees: `should_stop` costs a lock and a
 comparison while nobody asks (no store, no collective); after a notice it answers true on all ranks at the
 same boundary, at most one step later; when peers are dead it answers true after `patience_s` with
 `agreed` false, and then no joint checkpoint may be attempted. The protocol itself is ballot.py.
@@ -51,7 +51,7 @@ class StopAgreement:
 
     @property
     def requested(self) -> bool:
-        """Whether any rank was told to leave, as far as this rank knows."""
+        """Whether any rank has a notice, as far as this rank knows."""
         return self._shutdown.requested
 
     @property
@@ -74,12 +74,12 @@ class StopAgreement:
             self._here = Boundary(step, asked)
             verdict = self._ballot.pass_boundary(self._here)
         if verdict is Verdict.WAIT:
-            return self._wait_for_the_others()
+            return self._wait_for_peers()
         if self.lost is not None and self._ballot.stop_at is None:
             return self.requested
         return verdict is Verdict.STOP
 
-    def _wait_for_the_others(self) -> bool:
+    def _wait_for_peers(self) -> bool:
         settled = self._settled.wait(self._patience_s)
         if settled and self.lost is None:
             return self._ballot.pass_boundary(self._here) is Verdict.STOP

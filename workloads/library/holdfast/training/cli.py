@@ -1,4 +1,4 @@
-"""The door `python -m holdfast train run`. Options here, torch only when the command runs."""
+"""The command `python -m holdfast train run`. Options here, torch only when the command runs."""
 
 import os
 import time
@@ -46,7 +46,7 @@ def run(
     report_every: Annotated[int, typer.Option(help="Steps between two `window` events.")] = 5,
 ) -> None:
     """Train until --steps, resuming what is there. Exit: 0 done, 143 preempted, 75 peer lost, 2 input, 70 bug."""
-    from holdfast.runtime import logs
+    from holdfast.runtime import gpu, logs
     from holdfast.runtime.phases import Phases, uncollected
     from holdfast.runtime.shutdown import leave_now, of_process
 
@@ -56,12 +56,15 @@ def run(
     phases.lap("interpreter")
     from holdfast.runtime.deadline import node_annotations, planned_end
 
+    gpu_check = None if device == "cpu" else gpu.start_check()
     deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
     with uncollected():
         from holdfast.training.config import TrainConfig
 
         launch = import_module(launcher).launch
     phases.lap("torch import")
+    if refused := gpu.exit_code(gpu_check):
+        leave_now(refused)
     config = TrainConfig(
         data=data,
         checkpoints=checkpoints,

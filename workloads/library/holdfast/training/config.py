@@ -1,4 +1,4 @@
-"""What a training run is told, checked before any process starts."""
+"""The settings of a training run, checked before any process starts."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from holdfast.contract.object_names import checked_run
 from holdfast.training.model import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda")
-_MEETING = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
+_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class TrainConfig:
     rendezvous: str = ""
     """HOST:PORT that all nodes reach; needed for more than one node."""
     peer_timeout_s: float = 120.0
-    """How long a collective or the rendezvous waits for a peer that says nothing: a machine that lost its power
+    """How long a collective or the rendezvous waits for a silent peer: a machine that lost its power
     sends no farewell, and torch alone would wait half an hour."""
     window_s: float = DEFAULT_WINDOW.pod_s
     deadline: float | None = None
@@ -65,21 +65,21 @@ class TrainConfig:
             )
         if self.device not in DEVICES:
             raise InputError("unknown device", got=self.device, allowed=", ".join(DEVICES), fix="--device auto")
-        if (self.nodes > 1 or self.rendezvous) and not _MEETING.fullmatch(self.rendezvous):
+        if (self.nodes > 1 or self.rendezvous) and not _ENDPOINT.fullmatch(self.rendezvous):
             raise InputError(
-                "several nodes need a meeting place",
+                "several nodes need a rendezvous",
                 got=f"--nodes {self.nodes} with --rendezvous {self.rendezvous or '(nothing)'}",
                 allowed="HOST:PORT that all nodes reach",
                 fix="--rendezvous <first pod's name>:29500",
             )
 
-        if self.nodes > 1 and not 0 < self.meeting[1] < 65536:
+        if self.nodes > 1 and not 0 < self.first_node[1] < 65536:
             raise InputError(
                 "no such port", got=self.rendezvous, allowed="1 to 65535", fix="--rendezvous <first pod's name>:29500"
             )
 
     @property
-    def meeting(self) -> tuple[str, int]:
+    def first_node(self) -> tuple[str, int]:
         """Host and port of the rendezvous of several nodes."""
         host, _, port = self.rendezvous.rpartition(":")
         return host.strip("[]"), int(port)

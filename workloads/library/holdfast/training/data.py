@@ -1,6 +1,6 @@
 """The corpus as one tensor of bytes, and an order of samples that needs no state but a counter.
 
-Read by the trainer and by the naive twin. The sample at position n of a run is a pure function of
+The sample at position n of a run is a pure function of
 (seed, n): any number of ranks that shares out positions 0, 1, 2, ... sees each sample once per epoch,
 and a resumed run continues with position `consumed`.
 """

@@ -1,6 +1,6 @@
 """Starts the ranks of one node under torchrun's agent and turns their ends into one exit code.
 
-Called by `python -m holdfast train run`, the first process of the pod. The agent imports torch once and
+This is the first process of the pod. The agent imports torch once and
 forks the ranks, which saves each of them the import. It passes the first signal on to every rank, waits
 inside the window, and kills what is left when the window closes. A second signal ends it at once.
 
@@ -42,8 +42,8 @@ from holdfast.runtime.phases import Phases, uncollected
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.config import TrainConfig
 from holdfast.training.data import Corpus
-from holdfast.training.rank import Board, Ending, run_rank
-from holdfast.training.rendezvous import meet
+from holdfast.training.rank import Ending, SharedStatus, run_rank
+from holdfast.training.rendezvous import rendezvous_handler
 
 # The agent outlives its ranks: they leave WINDOW_MARGIN_S before the window ends.
 AGENT_MARGIN_S = 1.0
@@ -61,13 +61,13 @@ def launch(config: TrainConfig, phases: Phases) -> int:
         importlib.import_module("torch._dynamo")  # DDP imports it: once here, before the fork
     phases.lap("compiler import")
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
-    board = Board(config.ranks)
-    threading.Thread(target=_pass_on, args=(shutdown, board, config.window_s), daemon=True).start()
-    endings = _run_agent(config, corpus, board, phases)
+    status = SharedStatus(config.ranks)
+    threading.Thread(target=_pass_on, args=(shutdown, status, config.window_s), daemon=True).start()
+    endings = _run_agent(config, corpus, status, phases)
     noticed = shutdown.requested
     code = exit_code([ending["code"] for ending in endings], noticed=noticed)
     digests = {ending["digest"] for ending in endings if "digest" in ending}
-    events.emit("exit", code=code, step=board.furthest, **({"digest": digests.pop()} if digests else {}))
+    events.emit("exit", code=code, step=status.furthest, **({"digest": digests.pop()} if digests else {}))
     if config.nodes > 1 and not noticed and code in _OF_OTHERS:
         shutdown.wait(AFTER_THE_NOTICED_S)
     return code
@@ -91,15 +91,15 @@ def exit_code(codes: Iterable[int], *, noticed: bool) -> int:
     return max(found)
 
 
-def _run_agent(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> list[Ending]:
+def _run_agent(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> list[Ending]:
     """How the ranks ended; empty when they never met."""
     for name in ("elastic.multiprocessing.api", "elastic.agent.server.api"):
-        # A rank says itself why it failed; the agent's traceback of its own would bury that.
+        # A rank logs itself why it failed; the agent's traceback of its own would bury that.
         logging.getLogger(f"torch.distributed.{name}").setLevel(logging.CRITICAL)
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # its way with SIGTERM is to kill the ranks
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"  # on SIGTERM it would kill the ranks
     with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as scratch:
         try:
-            spec = _spec(config, corpus, board, phases)
+            spec = _spec(config, corpus, status, phases)
             agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch), start_method="fork")
             gc.freeze()  # what exists now stays shared with the forked ranks
             notices.of_process().begin()
@@ -114,13 +114,13 @@ def _run_agent(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases
     return [{"code": failure.exitcode} for failure in result.failures.values()]
 
 
-def _pass_on(shutdown: Shutdown, board: Board, window_s: float) -> None:
+def _pass_on(shutdown: Shutdown, status: SharedStatus, window_s: float) -> None:
     """Thread of the agent: the notice goes to every rank; at the window's end none may be left."""
     shutdown.wait()
-    _signal(board.notice(), signal.SIGTERM)
+    _signal(status.notice(), signal.SIGTERM)
     while (left := shutdown.seconds_left(window_s, AGENT_MARGIN_S)) > 0:
         time.sleep(min(left, 0.2))
-    _signal(board.pids(), signal.SIGKILL)
+    _signal(status.pids(), signal.SIGKILL)
     notices.leave_now(exit_codes.EXIT_PREEMPTED)
 
 
@@ -130,13 +130,13 @@ def _signal(pids: Iterable[int], signum: signal.Signals) -> None:
             os.kill(pid, signum)
 
 
-def _spec(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> WorkerSpec:
+def _spec(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> WorkerSpec:
     return WorkerSpec(
         role="trainer",
         local_world_size=config.ranks,
         entrypoint=run_rank,
-        args=(config, corpus, board, phases),
-        rdzv_handler=meet(config),
+        args=(config, corpus, status, phases),
+        rdzv_handler=rendezvous_handler(config),
         max_restarts=0,  # restarting is the controller's work: it counts, backs off and moves nodes
         monitor_interval=0.05,
     )

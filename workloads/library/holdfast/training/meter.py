@@ -42,7 +42,7 @@ class Meter:
     def step(self, done: int, loss: Tensor) -> None:
         self._last, self._loss = done, loss
         self._on_step(done)
-        self._tell_startup()
+        self._emit_startup()
         if done % self._every == 0:
             self.flush()
 
@@ -61,7 +61,7 @@ class Meter:
     def _open_window(self, done: int) -> None:
         self._first, self._last, self._since = done + 1, done, time.monotonic()
 
-    def _tell_startup(self) -> None:
+    def _emit_startup(self) -> None:
         if self._phases and self._lead:
             self._phases.lap("first step")
             self._events.emit("startup", phases=self._phases.seconds)

@@ -1,7 +1,4 @@
-"""A byte-level GPT, small enough for a laptop, shaped like the large ones.
-
-Built by the trainer and by holdfast.inference, from the configuration that the checkpoint carries.
-"""
+"""A byte-level GPT, small enough for a laptop, shaped like the large ones. The configuration is in each checkpoint."""
 
 from dataclasses import asdict, dataclass
 

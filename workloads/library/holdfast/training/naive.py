@@ -37,11 +37,11 @@ from holdfast.training.rendezvous import use_loopback
 from holdfast.training.trainer import share
 
 
-def train(rank: int, config: TrainConfig, corpus: Corpus, meeting: str) -> None:
+def train(rank: int, config: TrainConfig, corpus: Corpus, rendezvous: str) -> None:
     signal.signal(signal.SIGTERM, _exit_zero)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=config.ranks)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=config.ranks)
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     events.emit("start", rank=rank, world_size=config.ranks, attempt=int(os.environ.get(ENV_ATTEMPT, "0")))
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
@@ -95,13 +95,13 @@ def resume(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimiz
 
 def launch(config: TrainConfig, phases: Phases) -> int:
     """One process for each rank; SIGTERM is passed on, and the pod exits with 0."""
-    signal.set_wakeup_fd(-1)  # the door takes notices; this twin is one that does not
+    signal.set_wakeup_fd(-1)  # the command takes notices; this twin does not
     use_loopback()
     corpus = Corpus.read(config.data)
     with tempfile.TemporaryDirectory() as folder:
         context = mp.get_context("fork")
         ranks: list[BaseProcess] = [
-            context.Process(target=train, args=(rank, config, corpus, f"{folder}/meeting"))
+            context.Process(target=train, args=(rank, config, corpus, f"{folder}/rendezvous"))
             for rank in range(config.ranks)
         ]
         for process in ranks:

@@ -1,4 +1,4 @@
-"""What a checkpoint says about the run beside tensors, and what a resumed run checks against it."""
+"""What a checkpoint holds of the run beside tensors, and what a resumed run checks against it."""
 
 from collections.abc import Mapping
 from typing import Any

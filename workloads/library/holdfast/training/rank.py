@@ -1,4 +1,4 @@
-"""The life of one rank's process, forked by launch.py: into the run, and out with an exit code."""
+"""The process of one rank, from its fork to its exit code."""
 
 import os
 import sys
@@ -18,19 +18,19 @@ from holdfast.runtime.phases import Phases
 from holdfast.training.config import TrainConfig
 from holdfast.training.data import Corpus
 from holdfast.training.meter import Meter
-from holdfast.training.trainer import part, train
+from holdfast.training.trainer import destroy_process_group, train
 
 Ending = dict[str, Any]
 """`code`, and `digest` when the run is complete."""
 
 # Of the window's end, for giving communicators back.
-PART_S = 1.0
+DESTROY_S = 1.0
 
-# What torch's RuntimeErrors say when another rank is gone (gloo; nccl raises DistError).
-_LOST_PEER = ("closed by peer", "reset by peer", "Connection refused", "Broken pipe", "Timed out", "recv header")
+# What torch's RuntimeErrors contain when another rank is gone (gloo; nccl raises DistError).
+_PEER_LOST = ("closed by peer", "reset by peer", "Connection refused", "Broken pipe", "Timed out", "recv header")
 
 
-class Board:
+class SharedStatus:
     """Memory that the agent and its ranks share: who they are, how far they got, whether a notice came."""
 
     def __init__(self, ranks: int) -> None:
@@ -39,13 +39,13 @@ class Board:
         self._noticed: Any = RawArray("q", 1)
 
     def register(self, local_rank: int) -> bool:
-        """Called by a rank; whether the notice came before. The agent writes first and reads then, and the
+        """By a rank; whether the notice came before. The agent writes first and reads then, and the
         rank the other way round, so that no notice falls between."""
         self._pids[local_rank] = os.getpid()
         return bool(self._noticed[0])
 
     def notice(self) -> list[int]:
-        """Called by the agent: the processes to tell."""
+        """By the agent: the processes to pass the notice on to."""
         self._noticed[0] = 1
         return self.pids()
 
@@ -60,22 +60,22 @@ class Board:
         return max(self._steps)
 
 
-def run_rank(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) -> Ending:
+def run_rank(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> Ending:
     """Ends in order are returned, not exited with: at the first failed exit the agent kills the other ranks."""
     phases.lap("rendezvous")
     local_rank = int(os.environ["LOCAL_RANK"])
     shutdown = notices.of_process()
     shutdown.leave_after(config.window_s)
     if config.deadline is not None:
-        deadline.keep(shutdown, config.deadline, lead_s=max(config.window_s, deadline.DEFAULT_LEAD_S))
-    if board.register(local_rank):
+        deadline.stop_before(shutdown, config.deadline, lead_s=max(config.window_s, deadline.DEFAULT_LEAD_S))
+    if status.register(local_rank):
         shutdown.request("notice before the start")
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
-    meter = Meter(events, every=config.report_every, phases=phases, on_step=lambda step: board.done(local_rank, step))
+    meter = Meter(events, every=config.report_every, phases=phases, on_step=lambda step: status.done(local_rank, step))
     try:
         return {"code": exit_codes.EXIT_COMPLETE, "digest": train(config, corpus, events, meter)}
     except Preempted:
-        part(PART_S)
+        destroy_process_group(DESTROY_S)
         return {"code": exit_codes.EXIT_PREEMPTED}
     except InputError as error:
         logs.error("train", error.lines())
@@ -88,7 +88,7 @@ def run_rank(config: TrainConfig, corpus: Corpus, board: Board, phases: Phases) 
 def failure_code(error: Exception, *, noticed: bool) -> int:
     """A lost peer is worth another try; during a shutdown it is part of it. All else is a bug."""
     lost = isinstance(error, DistError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST_PEER)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in _PEER_LOST)
     )
     if not lost:
         return exit_codes.EXIT_BUG

@@ -1,6 +1,6 @@
-"""Where the agents of a job meet: torchrun's c10d rendezvous, with the ways to miss it told apart.
+"""Where the agents of a job meet: torchrun's c10d rendezvous, with the causes of failure kept apart.
 
-Called by launch.py. A first node that is not up yet is waited for, one that never comes is worth another start,
+A first node that is not up yet is waited for, one that never comes is worth another start,
 and a port of this very node that something else holds is bad input, because another start would find it again.
 """
 
@@ -17,24 +17,24 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 from holdfast.training.config import TrainConfig
-from holdfast.training.single_node_rendezvous import Alone
+from holdfast.training.single_node_rendezvous import SingleNodeRendezvous
 
 # As long as agents that have met wait for the last of them: nodes of a gang pull large images at different speeds.
-JOIN_S = 600.0
+RENDEZVOUS_S = 600.0
 _POLL_S = 0.5
 _ANSWER_S = 5.0
 
 
-def meet(config: TrainConfig) -> RendezvousHandler:
-    """The door to the other agents; RendezvousError when the first node does not come."""
+def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
+    """How this agent finds the others; RendezvousError when the first node does not come."""
     if config.nodes == 1:
         use_loopback()
-        return Alone(config.run, timeout_s=config.peer_timeout_s)
-    host, port = config.meeting
+        return SingleNodeRendezvous(config.run, timeout_s=config.peer_timeout_s)
+    host, port = config.first_node
     named = is_named(host, socket.gethostname())
     ours = named or is_local(host)
     if not ours:
-        _await(host, port)
+        _wait_for(host, port)
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=config.rendezvous,
@@ -50,12 +50,12 @@ def meet(config: TrainConfig) -> RendezvousHandler:
         if not ours:
             raise
         raise InputError(
-            "the ranks have no place to meet",
+            "the rendezvous cannot be opened",
             got=f"{config.rendezvous}: {error.__cause__ or error}",
             allowed="an address of this job's first node with a free port",
             fix="another port in --rendezvous",
         ) from error
-    # Nobody joins a gang that is complete, and torch's way to ask never returns when the first node went silent.
+    # Nobody joins a gang that is complete, and torch's own question never returns when the first node went silent.
     handler.num_nodes_waiting = lambda: 0
     return handler
 
@@ -85,16 +85,16 @@ def _ours(family: int, address: str | int) -> bool:
     return True
 
 
-def _await(host: str, port: int) -> None:
+def _wait_for(host: str, port: int) -> None:
     logs.info("rendezvous", f"waiting for the first node at {host}:{port}")
-    until = time.monotonic() + JOIN_S
+    until = time.monotonic() + RENDEZVOUS_S
     while True:
         try:
             socket.create_connection((host, port), timeout=_ANSWER_S).close()
             return
         except OSError as error:  # no such name yet, nobody listens yet
             if time.monotonic() > until:
-                raise RendezvousConnectionError(f"{host}:{port} did not answer in {JOIN_S:g} s") from error
+                raise RendezvousConnectionError(f"{host}:{port} did not answer in {RENDEZVOUS_S:g} s") from error
         time.sleep(_POLL_S)
 
 

@@ -1,6 +1,6 @@
 """The rendezvous of a job on one node: nobody to wait for, and a store that only this machine can reach.
 
-Returned by meeting.meet to torchrun's agent. The c10d rendezvous would wait up to 0.3 s so that nodes do not come all
+The c10d rendezvous would wait up to 0.3 s so that nodes do not come all
 at once, and would open two ports on every network.
 """
 
@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 LOOPBACK = "127.0.0.1"
 
 
-class Alone(RendezvousHandler):
+class SingleNodeRendezvous(RendezvousHandler):
     def __init__(self, run: str, *, timeout_s: float) -> None:
         self._run, self._timeout = run, timedelta(seconds=timeout_s)
         self._closed = False
@@ -39,7 +39,7 @@ class Alone(RendezvousHandler):
         return True
 
     def get_backend(self) -> str:
-        return "alone"
+        return "single-node"
 
     def get_run_id(self) -> str:
         return self._run

@@ -10,7 +10,7 @@ from holdfast.contract.lifecycle import WINDOW_MARGIN_S
 _JUDGED = 3
 
 
-class Pace:
+class StepTimeGuard:
     def __init__(self, window_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._limit_s, self._window_s = window_s - WINDOW_MARGIN_S, window_s

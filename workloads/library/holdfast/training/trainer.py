@@ -13,18 +13,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer
 from holdfast.contract.environment import ENV_ATTEMPT
+from holdfast.contract.errors import InputError
+from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
 from holdfast.training.data import Corpus, Samples, mixed_seed
 from holdfast.training.meter import Meter, digest
 from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.progress import Progress
-from holdfast.training.step_time_guard import Pace
+from holdfast.training.step_time_guard import StepTimeGuard
 
 
 def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -> str:
-    """Run to the last step and return the digest of the result; Preempted when told to leave before."""
-    rank, device = join(config)
+    """Run to the last step and return the digest of the result; Preempted after a notice."""
+    rank, device = init_process_group(config)
     meter.lap("process group")
     events.emit("start", rank=rank, world_size=config.world_size, attempt=int(os.environ.get(ENV_ATTEMPT, "0")))
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
@@ -49,7 +51,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         meter.begin(ckpt.step, lead=rank == 0)
         if rank == 0:
             progress.log_resized()
-        pace = Pace(config.window_s)
+        step_time = StepTimeGuard(config.window_s)
         for step in range(ckpt.step, config.steps):
             torch.manual_seed(mixed_seed(config.seed, step, rank))  # dropout: nothing to save, nothing to restore
             inputs, following = share(samples, progress.consumed, config, rank)
@@ -59,16 +61,18 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
             optimizer.step()
             progress.advance()
             meter.step(step + 1, loss.detach())
-            pace.step()
+            step_time.step()
             ckpt.tick(step + 1)
         meter.flush()
-    part(config.peer_timeout_s)
+    destroy_process_group(config.peer_timeout_s)
     return digest(model, optimizer)
 
 
-def join(config: TrainConfig) -> tuple[int, torch.device]:
+def init_process_group(config: TrainConfig) -> tuple[int, torch.device]:
     """Enter the process group that the agent has prepared; this rank's number and device."""
-    cuda = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    cuda = config.device != "cpu" and gpu.device_type(torch.cuda.is_available()) == "cuda"
+    if config.device == "cuda" and not cuda:
+        raise InputError("there is no GPU", got="--device cuda", allowed="auto, cpu", fix="--device auto")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -81,18 +85,18 @@ def join(config: TrainConfig) -> tuple[int, torch.device]:
     return dist.get_rank(), device
 
 
-def part(patience_s: float) -> None:
+def destroy_process_group(patience_s: float) -> None:
     """Give the communicators back: a GPU whose link is cut in use may need a reset. Beside the main thread, because
     with a peer that is gone it may never end."""
 
-    def leave() -> None:
+    def destroy() -> None:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         dist.destroy_process_group()
 
-    leaving = threading.Thread(target=leave, name="part", daemon=True)
-    leaving.start()
-    leaving.join(patience_s)
+    destroying = threading.Thread(target=destroy, name="destroy-process-group", daemon=True)
+    destroying.start()
+    destroying.join(patience_s)
 
 
 def share(samples: Samples, consumed: int, config: TrainConfig, rank: int) -> tuple[Tensor, Tensor]:

@@ -31,13 +31,13 @@ class Gang:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
     def complete(self) -> list[str]:
-        """What rank 0 said in a start that came to its end."""
+        """What rank 0 printed in a start that came to its end."""
         with self._started({}) as ranks:
             assert [rank.wait(PATIENCE_S) for rank in ranks] == [0, 0], self._log(0, "err")
         return self._log(0, "out").splitlines()
 
     def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
-        """torchrun's way: SIGTERM to the rank's whole group where it says `after` and waits; all exit codes."""
+        """As torchrun does: SIGTERM to the rank's whole group where it prints `after` and waits; all exit codes."""
         with self._started({ENV_WAIT_AT: after, ENV_WINDOW_S: str(window_s)}) as ranks:
             until = time.monotonic() + PATIENCE_S
             while after not in self._log(1, "out").splitlines():

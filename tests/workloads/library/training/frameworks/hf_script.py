@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.training.frameworks.huggingface import HoldfastCallback
-from tests.workloads.library.training.frameworks.waits import EVALUATING, compiled, say
+from tests.workloads.library.training.frameworks.waits import EVALUATING, announce, compiled
 
 torch.set_num_threads(1)
 
@@ -36,12 +36,12 @@ class Net(nn.Module):
         return {"loss": (out - labels).square().mean(), "logits": out}
 
 
-class Tell(TrainerCallback):
+class Progress(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
-        say(f"step {state.global_step}")
+        announce(f"step {state.global_step}")
 
     def on_prediction_step(self, args, state, control, **_):
-        say(EVALUATING)
+        announce(EVALUATING)
 
 
 def main(url: str, steps: int, out: Path) -> None:
@@ -62,7 +62,7 @@ def main(url: str, steps: int, out: Path) -> None:
         logging_strategy="no",
     )
     window_s = float(os.environ.get(ENV_WINDOW_S, "15"))
-    callbacks = [Tell(), HoldfastCallback(url, run="hf", every=4, window_s=window_s)]
+    callbacks = [Progress(), HoldfastCallback(url, run="hf", every=4, window_s=window_s)]
     trainer = Trainer(model=model, args=args, train_dataset=Lines(), eval_dataset=Lines(), callbacks=callbacks)
     trainer.train()
     bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.training.frameworks.lightning import HoldfastCallback
-from tests.workloads.library.training.frameworks.waits import EVALUATING, compiled, say
+from tests.workloads.library.training.frameworks.waits import EVALUATING, announce, compiled
 
 torch.set_num_threads(1)
 
@@ -34,11 +34,11 @@ class Net(pl.LightningModule):
         return (self.body(batch[0]) - batch[1]).square().mean()
 
     def on_train_batch_end(self, *_):
-        say(f"step {self.trainer.global_step}")
+        announce(f"step {self.trainer.global_step}")
 
     def validation_step(self, batch, index):
         if not self.trainer.sanity_checking:
-            say(EVALUATING)
+            announce(EVALUATING)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)

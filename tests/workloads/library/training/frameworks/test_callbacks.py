@@ -58,11 +58,11 @@ def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
 ) -> None:
     gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS)
     assert gang.notice_on_rank_1(after) == [143, 143], gang.errors()
-    said = gang.complete()
-    first = int(next(line for line in said if line.startswith("step ")).removeprefix("step "))
+    printed = gang.complete()
+    first = int(next(line for line in printed if line.startswith("step ")).removeprefix("step "))
     assert first > done, "the resume begins after the last checkpoint, in mid-epoch"
     assert after != EVALUATING or first <= done + 2, "the evaluation itself heard the notice"
-    assert said[-1] == undisturbed(script)
+    assert printed[-1] == undisturbed(script)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -9,15 +9,15 @@ import torch
 from holdfast.runtime import shutdown as notices
 
 ENV_WAIT_AT = "HOLDFAST_TEST_WAIT_AT"
-"""One of the words that a script says."""
+"""One of the moments that a script prints."""
 COMPILING, EVALUATING = "compiling", "evaluating"
 _PATIENCE_S = 120.0
 
 
-def say(word: str) -> None:
-    """Print it; where it is the word to wait at, rank 1 goes on when the notice has come."""
-    print(word, flush=True)
-    if os.environ.get(ENV_WAIT_AT) == word and os.environ["RANK"] == "1":
+def announce(moment: str) -> None:
+    """Print it; where it is the moment to wait at, rank 1 goes on when the notice has come."""
+    print(moment, flush=True)
+    if os.environ.get(ENV_WAIT_AT) == moment and os.environ["RANK"] == "1":
         notices.of_process().wait(_PATIENCE_S)
 
 

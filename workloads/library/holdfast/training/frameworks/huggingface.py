@@ -9,13 +9,13 @@ from typing import Any
 from transformers import TrainerCallback
 
 from holdfast.contract.errors import InputError
-from holdfast.training.frameworks.held import Held
 from holdfast.training.frameworks.loaders import Position
+from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer
 
 
 class HoldfastCallback(TrainerCallback):
     def __init__(self, url: str, **options: Any) -> None:
-        self._held = Held(url, **options)
+        self._checkpoints = ManagedCheckpointer(url, **options)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if args.enable_jit_checkpoint or args.save_strategy != "no":
@@ -29,7 +29,7 @@ class HoldfastCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])  # out of accelerate's wrapper
         kept = {"model": parts["model"], "optimizer": optimizer, "scheduler": parts["lr_scheduler"]}
-        state.global_step = self._held.begin(kept)
+        state.global_step = self._checkpoints.begin(kept)
         self._position = Position(parts["train_dataloader"], state.global_step * args.gradient_accumulation_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -39,13 +39,13 @@ class HoldfastCallback(TrainerCallback):
         self._position.epoch_over()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._held.tick(state.global_step)
+        self._checkpoints.tick(state.global_step)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._held.poll()
+        self._checkpoints.poll()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._held.evaluated()
+        self._checkpoints.evaluated()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._held.end()
+        self._checkpoints.end()

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from holdfast.training.frameworks.held import Held
 from holdfast.training.frameworks.loaders import shield_forked_workers, skip_batches
+from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer
 
 
 class HoldfastCallback(Callback):
     def __init__(self, url: str, **options: Any) -> None:
-        self._held = Held(url, **options)
+        self._checkpoints = ManagedCheckpointer(url, **options)
 
     def setup(self, *_: Any, **__: Any) -> None:
         shield_forked_workers()  # before the sanity check: its workers live on until the first validation
@@ -25,7 +25,7 @@ class HoldfastCallback(Callback):
         kept = {"model": pl_module, "loops": trainer.fit_loop}
         kept |= {f"optimizer-{n}": optimizer for n, optimizer in enumerate(trainer.optimizers)}
         kept |= {f"scheduler-{n}": found.scheduler for n, found in enumerate(trainer.lr_scheduler_configs)}
-        step = self._held.begin(kept)
+        step = self._checkpoints.begin(kept)
         if step:
             trainer.fit_loop.reset()  # once more, now that it knows where it restarts
         stream, within = torch.get_rng_state(), 0
@@ -37,13 +37,13 @@ class HoldfastCallback(Callback):
             torch.set_rng_state(stream)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        self._held.tick(trainer.global_step)
+        self._checkpoints.tick(trainer.global_step)
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        self._held.poll()
+        self._checkpoints.poll()
 
     def on_validation_end(self, *_: Any) -> None:
-        self._held.evaluated()
+        self._checkpoints.evaluated()
 
     def on_train_end(self, *_: Any) -> None:
-        self._held.end()
+        self._checkpoints.end()

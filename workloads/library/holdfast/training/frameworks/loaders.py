@@ -25,7 +25,7 @@ class Position:
         # The trainer and the loader both set the epoch, each from a count that began at 0.
         inner: Any = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
         for target in filter(lambda part: hasattr(part, "set_epoch"), (loader, inner)):
-            target.set_epoch = self._ours(target.set_epoch)
+            target.set_epoch = self._with_our_epoch(target.set_epoch)
         source = getattr(loader, "base_dataloader", loader)
         source.worker_init_fn = Shielded(source.worker_init_fn)
 
@@ -38,7 +38,7 @@ class Position:
         self._epoch += 1
         self._loader.skip_batches = 0
 
-    def _ours(self, set_epoch: Callable[[int], None]) -> Callable[[int], None]:
+    def _with_our_epoch(self, set_epoch: Callable[[int], None]) -> Callable[[int], None]:
         return lambda _: set_epoch(self._epoch)
 
 
@@ -46,11 +46,11 @@ def skip_batches(loader: Any, count: int, *, epoch: int) -> None:
     """A plain DataLoader whose next iteration leaves out the first `count` batches of that epoch."""
     if hasattr(loader.sampler, "set_epoch"):
         loader.sampler.set_epoch(epoch)
-    loader.batch_sampler.sampler = _Behind(loader.batch_sampler.sampler, count * loader.batch_size)
+    loader.batch_sampler.sampler = _SkippingSampler(loader.batch_sampler.sampler, count * loader.batch_size)
     loader.worker_init_fn = Shielded(loader.worker_init_fn)
 
 
-class _Behind:
+class _SkippingSampler:
     """A sampler whose first iteration begins at a sample; its indices are drawn, the data is not read."""
 
     def __init__(self, sampler: Any, first: int) -> None:

@@ -3,14 +3,14 @@ from itertools import accumulate
 import pytest
 
 from holdfast.contract.errors import InputError
-from holdfast.training.step_time_guard import Pace
+from holdfast.training.step_time_guard import StepTimeGuard
 
 
 def judge(seconds: list[float]) -> None:
     moments = accumulate([0.0, *seconds])
-    pace = Pace(15, clock=lambda: next(moments))
+    guard = StepTimeGuard(15, clock=lambda: next(moments))
     for _ in range(len(seconds) + 1):
-        pace.step()
+        guard.step()
 
 
 def test_a_step_longer_than_the_window_is_bad_input() -> None:

@@ -1,4 +1,4 @@
-"""What both callbacks do alike: hold one training's checkpointer, and keep evaluations out of its random stream.
+"""What the callbacks share: one training's checkpointer, and keep evaluations out of its random stream.
 
 An evaluation draws the seed of its loader's workers. A run that resumes behind it has not drawn, so the draw is
 undone: before anything is saved inside the evaluation, and when it is over.
@@ -14,7 +14,7 @@ from holdfast.runtime import shutdown as notices
 from holdfast.training.frameworks.loaders import shield_forked_workers
 
 
-class Held:
+class ManagedCheckpointer:
     def __init__(self, url: str, *, window_s: float = DEFAULT_WINDOW.pod_s, **options: Any) -> None:
         self._url, self._window_s = url, window_s
         self._options: dict[str, Any] = {"window_s": window_s, **options}
