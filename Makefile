@@ -58,7 +58,7 @@ fmt: setup ## Format and mend what ruff can
 lock: setup ## Locks of every dependency group, with hashes and without addresses
 	@$(PY) .ci/lock.py
 
-.PHONY: test-cluster test-kind test-node test-gpu kill-matrix
+.PHONY: test-cluster test-kind test-node test-gpu test-alert kill-matrix
 test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
 
@@ -70,6 +70,9 @@ test-kind: setup tools ## The cluster tier on a real kind cluster, and real pods
 
 test-gpu: setup ## Pinned staging and nccl (a GPU)
 	@$(PY) -m tests.tiers gpu
+
+test-alert: setup tools ## Play the bad and good histories of ALERT (name or slug) in Prometheus's engine
+	@$(PY) -m tests.monitoring.alerting.play $(ALERT)
 
 kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
 	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
@@ -137,7 +140,7 @@ doctor: setup ## What a deployment of ENV needs and lacks
 
 snapshots: setup provider ## Record the plan inventories, addresses and chart specifications anew
 	@$(PY) -m tests.plan.inventory
-	@$(PY) -m tests.monitoring.chart_goldens
+	@$(PY) -m tests.monitoring.report.chart_goldens
 
 bootstrap: setup ## Make the bucket that keeps Terraform's state of ENV
 	@$(PY) -m infra bootstrap $(ENV)

@@ -1,4 +1,4 @@
-"""The door of monitoring: `python -m monitoring report|alerts|fire ...`. Bodies import; this module stays light."""
+"""The command line of monitoring: `python -m monitoring report|alerts ...`. Bodies import; this module stays light."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,7 @@ def report(
         str, typer.Option(help="Only this long before the newest event, or with --project from a midnight: 7d, 12h.")
     ] = "",
     cluster: Annotated[str, typer.Option(help="With --project: this cluster alone; empty: each apart.")] = "",
-    machine: Annotated[str, typer.Option(help="Machine type to price by; empty: what the node lines tell.")] = "",
+    machine: Annotated[str, typer.Option(help="Machine type to price by; empty: that of the node lines.")] = "",
     region: Annotated[str, typer.Option(help="Region to price in, with --machine.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -77,14 +77,6 @@ def alerts(
 
 
 @app.command()
-def fire(alert: Annotated[str, typer.Argument(help="Name or slug.")], as_json: Json = False) -> None:
-    """Play an alert's bad and good histories in Prometheus's engine and show what fired."""
-    from monitoring.alerting.cli import show_fire
-
-    raise typer.Exit(show_fire(alert, as_json=as_json))
-
-
-@app.command()
 def churn(
     events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")] = None,
     project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
@@ -117,7 +109,7 @@ def export(
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
-    """Watch pods, nodes, event files and, with HOLDFAST_DATABASE_URL, the batch backlog; tell Prometheus and the cloud."""
+    """Watch pods, nodes, event files and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to Prometheus and the cloud."""
     from monitoring.exporter.main import serve
 
     serve(project, location, cluster, events, lines, port, every_s, kubeconfig)

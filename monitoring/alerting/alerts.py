@@ -44,6 +44,10 @@ class Limits:
     heartbeat_s: int = 600
 
 
+EXAMPLE = Limits(cluster="holdfast-example", dead_letter_subscription="holdfast-example-dead")
+"""Of no environment: what the runbook, the command `alerts` and the rule cases are about."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
     name: str

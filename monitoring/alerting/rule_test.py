@@ -1,4 +1,4 @@
-"""Plays an alert's histories through Prometheus's own engine, and shows what fired.
+"""Plays histories of metrics through Prometheus's own engine, and shows whether the alerts fired as expected.
 
 promtool comes from HOLDFAST_PROMTOOL, from PATH (Debian: prometheus), or from the cache that `make tools` fills.
 Releases from 2.42 to 3.x are understood.
@@ -15,11 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
-from monitoring.alerting.alerts import Alert, Source, alerts
-from monitoring.alerting.rule_cases import LIMITS, TRIALS, History
+from monitoring.alerting.alerts import Alert
 
 PROMTOOL_S = 120
 VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    series: tuple[tuple[str, str], ...]
+    """(series, values), in promtool's notation, one sample a minute: 'a+bxn' starts at a and adds b n times, 'axn'
+    repeats, '_xn' is a gap."""
+    at_min: int
+    """When the verdict is due."""
+    fires: tuple[tuple[tuple[str, str], ...], ...] = ()
+    """Labels of each alert that fires then, beside name and severity; none for a good history."""
+    quiet_until_min: int = -1
+    """An earlier moment at which nothing may fire yet; -1 asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +60,10 @@ def _built() -> str:
     return str(max(builds, key=lambda path: path.stat().st_mtime, default=""))
 
 
-def find(name: str) -> Alert:
-    """By name, or by the runbook's slug."""
-    known = alerts(LIMITS)
-    for alert in known:
-        if name in (alert.name, alert.slug):
-            return alert
-    allowed = ", ".join(alert.name for alert in known)
-    raise InputError("no such alert", got=name, allowed=allowed, fix="take one of these names, or its slug")
-
-
-def play(alert: Alert) -> list[Outcome]:
-    if alert.source is not Source.PROMQL:
-        raise Unjudged(f"{alert.name} is judged on {alert.source.value}, which Prometheus cannot play")
-    return run([(alert, history) for history in TRIALS[alert.name]])
-
-
-def run(trials: Sequence[tuple[Alert, History]]) -> list[Outcome]:
-    """All trials in one run of promtool; a file for each, because it gives one verdict a file."""
+def run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
+    """All cases in one run of promtool; a file for each, because it gives one verdict a file."""
     with tempfile.TemporaryDirectory(prefix="holdfast-alerts-") as folder:
-        files = [_write(Path(folder), number, alert, history) for number, (alert, history) in enumerate(trials)]
+        files = [_write(Path(folder), number, alert, history) for number, (alert, history) in enumerate(cases)]
         command = [promtool(), "test", "rules", *files]
         # One stream: SUCCESS goes to stdout and FAILED to stderr, and only their common order names the file.
         done = subprocess.run(
@@ -75,7 +71,7 @@ def run(trials: Sequence[tuple[Alert, History]]) -> list[Outcome]:
         )
     return [
         Outcome(alert.name, history, held, output)
-        for (held, output), (alert, history) in zip(verdicts(done.stdout, len(files)), trials, strict=True)
+        for (held, output), (alert, history) in zip(verdicts(done.stdout, len(files)), cases, strict=True)
     ]
 
 
@@ -101,7 +97,7 @@ def _write(folder: Path, number: int, alert: Alert, history: History) -> str:
     """JSON is YAML, and needs no quoting rules."""
     rules = folder / f"rules-{number:04d}.json"
     rules.write_text(json.dumps({"groups": [{"name": "holdfast", "rules": [rule(alert)]}]}))
-    test = folder / f"trial-{number:04d}.json"
+    test = folder / f"case-{number:04d}.json"
     test.write_text(
         json.dumps({"rule_files": [rules.name], "evaluation_interval": "1m", "tests": [_case(alert, history)]})
     )

@@ -15,7 +15,7 @@ from monitoring.alerting.alerts import Alert
 PATH = Path(__file__).parent / "runbook.md"
 PARTS = ("Meaning", "Impact", "First command", "Diagnosis", "Mitigation", "Safe to ignore when", "Tested by")
 MAX_CHARACTERS, MAX_BYTES, MAX_SUBJECT, MAX_URL = 8_192, 10_240, 255, 2_083
-BEGIN = "<!-- alerts: written by `python -m monitoring alerts --write`, checked by tests/monitoring/test_runbook.py -->"
+BEGIN = "<!-- alerts: written by `python -m monitoring alerts --write`, checked by tests/monitoring/alerting/test_runbook.py -->"
 END = "<!-- end of alerts -->"
 
 

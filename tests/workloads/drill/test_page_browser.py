@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.monitoring.chromium import Page, binary, chromium
-from tests.monitoring.test_report_browser import CONTRAST
+from tests.monitoring.report.chromium import Page, binary, chromium
+from tests.monitoring.report.test_browser import CONTRAST
 from tests.workloads.drill.test_show import BROKEN, HELD, UNSEEN
 from workloads.drill.show.page import page
 

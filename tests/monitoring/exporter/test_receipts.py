@@ -25,9 +25,9 @@ from monitoring.exporter.watch import ENDING
 from monitoring.ledger.events import Event, parse
 from monitoring.ledger.job_ledger import job_ledgers
 from tests.monitoring import sample
+from tests.monitoring.exporter.test_cloud import Clock
+from tests.monitoring.exporter.test_cluster import node, pod
 from tests.monitoring.sample import EPOCH
-from tests.monitoring.test_cloud import Clock
-from tests.monitoring.test_exporter import node, pod
 
 L4 = ("g2-standard-8", "us-central1", "spot")
 BEGAN = "2026-09-21T14:13:20Z"  # EPOCH

@@ -8,7 +8,7 @@ import pytest
 
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.sample import Sample, sample
-from tests.monitoring.metric_server import MetricServer
+from tests.monitoring.churn.metric_server import MetricServer
 from tests.monitoring.sample import EPOCH
 
 

@@ -12,12 +12,12 @@ import pytest
 from holdfast.contract.errors import InputError, Unjudged
 from infra.environments.services import Alerts
 from monitoring.alerting import rule_test
-from monitoring.alerting.alerts import Alert, Limits, Severity, Source, alerts, scale_failures
-from monitoring.alerting.rule_cases import LIMITS, TRIALS
-from tests.monitoring import logfilter
+from monitoring.alerting.alerts import EXAMPLE, Alert, Limits, Severity, Source, alerts, scale_failures
+from tests.monitoring.alerting import logfilter, play
+from tests.monitoring.alerting.rule_cases import CASES
 from tests.tools import build
 
-ALERTS = alerts(LIMITS)
+ALERTS = alerts(EXAMPLE)
 PROMQL = [alert for alert in ALERTS if alert.source is Source.PROMQL]
 
 
@@ -55,14 +55,14 @@ def test_output_that_is_not_understood_is_not_judged(output: str) -> None:
 @pytest.mark.process
 @pytest.mark.usefixtures("engine")
 def test_every_alert_fires_in_time_and_is_silent_otherwise() -> None:
-    outcomes = rule_test.run([(alert, history) for alert in PROMQL for history in TRIALS[alert.name]])
+    outcomes = rule_test.run([(alert, history) for alert in PROMQL for history in CASES[alert.name]])
     assert len(outcomes) > 50
     assert [f"{o.alert}: {o.output}" for o in outcomes if not o.held] == []
 
 
 @pytest.mark.parametrize("alert", PROMQL, ids=lambda a: a.name)
 def test_every_alert_has_a_bad_and_a_good_history(alert: Alert) -> None:
-    histories = TRIALS[alert.name]
+    histories = CASES[alert.name]
     assert any(history.fires for history in histories)
     assert any(not history.fires for history in histories)
     assert any(history.quiet_until_min >= 0 for history in histories), "when does it begin to fire?"
@@ -70,15 +70,15 @@ def test_every_alert_has_a_bad_and_a_good_history(alert: Alert) -> None:
 
 @pytest.mark.process
 @pytest.mark.usefixtures("engine")
-def test_changing_any_threshold_label_or_metric_breaks_a_trial() -> None:
-    """A query part that no trial notices could be edited away unseen."""
+def test_changing_any_threshold_label_or_metric_breaks_a_case() -> None:
+    """A query part that no case notices could be edited away unseen."""
     mutants = [mutant for alert in PROMQL for mutant in mutate(alert)]
     assert len(mutants) > 100
-    outcomes = rule_test.run([(mutant, history) for mutant in mutants for history in TRIALS[mutant.name]])
+    outcomes = rule_test.run([(mutant, history) for mutant in mutants for history in CASES[mutant.name]])
     held = iter(outcomes)
     survived = []
     for mutant in mutants:
-        if all([next(held).held for _ in TRIALS[mutant.name]]):
+        if all([next(held).held for _ in CASES[mutant.name]]):
             survived.append((mutant.name, mutant.query, mutant.hold_s))
     assert not survived, "\n".join(map(str, survived))
 
@@ -91,7 +91,7 @@ def mutate(alert: Alert) -> Iterator[Alert]:
         value = float(match[0])
         for changed in (value / 2, value * 2 + (value == 0)):
             if match[0] == "120" or changed == value:
-                continue  # the floor of two minutes has a trial of its own below
+                continue  # the floor of two minutes has a case of its own below
             text = f"{changed:g}" if "." in match[0] or changed % 1 == 0 else f"{changed:.0f}"
             if alert.query[match.end() : match.end() + 1] in ("s", "m", "h") and changed < 1:
                 text = "1"
@@ -160,9 +160,9 @@ def test_the_log_filter_takes_the_failures_that_waiting_does_not_mend(payload: o
 
 
 def test_an_unknown_alert_is_bad_input() -> None:
-    assert rule_test.find("spot-preemption-burst") == rule_test.find("HoldfastSpotPreemptionBurst")
+    assert play.find("spot-preemption-burst") == play.find("HoldfastSpotPreemptionBurst")
     with pytest.raises(InputError, match="HoldfastDeadLetters"):
-        rule_test.find("HoldfastDeadLetter")
+        play.find("HoldfastDeadLetter")
 
 
 def test_the_engine_is_found_where_the_tools_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +181,6 @@ def test_the_engine_is_found_where_the_tools_are_built(tmp_path: Path, monkeypat
         rule_test.promtool()
 
 
-def test_what_prometheus_cannot_judge_is_said() -> None:
+def test_what_prometheus_cannot_judge_is_not_judged() -> None:
     with pytest.raises(Unjudged, match="log entries"):
-        rule_test.play(rule_test.find("autoscaler-cannot-scale"))
+        play.play(play.find("autoscaler-cannot-scale"))

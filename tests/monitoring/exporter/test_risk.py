@@ -3,8 +3,8 @@
 from typing import Any
 
 from monitoring.exporter.cluster import Cluster
-from tests.monitoring.test_cloud import Clock
-from tests.monitoring.test_exporter import ENDED, node, pod
+from tests.monitoring.exporter.test_cloud import Clock
+from tests.monitoring.exporter.test_cluster import ENDED, node, pod
 
 BORN_S = 1_795_219_200.0
 MINUTE = 60.0

@@ -9,10 +9,9 @@ import typer
 from typer.main import get_command
 
 from monitoring.alerting import runbook
-from monitoring.alerting.alerts import Alert, Source, alerts
-from monitoring.alerting.rule_cases import LIMITS
+from monitoring.alerting.alerts import EXAMPLE, Alert, Source, alerts
 
-ALERTS = alerts(LIMITS)
+ALERTS = alerts(EXAMPLE)
 TOOLS = {"kubectl", "gcloud", "python"}
 DOORS = {
     "holdfast": "holdfast.commands",
@@ -35,7 +34,7 @@ def test_a_section_has_all_its_parts_in_order_and_fits(alert: Alert) -> None:
     assert text.url.endswith(f"/runbook.md#{alert.slug}")
     assert text.content.count("](") <= 3
     if alert.source is Source.PROMQL:
-        assert f"python -m monitoring fire {alert.slug}" in text.content
+        assert f"make test-alert ALERT={alert.slug}" in text.content
 
 
 @pytest.mark.parametrize("slug", list(runbook.sections()))

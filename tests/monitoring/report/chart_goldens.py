@@ -1,6 +1,6 @@
 """The Vega-Lite specification of every chart of a small fixed history.
 
-Used by test_chart_goldens.py, and as `python -m tests.monitoring.chart_goldens` (`make snapshots`) to record them anew.
+Used by test_chart_goldens.py, and as `python -m tests.monitoring.report.chart_goldens` (`make snapshots`) to record them anew.
 """
 
 import json
@@ -14,7 +14,7 @@ from monitoring.report.goodput_chart import stack
 from monitoring.report.sections import sections
 from tests.monitoring import sample
 
-FOLDER = Path(__file__).parents[1] / "snapshots" / "charts"
+FOLDER = Path(__file__).parents[2] / "snapshots" / "charts"
 LOSSES = (
     ("2026-11-20T22:00Z", "spot-l4", 2),
     ("2026-11-20T22:00Z", "spot-a100", 1),

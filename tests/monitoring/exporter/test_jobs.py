@@ -12,8 +12,8 @@ from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.main import Exporter, Outputs, one_pass
 from monitoring.exporter.sources import Folder
 from tests.monitoring import sample
+from tests.monitoring.exporter.test_cluster import node
 from tests.monitoring.sample import EPOCH, line
-from tests.monitoring.test_exporter import node
 
 
 def jobs_of(folder: Path, *lines: Any) -> Jobs:

@@ -1,9 +1,9 @@
-"""For each alert bad and good histories: what `fire` plays and what the tests hold the queries to."""
+"""For each alert bad and good histories: what `make test-alert` plays and what the tests hold the queries to."""
 
-from monitoring.alerting.rule_cases_jobs import JOBS
-from monitoring.alerting.rule_series import LIMITS, OTHER, History, labels, lost, ours
-
-__all__ = ["LIMITS", "TRIALS", "History"]
+from monitoring.alerting.alerts import EXAMPLE
+from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.rule_cases_jobs import JOBS
+from tests.monitoring.alerting.rule_series import OTHER, labels, lost, ours
 
 
 def _pending(capacity: str, limit_min: int) -> tuple[History, ...]:
@@ -23,7 +23,7 @@ def _pending(capacity: str, limit_min: int) -> tuple[History, ...]:
     )
 
 
-TRIALS: dict[str, tuple[History, ...]] = {
+CASES: dict[str, tuple[History, ...]] = {
     "HoldfastSpotPreemptionsAboveUsual": (
         # Seven in an hour, one every eight minutes; the series begins with the first loss ever.
         History(
@@ -104,20 +104,20 @@ TRIALS: dict[str, tuple[History, ...]] = {
         History(  # dead: the series ends
             series=((ours("exporter_heartbeat_seconds"), "0+60x20"),),
             at_min=33,
-            fires=labels(cluster_name=LIMITS.cluster),
+            fires=labels(cluster_name=EXAMPLE.cluster),
             quiet_until_min=24,
         ),
         History(  # stuck: it is scraped, but no pass ends any more
             series=((ours("exporter_heartbeat_seconds"), "0+60x20 1200x30"),),
             at_min=33,
-            fires=labels(cluster_name=LIMITS.cluster),
+            fires=labels(cluster_name=EXAMPLE.cluster),
             quiet_until_min=29,
         ),
         # Never there: what an empty project shows, and what the heartbeat of another cluster must not hide.
         History(
             series=((ours("exporter_heartbeat_seconds", "", OTHER), "0+60x90"),),
             at_min=12,
-            fires=labels(cluster_name=LIMITS.cluster),
+            fires=labels(cluster_name=EXAMPLE.cluster),
         ),
         History(series=((ours("exporter_heartbeat_seconds"), "0+60x20 _x9 1800+60x40"),), at_min=29),
     ),

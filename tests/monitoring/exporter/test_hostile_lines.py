@@ -22,9 +22,9 @@ from monitoring.ledger.events import parse
 from monitoring.ledger.job_ledger import job_ledgers
 from monitoring.ledger.job_summary import job_summaries
 from tests.monitoring import sample
-from tests.monitoring.log_server import LogServer, serving
+from tests.monitoring.exporter.log_server import LogServer, serving
+from tests.monitoring.exporter.test_cloud import Clock
 from tests.monitoring.sample import EPOCH, line
-from tests.monitoring.test_cloud import Clock
 
 NOW = EPOCH + 100
 BATCH = {"job": "x", "kind": "batch"}

@@ -12,7 +12,7 @@ from monitoring.churn.days import Day
 from monitoring.churn.estimate import Exposure, Group
 from monitoring.churn.history import Store, recall, remember
 from monitoring.churn.store import Bucket, Folder, open_store
-from tests.monitoring.object_server import ObjectServer
+from tests.monitoring.churn.object_server import ObjectServer
 
 L4 = Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
 A100 = Group(pool="spot-a100", machine_type="a2-highgpu-1g", zone="us-central1-b")

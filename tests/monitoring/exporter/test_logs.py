@@ -11,9 +11,9 @@ from monitoring.exporter import logs
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.logs import CloudLogs
 from tests.monitoring import sample
-from tests.monitoring.log_server import LogServer, serving
+from tests.monitoring.exporter.log_server import LogServer, serving
+from tests.monitoring.exporter.test_cloud import Clock
 from tests.monitoring.sample import EPOCH, line
-from tests.monitoring.test_cloud import Clock
 
 
 @pytest.fixture

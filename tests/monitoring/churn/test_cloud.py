@@ -18,8 +18,8 @@ from monitoring.churn.cloud_series import CloudReader
 from monitoring.churn.estimate import Exposure, Group
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.sample import Sample, sample
-from tests.monitoring.metric_server import MetricServer
-from tests.monitoring.test_cloud import Clock
+from tests.monitoring.churn.metric_server import MetricServer
+from tests.monitoring.exporter.test_cloud import Clock
 
 DAY = 86_400.0
 HOUR = 3_600.0

@@ -9,10 +9,10 @@ import pytest
 
 from monitoring.report.cli import write_report
 from tests.monitoring import sample
-from tests.monitoring.chromium import Page, binary, chromium
+from tests.monitoring.report.chromium import Page, binary, chromium
 
 # What `make cdktf-cli` installs from requirements/node/package-lock.json.
-AXE = Path(__file__).parents[2] / ".node/node_modules/axe-core/axe.min.js"
+AXE = Path(__file__).parents[3] / ".node/node_modules/axe-core/axe.min.js"
 
 pytestmark = pytest.mark.browser
 

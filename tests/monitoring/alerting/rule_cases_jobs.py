@@ -1,6 +1,8 @@
-"""Trials of the alerts about jobs: commits, goodput, restarts, backlog."""
+"""Cases of the alerts about jobs: commits, goodput, restarts, backlog."""
 
-from monitoring.alerting.rule_series import LIMITS, OTHER, History, labels, ours
+from monitoring.alerting.alerts import EXAMPLE
+from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.rule_series import OTHER, labels, ours
 
 _DATABASE = ours("batch_failures_total", 'job="a",error_class="database"')
 JOBS: dict[str, tuple[History, ...]] = {
@@ -12,7 +14,7 @@ JOBS: dict[str, tuple[History, ...]] = {
                 (ours("node_end_seconds", 'job="a",node="n2"'), "400000-60x60"),
             ),
             at_min=36,
-            fires=labels(job="a", cluster_name=LIMITS.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
             quiet_until_min=34,
         ),
         History(
@@ -53,7 +55,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(  # no interval is known before the second commit: the environment's limit counts
             series=((ours("last_commit_age_seconds", 'job="a"'), "0+60x70"),),
             at_min=63,
-            fires=labels(job="a", cluster_name=LIMITS.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
             quiet_until_min=60,
         ),
         History(
@@ -95,7 +97,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=((ours("goodput_ratio", 'job="a"'), "0.9x10 0.79x50"),),
             at_min=42,
-            fires=labels(job="a", cluster_name=LIMITS.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
             quiet_until_min=38,
         ),
         History(
@@ -107,7 +109,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=((ours("fruitless_restarts", 'job="a"'), "0 1 1 2 2 3 3"),),
             at_min=5,
-            fires=labels(job="a", cluster_name=LIMITS.cluster),
+            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
             quiet_until_min=4,
         ),
         History(
@@ -134,12 +136,12 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=(
                 (
-                    f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{LIMITS.dead_letter_subscription}"}}',
+                    f'pubsub_googleapis_com:subscription_num_undelivered_messages{{subscription_id="{EXAMPLE.dead_letter_subscription}"}}',
                     "0x5 1x5",
                 ),
             ),
             at_min=7,
-            fires=labels(subscription_id=LIMITS.dead_letter_subscription),
+            fires=labels(subscription_id=EXAMPLE.dead_letter_subscription),
             quiet_until_min=4,
         ),
         History(series=((ours("dead_letters_total", 'job="a"'), "_x70 1x20"),), at_min=72, fires=labels(job="a")),
@@ -151,7 +153,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(
             series=(
                 (
-                    'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="holdfast-trial-work"}',
+                    'pubsub_googleapis_com:subscription_num_undelivered_messages{subscription_id="holdfast-example-work"}',
                     "500x90",
                 ),
                 (ours("dead_letters_total", 'job="a"'), "2x60 _x7 2x90"),

@@ -15,10 +15,10 @@ from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.lease import Lease
 from monitoring.exporter.main import Exporter, Outputs, one_pass
-from tests.monitoring.metric_server import MetricServer
-from tests.monitoring.test_churn_cloud import HOUR, MIDNIGHT
-from tests.monitoring.test_cloud import Clock
-from tests.monitoring.test_exporter import node
+from tests.monitoring.churn.metric_server import MetricServer
+from tests.monitoring.churn.test_cloud import HOUR, MIDNIGHT
+from tests.monitoring.exporter.test_cloud import Clock
+from tests.monitoring.exporter.test_cluster import node
 
 
 @dataclass

@@ -18,7 +18,7 @@ from monitoring.exporter.sample import Sample, sample
 from monitoring.report.capacity import wait_row
 from monitoring.report.cli import one_source, write_cloud_report
 from monitoring.report.cloud import MISSING, by_hour, cloud_report, waits
-from tests.monitoring.test_churn_cloud import HOUR, MIDNIGHT, Cloud
+from tests.monitoring.churn.test_cloud import HOUR, MIDNIGHT, Cloud
 
 
 @pytest.fixture

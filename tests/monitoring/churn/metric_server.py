@@ -12,7 +12,7 @@ from google.cloud import monitoring_v3
 from google.cloud.monitoring_v3.services.metric_service.transports import MetricServiceGrpcTransport
 from google.protobuf import empty_pb2
 
-from tests.monitoring.metric_listing import Listing
+from tests.monitoring.churn.metric_listing import Listing
 
 SERVICE = "google.monitoring.v3.MetricService"
 MIN_GAP_S = 5.0

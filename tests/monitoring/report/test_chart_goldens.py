@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.monitoring.chart_goldens import FOLDER, specs
+from tests.monitoring.report.chart_goldens import FOLDER, specs
 
 SLUGS = (
     "batch-progress",

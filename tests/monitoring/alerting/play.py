@@ -1,0 +1,67 @@
+"""`python -m tests.monitoring.alerting.play ALERT [--json]`: plays an alert's bad and good histories, shows what fired.
+
+Exits 0 if the alert fires on its bad histories and on no good one, 1 if not.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.contract.errors import InputError, Unjudged, run_cli
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from monitoring.alerting.alerts import EXAMPLE, Alert, Source, alerts
+from monitoring.alerting.rule_test import Outcome, run
+from tests.monitoring.alerting.rule_cases import CASES
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def find(name: str) -> Alert:
+    """By name, or by the runbook's slug."""
+    known = alerts(EXAMPLE)
+    for alert in known:
+        if name in (alert.name, alert.slug):
+            return alert
+    allowed = ", ".join(alert.name for alert in known)
+    raise InputError("no such alert", got=name, allowed=allowed, fix="take one of these names, or its slug")
+
+
+def play(alert: Alert) -> list[Outcome]:
+    if alert.source is not Source.PROMQL:
+        raise Unjudged(f"{alert.name} is judged on {alert.source.value}, which Prometheus cannot play")
+    return run([(alert, history) for history in CASES[alert.name]])
+
+
+@app.command()
+def main(
+    alert: Annotated[str, typer.Argument(help="Name or slug.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Play an alert's bad and good histories in Prometheus's engine and show what fired."""
+    found = find(alert)
+    outcomes = play(found)
+    if as_json:
+        rows = [_row(outcome) for outcome in outcomes]
+        print(json.dumps({"schema": "holdfast.test-alert/1", "alert": found.name, "histories": rows}))
+    else:
+        print(f"{found.name} [{found.severity.value}] {found.query}")
+        for outcome in outcomes:
+            print(_line(outcome))
+    raise typer.Exit(EXIT_DONE if all(outcome.held for outcome in outcomes) else EXIT_FINDINGS)
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    return asdict(outcome.history) | {"held": outcome.held}
+
+
+def _line(outcome: Outcome) -> str:
+    history = outcome.history
+    labels = [", ".join(f"{key}={value}" for key, value in fired) for fired in history.fires]
+    what = f"fires by minute {history.at_min}: {'; '.join(labels)}" if labels else f"silent at minute {history.at_min}"
+    return f"  {'held  ' if outcome.held else 'BROKEN'} {what}" + ("" if outcome.held else f"\n{outcome.output}")
+
+
+if __name__ == "__main__":
+    run_cli(app)
