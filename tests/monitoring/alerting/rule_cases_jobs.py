@@ -81,6 +81,9 @@ JOBS: dict[str, tuple[History, ...]] = {
             at_min=87,
             fires=labels(job="a"),
         ),
+        History(
+            series=((ours("restores_skipped_total", 'job="a"'), "0x80 1x20"),), at_min=85, fires=labels(job="a")
+        ),  # one, exactly
         History(series=((ours("restores_skipped_total", 'job="a"'), "4x80 _x8 4x60"),), at_min=140),  # old news
         History(
             series=((ours("restores_skipped_total", 'job="a"'), "3x80 4x100"),), at_min=175
@@ -146,6 +149,9 @@ JOBS: dict[str, tuple[History, ...]] = {
         ),
         History(series=((ours("dead_letters_total", 'job="a"'), "_x70 1x20"),), at_min=72, fires=labels(job="a")),
         History(series=((ours("dead_letters_total", 'job="a"'), "2x90 3x9"),), at_min=95, fires=labels(job="a")),
+        History(
+            series=((ours("dead_letters_total", 'job="a"'), "0x80 1x20"),), at_min=85, fires=labels(job="a")
+        ),  # one, exactly
         History(series=((ours("dead_letters_total", 'job="a"'), "3x80 4x100"),), at_min=175),
         History(
             series=((ours("dead_letters_total", 'job="a"'), "4x15 _x120 4x20"),), at_min=140, fires=labels(job="a")
