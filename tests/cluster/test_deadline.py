@@ -1,6 +1,7 @@
 """The planned end of a flex-start node, read from a real API server with the rights of the rendered trainer."""
 
 import base64
+import json
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -85,4 +86,5 @@ def test_the_rendered_trainer_may_read_when_its_node_ends(api: Api, pod: Pod, no
 def test_a_pod_without_the_right_trains_on_and_logs_it(pod: Pod, node: str, capsys: pytest.CaptureFixture[str]) -> None:
     pod.become("default", "nobody")
     assert deadline.planned_end({ENV_NODE: node}, annotations=deadline.node_annotations, now=0) is None
-    assert "403" in capsys.readouterr().err
+    line = json.loads(capsys.readouterr().out)
+    assert line["severity"] == "WARNING" and "403" in line["message"]
