@@ -156,12 +156,18 @@ def diff(env: Env) -> None:
 
 
 @app.command()
-def destroy(env: Env, yes: Yes = False) -> None:
-    """Destroy the stacks of ENV. Stops while anything is protected."""
+def destroy(
+    env: Env,
+    yes: Yes = False,
+    confirm: Annotated[
+        str, typer.Option("--confirm", metavar="ENV", help="The name once more: what is protected goes, too.")
+    ] = "",
+) -> None:
+    """Destroy the stacks of ENV. Stops at what is protected, unless its name is typed or given once more."""
     from infra.environments import load
     from infra.ops import deploy as path
 
-    raise typer.Exit(path.destroy(load(env), yes=yes))
+    raise typer.Exit(path.destroy(load(env), yes=yes, confirm=confirm))
 
 
 @app.command("lock-provider")

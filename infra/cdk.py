@@ -29,6 +29,7 @@ BINDINGS = "cdktf_cdktf_provider_google"
 # Arguments that the bindings (google 6.50.0, frozen) do not know, and the provider release that brought each.
 # They are written past the bindings as overrides.
 NEWER_THAN_BINDINGS = {
+    "deletion_policy": "7.39.0",
     "node_config.kubelet_config.shutdown_grace_period_seconds": "7.39.0",
     "node_config.kubelet_config.shutdown_grace_period_critical_pods_seconds": "7.39.0",
     "node_config.linux_node_config.node_kernel_module_loading": "7.19.0",
@@ -65,15 +66,19 @@ class Stack(cdktf.TerraformStack):
         provider: tuple[str, str],
         state_bucket: str,
         placeholders: Sequence[str] = (),
+        billing_project: str = "",
     ) -> None:
         """`provider`: source and version. An empty `state_bucket` keeps the state in out/state.
 
+        `billing_project`: the project whose quota pays for calls. The billing API refuses a person's credentials
+        without one.
         `placeholders`: fields that forbid a deployment. Synthesis succeeds, the engine then refuses with their names.
         """
         super().__init__(scope, id)
         self._built: dict[str, cdktf.TerraformResource] = {}
         binding = import_module(f"{BINDINGS}.provider").GoogleProvider
-        binding(self, "google", project=project, region=region)
+        paid = {"billing_project": billing_project, "user_project_override": True} if billing_project else {}
+        binding(self, "google", project=project, region=region, **paid)
         source, version = provider
         self.add_override("terraform.required_providers.google", {"source": source, "version": version})
         for field in placeholders:
@@ -99,13 +104,17 @@ class Stack(cdktf.TerraformStack):
         *,
         after: Sequence[str] = (),
         ignore_changes: Sequence[str] = (),
+        protected: bool = False,
     ) -> cdktf.TerraformResource:
         """A resource of the provider's type `kind`; `after` names addresses in this stack that must exist before."""
         newer: dict[str, object] = {}
         binding = _Binding(kind)
         known = binding.typed(arguments, newer)
-        if ignore_changes:
-            known["lifecycle"] = cdktf.TerraformResourceLifecycle(ignore_changes=list(ignore_changes))
+        if ignore_changes or protected:
+            # deletion_policy alone stops in the middle of an apply, when what was unprotected is gone already.
+            known["lifecycle"] = cdktf.TerraformResourceLifecycle(
+                ignore_changes=list(ignore_changes) or None, prevent_destroy=protected or None
+            )
         if after:
             known["depends_on"] = [self._built[address] for address in after]
         # Two kinds may share an id, as a bucket and its grant do; a construct id is unique in its stack.

@@ -1,7 +1,8 @@
 """Composition root: names every stack. Started by cdktf.json's `app`, and by `python -m infra synth`.
 
 HOLDFAST_ENV picks environments (comma-separated; all by default). HOLDFAST_STATE=local keeps state in out/state
-whatever the environment says, for plans without a project. CDKTF_OUTDIR is the CDK's own variable.
+whatever the environment says, for plans without a project. HOLDFAST_UNPROTECTED names the environment that is about
+to be destroyed, on purpose. CDKTF_OUTDIR is the CDK's own variable.
 """
 
 import os
@@ -36,7 +37,10 @@ def main() -> None:
     Path(outdir).mkdir(parents=True, exist_ok=True)
     app = cdk.App(outdir=outdir)
     for name in chosen:
-        build(app, load(name), local_state=local_state)
+        environment = load(name)
+        if name == os.environ.get("HOLDFAST_UNPROTECTED"):
+            environment = environment.unprotected()
+        build(app, environment, local_state=local_state)
     app.synth()
     if LOCK.exists() and not local_state:
         for stack in Path(outdir, "stacks").iterdir():

@@ -41,7 +41,12 @@ def limits_of(environment: Environment) -> Limits:
 class MonitoringStack(cdk.Stack):
     def __init__(self, scope: cdk.App, environment: Environment, *, local_state: bool) -> None:
         id = names.stack("monitoring", environment.name)
-        super().__init__(scope, id, **environment.stack_arguments(local_state=local_state))
+        super().__init__(
+            scope,
+            id,
+            billing_project=environment.project if environment.budget else "",
+            **environment.stack_arguments(local_state=local_state),
+        )
         channels = [*self._channels(environment), *environment.alerts.channels]
         base_url = environment.alerts.runbook_base_url or runbook.remote_url()
         limits = limits_of(environment)
@@ -141,7 +146,7 @@ def budget(environment: Environment, channels: Sequence[str]) -> dict[str, objec
             "calendar_period": "MONTH",
             "credit_types_treatment": "INCLUDE_ALL_CREDITS",
         },
-        "amount": {"specified_amount": {"currency_code": "USD", "units": str(plan.monthly_usd)}},
+        "amount": {"specified_amount": {"currency_code": plan.currency, "units": str(plan.monthly_usd)}},
         "threshold_rules": [{"threshold_percent": share, "spend_basis": "CURRENT_SPEND"} for share in plan.thresholds],
         "all_updates_rule": {
             "monitoring_notification_channels": list(channels)[:5],

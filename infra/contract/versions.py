@@ -7,6 +7,12 @@ runner (mirror), doctor and upgrade-check.
 GOOGLE_PROVIDER_SOURCE = "hashicorp/google"
 # 7.39.0 is the first release with kubelet_config.shutdown_grace_period_seconds.
 GOOGLE_PROVIDER_VERSION = "7.39.0"
+# Driver branch behind each setting of a GPU pool, on COS of GKE 1.31 and newer.
+GPU_DRIVERS = {"DEFAULT": 535, "LATEST": 580}
+# NVIDIA's table of minor-version compatibility: the least branch for a CUDA major.
+MIN_DRIVER = {12: 525, 13: 580}
+CUDA_MAJOR = 13  # of the torch wheel in requirements/train.txt, which a test compares
+GPU_DRIVER = "LATEST"
 MIN_TERRAFORM = (1, 9)  # `terraform show -json` and preconditions as the plan runner reads them
 MIN_OPENTOFU = (1, 8)
 CDKTF_CLI_VERSION = "0.21.0"

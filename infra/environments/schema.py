@@ -4,7 +4,7 @@ Read by specs, rules, placement, manifests and monitoring. A value that passes h
 whether the values fit each other on GKE is judged by infra.rules.
 """
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypedDict
 
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
@@ -216,6 +216,16 @@ class Environment:
             "state_bucket": "" if local_state or left else self.state_bucket,
             "placeholders": [] if local_state else left,
         }
+
+    def unprotected(self) -> "Environment":
+        """The same without what stops a destroy."""
+        return replace(
+            self,
+            production=False,
+            cluster=replace(self.cluster, deletion_protection=False),
+            database=replace(self.database, deletion_protection=False) if self.database else None,
+            storage=replace(self.storage, allow_destroy=True),
+        )
 
     def pools(self) -> tuple[Pool, ...]:
         return tuple(pool for group in self.groups for pool in group.pools(self.spot_window))

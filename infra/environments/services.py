@@ -138,7 +138,6 @@ class Security:
     """gke-security-groups@your-domain, for role bindings by Google group."""
     signed_kernel_modules: bool = False
     """GPU pools load only modules that Google signed. Needs GKE 1.34.1-gke.2364000 or newer."""
-    vulnerability_scanning: bool = True
 
     def __post_init__(self) -> None:
         if self.kms_key:
@@ -149,7 +148,7 @@ class Security:
             pattern = r"gke-security-groups@[a-zA-Z0-9.-]+\.[a-z]{2,}"
             got, allowed = self.rbac_security_group, "gke-security-groups@your-domain"
             matches("security.rbac_security_group", got, pattern, allowed, "GKE accepts this group name only")
-        for field in ("binary_authorization", "signed_kernel_modules", "vulnerability_scanning"):
+        for field in ("binary_authorization", "signed_kernel_modules"):
             switch(f"security.{field}", getattr(self, field))
 
 
@@ -162,7 +161,7 @@ class Storage:
     uncommitted_days: int = 3
     """Attempts that no commit names are deleted by the writer; this bounds what a killed writer leaves."""
     allow_destroy: bool = False
-    """True lets `destroy` delete buckets with objects in them."""
+    """True lets `destroy` delete what holds data: buckets with objects in them, images, the queue with its backlog."""
 
     def __post_init__(self) -> None:
         switch("storage.hierarchical_namespace", self.hierarchical_namespace)
@@ -265,12 +264,16 @@ class Budget:
 
     billing_account: str
     monthly_usd: int
+    """In `currency`, whatever the name says."""
     thresholds: tuple[float, ...] = (0.5, 0.9, 1.0)
+    currency: str = "USD"
+    """The billing account's own; the API refuses another. `gcloud billing accounts describe`."""
 
     def __post_init__(self) -> None:
         pattern = r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}"
         allowed = "a billing account as 0X0X0X-0X0X0X-0X0X0X"
         matches("budget.billing_account", self.billing_account, pattern, allowed, "`gcloud billing accounts list`")
+        matches("budget.currency", self.currency, r"[A-Z]{3}", "three letters as EUR", "write the account's currency")
         between("budget.monthly_usd", self.monthly_usd, 1, 100_000_000)
         require(bool(self.thresholds), "budget.thresholds", "()", "at least one share", "write (0.5, 0.9, 1.0)")
         for threshold in self.thresholds:

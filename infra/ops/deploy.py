@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
@@ -13,7 +13,12 @@ from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, gcloud, node
 from infra.ops.synth import ROOT
 from infra.rules import require_clean
+from infra.specs.network import apis
 
+# Google makes an agent when its service is first used; the first apply grants it something before that. The
+# resource that makes one exists in google-beta only (infra/decisions/0017). Compute's comes with its API.
+MADE_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
+BUCKET_IS_OURS = "HTTPError 409: Your previous request to create the named bucket succeeded"
 CDKTF = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
 
 
@@ -38,17 +43,35 @@ def diff(environment: Environment) -> int:
     return max(_cdktf(environment, "diff", stack) for stack in names.stacks(environment.name))
 
 
-def destroy(environment: Environment, *, yes: bool) -> int:
+def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
+    """Destroy the stacks, last first. What is protected goes only where `confirm` is the environment's name.
+
+    Protections stand in the cloud as well: they are taken off by a deployment first, all of them or none.
+    """
     require_no_placeholders(environment)
     guards = protections(environment)
-    if guards:
+    if not guards:
+        _require_consent(yes)
+    elif (confirm or _typed_name(environment)) != environment.name:
         for guard in guards:
             print(f"protected: {guard}", file=sys.stderr)
-        print(f"fix:       take them off in {source_of(environment.name)}, deploy, destroy", file=sys.stderr)
+        print(f"fix:       repeat with --confirm {environment.name}; the data goes for good", file=sys.stderr)
         return EXIT_STOPPED
-    _require_consent(yes)
+    else:
+        code = _cdktf(environment, "deploy", *names.stacks(environment.name), "--auto-approve", unprotected=True)
+        if code:
+            return code
     stacks = reversed(names.stacks(environment.name))
-    return _cdktf(environment, "destroy", *stacks, *(["--auto-approve"] if yes else []))
+    answer = ["--auto-approve"] if yes or guards else []
+    return _cdktf(environment, "destroy", *stacks, *answer, unprotected=bool(guards))
+
+
+def _typed_name(environment: Environment) -> str:
+    """What a person types; nothing where nobody can be asked."""
+    if not sys.stdin.isatty():
+        return ""
+    print(f"Everything of {environment.name} will be destroyed, its data too.", file=sys.stderr)
+    return input("Type the name of the environment to go on: ").strip()
 
 
 def protections(environment: Environment) -> list[str]:
@@ -64,24 +87,35 @@ def protections(environment: Environment) -> list[str]:
 
 
 def bootstrap(environment: Environment, *, dry_run: bool) -> list[str]:
-    """Make the bucket of Terraform's state: private, versioned, in the region. Says what it runs."""
+    """Make what must exist before Terraform: APIs, service agents, the bucket of the state. Returns what it runs.
+
+    May be repeated: what is there already stays as it is.
+    """
     require_no_placeholders(environment)
-    if not environment.state_bucket:
-        what = f"{source_of(environment.name)}: state_bucket"
-        raise InputError(what, got="''", allowed="a bucket name", fix="name the bucket of the state")
-    url, project = f"gs://{environment.state_bucket}", f"--project={environment.project}"
-    commands = [
-        (
-            *("storage", "buckets", "create", url, project, f"--location={environment.region}"),
-            "--uniform-bucket-level-access",
-            "--public-access-prevention",
-        ),
-        ("storage", "buckets", "update", url, project, "--versioning"),
-    ]
-    for arguments in commands:
-        if not dry_run:
-            gcloud.run(arguments, timeout_s=120)
+    commands = list(_preparations(environment))
+    for arguments in commands if not dry_run else ():
+        try:
+            gcloud.run(arguments, timeout_s=300)
+        except gcloud.Refused as error:
+            if BUCKET_IS_OURS not in str(error):
+                raise
     return [" ".join(("gcloud", *arguments)) for arguments in commands]
+
+
+def _preparations(environment: Environment) -> Iterator[tuple[str, ...]]:
+    project = f"--project={environment.project}"
+    if environment.enable_apis:
+        yield "services", "enable", *(f"{name}.googleapis.com" for name in apis(environment)), project
+    for name in MADE_AGENTS:
+        yield "beta", "services", "identity", "create", f"--service={name}.googleapis.com", project
+    yield "storage", "service-agent", project
+    if environment.state_bucket:
+        url, private = (
+            f"gs://{environment.state_bucket}",
+            ("--uniform-bucket-level-access", "--public-access-prevention"),
+        )
+        yield "storage", "buckets", "create", url, project, f"--location={environment.region}", *private
+        yield "storage", "buckets", "update", url, project, "--versioning"
 
 
 def _require_consent(yes: bool) -> None:
@@ -89,14 +123,13 @@ def _require_consent(yes: bool) -> None:
         raise InputError("no terminal to ask on", got="no --yes", allowed="--yes", fix="repeat with --yes")
 
 
-def _cdktf(environment: Environment, *arguments: str) -> int:
+def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False) -> int:
     if not CDKTF.exists():
         raise Unjudged("the cdktf command is missing; `make cdktf-cli` installs it")
     # With a mirror the command line cannot ask the registry for the checksums of other platforms.
     lock = ["--skip-provider-lock"] if engine.mirror() else []
-    return subprocess.run(
-        [str(CDKTF), *arguments, *lock], cwd=ROOT, env=_variables(environment), check=False
-    ).returncode
+    variables = {**_variables(environment), **({"HOLDFAST_UNPROTECTED": environment.name} if unprotected else {})}
+    return subprocess.run([str(CDKTF), *arguments, *lock], cwd=ROOT, env=variables, check=False).returncode
 
 
 def _variables(environment: Environment) -> Mapping[str, str]:

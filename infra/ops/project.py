@@ -5,9 +5,19 @@ from collections.abc import Callable
 from infra.contract.capacity import Capacity
 from infra.environments import Environment
 from infra.ops import gcloud
-from infra.specs.network import APIS
+from infra.specs.cluster import LOGGING, METRICS
+from infra.specs.encryption import agent
+from infra.specs.network import apis
 
 Answer = tuple[bool, str, str]
+# Agents that get a role on the project when they are made, so that its policy shows them. Storage's never does.
+LISTED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
+# gcloud spells some components otherwise than the API.
+COMMAND_NAMES = {
+    "APISERVER": "API_SERVER",
+    "SYSTEM_COMPONENTS": "SYSTEM",
+    "WORKLOADS": "WORKLOAD",
+}
 
 
 def _login(_: Environment) -> Answer:
@@ -28,7 +38,7 @@ def _project(environment: Environment) -> Answer:
 
 def _apis(environment: Environment) -> Answer:
     enabled = {s["config"]["name"].removesuffix(".googleapis.com") for s in _services(environment)}
-    missing = sorted(set(APIS) - enabled)
+    missing = sorted(set(apis(environment)) - enabled)
     if environment.enable_apis:
         # The foundation stack enables the rest, if it may use the API that enables APIs.
         missing = [name for name in missing if name == "cloudresourcemanager"]
@@ -88,6 +98,48 @@ def _state_bucket(environment: Environment) -> Answer:
     return True, f"gs://{environment.state_bucket}", ""
 
 
+def _components(environment: Environment) -> Answer:
+    """Terraform leaves these lists alone: the API orders them as it likes, and every plan would differ."""
+    words = ("container", "clusters", "describe", environment.cluster_name, f"--region={environment.region}")
+    try:
+        found = gcloud.ask(*words, project=environment.project)
+    except gcloud.Refused as error:
+        if "NOT_FOUND" in str(error) or "not found" in str(error):
+            return True, "no cluster yet", ""
+        raise
+    wanted = {"monitoring": set(METRICS), "logging": set(LOGGING)}
+    lists = {
+        name: set(found.get(f"{name}Config", {}).get("componentConfig", {}).get("enableComponents", []))
+        for name in wanted
+    }
+    wrong = {name: wanted[name] ^ lists[name] for name in wanted if wanted[name] != lists[name]}
+    names = {"monitoring": METRICS, "logging": LOGGING}
+    flags = " ".join(f"--{name}={','.join(COMMAND_NAMES.get(c, c) for c in names[name])}" for name in wrong)
+    fix = f"gcloud container clusters update {environment.cluster_name} --region={environment.region} {flags}"
+    return not wrong, "; ".join(f"{n}: {', '.join(sorted(c))}" for n, c in wrong.items()) or "as stated", fix
+
+
+def _service_agents(environment: Environment) -> Answer:
+    """Google makes an agent on first use; a grant to one that is not there fails the first apply."""
+    policy = gcloud.ask("projects", "get-iam-policy", environment.project, project=environment.project)
+    members = {member for binding in policy.get("bindings", []) for member in binding.get("members", [])}
+    lacking = [service for service in LISTED_AGENTS if agent(environment, service) not in members]
+    return (
+        not lacking,
+        ", ".join(lacking) + " missing" if lacking else "there",
+        f"make bootstrap ENV={environment.name}",
+    )
+
+
+def _budget_currency(environment: Environment) -> Answer:
+    if environment.budget is None:
+        return True, "no budget", ""
+    account = environment.budget.billing_account
+    found = gcloud.ask("billing", "accounts", "describe", account, project=environment.project)
+    currency = str(found.get("currencyCode", ""))
+    return currency == environment.budget.currency, f"{account} is in {currency}", f'budget.currency="{currency}"'
+
+
 def account_checks() -> tuple[tuple[str, Callable[[Environment], Answer]], ...]:
     return (
         ("credentials", _login),
@@ -96,4 +148,7 @@ def account_checks() -> tuple[tuple[str, Callable[[Environment], Answer]], ...]:
         ("GPU quota", _quota),
         ("GPU zones", _zones),
         ("state bucket", _state_bucket),
+        ("service agents", _service_agents),
+        ("budget currency", _budget_currency),
+        ("components", _components),
     )

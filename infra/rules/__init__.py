@@ -8,13 +8,25 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 from infra.environments import Environment, source_of
-from infra.rules import alerts, autoprovisioning, cluster, hardening, identity, network, pools, services, storage
+from infra.rules import (
+    alerts,
+    autoprovisioning,
+    cluster,
+    hardening,
+    identity,
+    network,
+    order,
+    pools,
+    services,
+    storage,
+    whole,
+)
 from infra.rules.model import RULES, Facts, Finding, Rule, facts_of_plans, facts_of_specs
 
 __all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "judge_plans", "require_clean"]
 
 # Importing a module registers its rules.
-MODULES = (pools, autoprovisioning, cluster, hardening, network, identity, storage, services, alerts)
+MODULES = (pools, autoprovisioning, cluster, hardening, network, order, identity, storage, services, alerts, whole)
 
 
 def judge(facts: Facts) -> list[Finding]:

@@ -12,8 +12,9 @@ from infra.rules.model import Facts, PlannedResource, Violation, each, rule
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 LIMITS = "cluster_autoscaling.resource_limits"
 DEFAULTS = "cluster_autoscaling.auto_provisioning_defaults"
-# GKE itself takes 2^63-1, and public blueprints use it.
-CEILING = 1_000_000
+# GKE itself takes 2^63-1, and public blueprints use it. A larger platform raises these on purpose.
+CEILINGS = {"cpu": 20_000, "memory": 160_000}
+MAX_GPUS = 2_048
 
 
 def _limits(cluster: PlannedResource) -> Mapping[str, Mapping[str, Any]]:
@@ -49,8 +50,9 @@ def nap_caps_finite(facts: Facts) -> Iterator[Violation]:
     for cluster in facts.cluster():
         for name, limit in _limits(cluster).items():
             low, high = limit.get("minimum") or 0, limit.get("maximum") or 0
-            if not 0 <= low <= high or not 1 <= high <= CEILING:
-                allowed = f"0 <= minimum <= maximum, maximum 1 to {CEILING:,}"
+            ceiling = CEILINGS.get(name, MAX_GPUS)
+            if not 0 <= low <= high or not 1 <= high <= ceiling:
+                allowed = f"0 <= minimum <= maximum, maximum 1 to {ceiling:,}"
                 yield cluster.violation(f"{LIMITS}[{name}]", allowed, "set a cap", f"{low}..{high}")
 
 

@@ -3,7 +3,39 @@
 from collections.abc import Iterator
 from itertools import chain
 
+from infra.rules import availability
 from infra.rules.model import Facts, PlannedResource, Violation, each, rule
+from infra.rules.network import open_to_many
+
+STATEFUL = (
+    "google_artifact_registry_repository",
+    "google_container_cluster",
+    "google_pubsub_subscription",
+    "google_pubsub_topic",
+    "google_sql_database",
+    "google_sql_database_instance",
+    "google_storage_bucket",
+)
+# Where a kind states the key that it is encrypted with.
+KEYS = {
+    "google_artifact_registry_repository": ("kms_key_name",),
+    "google_container_cluster": (
+        "database_encryption.key_name",
+        "cluster_autoscaling.auto_provisioning_defaults.boot_disk_kms_key",
+    ),
+    "google_container_node_pool": ("node_config.boot_disk_kms_key",),
+    "google_pubsub_topic": ("kms_key_name",),
+    "google_sql_database_instance": ("encryption_key_name",),
+    "google_storage_bucket": ("encryption.default_kms_key_name",),
+}
+
+
+def _keys(facts: Facts) -> Iterator[tuple[PlannedResource, str, str]]:
+    """Resource, path, key; an empty key where none is stated."""
+    for kind, paths in KEYS.items():
+        for resource in facts.of(kind):
+            for path in paths:
+                yield resource, path, str(resource.get(path) or "")
 
 
 def _production(facts: Facts) -> list[PlannedResource]:
@@ -37,8 +69,9 @@ def authorized_networks(facts: Facts) -> Iterator[Violation]:
     yield from each(facts.cluster(), f"{path}.gcp_public_cidrs_access_enabled", False, "turn it off")
     yield from each(facts.cluster(), f"{path}.private_endpoint_enforcement_enabled", True, "turn it on")
     for cluster in facts.cluster():
-        if any(block.get("cidr_block") == "0.0.0.0/0" for block in cluster.blocks(f"{path}.cidr_blocks")):
-            yield cluster.violation(f"{path}.cidr_blocks", "ranges of yours", "remove 0.0.0.0/0", "0.0.0.0/0")
+        ranges = [str(block.get("cidr_block")) for block in cluster.blocks(f"{path}.cidr_blocks")]
+        if open_to_many(ranges):
+            yield cluster.violation(f"{path}.cidr_blocks", "ranges of yours", "name narrower ranges", ", ".join(ranges))
 
 
 @rule(reason="network policies are enforced and logged by Dataplane V2", source="CIS GKE 5.6.7")
@@ -91,6 +124,20 @@ def maintenance_window(facts: Facts) -> Iterator[Violation]:
             yield cluster.violation("maintenance_policy", "an exclusion", "add one to cluster.freezes", "no exclusion")
 
 
+@rule(
+    reason="GKE refuses a policy that leaves less, and upgrades then come when support ends instead of when you chose",
+    source="GKE documentation on maintenance windows: 48 h in any 32 days, in pieces of at least 4 h",
+)
+def maintenance_is_possible(facts: Facts) -> Iterator[Violation]:
+    """Maintenance may run for 48 hours in any 32 days, exclusions counted."""
+    cluster = facts.environment.cluster
+    least = availability.least_hours(cluster)
+    if facts.cluster() and least < availability.MIN_HOURS:
+        where = f"{facts.cluster()[0].address}: maintenance_policy"
+        fix = "widen cluster.maintenance_days or the window, or shorten cluster.freezes"
+        yield Violation(where=where, got=f"{least:g} h", allowed="48 h in any 32 days", fix=fix)
+
+
 @rule(reason="pods reach the node's token through the metadata server otherwise", source="GKE hardening guide")
 def metadata_server(facts: Facts) -> Iterator[Violation]:
     """Every pool serves pods their own identity."""
@@ -140,6 +187,24 @@ def secrets_encrypted(facts: Facts) -> Iterator[Violation]:
     yield from each(_production(facts), "database_encryption.state", "ENCRYPTED", "set security.kms_key")
 
 
+@rule(reason="a bucket, a disk and a queue hold what etcd does not", source="CIS Google Cloud 5.3, 6.8; CIS GKE 5.9.1")
+def data_encrypted(facts: Facts) -> Iterator[Violation]:
+    """In production all that holds data is encrypted with a key of yours."""
+    for resource, path, key in _keys(facts) if facts.environment.production else ():
+        if not key:
+            yield resource.violation(path, "a key", "set security.kms_key", "none")
+
+
+@rule(
+    reason="the API refuses a key from elsewhere, after everything before it was made", source="Cloud KMS documentation"
+)
+def keys_are_near(facts: Facts) -> Iterator[Violation]:
+    """Keys lie in the region of what they encrypt."""
+    for resource, path, key in _keys(facts):
+        if key and f"/locations/{facts.environment.region}/" not in key:
+            yield resource.violation(path, f"a key in {facts.environment.region}", "set security.kms_key")
+
+
 @rule(reason="any image would run", source="CIS GKE 5.10.5")
 def binary_authorization(facts: Facts) -> Iterator[Violation]:
     """In production the project's image policy is enforced."""
@@ -167,12 +232,8 @@ def people_by_group(facts: Facts) -> Iterator[Violation]:
 
 @rule(reason="free findings about workloads", source="gke-policies-v2")
 def security_posture(facts: Facts) -> Iterator[Violation]:
-    """The security posture is reported; in production with vulnerabilities."""
+    """The security posture is reported."""
     yield from each(facts.cluster(), "security_posture_config.mode", "BASIC", "state BASIC")
-    for cluster in _production(facts):
-        if cluster.get("security_posture_config.vulnerability_mode") in (None, "VULNERABILITY_DISABLED"):
-            path = "security_posture_config.vulnerability_mode"
-            yield cluster.violation(path, "VULNERABILITY_BASIC", "set security.vulnerability_scanning")
 
 
 @rule(reason="one wrong destroy", source="google provider documentation")
@@ -182,6 +243,10 @@ def deletion_protection(facts: Facts) -> Iterator[Violation]:
         kept = facts.of("google_container_cluster", "google_sql_database_instance")
         yield from each(kept, "deletion_protection", True, "turn it on")
         yield from each(facts.of("google_storage_bucket"), "force_destroy", False, "set storage.allow_destroy to False")
+        # Kept in the state: it holds, too, when the resource leaves the configuration.
+        yield from each(facts.of(*STATEFUL), "deletion_policy", "PREVENT", "turn the protections of the environment on")
+        # Gone before the instance refuses, if they may be deleted at all.
+        yield from each(facts.of("google_sql_user"), "deletion_policy", "ABANDON", "state ABANDON")
 
 
 @rule(reason="a certificate or a password of the cluster cannot be revoked", source="CIS GKE 5.8.1")

@@ -1,7 +1,7 @@
 """Network: address space against node caps, overlaps, and the way out."""
 
-from collections.abc import Iterator
-from ipaddress import IPv4Network
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Network, ip_network
 
 from infra.environments.schema import Environment
 from infra.rules.model import Facts, Violation, each, rule
@@ -10,6 +10,8 @@ from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 SUBNET = "google_compute_subnetwork"
 RESERVED_ADDRESSES = 4  # of each primary range, by Google
 MIN_SERVICES = 128
+WIDEST = {4: 16, 6: 32}  # prefix of a range that one owner may have
+MAX_PUBLIC_RANGES = 64
 SURGE_NODES = 1  # of each pool during an upgrade
 
 
@@ -98,10 +100,20 @@ def way_out(facts: Facts) -> Iterator[Violation]:
         )
 
 
+def open_to_many(ranges: Iterable[str]) -> bool:
+    """Whether they cover more than a network of one's own: halves and quarters of the internet are the internet."""
+    networks = [ip_network(str(text), strict=False) for text in ranges]
+    public = [n for n in networks if not n.is_private]
+    return any(n.prefixlen < WIDEST[n.version] for n in public) or len(public) > MAX_PUBLIC_RANGES
+
+
 @rule(reason="anything on the internet reaches the port", source="CIS Google Cloud 3.6, 3.7")
 def no_open_firewall(facts: Facts) -> Iterator[Violation]:
     """No firewall rule admits the whole internet."""
     for firewall in facts.of("google_compute_firewall"):
         admits = firewall.blocks("allow") and firewall.get("direction", "INGRESS") == "INGRESS"
-        if admits and "0.0.0.0/0" in firewall.get("source_ranges", []):
-            yield firewall.violation("source_ranges", "ranges of yours", "name the sources")
+        named = firewall.get("source_tags") or firewall.get("source_service_accounts")
+        sources = firewall.get("source_ranges", [])
+        # The API reads no source at all as every source.
+        if admits and (open_to_many(sources) or not (sources or named)):
+            yield firewall.violation("source_ranges", "ranges of yours", "name the sources", sources or "none")

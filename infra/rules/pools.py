@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
 from holdfast.contract.values import duration_s
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
-from infra.contract.pools import GPU_TAINT, LABEL_ROLE, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Role, Taint
+from infra.contract.pools import GPU_TAINT, LABEL_ROLE, SPOT_TAINT, SYSTEM_TAINT, Effect, Role, Taint
+from infra.contract.versions import CUDA_MAJOR, GPU_DRIVERS, MIN_DRIVER
 from infra.environments.capacity import DISK_TYPES
 from infra.rules.model import Facts, PlannedResource, Violation, each, rule
+from infra.specs.pools import RESERVED_TAINTS
 
 TOOLKIT = "Cluster Toolkit, gke-node-pool preconditions"
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
@@ -16,7 +18,12 @@ IMAGE_TYPES = ("COS_CONTAINERD", "UBUNTU_CONTAINERD")
 
 
 def _tainted(pool: PlannedResource, taint: Taint) -> bool:
-    return any((t.get("key"), t.get("value")) == (taint.key, taint.value) for t in pool.blocks("node_config.taint"))
+    """PREFER_NO_SCHEDULE keeps nothing away; NO_EXECUTE does more than is asked."""
+    keeps_away = (Effect.NO_SCHEDULE.provider_value, Effect.NO_EXECUTE.provider_value)
+    return any(
+        (t.get("key"), t.get("value")) == (taint.key, taint.value) and t.get("effect") in keeps_away
+        for t in pool.blocks("node_config.taint")
+    )
 
 
 @rule(reason="GKE refuses the pool after minutes of applying", source=TOOLKIT)
@@ -98,12 +105,15 @@ def spot_taint(facts: Facts) -> Iterator[Violation]:
             yield pool.violation("node_config.taint", str(SPOT_TAINT), "add the taint")
 
 
-@rule(reason="GKE taints queued nodes; a pool that does not say so shows a difference to its pods", source=AUTOSCALER)
-def queued_taint(facts: Facts) -> Iterator[Violation]:
-    """Every queued pool bears the taint of queued nodes."""
-    for pool in facts.pools("flex"):
-        if pool.get("queued_provisioning.enabled") and not _tainted(pool, QUEUED_TAINT):
-            yield pool.violation("node_config.taint", str(QUEUED_TAINT), "add the taint")
+@rule(
+    reason="GKE sets its taints itself, as that of queued nodes, and refuses a pool that claims one", source=AUTOSCALER
+)
+def taints_of_gke(facts: Facts) -> Iterator[Violation]:
+    """No pool states a taint under a prefix of Google's or Kubernetes' own."""
+    for pool in facts.pools():
+        for taint in pool.blocks("node_config.taint"):
+            if str(taint.get("key")).startswith(RESERVED_TAINTS):
+                yield pool.violation("node_config.taint", "taints of yours", "leave it to GKE", taint.get("key"))
 
 
 @rule(reason="a machine type fixes its GPUs; g2-standard-8 has one L4 and no way to have two", source=PROVIDER)
@@ -236,12 +246,16 @@ def serving_base_stays(facts: Facts) -> Iterator[Violation]:
             yield pool.violation("node_config.labels", "roles batch and training", "keep serving on demand")
 
 
-@rule(reason="the driver would be missing, or another than tested", source="GKE documentation on GPU drivers")
-def gpu_driver_installed(facts: Facts) -> Iterator[Violation]:
-    """GKE installs the GPU driver."""
+@rule(
+    reason="torch reports no GPU under an older driver, and the work would run on the CPU at the price of a GPU",
+    source="NVIDIA's table of supported drivers; GKE documentation on GPU drivers",
+)
+def gpu_driver_serves_cuda(facts: Facts) -> Iterator[Violation]:
+    """GKE installs a GPU driver that the pinned CUDA runs on."""
+    serving = [name for name, branch in GPU_DRIVERS.items() if branch >= MIN_DRIVER[CUDA_MAJOR]]
     for pool in facts.pools("gpu"):
         for gpu in pool.blocks("node_config.guest_accelerator"):
             got = PlannedResource(kind="", address=pool.address, values=gpu)
             path = "gpu_driver_installation_config.gpu_driver_version"
-            if got.get(path) not in ("DEFAULT", "LATEST"):
-                yield got.violation(path, "DEFAULT or LATEST", "state DEFAULT")
+            if got.get(path) not in serving:
+                yield got.violation(path, f"{' or '.join(serving)} for CUDA {CUDA_MAJOR}", f"state {serving[0]}")

@@ -5,7 +5,7 @@ from infra.environments.schema import Database, Environment
 from infra.specs.encryption import key_grant
 from infra.specs.identities import account
 from infra.specs.network import PEERING, api
-from infra.specs.resource import Resource
+from infra.specs.resource import Resource, deletion_policy
 
 INSTANCE = "google_sql_database_instance.results"
 # Values as the API spells them; each is a finding of a CIS benchmark when missing.
@@ -29,13 +29,20 @@ FLAGS = {
 def resources(environment: Environment) -> list[Resource]:
     if environment.database is None:
         return []
+    protected = environment.database.deletion_protection
     return [
         _instance(environment, environment.database),
         Resource(
             kind="google_sql_database",
             id="results",
-            arguments={"name": RESULTS_DATABASE, "instance": environment.database_name},
+            arguments={
+                "name": RESULTS_DATABASE,
+                "instance": environment.database_name,
+                # Where the instance may go, the database goes with it: deleting it first fails on open connections.
+                "deletion_policy": "PREVENT" if protected else "ABANDON",
+            },
             after=(INSTANCE,),
+            protected=protected,
         ),
         *(_user(environment, role) for role in DATABASE_ROLES),
         *(_login(environment, role, right) for role in DATABASE_ROLES for right in ("client", "instanceUser")),
@@ -50,6 +57,8 @@ def _user(environment: Environment, role: str) -> Resource:
             "name": environment.database_user(role),
             "instance": environment.database_name,
             "type": "CLOUD_IAM_SERVICE_ACCOUNT",
+            # A user who owns tables cannot be deleted, and one who goes takes nothing along.
+            "deletion_policy": "ABANDON",
         },
         after=(INSTANCE, account(role)),
     )
@@ -61,6 +70,7 @@ def _instance(environment: Environment, database: Database) -> Resource:
         "region": environment.region,
         "database_version": "POSTGRES_18",
         "deletion_protection": database.deletion_protection,
+        "deletion_policy": deletion_policy(database.deletion_protection),
         "settings": _settings(environment, database),
     }
     if environment.security.kms_key:
@@ -72,6 +82,7 @@ def _instance(environment: Environment, database: Database) -> Resource:
         after=(PEERING, *api(environment, "sqladmin"), *key_grant(environment, "sqladmin")),
         # The disk grows by itself; without this a grown disk would be planned back and replaced.
         ignore_changes=("settings[0].disk_size",),
+        protected=database.deletion_protection,
     )
 
 
@@ -119,5 +130,5 @@ def _login(environment: Environment, role: str, right: str) -> Resource:
                 "expression": (f'resource.name == "{instance}" && resource.type == "sqladmin.googleapis.com/Instance"'),
             },
         },
-        after=(account(role),),
+        after=(account(role), *api(environment, "cloudresourcemanager")),
     )

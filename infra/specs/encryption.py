@@ -3,6 +3,7 @@
 # Why it is so: infra/decisions/0014.
 
 from infra.environments.schema import Environment
+from infra.specs.network import api
 from infra.specs.resource import Resource
 
 AGENTS = {
@@ -38,7 +39,7 @@ def resources(environment: Environment) -> list[Resource]:
                 "role": "roles/cloudkms.cryptoKeyEncrypterDecrypter",
                 "member": agent(environment, service),
             },
-            after=(f"google_project_service.{service}",) if environment.enable_apis else (),
+            after=(*api(environment, "cloudkms"), *api(environment, service)),
         )
         for service in AGENTS
     ]

@@ -55,7 +55,7 @@ def resources(environment: Environment) -> list[Resource]:
                 "role": granted,
                 "member": f"serviceAccount:{environment.service_account_email(role)}",
             },
-            after=(account(role),),
+            after=(account(role), *api(environment, "cloudresourcemanager")),
         )
         for role, granted in PROJECT_ROLES.items()
     ]
@@ -69,6 +69,7 @@ def _readers(environment: Environment) -> list[Resource]:
             # From the name, not its place in the list: a reader that is added must not move the others.
             id=f"reader-{re.sub(r'[^a-z0-9]+', '-', reader.lower())}",
             arguments={"project": environment.project, "role": READER_ROLE, "member": reader},
+            after=api(environment, "cloudresourcemanager"),
         )
         for reader in environment.alerts.readers
     ]

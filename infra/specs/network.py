@@ -39,7 +39,7 @@ def api(environment: Environment, name: str) -> tuple[str, ...]:
 
 def resources(environment: Environment) -> list[Resource]:
     return [
-        *(_apis() if environment.enable_apis else []),
+        *(_services(environment) if environment.enable_apis else []),
         _vpc(environment),
         _subnet(environment),
         _firewall(environment),
@@ -49,7 +49,11 @@ def resources(environment: Environment) -> list[Resource]:
     ]
 
 
-def _apis() -> list[Resource]:
+def apis(environment: Environment) -> tuple[str, ...]:
+    return (*APIS, "binaryauthorization") if environment.security.binary_authorization else APIS
+
+
+def _services(environment: Environment) -> list[Resource]:
     return [
         Resource(
             kind="google_project_service",
@@ -57,7 +61,7 @@ def _apis() -> list[Resource]:
             # Disabling an API on destroy would take it from everyone else in the project.
             arguments={"service": f"{name}.googleapis.com", "disable_on_destroy": False},
         )
-        for name in APIS
+        for name in apis(environment)
     ]
 
 
@@ -201,6 +205,8 @@ def _managed_services(environment: Environment) -> list[Resource]:
                 "reserved_peering_ranges": [name],
                 # Cloud SQL holds the peering for hours after its instance is gone; a destroy must not wait for it.
                 "deletion_policy": "ABANDON",
+                # The abandoned peering is still there at the next deployment, with the range of the last.
+                "update_on_creation_fail": True,
             },
             after=("google_compute_global_address.managed-services", *api(environment, "servicenetworking")),
         ),

@@ -3,11 +3,13 @@
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract.capacity import Capacity
 from infra.contract.pools import Pool
+from infra.contract.versions import GPU_DRIVER
 from infra.environments.schema import Environment
 from infra.specs.cluster import NODE_IMAGE, OAUTH_SCOPES, READ_ONLY_PORT_OFF, SHIELDED
 from infra.specs.resource import Resource
 
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
+RESERVED_TAINTS = ("cloud.google.com/", "kubernetes.io/", "node.kubernetes.io/")
 CLUSTER = "google_container_cluster.cluster"
 
 
@@ -72,6 +74,8 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
         "taint": [
             {"key": t.key, "value": t.value, "effect": t.effect.provider_value}
             for t in sorted(pool.taints, key=lambda t: t.key)
+            # GKE sets its own on nodes, and refuses a pool that claims one.
+            if not t.key.startswith(RESERVED_TAINTS)
         ],
         "metadata": {"disable-legacy-endpoints": "true"},
         "gcfs_config": {"enabled": True},
@@ -117,7 +121,7 @@ def _gpu(environment: Environment, pool: Pool) -> dict[str, object]:
             {
                 "type": pool.accelerator,
                 "count": pool.gpus_per_node,
-                "gpu_driver_installation_config": {"gpu_driver_version": "DEFAULT"},
+                "gpu_driver_installation_config": {"gpu_driver_version": GPU_DRIVER},
             },
         ],
     }

@@ -4,7 +4,7 @@ from infra.environments.schema import Environment
 from infra.specs.encryption import agent, key_grant
 from infra.specs.identities import account
 from infra.specs.network import api
-from infra.specs.resource import Resource
+from infra.specs.resource import Resource, deletion_policy
 from infra.specs.storage import DAY_S
 
 
@@ -23,6 +23,7 @@ def _topic(environment: Environment, purpose: str) -> Resource:
         "name": environment.topic(purpose),
         "message_storage_policy": {"allowed_persistence_regions": [environment.region]},
         "labels": environment.all_labels(),
+        "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
     }
     if environment.security.kms_key:
         arguments["kms_key_name"] = environment.security.kms_key
@@ -31,6 +32,7 @@ def _topic(environment: Environment, purpose: str) -> Resource:
         id=purpose,
         arguments=arguments,
         after=(*api(environment, "pubsub"), *key_grant(environment, "pubsub")),
+        protected=not environment.storage.allow_destroy,
     )
 
 
@@ -44,6 +46,7 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
         # The default deletes a subscription that nobody pulls for 31 days, and the backlog with it.
         "expiration_policy": {"ttl": ""},
         "labels": environment.all_labels(),
+        "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
     }
     after = [f"google_pubsub_topic.{purpose}"]
     if purpose == "work":
@@ -56,7 +59,13 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
             "max_delivery_attempts": queue.max_delivery_attempts,
         }
         after.append("google_pubsub_topic.dead")
-    return Resource(kind="google_pubsub_subscription", id=purpose, arguments=arguments, after=tuple(after))
+    return Resource(
+        kind="google_pubsub_subscription",
+        id=purpose,
+        arguments=arguments,
+        after=tuple(after),
+        protected=not environment.storage.allow_destroy,
+    )
 
 
 def _grants(environment: Environment) -> list[Resource]:

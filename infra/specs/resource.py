@@ -23,9 +23,16 @@ class Resource:
     """Addresses in the same stack that must exist before."""
     ignore_changes: tuple[str, ...] = ()
     """Arguments that the cloud changes by itself."""
+    protected: bool = False
+    """Neither a destroy nor a replacement is even planned, and one left out of the configuration is not deleted."""
     skips: Mapping[str, str] = field(default_factory=dict[str, str])
     """Checks of Checkov that this resource fails on purpose, and why."""
 
     @property
     def address(self) -> str:
         return f"{self.kind}.{self.id}"
+
+
+def deletion_policy(protected: bool) -> str:
+    """What the provider does when the resource leaves the configuration; kept in the state, unlike a lifecycle."""
+    return "PREVENT" if protected else "DELETE"

@@ -4,7 +4,7 @@ from infra.environments.schema import Environment
 from infra.specs.encryption import key_grant
 from infra.specs.identities import BUCKET_ROLES, account
 from infra.specs.network import api
-from infra.specs.resource import Resource
+from infra.specs.resource import Resource, deletion_policy
 
 PURPOSES = ("checkpoints", "data", "exports")
 DAY_S = 86_400
@@ -40,6 +40,7 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
         "uniform_bucket_level_access": True,
         "public_access_prevention": "enforced",
         "force_destroy": storage.allow_destroy,
+        "deletion_policy": deletion_policy(not storage.allow_destroy),
         "soft_delete_policy": {"retention_duration_seconds": soft_delete_days * DAY_S},
         "lifecycle_rule": _lifecycle(environment, purpose),
         "labels": environment.all_labels(),
@@ -56,6 +57,7 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
         skips=NO_ACCESS_LOGS | (NO_OLD_CHECKPOINTS if purpose == "checkpoints" else {}),
         arguments=arguments,
         after=(*api(environment, "storage"), *key_grant(environment, "storage")),
+        protected=not storage.allow_destroy,
     )
 
 
@@ -105,6 +107,7 @@ def _registry(environment: Environment) -> list[Resource]:
             {"id": "keep-recent", "action": "KEEP", "most_recent_versions": {"keep_count": 20}},
         ],
         "labels": environment.all_labels(),
+        "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
     }
     if environment.security.kms_key:
         arguments["kms_key_name"] = environment.security.kms_key
@@ -125,6 +128,7 @@ def _registry(environment: Environment) -> list[Resource]:
             id="images",
             arguments=arguments,
             after=(*api(environment, "artifactregistry"), *key_grant(environment, "artifactregistry")),
+            protected=not environment.storage.allow_destroy,
         ),
         reader,
     ]

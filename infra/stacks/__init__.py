@@ -20,4 +20,5 @@ class AreaStack(cdk.Stack):
                 resource.arguments,
                 after=resource.after,
                 ignore_changes=resource.ignore_changes,
+                protected=resource.protected,
             )

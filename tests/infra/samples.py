@@ -10,6 +10,11 @@ from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, F
 EXAMPLE = load("example")
 
 
+def standing(group: NodeGroup) -> NodeGroup:
+    on_demand = group.capacity is Capacity.ON_DEMAND
+    return replace(group, min_nodes=2, max_nodes=6) if on_demand else group
+
+
 def hardened() -> Environment:
     """Production, extended grace, every kind of capacity."""
     gang = NodeGroup(
@@ -26,7 +31,7 @@ def hardened() -> Environment:
         EXAMPLE,
         production=True,
         spot_grace_s=120,
-        groups=(*EXAMPLE.groups, gang),
+        groups=(*(standing(g) for g in EXAMPLE.groups), gang),
         auto_provisioning=replace(EXAMPLE.auto_provisioning, accelerators=caps),
         network=replace(
             EXAMPLE.network, flow_logs=True, authorized_ranges=(AuthorizedRange(name="bastion", cidr="10.50.0.0/28"),)
@@ -34,6 +39,7 @@ def hardened() -> Environment:
         cluster=replace(
             EXAMPLE.cluster,
             min_version="1.35",
+            maintenance_days="FREQ=DAILY",
             dns_endpoint_public=False,
             deletion_protection=True,
             freezes=(Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z"),),
@@ -45,6 +51,9 @@ def hardened() -> Environment:
             signed_kernel_modules=True,
         ),
         storage=replace(EXAMPLE.storage, allow_destroy=False),
-        database=replace(EXAMPLE.database, deletion_protection=True) if EXAMPLE.database else None,
+        allow_drills=False,
+        database=replace(EXAMPLE.database, deletion_protection=True, highly_available=True)
+        if EXAMPLE.database
+        else None,
         budget=Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000),
     )

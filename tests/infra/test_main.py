@@ -33,6 +33,17 @@ def test_without_monitoring_nothing_is_synthesised(tmp_path: Path) -> None:
     assert not (tmp_path / "stacks").exists()
 
 
+def test_the_environment_that_is_to_go_and_no_other_loses_its_protections(tmp_path: Path) -> None:
+    variables = os.environ | {"HOLDFAST_STATE": "local", "HOLDFAST_ENV": "prod", "CDKTF_OUTDIR": str(tmp_path)}
+    for lifted, protected in (("dev", True), ("prod", False)):
+        subprocess.run(
+            [sys.executable, "-m", "infra.main"], env=variables | {"HOLDFAST_UNPROTECTED": lifted}, check=True
+        )
+        stacks = "".join(path.read_text() for path in tmp_path.glob("stacks/*-prod/cdk.tf.json"))
+        assert ('"prevent_destroy": true' in stacks) is protected
+        assert ('"PREVENT"' in stacks) is protected and ('"force_destroy": true' in stacks) is not protected
+
+
 def test_an_environment_does_not_depend_on_the_process_that_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     prod = load("prod")
     monkeypatch.setenv("HOLDFAST_STATE", "local")

@@ -16,17 +16,25 @@ Plans = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plans]:
-    """`planned("example")`: stack -> its plan in `terraform show -json` form."""
+def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Plans]]:
+    """`synthesised("example")`: the folder of its stacks, and stack -> its plan in `terraform show -json` form."""
 
     @cache
-    def of(environment: str) -> Plans:
+    def of(environment: str) -> tuple[Path, Plans]:
+        out = tmp_path_factory.mktemp("plan")
         try:
-            files = plan(environment, tmp_path_factory.mktemp("plan"))
+            files = plan(environment, out)
         except Unjudged as error:
             if "Failed to query available provider packages" in str(error) or "no terraform" in str(error):
                 support.unavailable(str(error).splitlines()[0])
             raise
-        return {stack: json.loads(Path(file).read_text()) for stack, file in files.items()}
+        plans = {stack: json.loads(Path(file).read_text()) for stack, file in files.items()}
+        return out / environment / "synth" / "stacks", plans
 
     return of
+
+
+@pytest.fixture(scope="session")
+def planned(synthesised: Callable[[str], tuple[Path, Plans]]) -> Callable[[str], Plans]:
+    """`planned("example")`: the plans alone."""
+    return lambda environment: synthesised(environment)[1]

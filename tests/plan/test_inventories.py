@@ -7,6 +7,7 @@ import pytest
 
 from infra.environments import load
 from infra.rules import judge_plans
+from infra.specs.pools import RESERVED_TAINTS
 from tests.plan import inventory
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
@@ -46,7 +47,8 @@ def test_every_pool_of_the_environment_is_planned_as_it_is_named(planned: Planne
     for pool in load(environment).pools():
         config = values[f"google_container_node_pool.pool-{pool.name}"]["node_config"][0]
         assert config["machine_type"] == pool.machine_type
-        assert {t["key"] for t in config.get("taint", [])} == {t.key for t in pool.taints}
+        ours = {t.key for t in pool.taints if not t.key.startswith(RESERVED_TAINTS)}
+        assert {t["key"] for t in config.get("taint", [])} == ours
         assert config.get("spot", False) == (pool.capacity == "spot")
         assert config.get("flex_start", False) == (pool.capacity == "flex-start")
         assert [(a["type"], a["count"]) for a in config.get("guest_accelerator", [])] == (
@@ -67,6 +69,13 @@ def test_the_pinned_provider_made_the_plan(planned: Planned) -> None:
 
     providers = planned("example")["cluster-example"]["configuration"]["provider_config"]
     assert providers["google"]["version_constraint"] == GOOGLE_PROVIDER_VERSION
+
+
+def test_the_billing_api_is_told_which_project_asks(planned: Planned) -> None:
+    """With a person's credentials it refuses a call that names none."""
+    expressions = planned("prod")["monitoring-prod"]["configuration"]["provider_config"]["google"]["expressions"]
+    assert expressions["billing_project"] == {"constant_value": load("prod").project}
+    assert expressions["user_project_override"] == {"constant_value": True}
 
 
 @pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)

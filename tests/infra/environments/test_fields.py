@@ -124,7 +124,6 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Security.binary_authorization", "binary_authorization", on(SECURITY, binary_authorization="on")),
     ("Security.rbac_security_group", "gke-security-groups@", on(SECURITY, rbac_security_group="team@example.org")),
     ("Security.signed_kernel_modules", "signed_kernel_modules", on(SECURITY, signed_kernel_modules=2)),
-    ("Security.vulnerability_scanning", "vulnerability_scanning", on(SECURITY, vulnerability_scanning="basic")),
     ("Storage.hierarchical_namespace", "hierarchical_namespace", on(STORAGE, hierarchical_namespace="yes")),
     ("Storage.data_soft_delete_days", "data_soft_delete_days", on(STORAGE, data_soft_delete_days=3)),
     ("Storage.uncommitted_days", "uncommitted_days", on(STORAGE, uncommitted_days=31)),
@@ -152,6 +151,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Alerts.batch_oldest_s", "batch_oldest_s", on(ALERTS, batch_oldest_s=True)),
     ("Alerts.heartbeat_s", "heartbeat_s", on(ALERTS, heartbeat_s=1)),
     ("Budget.billing_account", "budget.billing_account", on(BUDGET, billing_account="my account")),
+    ("Budget.currency", "budget.currency", on(BUDGET, currency="euro")),
     ("Budget.monthly_usd", "budget.monthly_usd", on(BUDGET, monthly_usd=0)),
     ("Budget.thresholds", "budget.thresholds", on(BUDGET, thresholds=())),
 ]

@@ -14,6 +14,8 @@ with open({calls!r}, "a") as calls:
 plain = [w for w in words if not w.startswith("--")]
 for key, answer in json.load(open({answers!r})):
     if key == plain[: len(key)]:
+        if isinstance(answer, dict) and "refused" in answer:
+            sys.exit(answer["refused"])
         if isinstance(answer, str):
             print(answer)
         else:
@@ -38,6 +40,9 @@ class Gcloud:
     def answer(self, words: str, value: Any) -> None:
         self._table.insert(0, (words.split(), value))
         self._answers.write_text(json.dumps(self._table))
+
+    def refuse(self, words: str, text: str) -> None:
+        self.answer(words, {"refused": text})
 
     def calls(self) -> list[list[str]]:
         return [json.loads(line) for line in self._calls.read_text().splitlines()] if self._calls.exists() else []

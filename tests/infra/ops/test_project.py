@@ -1,24 +1,30 @@
 """Doctor, leftovers and bootstrap, against a gcloud that answers from a table."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_FINDINGS, EXIT_STOPPED
+from infra.environments.schema import Budget
 from infra.ops import deploy, leftovers
 from infra.ops.doctor import LOCAL, Verdict, examine
-from infra.ops.project import account_checks
+from infra.ops.project import LISTED_AGENTS, account_checks
 from infra.ops.show import doctor as show_doctor
 from infra.ops.show import leftovers as show_leftovers
+from infra.specs.cluster import LOGGING, METRICS
+from infra.specs.encryption import agent
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
 from tests.infra.samples import EXAMPLE, hardened
 
-READ_ONLY = {"list", "describe"}
-ENVIRONMENT = replace(EXAMPLE, state_bucket="acme-state")
+READ_ONLY = {"list", "describe", "get-iam-policy"}
+BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000)
+ENVIRONMENT = replace(EXAMPLE, state_bucket="acme-state", budget=BUDGET)
 
 
 @pytest.fixture
@@ -32,7 +38,16 @@ def healthy(gcloud: Gcloud) -> Gcloud:
     sold = [{"name": p.accelerator, "zone": f"z/{zone}"} for p in EXAMPLE.pools() for zone in EXAMPLE.zones]
     gcloud.answer("compute accelerator-types list", sold)
     gcloud.answer("storage buckets describe", {"name": "acme-state"})
+    agents = [agent(EXAMPLE, service) for service in LISTED_AGENTS]
+    gcloud.answer("projects get-iam-policy", {"bindings": [{"role": "roles/x", "members": agents}]})
+    gcloud.answer("billing accounts describe", {"currencyCode": "USD"})
+    gcloud.answer("container clusters describe", {**collected("monitoring", METRICS), **collected("logging", LOGGING)})
     return gcloud
+
+
+def collected(name: str, components: list[str]) -> dict[str, Any]:
+    """As the API answers, in an order of its own."""
+    return {f"{name}Config": {"componentConfig": {"enableComponents": components[::-1]}}}
 
 
 def verdicts() -> dict[str, tuple[Verdict, str, str]]:
@@ -53,6 +68,14 @@ def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy:
         ("services list", [], "APIs", "cloudresourcemanager"),
         ("compute regions describe", {"quotas": []}, "GPU quota", "more quota"),
         ("compute accelerator-types list", [], "GPU zones", "change zones"),
+        ("projects get-iam-policy", {"bindings": []}, "service agents", "make bootstrap"),
+        ("billing accounts describe", {"currencyCode": "EUR"}, "budget currency", 'currency="EUR"'),
+        (
+            "container clusters describe",
+            {**collected("monitoring", METRICS), **collected("logging", ["WORKLOADS"])},
+            "components",
+            "--logging=API_SERVER,CONTROLLER_MANAGER,SCHEDULER,SYSTEM,WORKLOAD",
+        ),
     ],
 )
 def test_doctor_says_how_to_mend_what_is_broken(
@@ -100,27 +123,70 @@ def test_nothing_left_is_clean(gcloud: Gcloud) -> None:
     assert show_leftovers(leftovers.find(EXAMPLE), as_json=True) == 0
 
 
-def test_bootstrap_makes_a_private_versioned_bucket(gcloud: Gcloud) -> None:
-    gcloud.answer("storage buckets", {})
+def test_bootstrap_makes_apis_agents_and_a_private_versioned_bucket(gcloud: Gcloud) -> None:
+    for words in ("services enable", "beta services identity create", "storage"):
+        gcloud.answer(words, {})
     output = deploy.bootstrap(ENVIRONMENT, dry_run=False)
-    assert ["gcloud", *gcloud.calls()[0]] == output[0].split()
-    assert "--public-access-prevention" in output[0] and "--versioning" in output[1]
+    assert [" ".join(["gcloud", *call]) for call in gcloud.calls()] == output
+    assert all(f"{api}.googleapis.com" in output[0] for api in APIS)
+    agents = [line for line in output if "identity create" in line]
+    assert len(agents) == len(deploy.MADE_AGENTS) and any("sqladmin" in line for line in agents)
+    assert "--public-access-prevention" in output[-2] and "--versioning" in output[-1]
 
 
-def test_bootstrap_only_says_what_it_would_do_when_asked(gcloud: Gcloud) -> None:
-    assert len(deploy.bootstrap(ENVIRONMENT, dry_run=True)) == 2
+def test_bootstrap_may_be_repeated(gcloud: Gcloud) -> None:
+    for words in ("services enable", "beta services identity create", "storage"):
+        gcloud.answer(words, {})
+    gcloud.refuse("storage buckets create", f"ERROR: (gcloud) {deploy.BUCKET_IS_OURS} and you already own it.")
+    assert "--versioning" in deploy.bootstrap(ENVIRONMENT, dry_run=False)[-1]
+    assert "update" in gcloud.calls()[-1]
+
+
+def test_bootstrap_only_prints_what_it_would_do_when_asked(gcloud: Gcloud) -> None:
+    assert deploy.bootstrap(ENVIRONMENT, dry_run=True)
     assert gcloud.calls() == []
 
 
-def test_bootstrap_needs_a_bucket_name() -> None:
-    with pytest.raises(InputError, match="state_bucket"):
-        deploy.bootstrap(EXAMPLE, dry_run=True)
+def test_without_a_state_bucket_bootstrap_makes_none(gcloud: Gcloud) -> None:
+    commands = deploy.bootstrap(EXAMPLE, dry_run=True)
+    assert any("service-agent" in command for command in commands)
+    assert not any("buckets" in command for command in commands)
 
 
 def test_destroy_stops_while_anything_is_protected(capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy.destroy(hardened(), yes=True) == EXIT_STOPPED
     output = capsys.readouterr().err
     assert all(word in output for word in ("cluster", "database", "bucket"))
+
+
+@pytest.fixture
+def cdktf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """A cdktf command that notes how it was called and what it would lift."""
+    calls = tmp_path / "calls"
+    program = tmp_path / "cdktf"
+    program.write_text(f'#!/bin/sh\necho "$HOLDFAST_UNPROTECTED|$*" >> {calls}\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(deploy, "CDKTF", program)
+    monkeypatch.setattr("sys.stdin", StringIO())
+    return lambda: [line.split("|") for line in calls.read_text().splitlines()] if calls.exists() else []
+
+
+def test_production_goes_where_its_name_is_given_once_more(cdktf: Callable[[], list[list[str]]]) -> None:
+    prod = replace(hardened(), name="prod")
+    assert deploy.destroy(prod, yes=True, confirm="example") == EXIT_STOPPED
+    assert cdktf() == [], "a wrong name does nothing at all"
+    assert deploy.destroy(prod, yes=False, confirm="prod") == 0
+    (lifted, first), (still, second) = cdktf()
+    assert first.startswith("deploy foundation-prod cluster-prod monitoring-prod") and lifted == "prod"
+    assert second.startswith("destroy monitoring-prod cluster-prod foundation-prod") and still == "prod"
+
+
+def test_nothing_is_destroyed_where_the_protections_could_not_be_taken_off(
+    cdktf: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 7\n")
+    assert deploy.destroy(hardened(), yes=False, confirm="example") == 7
+    assert len(cdktf()) == 1
 
 
 def test_a_placeholder_is_refused_before_anything_runs() -> None:

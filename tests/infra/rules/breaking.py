@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from infra.environments.schema import Database, Quota
 from infra.rules.model import Facts, PlannedResource, facts_of_specs
 from tests.infra.samples import hardened
 
@@ -105,12 +106,36 @@ def member(kind: str, role: str, who: str = "serviceAccount:x@p.iam.gserviceacco
     return add(f"{kind}.extra", role=role, member=who, **extra)
 
 
+def after(address: str, *others: str) -> Edit:
+    """The resource comes after these, and nothing else."""
+    return lambda facts: replace(
+        facts,
+        resources=tuple(replace(r, after=frozenset(others)) if r.address == address else r for r in facts.resources),
+    )
+
+
+def without(address: str) -> Edit:
+    return lambda facts: replace(facts, resources=tuple(r for r in facts.resources if r.address != address))
+
+
+def group(name: str, **fields: Any) -> Edit:
+    return lambda facts: state(
+        groups=tuple(replace(g, **fields) if g.name == name else g for g in facts.environment.groups)
+    )(facts)
+
+
+def some(database: Database | None) -> Database:
+    assert database
+    return database
+
+
 def network(**fields: Any) -> Edit:
     """The address space is too small when a node takes more of it."""
     return lambda facts: state(network=replace(facts.environment.network, **fields))(facts)
 
 
-GPU = {"type": "nvidia-tesla-a100", "count": 1, "gpu_driver_installation_config": {"gpu_driver_version": "DEFAULT"}}
+KEY = "projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k"
+GPU = {"type": "nvidia-tesla-a100", "count": 1, "gpu_driver_installation_config": {"gpu_driver_version": "LATEST"}}
 NO_REPAIR = put(FLEX, "management.auto_repair", True)
 SHIELD = "shielded_instance_config.enable_secure_boot"
 PORT = "insecure_kubelet_readonly_port_enabled"
@@ -137,7 +162,6 @@ BREAKING: dict[str, Edit] = {
             "node_config.taint",
             [
                 {"key": "provisioning-tier", "value": "preemptible", "effect": "NO_SCHEDULE"},
-                {"key": "cloud.google.com/gke-queued", "value": "true", "effect": "NO_SCHEDULE"},
                 {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"},
             ],
         ),
@@ -150,7 +174,14 @@ BREAKING: dict[str, Edit] = {
     "flex-run-in-seconds": put(FLEX, "node_config.max_run_duration", "7d"),
     "gpu-taint": taints(SPOT, "provisioning-tier"),
     "spot-taint": taints(SPOT, "nvidia.com/gpu"),
-    "queued-taint": taints(GANG, "nvidia.com/gpu"),
+    "taints-of-gke": put(
+        GANG,
+        "node_config.taint",
+        [
+            {"key": "cloud.google.com/gke-queued", "value": "true", "effect": "NO_SCHEDULE"},
+            {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"},
+        ],
+    ),
     "machine-has-its-gpus": put(SPOT, "node_config.guest_accelerator", [GPU | {"count": 2}]),
     "zone-sells-the-gpu": put(SPOT, "node_locations", ["us-central1-z"]),
     "grace-is-known": put(SPOT, "node_config.kubelet_config.shutdown_grace_period_seconds", 45),
@@ -163,11 +194,11 @@ BREAKING: dict[str, Edit] = {
     "pool-image-type": put(SPOT, "node_config.image_type", "COS"),
     "system-pool-stays": taints(SYSTEM),
     "serving-base-stays": put(SPOT, "node_config.labels", {"holdfast.dev/role": "serving"}),
-    "gpu-driver-installed": put(
+    "gpu-driver-serves-cuda": put(
         SPOT,
         "node_config.guest_accelerator.0.gpu_driver_installation_config",
         {
-            "gpu_driver_version": "INSTALLATION_DISABLED",
+            "gpu_driver_version": "DEFAULT",
         },
     ),
     # auto-provisioning
@@ -210,12 +241,17 @@ BREAKING: dict[str, Edit] = {
     "shielded-nodes": put(SPOT, f"node_config.{SHIELD}", False),
     "read-only-port": put(SPOT, f"node_config.kubelet_config.{PORT}", "TRUE"),
     "signed-kernel-modules": put(SPOT, "node_config.linux_node_config", None),
-    "secrets-encrypted": put(CLUSTER, "database_encryption", {"state": "DECRYPTED"}),
+    "secrets-encrypted": put(CLUSTER, "database_encryption", {"state": "DECRYPTED", "key_name": KEY}),
     "binary-authorization": put(CLUSTER, "binary_authorization", {"evaluation_mode": "DISABLED"}),
     "no-anonymous-bindings": put(CLUSTER, "rbac_binding_config.enable_insecure_binding_system_unauthenticated", True),
     "people-by-group": put(CLUSTER, "authenticator_groups_config", None),
-    "security-posture": put(CLUSTER, "security_posture_config.vulnerability_mode", "VULNERABILITY_DISABLED"),
+    "security-posture": put(CLUSTER, "security_posture_config.mode", "DISABLED"),
     "deletion-protection": put(CLUSTER, "deletion_protection", False),
+    "data-encrypted": put(DATA, "encryption", None),
+    "keys-are-near": put(DATA, "encryption.default_kms_key_name", KEY.replace("us-central1", "europe-west4")),
+    "maintenance-is-possible": lambda facts: state(
+        cluster=replace(facts.environment.cluster, maintenance_days="FREQ=WEEKLY;BYDAY=SA,SU")
+    )(facts),
     "no-client-certificate": put(CLUSTER, "master_auth.client_certificate_config.issue_client_certificate", True),
     # network
     "ip-space-nodes": put(SUBNET, "ip_cidr_range", "10.10.0.0/27"),
@@ -235,6 +271,19 @@ BREAKING: dict[str, Edit] = {
     "one-account-one-workload": put(
         "google_service_account_iam_member.workload-batch", "member", "serviceAccount:other.svc.id.goog[batch/batch]"
     ),
+    # order
+    "apis-come-first": after(DATA),
+    "apis-are-enabled": without("google_project_service.binaryauthorization"),
+    # the environment as a whole
+    "production-has-a-budget": state(budget=None),
+    "production-database-survives-a-zone": lambda facts: state(
+        database=replace(some(facts.environment.database), highly_available=False)
+    )(facts),
+    "production-is-not-drilled": state(allow_drills=True),
+    "production-base-stands": group("serving", min_nodes=0),
+    "state-is-apart": lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),
+    "quota-holds-a-gang": state(quotas=(Quota(source="spot-a100", gpus=1),)),
+    "thresholds-are-in-order": lambda facts: state(alerts=replace(facts.environment.alerts, spot_pending_s=60))(facts),
     # storage
     "bucket-region": put(DATA, "location", "US"),
     "bucket-private": put(DATA, "public_access_prevention", "inherited"),

@@ -10,7 +10,7 @@ import pytest
 from holdfast.contract.errors import InputError
 from infra.environments import load
 from infra.rules import RULES, judge, judge_environment, require_clean
-from infra.rules.model import Facts, PlannedResource
+from infra.rules.model import Facts
 from tests.infra.rules.breaking import BREAKING, sound
 from tests.infra.samples import EXAMPLE, hardened
 
@@ -28,9 +28,7 @@ def as_planned(value: Any, key: str = "") -> Any:
 
 
 def in_plan_shape(facts: Facts) -> Facts:
-    found = tuple(
-        PlannedResource(kind=f.kind, address=f.address, values=as_planned(dict(f.values))) for f in facts.resources
-    )
+    found = tuple(replace(f, values=as_planned(dict(f.values))) for f in facts.resources)
     return replace(facts, resources=found)
 
 

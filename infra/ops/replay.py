@@ -1,0 +1,71 @@
+"""Plan a configuration against the state that an earlier plan would have left. Asks no cloud, needs no state.
+
+The state is made from planned values. What only the cloud knows is missing in it, so a plan against it shows some
+differences that no real state has: compare two plans against one state, and what both show is of the state.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from infra.ops import engine
+
+Plan = Mapping[str, Any]
+LINEAGE = "00000000-0000-0000-0000-000000000000"
+# Kinds whose name the cloud gives, and which others may refer to: a list may not hold the null that would stand there.
+NAMED_BY_GOOGLE = ("google_monitoring_notification_channel", "google_monitoring_alert_policy", "google_billing_budget")
+
+
+def state_of(plan: Plan) -> dict[str, Any]:
+    """Terraform's state, version 4, in which everything that `plan` creates exists."""
+    planned = plan["planned_values"]["root_module"].get("resources", [])
+    return {
+        "version": 4,
+        "terraform_version": plan["terraform_version"],
+        "serial": 1,
+        "lineage": LINEAGE,
+        "outputs": {},
+        "resources": [_recorded(resource) for resource in planned],
+    }
+
+
+def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = ("id", "name") if resource["type"] in NAMED_BY_GOOGLE else ("id",)
+    attributes = dict.fromkeys(unknown, resource["address"]) | resource["values"]
+    instance = {"schema_version": resource["schema_version"], "attributes": attributes, "sensitive_attributes": []}
+    return {
+        "mode": "managed",
+        "type": resource["type"],
+        "name": resource["name"],
+        "provider": f'provider["{resource["provider_name"]}"]',
+        "instances": [instance],
+    }
+
+
+def replan(stack: Path, state: Mapping[str, Any], folder: Path, *options: str) -> Plan:
+    """The plan of a synthesised stack against `state`, in `folder`, which is made anew.
+
+    Protections are left out: a protected resource that must go shows as such, instead of ending the plan.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    configuration = json.loads((stack / "cdk.tf.json").read_text())
+    for resources in configuration.get("resource", {}).values():
+        for resource in resources.values():
+            resource.get("lifecycle", {}).pop("prevent_destroy", None)
+    return plan_against(configuration, state, folder, *options)
+
+
+def plan_against(configuration: Mapping[str, Any], state: Mapping[str, Any], folder: Path, *options: str) -> Plan:
+    """The plan of a configuration as Terraform reads it, protections included."""
+    (folder / "cdk.tf.json").write_text(json.dumps(configuration))
+    (folder / "recorded.tfstate").write_text(json.dumps(state))
+    backend = {"terraform": {"backend": {"local": {"path": "recorded.tfstate"}}}}
+    (folder / "backend_override.tf.json").write_text(json.dumps(backend))
+    init = engine.offline()
+    init.run(folder, "init", "-no-color", "-reconfigure")
+    run = engine.cut_off(init)
+    run.run(folder, "plan", "-no-color", "-refresh=false", "-lock=false", "-out=plan", *options)
+    return json.loads(run.run(folder, "show", "-json", "plan"))

@@ -1,0 +1,75 @@
+"""What must exist before what. A plan says nothing of it: the first apply on a fresh project does, after minutes."""
+
+from collections.abc import Iterator, Mapping
+
+from infra.rules.model import Facts, PlannedResource, Violation, rule
+from infra.specs.encryption import AGENTS
+from infra.specs.network import apis
+
+SERVICE = "google_project_service"
+# First match wins. A kind that is not here needs no API that a project may lack.
+API_OF_KIND = {
+    "google_artifact_registry": "artifactregistry",
+    "google_billing_budget": "billingbudgets",
+    "google_compute": "compute",
+    "google_container": "container",
+    "google_dns": "dns",
+    "google_kms": "cloudkms",
+    "google_logging": "logging",
+    "google_monitoring": "monitoring",
+    "google_iam_workload_identity": "iam",
+    "google_project_iam": "cloudresourcemanager",
+    "google_pubsub": "pubsub",
+    "google_service_account": "iam",
+    "google_service_networking": "servicenetworking",
+    "google_sql": "sqladmin",
+    "google_storage": "storage",
+}
+
+
+def _apis_of(resource: PlannedResource) -> set[str]:
+    """The API that answers for it, and that of the service agent to which it grants something."""
+    needed = {
+        api for prefix, api in API_OF_KIND.items() if resource.kind.startswith(f"{prefix}_") or resource.kind == prefix
+    }
+    members = " ".join([str(resource.get("member", "")), *map(str, resource.values.get("members") or ())])
+    return needed | {api for api, agent in AGENTS.items() if f"@{agent}." in members}
+
+
+def _before(address: str, resources: Mapping[str, PlannedResource]) -> set[str]:
+    """Everything that `address` comes after, by however many steps."""
+    seen: set[str] = set()
+    open_ = [address]
+    while open_:
+        now = resources.get(open_.pop())
+        fresh = (now.after if now else frozenset[str]()) - seen
+        seen |= fresh
+        open_ += fresh
+    return seen
+
+
+@rule(reason="the first apply on a fresh project fails, after minutes, with an API that is off", source="Service Usage")
+def apis_come_first(facts: Facts) -> Iterator[Violation]:
+    """Each resource comes after the API that it needs, and a grant after that of its service agent."""
+    enabled = {s.address.rpartition(".")[2]: s for s in facts.of(SERVICE)}
+    if not facts.environment.enable_apis or not enabled:
+        return  # the organisation enables them, or another stack was planned
+    for resource in facts.resources:
+        here = {r.address: r for r in facts.resources if r.area == resource.area}
+        before = _before(resource.address, here)
+        for api in sorted(_apis_of(resource)):
+            service = enabled.get(api)
+            # Another stack is deployed as a whole, after the one that enables the APIs.
+            if service is None or (service.area == resource.area and service.address not in before):
+                fix = f"add the API to infra.specs.network.APIS, and api(environment, {api!r}) to `after`"
+                got = "not enabled" if service is None else "enabled at any time"
+                yield resource.violation("depends_on", f"after {SERVICE}.{api}", fix, got)
+
+
+@rule(reason="an API that nothing here enables works in one project and not in the next", source="Service Usage")
+def apis_are_enabled(facts: Facts) -> Iterator[Violation]:
+    """Every API that the stacks use is enabled."""
+    if facts.environment.enable_apis and facts.of(SERVICE):
+        got = {s.address.rpartition(".")[2] for s in facts.of(SERVICE)}
+        if missing := sorted(set(apis(facts.environment)) - got):
+            yield Violation(where=SERVICE, got=f"no {', no '.join(missing)}", allowed="all", fix="enable them")

@@ -1,0 +1,85 @@
+"""The environment as a whole: values that are right one by one, and wrong together."""
+
+from collections.abc import Iterator
+
+from infra.contract.pools import Role
+from infra.environments.schema import Environment
+from infra.rules.model import Facts, Violation, rule
+
+GANG_PODS = 2
+DAY_S = 86_400
+PLATFORM = "design of this platform"
+
+
+def _at(environment: Environment, field: str, got: object, allowed: str, fix: str) -> Violation:
+    return Violation(where=f"environment {environment.name}: {field}", got=str(got), allowed=allowed, fix=fix)
+
+
+@rule(reason="the first sign of a runaway is then the invoice", source="Cloud Billing documentation on budgets")
+def production_has_a_budget(facts: Facts) -> Iterator[Violation]:
+    """In production somebody is warned before the money is gone."""
+    environment = facts.environment
+    if environment.production and environment.budget is None:
+        yield _at(environment, "budget", "None", "a Budget", "add one, with the billing account")
+
+
+@rule(reason="a zone's outage then stops every batch", source="Cloud SQL documentation on high availability")
+def production_database_survives_a_zone(facts: Facts) -> Iterator[Violation]:
+    """In production the results database has a standby in another zone."""
+    environment = facts.environment
+    if environment.production and environment.database and not environment.database.highly_available:
+        yield _at(environment, "database.highly_available", False, "True", "set it, or leave the database out")
+
+
+@rule(reason="somebody's drill is everybody's outage", source=PLATFORM)
+def production_is_not_drilled(facts: Facts) -> Iterator[Violation]:
+    """Drills are off in production."""
+    if facts.environment.production and facts.environment.allow_drills:
+        yield _at(facts.environment, "allow_drills", True, "False", "drill in an environment of its own")
+
+
+@rule(
+    reason="the first request then waits for a node, and the last node takes all with it",
+    source="Kubernetes documentation",
+)
+def production_base_stands(facts: Facts) -> Iterator[Violation]:
+    """In production the on-demand groups for system and serving keep two nodes, and may grow."""
+    for group in facts.environment.groups if facts.environment.production else ():
+        if group.role in (Role.SYSTEM, Role.SERVING) and (group.min_nodes < 2 or group.max_nodes <= group.min_nodes):
+            field, got = f"groups[{group.name}]", f"{group.min_nodes}..{group.max_nodes}"
+            yield _at(facts.environment, field, got, "min_nodes 2 or more, max_nodes above it", "raise them")
+
+
+@rule(reason="whoever may write checkpoints could then rewrite what Terraform believes", source="security of the state")
+def state_is_apart(facts: Facts) -> Iterator[Violation]:
+    """The state has a bucket of its own."""
+    environment = facts.environment
+    if environment.state_bucket in {environment.bucket(p) for p in ("checkpoints", "data", "exports")}:
+        yield _at(environment, "state_bucket", environment.state_bucket, "a bucket of its own", "name another")
+
+
+@rule(reason="the gang waits for ever, and Kueue says only that it is pending", source="Kueue documentation on quotas")
+def quota_holds_a_gang(facts: Facts) -> Iterator[Violation]:
+    """A quota on training holds the smallest gang."""
+    environment = facts.environment
+    for pool in environment.pools():
+        needed = min(GANG_PODS, pool.max_nodes) * pool.gpus_per_node
+        if pool.role is Role.TRAINING and environment.quota_gpus(pool.pool_class) < needed:
+            got, field = environment.quota_gpus(pool.pool_class), f"quotas[{pool.pool_class}].gpus"
+            yield _at(environment, field, got, f"{needed} or more", "raise the quota, or remove it")
+
+
+@rule(reason="an alert that fires before the capacity can come is switched off by people", source="GKE documentation")
+def thresholds_are_in_order(facts: Facts) -> Iterator[Violation]:
+    """Alerts wait longer where capacity takes longer, and not beyond the day on which somebody could still act."""
+    alerts = facts.environment.alerts
+    if not alerts.on_demand_pending_s <= alerts.spot_pending_s <= alerts.flex_pending_s:
+        got = f"{alerts.on_demand_pending_s}, {alerts.spot_pending_s}, {alerts.flex_pending_s}"
+        allowed = "on_demand_pending_s <= spot_pending_s <= flex_pending_s"
+        yield _at(facts.environment, "alerts", got, allowed, "order them")
+    for field, most in (
+        ("checkpoint_age_s", DAY_S),
+        ("batch_oldest_s", facts.environment.queue.retention_days * DAY_S),
+    ):
+        if getattr(alerts, field) > most:
+            yield _at(facts.environment, f"alerts.{field}", getattr(alerts, field), f"up to {most:,}", "lower it")
