@@ -27,6 +27,9 @@ RUNS, FEWEST_RUNS = 2_000, 250
 SAMPLES = 1_500_000  # lifetimes drawn for one simulation; long gangs get fewer runs instead of more memory
 MAX_SPELLS = 600
 SLOWEST = 4.0
+SAME_USD = 0.01
+# Means closer than this many standard errors may change places with another seed.
+NOISE = 2.0
 GAVE_UP = 0.01
 # The cluster autoscaler removes nodes that nothing runs on after ten minutes, its default.
 KEEP_H = 10 / 60
@@ -99,6 +102,11 @@ class Option:
         """Standard error of the mean: what another seed would change."""
         return float(np.std(self.usd)) / math.sqrt(len(self.usd))
 
+    def costs_as(self, least: "Option") -> bool:
+        """Within what another seed would change, or so little that it decides nothing."""
+        noise = math.hypot(self.noise_usd, least.noise_usd)
+        return abs(self.mean_usd - least.mean_usd) <= max(SAME_USD * least.mean_usd, NOISE * noise)
+
     def usd_at(self, percent: float) -> float:
         return _percentile(self.usd, percent)
 
@@ -146,7 +154,8 @@ def options(job: Job, world: World, region: str) -> list[Option]:
     if math.isinf(job.deadline_h):
         return [*single, under(scene, policies.HYBRID)]
     in_time = [under(scene, policy) for policy in policies.IN_TIME]
-    best = min(in_time, key=lambda o: (bool(o.refused), o.mean_usd if not o.refused else 0.0))
+    least = min(in_time, key=lambda o: (bool(o.refused), o.mean_usd if not o.refused else 0.0))
+    best = next(o for o in in_time if o is least or (not o.refused and o.costs_as(least)))
     return [*single, best, under(scene, policies.HYBRID), _flex(job, world, region, in_time=True)]
 
 

@@ -16,10 +16,7 @@ from infra.placement.job import Job
 from infra.placement.renewals import Curve
 
 LATE_ALLOWED = 0.01
-SAME_USD = 0.01  # closer costs are equal; then the one that is late less often
 SAME_LATE = 0.002
-# Means closer than this many standard errors may change places with another seed.
-NOISE = 2.0
 # A dearer option is taken when it is this little dearer and its bad case this much sooner.
 WORTH_USD, WORTH_TIME = 0.05, 0.10
 MIN_CHURN, MAX_CHURN = 1e-5, 1e3
@@ -48,7 +45,7 @@ def choose(job: Job, options: list[Option]) -> Option:
         late = (f"{o.policy}: " + (o.refused or f"{o.late:.1%} late") for o in options)
         raise Unjudged("no option has a price, an end and keeps the deadline: " + "; ".join(late))
     least = min(keeping, key=lambda o: o.mean_usd)
-    equal = [o for o in keeping if _equal(o, least)]
+    equal = [o for o in keeping if o.costs_as(least)]
     punctual = min(o.late for o in equal) if math.isfinite(job.deadline_h) else 0.0
     # The first of equals in the order of the table: simulated means decide nothing that another seed would undo.
     cheapest = next(o for o in equal if math.isinf(job.deadline_h) or o.late <= punctual + SAME_LATE)
@@ -61,18 +58,9 @@ def choose(job: Job, options: list[Option]) -> Option:
     return min(worth, key=lambda o: o.finish_at(95), default=cheapest)
 
 
-def _equal(option: Option, least: Option) -> bool:
-    noise = math.hypot(option.noise_usd, least.noise_usd)
-    return option.mean_usd - least.mean_usd <= max(SAME_USD * least.mean_usd, NOISE * noise)
-
-
 def tie(job: Job, options: list[Option], chosen: Option) -> Option | None:
     """The other option that costs the same within the noise; None where the choice is clear."""
-    others = [
-        o
-        for o in usable(job, options)
-        if o is not chosen and _equal(max(o, chosen, key=_usd), min(o, chosen, key=_usd))
-    ]
+    others = [o for o in usable(job, options) if o is not chosen and o.costs_as(chosen)]
     return min(others, key=_usd, default=None)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.contract.values import finite
 from infra.contract.capacity import Placement
-from infra.placement import choose, emit
-from infra.placement.advice import Option
+from infra.placement import emit
+from infra.placement.advice import SAME_USD, Option
 from infra.placement.ask import Answer
 from infra.placement.job import Job
 from infra.placement.show import basis, print_json, print_table
@@ -69,7 +69,7 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
         apart = other.mean_usd - chosen.mean_usd
         lines.append(
             f"tie: {other.placement.value} ({other.policy}) costs {_usd(abs(apart))} {'more' if apart > 0 else 'less'},"
-            f" within the noise or {choose.SAME_USD:.0%}"
+            f" within the noise or {SAME_USD:.0%}"
         )
     if answer.emitted is not chosen:
         emitted = answer.emitted

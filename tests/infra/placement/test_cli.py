@@ -91,3 +91,122 @@ def test_prices_are_listed_with_marks_and_as_json() -> None:
     body = json.loads(run("prices", "show", "--json")[1])
     assert body["fetched_at"] == prices.load().fetched_at.isoformat()
     assert len(body["usd_per_hour"]) == sum(len(prices.load().regions(a)) for a in prices.ACCELERATORS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--hours", "10", "--seed", "-1"], "seed"),
+        (["--hours", "10", "--together", "inf"], "nodes together"),
+        (["--hours", "10", "--checkpoint", "30"], "did you mean 30s, 30m or 30h"),
+        (["--hours", "10", "--restart", "5"], "did you mean 5s, 5m or 5h"),
+        (["--hours", "10", "--deadline", "72"], "did you mean 72s, 72m or 72h"),
+        (["--hours", "10", "--spot-wait", "0s"], "Spot wait"),
+        ([], "how long the job works"),
+        (["--hours", "10", "--gpu-hours", "80"], "how long the job works"),
+        (["--hours", "nan"], "hours"),
+        (["--hours", "0"], "hours"),
+        (["--hours", "10", "--environment", "mars"], "environment"),
+    ],
+)
+def test_place_names_what_is_wrong_and_how_to_write_it(arguments: list[str], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        run("place", "--gpu", "l4", *arguments)
+
+
+@pytest.mark.parametrize("written", [["--hours", "40"], ["--hours", "40h"], ["--gpu-hours", "320"]])
+def test_hours_by_the_clock_and_gpu_hours_are_two_options(written: list[str]) -> None:
+    out = run("place", "--gpu", "a100", "--gpus", "8", *written, "--region", REGION, "--json")[1]
+    demand = next(o for o in json.loads(out)["options"] if o["placement"] == "on-demand")
+    assert demand["finish_hours"]["p50"] == pytest.approx(40 + 5 / 60)
+
+
+@pytest.mark.parametrize("flag", ["--emit", "--plot"])
+def test_files_that_cannot_be_written_are_named(flag: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match=f"{flag} cannot be written"):
+        run("place", "--gpu", "l4", "--hours", "10", "--region", REGION, flag, str(tmp_path / "file" / "below"))
+
+
+def test_folders_of_files_are_made(tmp_path: Path) -> None:
+    run("place", "--gpu", "l4", "--hours", "10", "--region", REGION, "--plot", str(tmp_path / "new" / "p.svg"))
+    assert (tmp_path / "new" / "p.svg").read_text().startswith("<svg")
+
+
+def test_a_machine_that_is_not_sold_on_demand_is_neither_priced_nor_emitted_so(tmp_path: Path) -> None:
+    arguments = ["--gpu", "h100", "--hours", "10", "--deadline", "30h", "--region", REGION]
+    _, out = run("place", *arguments, "--json", "--emit", str(tmp_path))
+    body = json.loads(out)
+    refused = {o["how"]: o["refused"] for o in body["options"] if o["placement"] in ("on-demand", "hybrid")}
+    assert len(refused) == 3
+    assert all("a3-highgpu-1g is not sold on demand" in str(why) for why in refused.values())
+    assert body["chosen"] in ("spot", "flex-start")
+    assert "spot: false" not in (tmp_path / "computeclass.yaml").read_text()
+
+
+def test_a_batch_takes_the_machine_of_the_environments_pool_not_the_largest() -> None:
+    arguments = ["--gpu", "l4", "--gpus", "8", "--hours", "50", "--batch", "--region", REGION, "--json"]
+    body = json.loads(run("place", *arguments)[1])
+    assert (body["machine"], body["nodes"]) == ("g2-standard-8", 8)
+    pooled = json.loads(run("place", *arguments, "--environment", "example")[1])
+    assert pooled["machine"] == "g2-standard-8"
+
+
+def test_another_seed_shows_other_numbers_and_the_same_choice() -> None:
+    arguments = ["--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h", "--json"]
+    bodies = [json.loads(run("place", *arguments, "--seed", str(seed))[1]) for seed in range(6)]
+    how = {o["how"] for body in bodies for o in body["options"] if o["placement"] == body["chosen"]}
+    assert len({body["chosen"] for body in bodies}) == 1, how
+    assert len({o["usd"]["mean"] for body in bodies for o in body["options"] if o["placement"] == "spot"}) == 6
+
+
+def test_a_tie_is_printed_with_its_difference() -> None:
+    # On L4 flex-start has no discount, so it costs what on-demand costs.
+    _, out = run("place", "--gpu", "l4", "--hours", "10", "--churn", "50", "--region", REGION)
+    assert "tie: " in out
+    assert "-0%" not in out
+
+
+def test_small_sums_are_not_rounded_to_nothing() -> None:
+    result = CliRunner().invoke(app, ["place", "--gpu", "l4", "--hours", "0.5"])
+    assert "$0," not in result.output
+    assert "$0." in result.output
+
+
+def test_lateness_states_its_assumption_and_what_happens_without_it() -> None:
+    arguments = ["--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h", "--region", "europe-west4"]
+    _, out = run("place", *arguments)
+    assert "if on-demand is granted when asked for" in out
+    assert "if on-demand is never granted" in out
+    body = json.loads(run("place", *arguments, "--json")[1])
+    assert body["late_assumes"] == "on-demand is granted when asked for"
+
+
+def test_the_manifests_state_what_they_do_instead_of_the_priced_policy(tmp_path: Path) -> None:
+    from ruamel.yaml import YAML
+
+    arguments = ["--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h", "--region", "europe-west4"]
+    _, out = run("place", *arguments, "--emit", str(tmp_path))
+    assert "Spot, on-demand in time needs" in out
+    pod = YAML(typ="safe").load((tmp_path / "placement.yaml").read_text())
+    policy = pod["holdfast"]["policy"]
+    assert policy["priced"] == "Spot, on-demand in time"
+    assert policy["byTheClassAlone"] == "Spot, else on-demand at once"
+    assert policy["classMeanUsd"] > policy["meanUsd"]
+    spec = YAML(typ="safe").load((tmp_path / "computeclass.yaml").read_text())["spec"]
+    assert spec["activeMigration"] == {"optimizeRulePriority": True}
+    assert [rule["spot"] for rule in spec["priorities"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("A100", "nvidia-tesla-a100"), ("a100-40gb", "nvidia-tesla-a100"), ("NVIDIA A100-SXM4-40GB", "nvidia-tesla-a100"),
+        ("A100 80GB", A100_80), ("nvidia-a100-80gb", A100_80), ("NVIDIA A100-SXM4-80GB", A100_80), ("a100_80", A100_80),
+        ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb"), ("h100", "nvidia-h100-80gb"), ("NVIDIA L4", "nvidia-l4"),
+    ],
+)  # fmt: skip
+def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
+    from infra.placement.job import accelerator
+
+    assert accelerator(typed) == meant

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from infra.contract.machines import MACHINE_TYPES
+from infra.contract.capacity import Capacity
+from infra.contract.machines import MACHINE_TYPES, sold
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.finding import Hit, Severity, constant
 from workloads.manifests.lint.objects import Object, as_int, as_list, as_map, as_text, dig
@@ -114,3 +115,24 @@ def class_shadows_fallback(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj)[:-1]:
         if dig(priority, "reservations", "affinity") == "AnyBestEffort":
             yield Hit((*path, "reservations", "affinity"), "goes to on-demand before the next priority is tried")
+
+
+@rule(
+    "HF325", "machine-not-sold-so", Severity.ERROR, on=Object,
+    what="A priority asks on demand for a machine type that is sold on Spot and flex-start only.",
+    why="Compute Engine refuses to create it, so the priority never brings a node.",
+    source="infra/contract/machines.py", fix="take a3-highgpu-8g on demand, or Spot or flex-start for this one",
+    bad=_class("{machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}, spot: true}",
+               "{machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}}"),
+    good=_CLEAN,
+)  # fmt: skip
+def machine_not_sold_so(obj: Object, context: Context) -> Iterator[Hit]:
+    for path, priority in _priorities(obj):
+        machine = MACHINE_TYPES.get(as_text(priority.get("machineType")))
+        interruptible = priority.get("spot") is True or dig(priority, "flexStart", "enabled") is True
+        # A reservation holds machines that were bought before.
+        reserved = "reservations" in priority
+        if machine and not (interruptible or reserved or sold(machine, Capacity.ON_DEMAND)):
+            ways = ", ".join(sorted(c.value for c in machine.sold_as if c is not Capacity.QUEUED))
+            basis = constant("infra.contract.machines", "MACHINE_TYPES", f"{machine.name} is sold as {ways}")
+            yield Hit((*path, "machineType"), f"{machine.name} is not sold on demand", basis)
