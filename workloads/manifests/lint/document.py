@@ -6,9 +6,12 @@ judged. Nothing here builds Python objects from tags, and aliases are expanded u
 
 # Why it is so: infra/decisions/0060.
 
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -16,7 +19,11 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 MAX_FILE_BYTES = 1 << 20
-MAX_VALUES = 50_000  # after aliases are expanded; a bomb of nested aliases stops here
+MAX_VALUES = 50_000  # of a document, after aliases are expanded; a bomb of nested aliases stops here
+# Of a whole file: a small bomb may be repeated in each document, and one long text be an alias everywhere.
+MAX_FILE_VALUES, MAX_FILE_CHARACTERS = 200_000, 4 << 20
+MAX_DUPLICATES = 20  # of one document
+MAX_NUMBER = 40  # characters; Python refuses to print longer ones, which it reads all the same
 
 Path = tuple[str | int, ...]
 
@@ -28,6 +35,15 @@ class Mark:
     line: int
     column: int
     end: int
+
+
+def load_text(path: FilePath) -> str:
+    """The text of a regular file, at most one byte more than is judged. OSError, also for pipes and devices."""
+    # Without O_NONBLOCK a pipe is waited for; asked of the open file, so that nothing can take its place meanwhile.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(0, "no regular file")
+        return file.read(4 * MAX_FILE_BYTES + 1).decode()
 
 
 class Map(dict[str, Any]):
@@ -94,7 +110,8 @@ def _child(parent: Any, step: str | int) -> tuple[Any, Mark] | None:
 
 
 _START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-_TEMPLATE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_DIRECTIVE = re.compile(r"^%(?:YAML|TAG)\b.*$", re.MULTILINE)
+_TEMPLATES = (("{{", "}}"), ("{%", "%}"), ("<%", "%>"), ("%{", "}"))  # Helm and Go, Jinja, ERB, Terraform
 _CRD = re.compile(r"^kind:\s*[\"']?CustomResourceDefinition\b", re.MULTILINE)
 
 
@@ -104,8 +121,9 @@ def read(text: str) -> Iterator[Document]:
         message = f"{len(text):,} characters, more than {MAX_FILE_BYTES:,}: not read"
         yield Document(None, 1, [Trouble("huge", message, Mark(1, 1, 2))])
         return
+    budget = _Budget()
     for chunk, first_line in _chunks(text.removeprefix("\ufeff")):
-        document = _read_chunk(chunk, first_line)
+        document = _read_chunk(_without_directives(chunk), first_line, budget)
         if document.value is not None or document.troubles:
             yield document
 
@@ -120,14 +138,19 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
     yield text[start:], line + 1
 
 
-def _read_chunk(chunk: str, first_line: int) -> Document:
+def _without_directives(chunk: str) -> str:
+    """`%YAML 1.1` before a document belongs to the reader, and is no document itself."""
+    return _DIRECTIVE.sub("", chunk) if "%" in chunk else chunk
+
+
+def _read_chunk(chunk: str, first_line: int, budget: "_Budget") -> Document:
     document = Document(None, first_line)
     if _CRD.search(chunk):  # definitions are large and no rule reads them
         document.value = Map()
         return document
     try:
         node = _composer().compose(chunk)
-        document.value = _Builder(document, first_line).build(node) if node is not None else None
+        document.value = _Builder(document, first_line, budget).build(node) if node is not None else None
     except _NotPlainError as error:
         document.value = None
         document.troubles.append(_template_or_broken(chunk, str(error), _mark(error.node, first_line)))
@@ -149,7 +172,7 @@ def _composer() -> YAML:
 
 
 def _template_or_broken(chunk: str, message: str, mark: Mark) -> Trouble:
-    if _TEMPLATE.search(chunk):
+    if any(0 <= chunk.find(opened) < chunk.rfind(closed) for opened, closed in _TEMPLATES):
         return Trouble("template", "a Helm or other text template, not YAML: not judged", mark)
     return Trouble("broken", message, mark)
 
@@ -167,16 +190,33 @@ def _mark(node: Node, first_line: int) -> Mark:
     return Mark(first_line + begin.line, column, end.column + 1 if same_line else column + 1)
 
 
+@dataclass(slots=True)
+class _Budget:
+    """What the documents of one file may still expand to."""
+
+    values: int = MAX_FILE_VALUES
+    characters: int = MAX_FILE_CHARACTERS
+
+    @property
+    def spent(self) -> bool:
+        return self.values < 0 or self.characters < 0
+
+
 class _Builder:
     """Nodes to values. Counts what it builds, so that aliases cannot explode."""
 
-    def __init__(self, document: Document, first_line: int) -> None:
-        self.document, self.first_line, self.count = document, first_line, 0
+    def __init__(self, document: Document, first_line: int, budget: _Budget) -> None:
+        self.document, self.first_line, self.budget, self.count = document, first_line, budget, 0
+
+    def _spend(self, node: Node, values: int = 1) -> None:
+        self.count += values
+        self.budget.values -= values
+        self.budget.characters -= len(node.value) if isinstance(node, ScalarNode) else 0
+        if self.count > MAX_VALUES or self.budget.spent:
+            raise _NotPlainError(f"more than {MAX_VALUES:,} values after aliases are expanded", node)
 
     def build(self, node: Node) -> Any:
-        self.count += 1
-        if self.count > MAX_VALUES:
-            raise _NotPlainError(f"more than {MAX_VALUES:,} values after aliases are expanded", node)
+        self._spend(node)
         if isinstance(node, MappingNode):
             return self._map(node)
         if isinstance(node, SequenceNode):
@@ -186,17 +226,30 @@ class _Builder:
 
     def _map(self, node: MappingNode) -> Map:
         result = Map()
-        for key_node, value_node in _merged(node):
+        for key_node, value_node in self._merged(node):
             key, mark = self._key(key_node), _mark(key_node, self.first_line)
-            if key in result:
+            if key in result and len(self.document.troubles) < MAX_DUPLICATES:
                 self.document.troubles.append(Trouble("duplicate", f"key {key!r} stands here a second time", mark))
             result[key] = self.build(value_node)
             result.keys_at[key], result.values_at[key] = mark, _mark(value_node, self.first_line)
         return result
 
+    def _merged(self, node: MappingNode) -> Iterator[tuple[Node, Node]]:
+        """Pairs of a mapping, `<<` resolved: own keys win over merged ones."""
+        own = [(k, v) for k, v in node.value if k.tag != _MERGE]
+        seen = {str(k.value) for k, _ in own}
+        for source in _merge_sources(node):
+            self._spend(source, len(source.value))
+            for key, value in source.value:
+                if str(key.value) not in seen:
+                    seen.add(str(key.value))
+                    yield key, value
+        yield from own
+
     def _key(self, node: Node) -> str:
         if not isinstance(node, ScalarNode):
             raise _NotPlainError("a mapping or list as key", node)
+        self._spend(node, 0)
         return str(node.value)
 
     def _seq(self, node: SequenceNode) -> Seq:
@@ -208,18 +261,6 @@ class _Builder:
 
 
 _MERGE = "tag:yaml.org,2002:merge"
-
-
-def _merged(node: MappingNode) -> Iterator[tuple[Node, Node]]:
-    """Pairs of a mapping, `<<` resolved: own keys win over merged ones."""
-    own = [(k, v) for k, v in node.value if k.tag != _MERGE]
-    seen = {str(k.value) for k, _ in own}
-    for source in _merge_sources(node):
-        for key, value in source.value:
-            if str(key.value) not in seen:
-                seen.add(str(key.value))
-                yield key, value
-    yield from own
 
 
 def _merge_sources(node: MappingNode) -> Iterator[MappingNode]:
@@ -238,6 +279,8 @@ def _scalar(node: ScalarNode) -> Any:
         return None
     if tag == "bool":
         return _BOOLS.get(text.lower(), text)
+    if len(text) > MAX_NUMBER:
+        return text
     try:
         if tag == "int":
             return int(text.replace("_", ""), 0)

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import islice
 from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
 from infra.environments import load
-from workloads.manifests.lint.document import Document, read
-from workloads.manifests.lint.finding import Finding, Hit, Severity
+from workloads.manifests.lint.document import Document, load_text, read
+from workloads.manifests.lint.finding import Finding, Hit, Severity, shortened
 from workloads.manifests.lint.ignores import Ignore, apply, of_annotations, of_comments
 from workloads.manifests.lint.objects import Object, objects
 from workloads.manifests.lint.platform import Platform
@@ -24,6 +25,7 @@ from workloads.manifests.lint.world import World
 
 SUFFIXES = (".yaml", ".yml", ".json")
 SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}
+MOST_HITS = 100  # of one rule about one object: a flood hides what else is wrong
 PARALLEL_FROM = 150  # files; below it, starting a second process costs more than it saves
 _DIRECTIVE = re.compile(r"^#\s*holdfast:\s*environment=(\S+)\s*$", re.MULTILINE)
 # Linter's own findings about text that is not judged.
@@ -112,7 +114,7 @@ def _read_all(paths: list[Path], environment: str) -> list[File]:
 
 def _read_file(path: Path, environment: str) -> File:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = load_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
         return File(path.as_posix(), [Document.unreadable(reason)], [], environment)
@@ -155,7 +157,7 @@ def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
         if rule.check is None:
             continue
         for subject in subjects(obj, rule):
-            for hit in rule.check(subject, context):
+            for hit in islice(rule.check(subject, context), MOST_HITS):
                 yield _finding(rule, hit, obj)
 
 
@@ -163,7 +165,7 @@ def _finding(rule: Rule, hit: Hit, obj: Object) -> Finding:
     return Finding(
         rule=rule.id,
         severity=rule.severity,
-        message=hit.message,
+        message=shortened(hit.message),
         fix=hit.fix or rule.fix,
         file=obj.file,
         mark=obj.document.at((*obj.root, *hit.path)),

@@ -8,6 +8,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path as FilePath
 
+from holdfast.contract.printable import MOST_CHARACTERS, printable
 from workloads.manifests.lint.document import Mark, Path
 
 
@@ -30,7 +31,7 @@ class Basis:
     line: int
 
     def __str__(self) -> str:
-        return f"{self.fact} ({self.file}:{self.line})"
+        return f"{printable(self.fact)} ({self.file}:{self.line})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,16 @@ class Finding:
     def fingerprint(self) -> str:
         """Stays the same when lines move or numbers in the message change."""
         text = "|".join((self.rule, self.file, self.object_name, self.where))
-        return sha256(text.encode()).hexdigest()[:16]
+        return sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
 
     @property
     def place(self) -> str:
         return f"{self.file}:{self.mark.line}:{self.mark.column}"
+
+
+def shortened(text: str) -> str:
+    """A name out of a file may be as long as the file."""
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."
 
 
 LIBRARY = "workloads/library/"

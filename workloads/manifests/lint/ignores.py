@@ -5,7 +5,8 @@ the list of exceptions stays true.
 """
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatch
@@ -15,8 +16,8 @@ from workloads.manifests.lint.finding import Finding
 from workloads.manifests.lint.objects import Object, as_map, as_text, dig
 
 ANNOTATION = "holdfast.dev/ignore-"
-_COMMENT = re.compile(r"#\s*holdfast:\s*ignore\[([^\]]*)\]\s*(.*)$")
-_UNTIL = re.compile(r"\s*\(?until[ =](\d{4}-\d\d-\d\d)\)?\s*$")
+_COMMENT = re.compile(r"#\s*holdfast:\s*ignore\[([^\]]{0,200})\]\s*(.*)$")
+_UNTIL = re.compile(r"\(?until[ =](\d{4}-\d\d-\d\d)\)?$")
 
 
 @dataclass(eq=False)
@@ -33,6 +34,8 @@ class Ignore:
     """Annotation and configuration: pattern on Kind/namespace/name."""
     path: str = "*"
     """Configuration: pattern on the file."""
+    title: str = ""
+    """Annotation: the one object of the same file that it covers."""
     used: bool = field(default=False)
 
     def covers(self, finding: Finding) -> bool:
@@ -40,18 +43,21 @@ class Ignore:
             return False
         if self.lines:
             return finding.file == self.file and finding.mark.line in self.lines
+        if self.title:
+            return finding.file == self.file and finding.object_name == self.title
         return fnmatch(finding.object_name, self.object_name) and fnmatch(finding.file, self.path)
 
 
 def split_until(text: str) -> tuple[str, date | None]:
     """`reason (until 2027-01-31)` -> reason and date."""
-    match = _UNTIL.search(text)
+    text = text.strip()
+    match = _UNTIL.search(text, max(0, len(text) - 40))
     if not match:
-        return text.strip(), None
+        return text, None
     try:
         return text[: match.start()].strip(), date.fromisoformat(match.group(1))
     except ValueError:
-        return text.strip(), None
+        return text, None
 
 
 def of_comments(file: str, text: str) -> list[Ignore]:
@@ -80,34 +86,52 @@ def of_annotations(obj: Object) -> Iterator[Ignore]:
                 reason, until = split_until(as_text(value))
                 mark = obj.document.at((*obj.root, *path, "metadata", "annotations", key))
                 rule = key.removeprefix(ANNOTATION)
-                yield Ignore(
-                    rule, reason, obj.file, mark, until, object_name=_literal(obj.title), path=_literal(obj.file)
-                )
-
-
-def _literal(text: str) -> str:
-    return re.sub(r"([\[?*])", r"[\1]", text)
+                yield Ignore(rule, reason, obj.file, mark, until, title=obj.title)
 
 
 def apply(ignores: list[Ignore], findings: list[Finding], today: date) -> list[Finding]:
     """The findings, the silenced ones marked with the reason, and one finding for each bad ignore."""
-    valid = [i for i in ignores if i.reason and not _expired(i, today)]
+    valid = _Index(i for i in ignores if i.reason and not _expired(i, today))
     judged = [_silenced(finding, valid) for finding in findings]
-    return [*judged, *(bad for ignore in ignores for bad in _complaint(ignore, findings, today))]
+    return [*judged, *(bad for ignore in ignores for bad in _complaint(ignore, today))]
+
+
+class _Index:
+    """Ignores by where they may apply, so that not every finding is held against every ignore."""
+
+    def __init__(self, ignores: Iterable[Ignore]) -> None:
+        self._at: dict[tuple[str, ...], list[Ignore]] = defaultdict(list)
+        for ignore in ignores:
+            for key in _keys(ignore):
+                self._at[key].append(ignore)
+
+    def covering(self, finding: Finding) -> list[Ignore]:
+        keys = (
+            (finding.rule,),
+            (finding.rule, finding.file, str(finding.mark.line)),
+            (finding.rule, finding.file, finding.object_name),
+        )
+        return [ignore for key in keys for ignore in self._at.get(key, ()) if ignore.covers(finding)]
+
+
+def _keys(ignore: Ignore) -> list[tuple[str, ...]]:
+    if ignore.lines:
+        return [(ignore.rule, ignore.file, str(line)) for line in ignore.lines]
+    return [(ignore.rule, ignore.file, ignore.title)] if ignore.title else [(ignore.rule,)]
 
 
 def _expired(ignore: Ignore, today: date) -> bool:
     return ignore.until is not None and ignore.until < today
 
 
-def _silenced(finding: Finding, valid: list[Ignore]) -> Finding:
-    covering = [ignore for ignore in valid if ignore.covers(finding)]
+def _silenced(finding: Finding, valid: _Index) -> Finding:
+    covering = valid.covering(finding)
     for ignore in covering:
         ignore.used = True
     return replace(finding, suppressed=covering[0].reason) if covering else finding
 
 
-def _complaint(ignore: Ignore, findings: list[Finding], today: date) -> Iterator[Finding]:
+def _complaint(ignore: Ignore, today: date) -> Iterator[Finding]:
     from workloads.manifests.lint.registry import all_rules  # the registry's rules document these findings
 
     rules = all_rules()

@@ -3,14 +3,19 @@
 Everything here takes hostile input: a value of the wrong type reads as absent.
 """
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
 from workloads.manifests.lint.document import Document, Path
 
 MAX_DEPTH = 40
+MAX_WORD = 100
+MAX_SCRIPT = 1 << 16
 
 
 def as_map(value: Any) -> dict[str, Any]:
@@ -27,6 +32,12 @@ def as_text(value: Any) -> str:
 
 def as_int(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known word that was most likely meant, or nothing. Never asked of a text that is no word."""
+    found = get_close_matches(word, known, n=1, cutoff=cutoff) if len(word) <= MAX_WORD else []
+    return found[0] if found else ""
 
 
 def dig(value: Any, *path: str | int) -> Any:
@@ -160,6 +171,11 @@ class Container:
         return {as_text(item.get("name")): item.get("value") for item in listed}
 
     @property
+    def script(self) -> str:
+        """What a shell or an interpreter is given to run, cut where no script is so long."""
+        return "\n".join(self.words)[:MAX_SCRIPT]
+
+    @property
     def words(self) -> list[str]:
         """Command and arguments."""
         return [str(word) for key in ("command", "args") for word in as_list(self.body.get(key))]
@@ -179,7 +195,7 @@ class Container:
 
     @property
     def gpus(self) -> int:
-        return int(quantity(self.limit("nvidia.com/gpu")) or 0)
+        return max(0, int(quantity(self.limit("nvidia.com/gpu")) or 0))
 
 
 @dataclass(eq=False)
@@ -257,13 +273,13 @@ _DECIMAL = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e
 _UNITS = _DECIMAL | {f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}
 
 
+# Bounded, so that no spelling of a number is infinite or takes long.
+_QUANTITY = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,2})?)([mkMGTPE]|[KMGTPE]i)?")
+
+
 def quantity(value: Any) -> float | None:
-    """A Kubernetes quantity as a number, None where it is none."""
+    """A Kubernetes quantity as a finite number, None where it is none."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    text = as_text(value).strip()
-    digits = text.rstrip("mkKMGTPEi")
-    try:
-        return float(digits) * _UNITS[text[len(digits) :]]
-    except (ValueError, KeyError):
-        return None
+        return float(value) if math.isfinite(value) else None
+    match = _QUANTITY.fullmatch(as_text(value).strip())
+    return float(match[1]) * _UNITS[match[2] or ""] if match else None

@@ -1,7 +1,8 @@
-"""Names that objects of one run share: a PDB and its pods, a priority class and its users."""
+"""Names that objects of one run share: a PDB and its pods, a priority class and its users. Each lookup is indexed."""
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from workloads.manifests.lint.objects import Object, Pod, as_int, as_map, dig
@@ -17,21 +18,69 @@ class World:
         self.by_kind: dict[str, list[Object]] = defaultdict(list)
         for obj in objects:
             self.by_kind[obj.kind].append(obj)
+        self._selected: dict[tuple[str, str], list[Pod]] = {}
 
-    @property
+    @cached_property
     def priorities(self) -> dict[str, int]:
         """PriorityClass -> value."""
         found = {obj.name: as_int(obj.body.get("value")) or 0 for obj in self.by_kind["PriorityClass"]}
         return SYSTEM_PRIORITIES | found
 
-    def pods(self) -> list[Pod]:
-        return [pod for listed in list(self.by_kind.values()) for obj in listed for pod in obj.pods]
+    @cached_property
+    def _pods(self) -> dict[str, list[Pod]]:
+        found: dict[str, list[Pod]] = defaultdict(list)
+        for listed in list(self.by_kind.values()):
+            for obj in listed:
+                found[obj.namespace] += obj.pods
+        return found
+
+    @cached_property
+    def _labelled(self) -> dict[tuple[str, str, str], list[Pod]]:
+        """(namespace, label, value) -> pods, in the order of the files."""
+        found: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
+        for namespace, pods in self._pods.items():
+            for pod in pods:
+                for key, value in pod.labels.items():
+                    found[namespace, key, str(value)].append(pod)
+        return found
+
+    def pods_of(self, namespace: str) -> list[Pod]:
+        return self._pods.get(namespace, [])
 
     def selected(self, namespace: str, selector: Any) -> list[Pod]:
         """Pods of a namespace that a label selector with matchLabels chooses."""
-        wanted = as_map(dig(selector, "matchLabels"))
-        return [pod for pod in self.pods() if pod.owner.namespace == namespace and wanted.items() <= pod.labels.items()]
+        wanted = {key: str(value) for key, value in as_map(dig(selector, "matchLabels")).items()}
+        key = (namespace, repr(sorted(wanted.items())))
+        if key not in self._selected:
+            # Of all pods with one of the labels, the rarest, and each label once: never every pod for every selector.
+            each = [self._labelled.get((namespace, *item), []) for item in wanted.items()]
+            fewest = min(each, key=len) if each else self.pods_of(namespace)
+            self._selected[key] = [pod for pod in fewest if _has(pod, wanted)]
+        return self._selected[key]
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, str], list[Object]]:
+        found: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        for kind, listed in list(self.by_kind.items()):
+            for obj in listed:
+                found[kind, obj.name].append(obj)
+        return found
 
     def named(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        found = (o for o in self.by_kind.get(kind, []) if o.name == name)
+        found = self._names.get((kind, name), ())
         return next((o for o in found if namespace is None or o.namespace == namespace), None)
+
+    @cached_property
+    def _in_namespace(self) -> dict[tuple[str, str], list[Object]]:
+        found: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        for kind, listed in list(self.by_kind.items()):
+            for obj in listed:
+                found[kind, obj.namespace].append(obj)
+        return found
+
+    def within(self, kind: str, namespace: str) -> list[Object]:
+        return self._in_namespace.get((kind, namespace), [])
+
+
+def _has(pod: Pod, wanted: dict[str, str]) -> bool:
+    return all(key in pod.labels and str(pod.labels[key]) == value for key, value in wanted.items())

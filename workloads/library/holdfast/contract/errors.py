@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_JUDGED
+from holdfast.contract.printable import printable
 
 
 class InputError(ValueError):
@@ -18,7 +19,8 @@ class InputError(ValueError):
         return _again, (self.what, self.got, self.allowed, self.fix)
 
     def lines(self) -> str:
-        return f"error:   {self.what}\n  got:     {self.got}\n  allowed: {self.allowed}\n  fix:     {self.fix}"
+        what, got, allowed, fix = (printable(text, 2_000) for text in (self.what, self.got, self.allowed, self.fix))
+        return f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}"
 
 
 def _again(what: str, got: str, allowed: str, fix: str) -> InputError:

@@ -1,5 +1,6 @@
 """Workflow commands: GitHub shows them at the line of the pull request."""
 
+from holdfast.contract.printable import printable
 from workloads.manifests.lint.engine import Report
 from workloads.manifests.lint.finding import Finding, Severity
 
@@ -12,9 +13,9 @@ def render(report: Report) -> str:
 
 def _command(finding: Finding) -> str:
     mark = finding.mark
-    where = f"file={_property(finding.file)},line={mark.line},col={mark.column},endColumn={mark.end}"
+    where = f"file={_property(printable(finding.file, 4_096))},line={mark.line},col={mark.column},endColumn={mark.end}"
     basis = f"\n{finding.basis}" if finding.basis else ""
-    text = f"{finding.message}{basis}\nfix: {finding.fix}"
+    text = f"{printable(finding.message)}{basis}\nfix: {printable(finding.fix)}"
     return f"::{_LEVEL[finding.severity]} {where},title={finding.rule}::{_data(text)}"
 
 

@@ -1,10 +1,12 @@
 """For a job summary or a comment on a pull request; kept under GitHub's limit."""
 
+from holdfast.contract.printable import printable
 from workloads.manifests.lint.engine import Report
 from workloads.manifests.lint.finding import Finding
 from workloads.manifests.lint.formats.text import summary
 
 MAX_CHARACTERS = 60_000
+_MARKUP = frozenset("&<>`*[]|@\\")
 HEAD = "| place | rule | finding | fix |\n|---|---|---|---|\n"
 
 
@@ -22,5 +24,10 @@ def render(report: Report) -> str:
 
 def _row(finding: Finding) -> str:
     basis = f" ({finding.basis})" if finding.basis else ""
-    cells = (f"`{finding.place}`", f"{finding.severity.value} {finding.rule}", finding.message + basis, finding.fix)
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+    cells = (finding.place, f"{finding.severity.value} {finding.rule}", finding.message + basis, finding.fix)
+    return "| " + " | ".join(map(_shown, cells)) + " |\n"
+
+
+def _shown(text: str) -> str:
+    """As it is: no markup, no link, and nobody mentioned."""
+    return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in printable(text, 1_000))

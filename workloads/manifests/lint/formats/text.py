@@ -3,6 +3,8 @@
 from functools import cache
 from pathlib import Path
 
+from holdfast.contract.printable import printable
+from workloads.manifests.lint.document import load_text
 from workloads.manifests.lint.engine import Report
 from workloads.manifests.lint.finding import Finding, Severity
 
@@ -11,7 +13,10 @@ WIDTH = 160  # of a quoted line
 
 def render(report: Report) -> str:
     blocks = [_block(finding) for finding in report.active]
-    blocks += [f"{f.place}: ignored [{f.rule}] {f.message}: {f.suppressed}\n" for f in report.suppressed]
+    blocks += [
+        f"{_place(f)}: ignored [{f.rule}] {printable(f.message)}: {printable(f.suppressed)}\n"
+        for f in report.suppressed
+    ]
     return "\n".join([*blocks, summary(report)]) + "\n"
 
 
@@ -28,19 +33,26 @@ def summary(report: Report) -> str:
 
 
 def _block(finding: Finding) -> str:
-    lines = [f"{finding.place}: {finding.severity.value}: {finding.message} [{finding.rule}]"]
+    lines = [f"{_place(finding)}: {finding.severity.value}: {printable(finding.message)} [{finding.rule}]"]
     lines += _snippet(finding)
     if finding.basis:
         lines.append(f"    {finding.basis}")
-    lines.append(f"    fix: {finding.fix}")
+    lines.append(f"    fix: {printable(finding.fix)}")
     return "\n".join(lines) + "\n"
+
+
+def _place(finding: Finding) -> str:
+    """Never `::` at the beginning of a line, which GitHub's runner would take for a command."""
+    place = printable(finding.place, 4_096)
+    return f"./{place}" if place.lstrip().startswith("::") else place
 
 
 def _snippet(finding: Finding) -> list[str]:
     lines, mark = _lines(finding.file), finding.mark
     if not 0 < mark.line <= len(lines) or mark.column > WIDTH:
         return []
-    line = lines[mark.line - 1][:WIDTH].replace("\t", " ")
+    # One character for one, so that the carets stay below what they mean.
+    line = "".join(c if c.isprintable() else " " for c in lines[mark.line - 1][:WIDTH]).replace("##[", "#_[")
     carets = "^" * max(1, min(mark.end, len(line) + 1) - mark.column)
     number = str(mark.line)
     return [f"  {number} | {line}", f"  {' ' * len(number)} | {' ' * (mark.column - 1)}{carets}"]
@@ -49,6 +61,6 @@ def _snippet(finding: Finding) -> list[str]:
 @cache
 def _lines(file: str) -> list[str]:
     try:
-        return Path(file).read_text(encoding="utf-8").splitlines()
+        return load_text(Path(file)).splitlines()
     except (OSError, UnicodeDecodeError):
         return []

@@ -69,7 +69,7 @@ spec: {containers: [{name: main, image: server}]}
 def pdb_matches_nothing(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "PodDisruptionBudget" or dig(obj.spec, "selector", "matchExpressions"):
         return
-    here = [pod for pod in context.world.pods() if pod.owner.namespace == obj.namespace]
+    here = context.world.pods_of(obj.namespace)
     if here and not context.world.selected(obj.namespace, obj.spec.get("selector")):
         yield Hit(
             ("spec", "selector"),

@@ -1,12 +1,11 @@
 """HF5xx: fields that do not exist, by the schema that `schema.py` holds, and HF9xx: the linter itself."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any
 
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.finding import Hit, Severity
-from workloads.manifests.lint.objects import Object, Pod, as_map
+from workloads.manifests.lint.objects import Object, Pod, as_map, near
 from workloads.manifests.lint.registry import Context, rule
 from workloads.manifests.lint.schema import ROOTS, TYPES
 
@@ -28,8 +27,8 @@ def field_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     for path, name, type_name in _walk(obj):
         fields = TYPES[type_name]
         if name not in fields and not name.startswith("$"):  # $patch and the like are kustomize's
-            near = get_close_matches(name, fields, n=1, cutoff=0.75)
-            hint = _HINTS.get(name) or (f"did you mean {near[0]}?" if near else "")
+            meant = near(name, fields, cutoff=0.75)
+            hint = _HINTS.get(name) or (f"did you mean {meant}?" if meant else "")
             yield Hit(path, f"{type_name.removeprefix('V1')} has no field {name}", None, hint)
 
 

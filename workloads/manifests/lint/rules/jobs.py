@@ -113,7 +113,7 @@ def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
         codes = as_map(failing.get("onExitCodes"))
         if failing.get("action") != "FailJob" or not codes:
             continue
-        listed = set(as_list(codes.get("values")))
+        listed = {code for code in as_list(codes.get("values")) if isinstance(code, int)}
         resumable = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}
         taken = resumable & listed if codes.get("operator") == "In" else resumable - listed
         if taken:

@@ -1,12 +1,11 @@
 """HF0xx: taints, tolerations and selectors against the pools of the environment."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from infra.contract import pools as contract
 from infra.contract.pools import FLEX_TAINT, GPU_TAINT, SPOT_TAINT, SYSTEM_TAINT, Role
 from workloads.manifests.lint.finding import Hit, Severity, constant
-from workloads.manifests.lint.objects import Pod, as_text
+from workloads.manifests.lint.objects import Pod, as_text, near
 from workloads.manifests.lint.placement import Demand, Placement
 from workloads.manifests.lint.platform import ORDERING_LABELS, UNJUDGED_LABELS, tolerates
 from workloads.manifests.lint.registry import Context, rule
@@ -58,9 +57,9 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         key = as_text(toleration.get("key"))
         if key and key not in known and not key.startswith(FOREIGN_TAINTS):
-            near = get_close_matches(key, known, n=1, cutoff=0.5)
+            meant = near(key, known, cutoff=0.5)
             fact = f"taints here: {', '.join(sorted(set(known)))}"
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {meant}?" if meant else ""
             yield Hit(
                 (*path, "key"), f"no pool has a taint {key}{hint}", constant("infra.contract.pools", "SPOT_TAINT", fact)
             )
@@ -81,8 +80,8 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     wrong = [d for d in place.demands if _impossible(d, context)]
     for demand in wrong or place.demands[:1]:
         known = sorted(context.platform.label_values.get(demand.key, ()))
-        near = get_close_matches(" ".join(demand.values), known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        meant = near(" ".join(demand.values), known)
+        hint = f"; did you mean {meant}?" if meant else ""
         has = f"pools have {demand.key} = {', '.join(known)}" if known else f"no pool has a label {demand.key}"
         if not wrong:
             has = "no single pool has all the selected labels"

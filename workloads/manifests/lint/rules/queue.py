@@ -118,7 +118,7 @@ spec: {clusterQueue: gpus}
 def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     label = LABEL_QUEUE
     name = as_text(as_map(obj.metadata.get("labels")).get(label))
-    queues = [q for q in context.world.by_kind.get("LocalQueue", []) if q.namespace == obj.namespace]
+    queues = context.world.within("LocalQueue", obj.namespace)
     if name and queues and name not in [queue.name for queue in queues]:
         there = ", ".join(sorted(queue.name for queue in queues))
         yield Hit(("metadata", "labels", label), f"no LocalQueue {name} in {obj.namespace}; there are {there}")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from workloads.manifests.lint.finding import Hit, Severity, constant
-from workloads.manifests.lint.objects import Container, Pod, as_int, as_list, as_text, dig, quantity
+from workloads.manifests.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig, quantity
 from workloads.manifests.lint.registry import Context, rule
+from workloads.manifests.lint.shell import exits_zero_on_term, slept_s
 
 DOC_SHUTDOWN = "https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -65,8 +66,10 @@ def _slept(container: Container) -> tuple[float, tuple[str | int, ...]]:
     if native is not None:
         return native, (*hook, "sleep", "seconds")
     command = as_list(dig(container.body, "lifecycle", "preStop", "exec", "command"))
-    sleeps = re.findall(r"\bsleep\s+(\d+(?:\.\d+)?)", " ".join(map(str, command)))
-    return sum(float(seconds) for seconds in sleeps), (*hook, "exec", "command")
+    # A shell's script is one word of the command, and `sleep 12` without a shell are two.
+    scripts = [str(word)[:MAX_SCRIPT] for word in command]
+    slept = max(slept_s(" ".join(scripts)[:MAX_SCRIPT]), max(map(slept_s, scripts), default=0.0))
+    return slept, (*hook, "exec", "command")
 
 
 @rule(
@@ -96,8 +99,7 @@ def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
         "holdfast.contract.exit_codes", "EXIT_PREEMPTED", f"a stopped pod exits {EXIT_PREEMPTED}, not {EXIT_COMPLETE}"
     )
     for container in pod.containers:
-        script = "\n".join(container.words)
-        if re.search(r"trap\s+(['\"])(?:(?!\1).)*\bexit\s+0\b(?:(?!\1).)*\1[^\n;]*\b(SIG)?TERM\b", script, re.DOTALL):
+        if exits_zero_on_term(container.script):
             yield Hit(
                 (*container.path, "command" if "command" in container.body else "args"), "exits 0 on SIGTERM", basis
             )

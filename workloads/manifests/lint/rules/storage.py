@@ -149,7 +149,7 @@ def rwo_volume_shared(pod: Pod, context: Context) -> Iterator[Hit]:
         name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
         claim = context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
         modes = as_list(claim.spec.get("accessModes")) if claim else []
-        if modes and set(modes) <= {"ReadWriteOnce", "ReadWriteOncePod"}:
+        if modes and all(mode in ("ReadWriteOnce", "ReadWriteOncePod") for mode in modes):
             yield Hit(
                 (*at, "persistentVolumeClaim", "claimName"), f"{pod.replicas} pods share {name}, which is {modes[0]}"
             )
