@@ -91,5 +91,5 @@ def service_account_email(project_id: str, prefix: str, env: str, role: str) -> 
 
 
 def topic(prefix: str, env: str, purpose: str) -> str:
-    """`purpose`: work, dead."""
+    """`purpose`: work, work-2, ..., dead."""
     return f"{prefix}-{env}-{purpose}"

@@ -238,8 +238,13 @@ class Environment:
         return names.bucket(self.project, self.name_prefix, self.name, purpose)
 
     def topic(self, purpose: str) -> str:
-        """`purpose`: work, dead. The subscription has the same name."""
+        """`purpose`: work, work-2, ..., dead. The subscription has the same name."""
         return names.topic(self.name_prefix, self.name, purpose)
+
+    @property
+    def lanes(self) -> list[str]:
+        """Purposes of the work topics: one for each batch job that queues on Pub/Sub at the same time."""
+        return ["work", *(f"work-{n}" for n in range(2, self.queue.lanes + 1))]
 
     def service_account_email(self, role: str) -> str:
         return names.service_account_email(self.project, self.name_prefix, self.name, role)

@@ -186,12 +186,16 @@ class Queue:
     min_backoff_s: int = 1
     """Also holds back what a draining worker returns, so it stays short."""
     max_backoff_s: int = 60
+    lanes: int = 0
+    """Batch jobs that can queue on Pub/Sub at the same time: a topic with its subscription serves one job. 0: they queue
+    in the results database."""
 
     def __post_init__(self) -> None:
         between("queue.ack_deadline_s", self.ack_deadline_s, 10, 600)
         between("queue.retention_days", self.retention_days, 1, 7)
         between("queue.max_delivery_attempts", self.max_delivery_attempts, 5, 100)
         between("queue.min_backoff_s", self.min_backoff_s, 1, 600)
+        between("queue.lanes", self.lanes, 0, 20)
         between("queue.max_backoff_s", self.max_backoff_s, self.min_backoff_s, 600)
 
 

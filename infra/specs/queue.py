@@ -9,11 +9,10 @@ from infra.specs.storage import DAY_S
 
 
 def resources(environment: Environment) -> list[Resource]:
+    purposes = [*environment.lanes, "dead"]
     return [
-        _topic(environment, "work"),
-        _topic(environment, "dead"),
-        _subscription(environment, "work"),
-        _subscription(environment, "dead"),
+        *(_topic(environment, purpose) for purpose in purposes),
+        *(_subscription(environment, purpose) for purpose in purposes),
         *_grants(environment),
     ]
 
@@ -49,7 +48,7 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
         "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
     }
     after = [f"google_pubsub_topic.{purpose}"]
-    if purpose == "work":
+    if purpose != "dead":
         arguments["retry_policy"] = {
             "minimum_backoff": f"{queue.min_backoff_s}s",
             "maximum_backoff": f"{queue.max_backoff_s}s",
@@ -69,14 +68,23 @@ def _subscription(environment: Environment, purpose: str) -> Resource:
 
 
 def _grants(environment: Environment) -> list[Resource]:
-    """The batch reads, enqueues and buries; Pub/Sub's own agent moves what was delivered too often."""
+    """The batch pulls, enqueues and dead-letters; Pub/Sub's own agent moves what was delivered too often.
+
+    Nobody in a pod may make or remove subscriptions: that right cannot be limited to some of a project's (decision 0045).
+    """
     pubsub = agent(environment, "pubsub")
     batch = f"serviceAccount:{environment.service_account_email('batch')}"
     return [
-        _grant(environment, "subscription", "work", "batch", "subscriber", batch, account("batch")),
-        _grant(environment, "topic", "work", "batch", "publisher", batch, account("batch")),
+        *(
+            grant
+            for lane in environment.lanes
+            for grant in (
+                _grant(environment, "subscription", lane, "batch", "subscriber", batch, account("batch")),
+                _grant(environment, "topic", lane, "batch", "publisher", batch, account("batch")),
+                _grant(environment, "subscription", lane, "agent", "subscriber", pubsub),
+            )
+        ),
         _grant(environment, "topic", "dead", "batch", "publisher", batch, account("batch")),
-        _grant(environment, "subscription", "work", "agent", "subscriber", pubsub),
         _grant(environment, "topic", "dead", "agent", "publisher", pubsub),
     ]
 

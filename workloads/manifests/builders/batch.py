@@ -15,6 +15,7 @@ from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignorin
 
 LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
 MAX_WORKERS = 8
+LANES = {DRAIN: 1, STEADY: 2}  # they run at the same time
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
@@ -24,14 +25,29 @@ def samples(context: RenderContext) -> Iterator[Body]:
     yield follower(context)
 
 
+def _queue(context: RenderContext, lane: int) -> list[str]:
+    """Options of the lane that a job has to itself; none where the environment has no such lane: the database's queue."""
+    if lane > context.env.queue.lanes:
+        return []
+    purpose = context.env.lanes[lane - 1]
+    topics, subscriptions = (f"projects/{context.env.project}/{kind}" for kind in ("topics", "subscriptions"))
+    return [
+        *("--topic", f"{topics}/{context.env.topic(purpose)}"),
+        *("--subscription", f"{subscriptions}/{context.env.topic(purpose)}"),
+    ]
+
+
 def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
     results, window = database.access(context, "batch"), context.batch.window.pod_s
     words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
+    queue = _queue(context, LANES[name])
+    if queue:
+        queue += ["--dead-topic", f"projects/{context.env.project}/topics/{context.env.topic('dead')}"]
     return Work(
         name=name,
         role="batch",
         job=name,
-        command=[*words, "--run", "train-gang", "--window", str(window)],
+        command=[*words, "--run", "train-gang", "--window", str(window), *queue],
         size=gpu_size(context.batch),
         pool=context.batch,
         priority=PRIORITY_SPOT,
@@ -51,7 +67,10 @@ def load(context: RenderContext) -> Body:
         name=LOAD,
         role="batch",
         job=LOAD,
-        command=["python", "-m", "holdfast", "batch", "enqueue", DRAIN, "--source", data.PATH],
+        command=[
+            *("python", "-m", "holdfast", "batch", "enqueue", DRAIN, "--source", data.PATH),
+            *_queue(context, LANES[DRAIN]),
+        ],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,
         priority=PRIORITY_PLATFORM,

@@ -12,6 +12,7 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference import outbox
 from holdfast.inference.enqueue import enqueue
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.byte_entropy import ByteEntropy
@@ -102,7 +103,13 @@ class Harness:
             settings=self.settings,
             shutdown=shutdown or Shutdown(),
             telemetry=WorkerTelemetry(log, at) if at else WorkerTelemetry(log),
+            publish_outbox=self._publish_outbox,
         )
+
+    def _publish_outbox(self) -> None:
+        assert self.queue is not None
+        with self.pool.connection() as connection:
+            outbox.publish(connection, self.queue, self.job)
 
     def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
         found = self.connection.execute(

@@ -176,11 +176,14 @@ def redrive(
     database: Database = "",
     topic: Topic = "",
     subscription: Subscription = "",
+    dead_subscription: Annotated[
+        str, typer.Option(help="Subscription of the dead-letter topic: also what the broker gave up is brought back.")
+    ] = "",
 ) -> None:
     """Give dead items another chance."""
     from holdfast.inference.run import redrive_job
 
-    revived = redrive_job(database, job, item or [], _pubsub(topic, subscription))
+    revived = redrive_job(database, job, item or [], _pubsub(topic, subscription, dead_subscription=dead_subscription))
     print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
 
 
@@ -201,7 +204,7 @@ def export(
     print(f"{count} rows in {out}", file=sys.stderr)
 
 
-def _pubsub(topic: str, subscription: str, dead_topic: str = "") -> "PubSubOptions | None":
+def _pubsub(topic: str, subscription: str, dead_topic: str = "", dead_subscription: str = "") -> "PubSubOptions | None":
     from holdfast.contract.errors import InputError
     from holdfast.inference.run import PubSubOptions
 
@@ -212,4 +215,8 @@ def _pubsub(topic: str, subscription: str, dead_topic: str = "") -> "PubSubOptio
             allowed="both, or neither for the queue in PostgreSQL",
             fix="give --topic and --subscription",
         )
-    return PubSubOptions(topic=topic, subscription=subscription, dead_topic=dead_topic) if topic else None
+    if not topic:
+        return None
+    return PubSubOptions(
+        topic=topic, subscription=subscription, dead_topic=dead_topic, dead_subscription=dead_subscription
+    )

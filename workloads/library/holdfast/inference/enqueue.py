@@ -1,8 +1,6 @@
 """Register items and hand them to the queue, once each: run it again and nothing is added twice.
 
-An item and its outbox row are registered in one transaction; the outbox row
-goes when the queue has taken the item. Killed in between, the next run publishes what the outbox still
-holds; at worst an item is published twice, which the worker computes once.
+An item and its outbox row are registered in one transaction.
 """
 
 from collections import deque
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 from psycopg import Connection
 
 from holdfast.contract.errors import InputError
+from holdfast.inference import outbox
 from holdfast.inference.items import Item
 from holdfast.inference.queue.protocol import Queue
 from holdfast.inference.results import jobs
@@ -42,11 +41,6 @@ SELECT v.item FROM unnest(%(items)s::text[], %(digests)s::text[]) AS v(item, dig
 JOIN holdfast.item i ON i.job = %(job)s AND i.item = v.item WHERE i.digest <> v.digest LIMIT 1
 """
 
-_LEFT = """
-SELECT o.item, i.body FROM holdfast.outbox o JOIN holdfast.item i USING (job, item)
-WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s
-"""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Enqueued:
@@ -64,27 +58,13 @@ def enqueue(
     seen = new = published = 0
     for chunk in ahead(chunks(items)):
         new += _register(connection, job, chunk)
-        published += publish_outbox(connection, queue, job)
+        published += outbox.publish(connection, queue, job)
         seen += len(chunk)
         progress(seen)
-    published += publish_outbox(connection, queue, job)
+    published += outbox.publish(connection, queue, job)
     if not seen:
         raise InputError("the source holds no item", got="0 items", allowed="at least one", fix="check --source")
     return Enqueued(seen=seen, new=new, published=published)
-
-
-def publish_outbox(connection: Connection, queue: Queue, job: str) -> int:
-    """Hand over whatever is registered and not yet queued; returns how many."""
-    published = 0
-    while rows := connection.execute(_LEFT, {"job": job, "limit": CHUNK_ITEMS}).fetchall():
-        connection.commit()
-        queue.publish([Item(job=job, id=name, body=body) for name, body in rows])
-        with connection.transaction():
-            names = [name for name, _ in rows]
-            connection.execute("DELETE FROM holdfast.outbox WHERE job = %s AND item = ANY(%s)", (job, names))
-        published += len(rows)
-    connection.commit()
-    return published
 
 
 def chunks(items: Iterable[Item]) -> Iterator[list[Item]]:

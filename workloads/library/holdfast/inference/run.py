@@ -6,15 +6,17 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_BUG, EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.inference.enqueue import enqueue, publish_outbox
+from holdfast.inference import outbox
+from holdfast.inference.enqueue import enqueue
 from holdfast.inference.errors import LoaderFailed, PredictorBroken
 from holdfast.inference.items import Item
 from holdfast.inference.predictor.protocol import Predictor
@@ -22,16 +24,21 @@ from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
-from holdfast.inference.results import jobs, schema
+from holdfast.inference.results import jobs, schema, subscriptions
 from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool
 from holdfast.inference.results.postgres import PostgresResults
-from holdfast.inference.results.redrive import redrive
+from holdfast.inference.results.redrive import queue_again, redrive
 from holdfast.inference.retry import Retry
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown, of_process
+
+if TYPE_CHECKING:
+    from google.cloud import pubsub_v1
+
+    from holdfast.inference.queue.pubsub import PubSubQueue
 
 _T = TypeVar("_T")
 
@@ -54,6 +61,8 @@ class PubSubOptions:
     topic: str
     subscription: str
     dead_topic: str = ""
+    dead_subscription: str = ""
+    """Read by `redrive` alone."""
 
 
 def enqueue_source(
@@ -68,6 +77,7 @@ def enqueue_source(
     with connect(uri) as connection:
         schema.require_current(connection)
         jobs.register(connection, job, deadline)
+        _bind(connection, job, broker)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
             done = enqueue(connection, queue, job, items, progress)
     return asdict(done)
@@ -78,9 +88,25 @@ def redrive_job(database: str, job: str, items: list[str], broker: PubSubOptions
     with connect(uri) as connection:
         schema.require_current(connection)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
-            revived = redrive(connection, job, items)
-            publish_outbox(connection, queue, job)
+            revived = _recovered(connection, job, broker) if broker and not items else []
+            revived += redrive(connection, job, items)
+            outbox.publish(connection, queue, job)
     return revived
+
+
+def _bind(connection: Connection, job: str, broker: PubSubOptions | None) -> None:
+    if broker is not None:
+        subscriptions.bind(connection, broker.subscription, job)
+
+
+def _recovered(connection: Connection, job: str, broker: PubSubOptions) -> list[str]:
+    """What only the broker gave up: no row of ours is dead, and no queue holds it."""
+    if not broker.dead_subscription:
+        return []
+    from holdfast.inference.queue.broker_dead_letters import recover
+
+    with _pubsub_queue(job, replace(broker, subscription=broker.dead_subscription), lease_s=60.0) as (dead, _):
+        return recover(dead, job, lambda names: queue_again(connection, job, names))
 
 
 @contextmanager
@@ -95,18 +121,28 @@ def opened_queue(
     if broker is None:
         yield PostgresQueue(pool, job, lease_s=lease_s, sleep=sleep)
         return
+    from holdfast.inference.results import dead_letters
+
+    with _pubsub_queue(job, broker, lease_s=lease_s, hand_over=partial(outbox.hand_over, pool)) as (queue, publisher):
+        yield queue
+        if broker.dead_topic:
+            dead_letters.forward(pool, publisher, broker.dead_topic, job)
+
+
+@contextmanager
+def _pubsub_queue(
+    job: str, broker: PubSubOptions, **options: Any
+) -> "Generator[tuple[PubSubQueue, pubsub_v1.PublisherClient]]":
     from google.cloud import pubsub_v1
 
     from holdfast.inference.queue.pubsub import PubSubQueue
-    from holdfast.inference.results import dead_letters
 
     publisher, subscriber = pubsub_v1.PublisherClient(), pubsub_v1.SubscriberClient()
     try:
-        yield PubSubQueue(
-            publisher, subscriber, job=job, topic=broker.topic, subscription=broker.subscription, lease_s=lease_s
+        queue = PubSubQueue(
+            publisher, subscriber, job=job, topic=broker.topic, subscription=broker.subscription, **options
         )
-        if broker.dead_topic:
-            dead_letters.forward(pool, publisher, broker.dead_topic, job)
+        yield queue, publisher
     finally:
         publisher.stop()
         publisher.transport.close()
@@ -151,7 +187,7 @@ def _work(
         ):
             if launch.recompute:
                 with connect(uri) as connection:
-                    publish_outbox(connection, queue, launch.job)
+                    outbox.publish(connection, queue, launch.job)
             results = PostgresResults(
                 pool,
                 job=launch.job,
@@ -167,9 +203,16 @@ def _work(
                 settings=settings,
                 shutdown=shutdown,
                 telemetry=WorkerTelemetry(events),
+                publish_outbox=lambda: _publish_outbox(pool, queue, launch.job),
             ).run()
     except TRANSIENT as error:
         return _gave_up(error, shutdown)
+
+
+def _publish_outbox(pool: ConnectionPool[Connection], queue: Queue, job: str) -> None:
+    """Few at a time: the pool's connections are closed when they stand in a transaction for 5 s."""
+    with pool.connection() as connection:
+        outbox.publish(connection, queue, job, limit=50)
 
 
 def _gave_up(error: Exception, shutdown: Shutdown) -> int:
@@ -200,4 +243,5 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
 def _pinned(connection: Connection, launch: Launch) -> dict[str, object]:
     schema.require_current(connection)
     jobs.require(connection, launch.job)
+    _bind(connection, launch.job, launch.broker)
     return {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -16,11 +17,14 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE
+from holdfast.inference import outbox
 from holdfast.inference.items import Item
+from holdfast.inference.queue.broker_dead_letters import recover
 from holdfast.inference.queue.fake_broker import FakeBroker
 from holdfast.inference.queue.pubsub import PubSubQueue
 from holdfast.inference.results import dead_letters
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results.redrive import queue_again
 from tests.workloads.library.inference.harness import CountingPredictor, Harness, expected, items
 
 pytestmark = pytest.mark.process
@@ -121,6 +125,62 @@ def test_malformed_messages_get_a_letter_at_once_which_reaches_the_topic(
     (dead_letter,) = [json.loads(m.message.data) for m in pulled.received_messages]
     assert (dead_letter["item"], dead_letter["reason"], dead_letter["failures"]) == (None, "not JSON", 0)
     assert "canary" not in json.dumps(dead_letter)
+
+
+def two_jobs(
+    broker: FakeBroker, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> list[Harness]:
+    """On one topic and subscription, as nobody should have them."""
+    return [
+        Harness(
+            pool=pool,
+            connection=connection,
+            job=name,
+            events=tmp_path / f"{name}.jsonl",
+            queue=PubSubQueue(
+                broker, broker, job=name, topic=job, subscription=job, lease_s=2.0,
+                hand_over=partial(outbox.hand_over, pool),
+            ),
+        )
+        for name in (f"{job}-a", f"{job}-b")
+    ]  # fmt: skip
+
+
+def test_two_jobs_on_one_subscription_dead_letter_nothing(
+    broker: FakeBroker, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> None:
+    broker.max_attempts = 2  # as many as a message needs that is delivered once
+    first, second = two_jobs(broker, pool, connection, job, tmp_path)
+    wanted = [items(harness.job, COUNT) for harness in (first, second)]
+    for harness, of_job in zip((first, second), wanted, strict=True):
+        harness.enqueue(of_job)
+    for harness, of_job in zip((first, second), wanted, strict=True):
+        while_working(harness, lambda: None)
+        assert harness.rows() == expected(of_job)
+    assert broker.dead == []
+
+
+def test_what_only_the_broker_gave_up_is_brought_back_and_nothing_else_is_taken(
+    broker: FakeBroker, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> None:
+    broker.max_attempts, broker.dead_topic = 1, f"{job}-dead"
+    first, second = two_jobs(broker, pool, connection, job, tmp_path)
+    for harness in (first, second):
+        harness.enqueue(items(harness.job, 7))
+    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
+    for _ in range(2):
+        queue.release(queue.pull_of_any_job(100, 0.1))  # evicted each time
+    assert len(broker.dead) == 14 and first.rows() == {}
+    broker.publish(broker.dead_topic, b'{"v": 1, "item": "a dead letter of ours"}')
+    dead = PubSubQueue(
+        broker, broker, job=first.job, topic=job, subscription=broker.dead_topic, lease_s=2.0,
+    )  # fmt: skip
+    found = recover(dead, first.job, lambda names: queue_again(connection, first.job, names))
+    assert sorted(found) == [item.id for item in items(first.job, 7)]
+    assert broker.left(broker.dead_topic) == 8, "the other job's items and the dead letter stay"
+    broker.max_attempts = 0
+    while_working(first, lambda: None)
+    assert first.rows() == expected(items(first.job, 7))
 
 
 def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(

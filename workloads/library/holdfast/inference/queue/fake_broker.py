@@ -31,14 +31,15 @@ class _Message:
 
 @dataclass(kw_only=True)
 class FakeBroker:
-    """Every topic has one subscription of the same path."""
+    """Every topic has one subscription: of the same path, or projects/P/subscriptions/NAME of projects/P/topics/NAME."""
 
     clock: Callable[[], float] = time.monotonic
     ack_deadline_s: float = 10.0
     backoff_s: float = 0.0
     """Least wait before a message is delivered again."""
     max_attempts: int = 0
-    """After these deliveries the broker itself moves a message to `dead`; 0: never."""
+    """After these deliveries the broker itself moves a message to `dead` and to the dead topic; 0: never."""
+    dead_topic: str = ""
     duplicate_share: float = 0.0
     """Of deliveries after which the message is, wrongly, visible at once again."""
     seed: int = 0
@@ -66,7 +67,7 @@ class FakeBroker:
         self._require_available()
         until = time.monotonic() + timeout
         with self._changed:
-            while not (taken := self._take(request["subscription"], request["max_messages"])):
+            while not (taken := self._take(_topic(request["subscription"]), request["max_messages"])):
                 # The clock may be a test's: look again now and then, whoever moved it.
                 if not self._changed.wait(min(0.05, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
                     raise exceptions.DeadlineExceeded("nothing to deliver")
@@ -76,7 +77,7 @@ class FakeBroker:
     def acknowledge(self, *, request: dict[str, Any], timeout: float = 0.0) -> None:
         self._require_available()
         with self._changed:
-            messages = self._messages[request["subscription"]]
+            messages = self._messages[_topic(request["subscription"])]
             for message in self._held(request):
                 del messages[message.id]
 
@@ -109,17 +110,24 @@ class FakeBroker:
         return types.ReceivedMessage(ack_id=message.ack_id, message=body, delivery_attempt=message.attempts)
 
     def _given_up(self, topic: str, message: _Message) -> bool:
-        if not self.max_attempts or message.attempts < self.max_attempts:
+        if not self.max_attempts or message.attempts < self.max_attempts or topic == self.dead_topic:
             return False
-        self.dead.append(self._messages[topic].pop(message.id).data)
+        data = self._messages[topic].pop(message.id).data
+        self.dead.append(data)
+        if self.dead_topic:
+            self._messages[self.dead_topic][message.id] = _Message(id=message.id, data=data, visible_at=self.clock())
         return True
 
     def _held(self, request: dict[str, Any]) -> list[_Message]:
         """Messages whose newest delivery has one of these ids and whose lease has not ended."""
-        now, messages = self.clock(), self._messages[request["subscription"]]
+        now, messages = self.clock(), self._messages[_topic(request["subscription"])]
         named = ((ack_id, messages.get(ack_id.partition(":")[0])) for ack_id in request["ack_ids"])
         return [m for ack_id, m in named if m is not None and m.ack_id == ack_id and m.visible_at > now]
 
     def _require_available(self) -> None:
         if self.unavailable:
             raise exceptions.ServiceUnavailable("the broker is away")
+
+
+def _topic(subscription: str) -> str:
+    return subscription.replace("/subscriptions/", "/topics/")

@@ -1,5 +1,7 @@
 """Bring dead items back: their failures start again at zero, their dead letters go."""
 
+from collections.abc import Sequence
+
 from psycopg import Connection
 
 from holdfast.contract.errors import InputError
@@ -21,6 +23,13 @@ WITH revived AS (
 SELECT item FROM revived ORDER BY item
 """
 
+_QUEUE_AGAIN = """
+INSERT INTO holdfast.outbox (job, item)
+SELECT i.job, i.item FROM holdfast.item i JOIN holdfast.job j USING (job)
+LEFT JOIN holdfast.result r ON r.job = i.job AND r.item = i.item AND r.fingerprint = j.fingerprint
+WHERE i.job = %(job)s AND i.item = ANY(%(items)s) AND r.status IS DISTINCT FROM 'done' ON CONFLICT DO NOTHING
+"""
+
 
 def redrive(connection: Connection, job: str, items: list[str] | None) -> list[str]:
     """Dead items of the job back into its outbox, in one transaction; the caller publishes the outbox."""
@@ -36,3 +45,10 @@ def redrive(connection: Connection, job: str, items: list[str] | None) -> list[s
                 fix="leave --item out to bring all dead items back",
             )
     return revived
+
+
+def queue_again(connection: Connection, job: str, items: Sequence[str]) -> None:
+    """Items that no queue holds any more into the outbox, wherever they are not done."""
+    with connection.transaction():
+        connection.execute(_REVIVE, {"job": job, "items": list(items)})
+        connection.execute(_QUEUE_AGAIN, {"job": job, "items": list(items)})

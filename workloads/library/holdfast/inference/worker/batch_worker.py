@@ -11,7 +11,7 @@ writer commits and acks, the lease keeper extends what is held.
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.inference.errors import PredictorBroken
@@ -44,7 +44,10 @@ class Worker:
         settings: WorkerSettings,
         shutdown: Shutdown,
         telemetry: WorkerTelemetry,
+        publish_outbox: Callable[[], object] = lambda: None,
     ) -> None:
+        """`publish_outbox` runs when the queue is empty and the job is not drained: what an interrupted enqueue or
+        another job's worker left there is queued again."""
         self._sizer = BatchSizer(most=settings.micro_batch, longest_s=settings.longest_batch_s)
         self._queue, self._results = queue, results
         self._triage = Triage(predictor, shutdown, settle_s=settings.settle_s)
@@ -61,6 +64,7 @@ class Worker:
             sizer=self._sizer,
             shutdown=shutdown,
             telemetry=telemetry,
+            publish_outbox=publish_outbox,
             retry=Retry(give_up=lambda: shutdown.requested, on_error=telemetry.retrying),
         )
         self._writer = Writer(

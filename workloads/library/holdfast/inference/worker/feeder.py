@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.results.protocol import Claim, Results
@@ -26,11 +26,13 @@ class Feeder:
         sizer: BatchSizer,
         shutdown: Shutdown,
         telemetry: WorkerTelemetry,
+        publish_outbox: Callable[[], object],
         retry: Retry,
     ) -> None:
         self._queue, self._results, self._keeper = queue, results, keeper
         self._settings, self._sizer = settings, sizer
         self._shutdown, self._telemetry, self._retry = shutdown, telemetry, retry
+        self._publish_outbox = publish_outbox
         self._ready: deque[Work] = deque()
         self._changed = threading.Condition()
         self._ended = False
@@ -103,7 +105,12 @@ class Feeder:
             self._telemetry.failpoint(Failpoint.PULLED)
             self._claim(leases)
             return True
-        return self._keeper.count() > 0 or not self._retry(self._results.drained)
+        if self._keeper.count() > 0:
+            return True
+        if self._retry(self._results.drained):
+            return False
+        self._retry(self._publish_outbox)
+        return True
 
     def _claim(self, leases: list[Lease]) -> None:
         fresh = {
