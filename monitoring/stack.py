@@ -23,18 +23,20 @@ GOODPUT_MIN = 0.8
 
 
 def limits_of(environment: Environment) -> Limits:
-    told = environment.alerts
+    limits = environment.alerts
     return Limits(
         cluster=environment.cluster_name,
         dead_letter_subscription=environment.topic("dead"),
-        on_demand_pending_s=told.on_demand_pending_s,
-        spot_pending_s=told.spot_pending_s,
-        flex_pending_s=told.flex_pending_s,
-        checkpoint_age_s=told.checkpoint_age_s,
-        preemptions_per_hour=told.preemptions_per_hour,
-        goodput_min=told.goodput_min or money.break_even_share(environment.pools(), environment.region) or GOODPUT_MIN,
-        batch_oldest_s=told.batch_oldest_s,
-        heartbeat_s=told.heartbeat_s,
+        on_demand_pending_s=limits.on_demand_pending_s,
+        spot_pending_s=limits.spot_pending_s,
+        flex_pending_s=limits.flex_pending_s,
+        checkpoint_age_s=limits.checkpoint_age_s,
+        preemptions_per_hour=limits.preemptions_per_hour,
+        goodput_min=limits.goodput_min
+        or money.break_even_share(environment.pools(), environment.region)
+        or GOODPUT_MIN,
+        batch_oldest_s=limits.batch_oldest_s,
+        heartbeat_s=limits.heartbeat_s,
     )
 
 

@@ -55,7 +55,7 @@ def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
 def from_cloud(
     project: str, cluster: str, now_s: float, since: str, half_life_days: float, history: str, *, as_json: bool
 ) -> None:
-    """Clusters are added up, as churn follows pool, machine type and zone; which ones is said."""
+    """Clusters are added up, as churn follows pool, machine type and zone; which ones is printed."""
     from monitoring.churn.cloud import read_days
     from monitoring.churn.cloud_series import checked_cluster, checked_project, cloud_reader
     from monitoring.churn.history import recall, remember
@@ -64,15 +64,15 @@ def from_cloud(
     since_s, project = span_seconds(since), checked_project(project)
     days, clusters = read_days(cloud_reader(project, checked_cluster(cluster)), now_s, since_s)
     if len(clusters) > 1:
-        print(f"added up: {', '.join(clusters)}; --cluster NAME tells one of them", file=sys.stderr)
+        print(f"added up: {', '.join(clusters)}; --cluster NAME shows one of them", file=sys.stderr)
     if history:
         # Days of one cluster and days of all must not replace each other.
         store = open_store(f"{history.rstrip('/')}/{cluster}" if cluster else history)
         remember(store, days)
         days = recall(store)
     groups, ages = daily.by_group(days, now_s, half_life_days * DAY_H), daily.by_age(days)
-    told = [{"day": day.day.isoformat(), "hours": day.hours} for day in days]
-    show(groups, ages, {"days": told, "clusters": clusters}, as_json=as_json)
+    kept_days = [{"day": day.day.isoformat(), "hours": day.hours} for day in days]
+    show(groups, ages, {"days": kept_days, "clusters": clusters}, as_json=as_json)
 
 
 def show(groups: Mapping[Group, Exposure], ages: Ages, more: Mapping[str, Any], *, as_json: bool) -> None:

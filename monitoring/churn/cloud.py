@@ -28,7 +28,7 @@ def read_days(reader: CloudReader, now_s: float, since_s: float) -> tuple[list[D
     if sum(point.value for point in seconds) <= 0:
         where = f"cluster {reader.cluster} of project" if reader.cluster else "project"
         raise Unjudged(
-            f"no Spot node was watched in {where} {reader.project} from {in_words(begin, end)}: no rate can be told"
+            f"no Spot node was watched in {where} {reader.project} from {in_words(begin, end)}: no rate is known"
         )
     return daily(seconds, losses, end), sorted({point.cluster for point in seconds})
 
@@ -56,12 +56,12 @@ def daily(seconds: Sequence[Point], losses: Sequence[Point], end_s: int) -> list
 
 
 def _key(point: Point) -> tuple[Group, float]:
-    said = point.labels
-    group = Group(pool=said.get("pool", ""), machine_type=said.get("machine_type", ""), zone=said.get("zone", ""))
+    labels = point.labels
+    group = Group(pool=labels.get("pool", ""), machine_type=labels.get("machine_type", ""), zone=labels.get("zone", ""))
     try:
-        low = float(said.get("age_h", "0"))
+        low = float(labels.get("age_h", "0"))
     except ValueError:
         low = -1.0
     if low not in AGE_BANDS_H:
-        raise Unjudged(f"a churn series has an age band of another version: {said}")
+        raise Unjudged(f"a churn series has an age band of another version: {labels}")
     return group, low

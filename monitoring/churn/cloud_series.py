@@ -71,9 +71,9 @@ class CloudReader:
             pages = self.client.list_time_series(request, retry=retry, timeout=PAGE_S).pages
             return [point for page in pages for point in _points(page, metric)]
         except exceptions.GoogleAPIError as error:
-            raise self._told(getattr(error, "cause", None) or error, metric) from error
+            raise self._unjudged(getattr(error, "cause", None) or error, metric) from error
 
-    def _told(self, error: Exception, metric: str) -> Unjudged:
+    def _unjudged(self, error: Exception, metric: str) -> Unjudged:
         where = f"Cloud Monitoring of project {self.project}"
         match error:
             case exceptions.Forbidden() | exceptions.Unauthorized():
@@ -88,8 +88,8 @@ class CloudReader:
 
 def _points(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable[Point]:
     if page.execution_errors:
-        told = "; ".join(error.message for error in page.execution_errors)
-        raise Unjudged(f"Cloud Monitoring could not read all of {metric}: {told}")
+        faults = "; ".join(error.message for error in page.execution_errors)
+        raise Unjudged(f"Cloud Monitoring could not read all of {metric}: {faults}")
     for series in page.time_series:
         labels, at = dict(series.metric.labels), series.resource.labels
         cluster = f"{at['location']}/{at['cluster_name']}"

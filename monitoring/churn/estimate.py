@@ -68,7 +68,7 @@ def lives(events: Iterable[Event], now_us: int) -> list[Life]:
     for event in events:
         node = str(event.fields.get("node", ""))
         if event.type == "node_up":
-            up.setdefault(node, event)  # a watcher that starts anew tells of every node again
+            up.setdefault(node, event)  # a watcher that starts anew writes every node again
         elif event.type == "node_down":
             born = up.pop(node, None)
             age_us = round(float(event.fields.get("seconds") or 0) * 1e6)
@@ -79,11 +79,13 @@ def lives(events: Iterable[Event], now_us: int) -> list[Life]:
 
 
 def _life(event: Event, begin_us: int, end_us: int, preempted: bool) -> Life:
-    said = event.fields
+    fields = event.fields
     group = Group(
-        pool=str(said.get("pool", "")), machine_type=str(said.get("machine_type", "")), zone=str(said.get("zone", ""))
+        pool=str(fields.get("pool", "")),
+        machine_type=str(fields.get("machine_type", "")),
+        zone=str(fields.get("zone", "")),
     )
-    age_us = round(float(said.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
+    age_us = round(float(fields.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
     return Life(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
 
 

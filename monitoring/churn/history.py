@@ -1,7 +1,7 @@
 """Keeps churn beyond what the cloud keeps: one small JSON object a day, in a folder or a bucket.
 
 Guarantee: a day is replaced only by a fuller count of itself, and only if nobody else has
-written it since it was read; the same day told twice changes nothing.
+written it since it was read; the same day written twice changes nothing.
 """
 
 # Why it is so: infra/decisions/0073.
@@ -60,17 +60,17 @@ def encoded(day: Day) -> bytes:
         | {"node_hours": round(float(e.hours), 6), "losses": round(float(e.events), 6)}
         for (g, low), e in sorted(day.rows.items(), key=lambda row: row[0])
     ]
-    told = {"v": VERSION, "day": day.day.isoformat(), "hours": day.hours, "rows": rows}
-    return (json.dumps(told, indent=1) + "\n").encode()
+    record = {"v": VERSION, "day": day.day.isoformat(), "hours": day.hours, "rows": rows}
+    return (json.dumps(record, indent=1) + "\n").encode()
 
 
 def decoded(name: str, data: bytes) -> Day:
     try:
-        told = json.loads(data)
-        day, hours = date.fromisoformat(told["day"]), int(told["hours"])
-        rows = dict(_row(row) for row in told["rows"])
-        if told["v"] != VERSION or name != f"churn-{day}.json" or not 0 < hours <= DAY_H:
-            raise ValueError(f"version {told['v']}, day {day}, {hours} hours")
+        record = json.loads(data)
+        day, hours = date.fromisoformat(record["day"]), int(record["hours"])
+        rows = dict(_row(row) for row in record["rows"])
+        if record["v"] != VERSION or name != f"churn-{day}.json" or not 0 < hours <= DAY_H:
+            raise ValueError(f"version {record['v']}, day {day}, {hours} hours")
     except (ValueError, KeyError, TypeError) as error:
         allowed = f"an object that this command wrote, version {VERSION}"
         raise InputError(f"history {name} is damaged", got=repr(error), allowed=allowed, fix="delete it") from error

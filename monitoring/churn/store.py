@@ -77,14 +77,14 @@ class Bucket:
     prefix: str
 
     def names(self) -> Iterable[str]:
-        with self._told():
+        with self._unjudged_faults():
             blobs = list(self.bucket.list_blobs(prefix=f"{self.prefix}churn-"))
         return [str(blob.name).removeprefix(self.prefix) for blob in blobs]
 
     def read(self, name: str) -> tuple[bytes, str]:
         from google.api_core import exceptions
 
-        with self._told():
+        with self._unjudged_faults():
             try:
                 blob = self.bucket.blob(self.prefix + name)
                 data = blob.download_as_bytes()
@@ -96,7 +96,7 @@ class Bucket:
     def write(self, name: str, data: bytes, replaces: str) -> bool:
         from google.api_core import exceptions
 
-        with self._told():
+        with self._unjudged_faults():
             try:
                 blob = self.bucket.blob(self.prefix + name)
                 blob.upload_from_string(data, "application/json", if_generation_match=int(replaces or 0))
@@ -105,7 +105,7 @@ class Bucket:
         return True
 
     @contextmanager
-    def _told(self) -> Generator[None]:
+    def _unjudged_faults(self) -> Generator[None]:
         from google.api_core import exceptions
         from google.auth.exceptions import GoogleAuthError
 

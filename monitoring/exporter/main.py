@@ -130,7 +130,7 @@ def serve(
 def run(
     exporter: Exporter, watchers: Sequence[Watcher], outputs: Outputs, stop: threading.Event, every_s: float
 ) -> None:
-    # A pass before the first lists would say that nothing is pending and no node exists.
+    # A pass before the first lists would show that nothing is pending and no node exists.
     while not all(w.ready.is_set() for w in watchers) and not stop.wait(0.1):
         pass
     while not stop.is_set():

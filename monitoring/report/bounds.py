@@ -1,6 +1,6 @@
 """How much of a long history a page carries, and which part of it. Used by the report's charts and tables; pure.
 
-Nothing is left out silently: `said` words what was kept, and whoever cuts a table adds up the rest of it.
+Nothing is left out silently: `sentence` words what was kept, and whoever cuts a table adds up the rest of it.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ class Cut(NamedTuple, Generic[T]):
     rows: list[T]
     rest: list[T]
 
-    def said(self, what: str, why: str) -> str:
+    def sentence(self, what: str, why: str) -> str:
         """Empty if nothing was cut."""
         whole = len(self.rows) + len(self.rest)
         return f"{len(self.rows):,} of {whole:,} {what}, {why}; all are in the JSON." if self.rest else ""

@@ -72,7 +72,7 @@ class Capacities:
     shares: tuple[Share, ...] = ()
 
     @property
-    def told(self) -> bool:
+    def has_data(self) -> bool:
         return bool(self.churn or self.waits or self.losses or self.shares)
 
     def as_json(self) -> dict[str, Any]:

@@ -18,24 +18,24 @@ from monitoring.ledger.timeline import State
 from monitoring.report.bounds import MOST_LIVES, MOST_MARKS, MOST_POINTS, delay, spread_each
 from monitoring.report.tables import Loss, few_pools
 from monitoring.report.theme import (
-    INK,
+    COLOR,
     ORDER,
     SIGNALS,
     WIDTH,
     Plot,
+    count_of,
     every_eviction,
     evict_rows,
     jobs_scale,
     marked,
     rows_axis,
-    said_of,
     signal,
     state_color,
     theme,
     time_axis,
     time_unit,
 )
-from monitoring.report.totals import tally
+from monitoring.report.totals import totals_of
 
 HOUR_MS = 3_600_000
 GAP_MS = HOUR_MS // 12  # between two bars
@@ -81,7 +81,7 @@ def _notes(ledgers: Sequence[JobLedger], shown: int) -> Iterable[str]:
         yield f"a job of more than {MOST_LIVES} lives is one line"
     evictions = len(every_eviction(ledgers))
     if shown < evictions:
-        yield f"{said_of(shown, evictions, 'evictions')} marked"
+        yield f"{count_of(shown, evictions, 'evictions')} marked"
 
 
 def outline(points: Sequence[Point], most: int) -> list[Point]:
@@ -132,14 +132,14 @@ def _ends(ledgers: Sequence[JobLedger]) -> str:
 
 def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()) -> Plot:
     """A bar for each job, and one for all the others together."""
-    told = [tally(x.run, [x]) for x in ledgers] + ([tally(f"{len(rest):,} other jobs", rest)] if rest else [])
+    totals = [totals_of(x.run, [x]) for x in ledgers] + ([totals_of(f"{len(rest):,} other jobs", rest)] if rest else [])
     rows: list[dict[str, Any]] = [
         {"job": x.name, "state": s.value, "share": us / x.wall_us, "order": ORDER.index(s)}
-        for x in told
+        for x in totals
         for s, us in x.states_us.items()
         if us and x.wall_us
     ]
-    jobs = [x.name for x in told]
+    jobs = [x.name for x in totals]
     y = alt.Y("job:N", sort=jobs, title=None, axis=rows_axis(jobs), scale=alt.Scale(paddingInner=0.3))
     bars = (
         alt.Chart(alt.Data(values=rows))
@@ -157,12 +157,12 @@ def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()
         )
     )
     labels = (
-        alt.Chart(alt.Data(values=[{"job": x.name, "label": f"{x.goodput:.0%} useful"} for x in told]))
+        alt.Chart(alt.Data(values=[{"job": x.name, "label": f"{x.goodput:.0%} useful"} for x in totals]))
         .mark_text(align="left", dx=6, color="#ffffff", fontWeight="bold")
         .encode(x=alt.datum(0), y=y, text="label:N")
     )
     chart = (bars + labels).properties(width=WIDTH, height=alt.Step(34))
-    described = ", ".join(f"{x.name} {x.goodput:.0%}" for x in told)
+    described = ", ".join(f"{x.name} {x.goodput:.0%}" for x in totals)
     return Plot("where-time-went", "Where the time went", f"Share of useful time: {described}.", theme(chart))
 
 
@@ -187,13 +187,13 @@ def recoveries(ledgers: Sequence[JobLedger]) -> Plot | None:
         .properties(width=WIDTH, height=alt.Step(44))
     )
     described = f"{len(pairs)} recoveries, the slowest took {pairs[0][1].seconds:.1f} seconds."
-    note = f"{said_of(len(shown), len(pairs), 'recoveries')} marked, the slowest of each stretch"
+    note = f"{count_of(len(shown), len(pairs), 'recoveries')} marked, the slowest of each stretch"
     return Plot("recovery", "Back at work", described, theme(chart), note if len(shown) < len(pairs) else "")
 
 
 def losses(found: Sequence[Loss], *, slug: str = "losses", hours: int = 1) -> Plot:
     """Preemptions by stretch of hours and pool, stacked, on an axis where a stretch without one takes its place."""
-    inks = [INK[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
+    inks = [COLOR[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
     found = few_pools(found, len(inks))
     pools = sorted({pool for _, pool, _ in found})
     rows, tops = list[dict[str, Any]](), Counter[str]()

@@ -57,9 +57,11 @@ def cloud_report(reader: CloudReader, now_s: float, since_s: float) -> Report:
     found = read(reader, begin_s, end_s)
     if not found.points:
         where = f"cluster {reader.cluster} of project" if reader.cluster else "project"
-        told = f"; {'; '.join(found.missing)}" if found.missing else ""
-        raise Unjudged(f"the exporter told nothing of {where} {reader.project} from {in_words(begin_s, end_s)}{told}")
-    clusters = tuple(_of_cluster(name, told, now_s, end_s) for name, told in sorted(found.points.items()))
+        series = f"; {'; '.join(found.missing)}" if found.missing else ""
+        raise Unjudged(
+            f"the exporter wrote nothing of {where} {reader.project} from {in_words(begin_s, end_s)}{series}"
+        )
+    clusters = tuple(_of_cluster(name, series, now_s, end_s) for name, series in sorted(found.points.items()))
     return Report(
         answer=_answer(clusters),
         figures=(),
@@ -83,15 +85,15 @@ def read(reader: CloudReader, begin_s: int, end_s: int) -> Series:
     return found
 
 
-def _of_cluster(name: str, told: dict[str, list[Point]], now_s: float, end_s: int) -> Capacities:
-    by_day = daily(told[SPOT_S], told[LOSSES], end_s)
+def _of_cluster(name: str, series: dict[str, list[Point]], now_s: float, end_s: int) -> Capacities:
+    by_day = daily(series[SPOT_S], series[LOSSES], end_s)
     return Capacities(
         cluster=name,
-        losses=tuple(by_hour(told[LOSSES])),
+        losses=tuple(by_hour(series[LOSSES])),
         churn=tuple(days.by_group(by_day, now_s).items()),
         ages=tuple(days.by_age(by_day)),
-        waits=tuple(waits(told[WAITS], told[PENDING])),
-        shares=tuple(shares(told[GOODPUT])),
+        waits=tuple(waits(series[WAITS], series[PENDING])),
+        shares=tuple(shares(series[GOODPUT])),
     )
 
 
@@ -101,18 +103,18 @@ def _answer(clusters: Sequence[Capacities]) -> str:
     return f"{len(clusters)} clusters: {'; '.join(f'{c.cluster}: {_sentence(c)}' for c in clusters)}."
 
 
-def _sentence(told: Capacities) -> str:
-    total = sum((exposure for _, exposure in told.churn), Exposure())
-    parts = ["no Spot node was watched, so no churn can be told"]
+def _sentence(series: Capacities) -> str:
+    total = sum((exposure for _, exposure in series.churn), Exposure())
+    parts = ["no Spot node was watched, so no churn is known"]
     if total.per_hour is not None:
         low, high = total.interval()
         lost = plural(round(total.events), "preemption")
         rate = f"{total.per_hour:.4f} a node-hour (90 %: {low:.4f} to {high:.4f})"
         parts = [f"{lost} in {total.hours:,.0f} Spot node-hours, {rate}"]
-    if told.shares:
-        least, most = (f(share.newest for share in told.shares) for f in (min, max))
+    if series.shares:
+        least, most = (f(share.newest for share in series.shares) for f in (min, max))
         spread = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
-        parts.append(f"useful time of {plural(len(told.shares), 'job')} {spread}")
+        parts.append(f"useful time of {plural(len(series.shares), 'job')} {spread}")
     return "; ".join(parts)
 
 
@@ -123,12 +125,12 @@ def by_hour(losses: Sequence[Point]) -> Iterable[tuple[str, str, int]]:
         sums[point.labels.get("pool", "")][point.begin_s] += point.value
     rows: list[tuple[str, str, int]] = []
     for pool, hours in sums.items():
-        told, total = 0, 0.0
+        series, total = 0, 0.0
         for begin_s, value in sorted(hours.items()):
             total += value
-            if count := round(total) - told:
+            if count := round(total) - series:
                 rows.append((f"{datetime.fromtimestamp(begin_s, UTC):%Y-%m-%dT%H:00Z}", pool, count))
-                told += count
+                series += count
     return sorted(rows)
 
 
@@ -158,10 +160,10 @@ def _kind(point: Point) -> tuple[str, str]:
 
 
 def _band(point: Point) -> int:
-    said = point.labels.get("wait_s", "")
-    if not said.isdecimal() or int(said) not in BAND_END_S:
+    band = point.labels.get("wait_s", "")
+    if not band.isdecimal() or int(band) not in BAND_END_S:
         raise Unjudged(f"a series of waits has a band of another version: {point.labels}")
-    return int(said)
+    return int(band)
 
 
 def _percentile(counts: dict[int, float], percent: int) -> float | None:
@@ -176,9 +178,9 @@ def _percentile(counts: dict[int, float], percent: int) -> float | None:
     return math.inf
 
 
-def shares(told: Sequence[Point]) -> Iterable[Share]:
+def shares(series: Sequence[Point]) -> Iterable[Share]:
     by_job: dict[str, list[Point]] = defaultdict(list)
-    for point in told:
+    for point in series:
         by_job[point.labels.get("job", "")].append(point)
     for job, points in sorted(by_job.items()):
         newest = max(points, key=lambda point: point.begin_s)

@@ -25,12 +25,12 @@ def page_data(report: Report) -> Row:
     _keep(data, "jobs", MOST_ROWS, _unused, left)
     _keep_recoveries(data["jobs"], left)
     _keep(data, "next_steps", MOST_STEPS, lambda _: 0, left)
-    for told in data["capacity"]:
-        _keep(told, "preemptions", MOST_LOSSES, lambda row: row["count"], left)
-        _keep(told, "churn", MOST_ROWS, lambda row: row["events"], left)
-        _keep(told, "waits", MOST_ROWS, lambda row: row["n"], left)
-        _keep(told, "useful_time", MOST_ROWS, lambda row: -row["newest"], left)
-        _keep(told, "saves", MOST_ROWS, lambda row: row["blocked_s"], left)
+    for capacity in data["capacity"]:
+        _keep(capacity, "preemptions", MOST_LOSSES, lambda row: row["count"], left)
+        _keep(capacity, "churn", MOST_ROWS, lambda row: row["events"], left)
+        _keep(capacity, "waits", MOST_ROWS, lambda row: row["n"], left)
+        _keep(capacity, "useful_time", MOST_ROWS, lambda row: -row["newest"], left)
+        _keep(capacity, "saves", MOST_ROWS, lambda row: row["blocked_s"], left)
     return data | ({"left_out": dict(left)} if left else {})
 
 

@@ -66,8 +66,8 @@ def buckets(ledgers: Sequence[JobLedger]) -> tuple[Bucket, ...]:
     for number, state, us in split(spans, length):
         sums[number][state] += us
     return tuple(
-        Bucket(begin_us=number * length, length_us=length, states_us={s: told[s] for s in STATES if told[s]})
-        for number, told in sorted(sums.items())
+        Bucket(begin_us=number * length, length_us=length, states_us={s: states[s] for s in STATES if states[s]})
+        for number, states in sorted(sums.items())
     )
 
 

@@ -9,7 +9,7 @@ from monitoring.ledger.timeline import State
 from monitoring.report.goodput import SECOND_US, Bucket, moment
 from monitoring.report.theme import ORDER, WIDTH, Plot, state_color, theme, time_axis
 
-# From this length of a bucket on, its height is told in the unit of so many seconds.
+# From this length of a bucket on, its height is given in the unit of so many seconds.
 UNITS = ((3600, "hours", 3600), (60, "minutes", 60), (0, "seconds", 1))
 
 
@@ -36,7 +36,9 @@ def stack(found: Sequence[Bucket]) -> Plot:
         f"{kept / wall:.0%} of {wall / 1e6 / unit_s:.1f} {unit} were productive; "
         f"the least productive bar is {moment(worst.begin_us, length_s)} with {worst.goodput:.0%}."
     )
-    return Plot("goodput", "Where the time of all jobs went", described, theme(bars), f"One bar: {_said(length_s)}")
+    return Plot(
+        "goodput", "Where the time of all jobs went", described, theme(bars), f"One bar: {_length_text(length_s)}"
+    )
 
 
 def _rows(found: Iterable[Bucket], unit_s: int) -> Iterable[dict[str, Any]]:
@@ -51,7 +53,7 @@ def _rows(found: Iterable[Bucket], unit_s: int) -> Iterable[dict[str, Any]]:
             below_us = high_us
 
 
-def _said(length_s: int) -> str:
+def _length_text(length_s: int) -> str:
     for seconds, name in ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if length_s >= seconds:
             count = length_s // seconds

@@ -17,7 +17,7 @@ from monitoring.report.goodput import Bucket, buckets
 from monitoring.report.objectives import Objective, objectives
 from monitoring.report.sentences import answer, next_steps, pays
 from monitoring.report.times import exactly
-from monitoring.report.totals import tally
+from monitoring.report.totals import totals_of
 
 SCHEMA = "holdfast.report/1"
 # Jobs of one experiment share a stem; the suffix says what a job is compared as.
@@ -60,10 +60,10 @@ class Report:
             "schema": SCHEMA,
             "answer": self.answer,
             "objectives": [asdict(o) for o in self.objectives],
-            "totals": {kind: tally(kind, found).as_json() for kind in KINDS if (found := self.of_kind(kind))},
+            "totals": {kind: totals_of(kind, found).as_json() for kind in KINDS if (found := self.of_kind(kind))},
             "jobs": [job_row(ledger) for ledger in self.ledgers],
             "goodput": [bucket.as_json() for bucket in self.goodput],
-            "capacity": [told.as_json() for told in self.capacities],
+            "capacity": [capacity.as_json() for capacity in self.capacities],
             "money": money_row(self.money) if self.money else None,
             "next_steps": list(self.next_steps),
             "problems": dict(self.problems),

@@ -50,29 +50,29 @@ def _ours(ledgers: Iterable[JobLedger], kind: str) -> list[JobLedger]:
     return [x for x in ledgers if x.kind == kind and not x.run.endswith(("-baseline", "-naive"))]
 
 
-def _training(said: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Iterable[Objective]:
-    evictions = int(said.get("evictions", 0))
-    exact = said.get("bit_exact")
+def _training(summary: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Iterable[Objective]:
+    evictions = int(summary.get("evictions", 0))
+    exact = summary.get("bit_exact")
     found = "not compared" if exact is None else "identical to the last bit" if exact else "different"
     yield judged("final parameters equal those of an undisturbed run", exact, found, evictions)
-    false = said.get("false_completions")
+    false = summary.get("false_completions")
     if false is not None:
         yield judged("never called complete before the last step", false == 0, f"{false} times", evictions)
     losses = [r.lost_steps for x in _ours(ledgers, KIND_TRAINING) for r in x.recoveries]
-    every = said.get("save_every")
+    every = summary.get("save_every")
     if every and losses:
         # A kill can hit while the newest interval is still being uploaded, so two is the bound, not one.
         goal = f"an eviction costs less than two checkpoint intervals of {every} steps"
         yield judged(goal, max(losses) < 2 * every, f"at most {max(losses)} steps", len(losses))
 
 
-def _batch(said: Mapping[str, Any]) -> Iterable[Objective]:
-    documents, kills = int(said.get("documents", 0)), int(said.get("kills", 0))
+def _batch(summary: Mapping[str, Any]) -> Iterable[Objective]:
+    documents, kills = int(summary.get("documents", 0)), int(summary.get("kills", 0))
     for goal, key in (("no document lost", "lost"), ("no document stored twice", "duplicated")):
-        number = said.get(key)
+        number = summary.get(key)
         measured = "not counted" if number is None else f"{number} of {documents:,}"
         yield judged(f"{goal} under {kills} kills", None if number is None else number == 0, measured, documents)
-    same = said.get("same_scores")
+    same = summary.get("same_scores")
     if same is not None:
         yield judged("scores equal those of an undisturbed run", same, "equal" if same else "different", documents)
 

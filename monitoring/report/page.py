@@ -36,8 +36,8 @@ MEANING = {
 
 
 def render(report: Report) -> str:
-    told = [told for told in report.capacities if told.told]
-    shown = cut(told, MOST_CLUSTERS, lambda told: sum(count for _, _, count in told.losses))
+    with_data = [capacity for capacity in report.capacities if capacity.has_data]
+    shown = cut(with_data, MOST_CLUSTERS, lambda capacity: sum(count for _, _, count in capacity.losses))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -55,9 +55,9 @@ def render(report: Report) -> str:
         states=ORDER,
         meaning=MEANING,
         turn=turn(report.money) if report.money else "",
-        clusters=[_cluster(told, number) for number, told in enumerate(shown.rows, 1)],
-        clusters_said=shown.said("clusters", "those with the most preemptions"),
-        saves=tables.saves([saves for told in report.capacities for saves in told.saves]),
+        clusters=[_cluster(capacity, number) for number, capacity in enumerate(shown.rows, 1)],
+        clusters_shown=shown.sentence("clusters", "those with the most preemptions"),
+        saves=tables.saves([saves for capacity in report.capacities for saves in capacity.saves]),
         steps=report.next_steps[:MOST_STEPS],
         goodput=_goodput(report),
         moment=moment,
@@ -91,21 +91,21 @@ def _goodput(report: Report) -> tuple[Plot, Markup] | None:
     return plot, figure(plot)
 
 
-def _cluster(told: Capacities, number: int) -> dict[str, Any]:
+def _cluster(capacity: Capacities, number: int) -> dict[str, Any]:
     """What the template shows of one cluster; its number keeps ids of the page apart."""
-    hours, losses = tables.losses(told.losses) if told.losses else (1, [])
+    hours, losses = tables.losses(capacity.losses) if capacity.losses else (1, [])
     plot = charts.losses(losses, slug=f"losses-{number}", hours=hours) if losses else None
-    waits, shares = tables.waits(told), tables.shares(told)
+    waits, shares = tables.waits(capacity), tables.shares(capacity)
     return {
         "id": f"capacity-{number}",
-        "title": f"Capacity of {told.cluster}" if told.cluster else "Capacity",
+        "title": f"Capacity of {capacity.cluster}" if capacity.cluster else "Capacity",
         "losses": (plot, figure(plot)) if plot else None,
         "loss_rows": losses,
-        "churn": tables.churn_rows(told),
+        "churn": tables.churn_rows(capacity),
         "waits": waits,
-        "waits_said": waits.said("kinds", "those with the most waits"),
+        "waits_shown": waits.sentence("kinds", "those with the most waits"),
         "shares": shares,
-        "shares_said": shares.said("jobs", "those with the least useful time"),
+        "shares_shown": shares.sentence("jobs", "those with the least useful time"),
     }
 
 

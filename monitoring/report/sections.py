@@ -34,7 +34,7 @@ def _of_kind(kind: str, title: str, unit: str, found: Sequence[JobLedger]) -> di
     ]
     return {
         "title": title,
-        "said": drawn.said("jobs drawn", "those that lost the most time"),
+        "sentence": drawn.sentence("jobs drawn", "those that lost the most time"),
         "plots": [(plot, figure(plot)) for plot in plots],
         "jobs": tables.job_rows(found),
         "evictions": tables.evictions(found),
@@ -48,7 +48,7 @@ def _of_all(report: Report) -> dict[str, Any]:
     both = [charts.where_time_went(drawn, rest), charts.recoveries(drawn)]
     return {
         "title": "All jobs",
-        "said": f"Back at work: of the {len(drawn)} jobs drawn above." if rest else "",
+        "sentence": f"Back at work: of the {len(drawn)} jobs drawn above." if rest else "",
         "plots": [(plot, figure(plot)) for plot in both if plot],
         "jobs": [],
     }
@@ -62,4 +62,5 @@ def figure(plot: Plot) -> Markup:
     label = f'role="img" aria-labelledby="{plot.slug}-title {plot.slug}-desc"'
     title = f'<title id="{plot.slug}-title">{escape(plot.title)}</title>'
     desc = f'<desc id="{plot.slug}-desc">{escape(plot.description)}</desc>'
-    return Markup(re.sub(r"<svg ([^>]*)>", rf"<svg {label} \1>{title}{desc}", svg, count=1))
+    # A function: a backslash in the name of a job would be a group in a template.
+    return Markup(re.sub(r"<svg ([^>]*)>", lambda found: f"<svg {label} {found[1]}>{title}{desc}", svg, count=1))

@@ -26,7 +26,7 @@ def spelled(number: int, noun: str) -> str:
 def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:
     """One sentence that answers the question for which the report was opened."""
     if not ledgers:
-        return "There are no events in this window, so nothing can be said."
+        return "There are no events in this window, so nothing can be concluded."
     training = summary.get("training")
     if training and "bit_exact" in training:
         return _demo(ledgers, training, summary.get("batch", {}))
@@ -78,9 +78,9 @@ def _demo(ledgers: Sequence[JobLedger], training: Mapping[str, Any], batch: Mapp
     return text + "."
 
 
-def _batch(said: Mapping[str, Any]) -> str:
-    lost, twice, documents = (int(said.get(key, 0)) for key in ("lost", "duplicated", "documents"))
-    killed = f"the batch, killed {spelled(int(said.get('kills', 0)), 'time')}, "
+def _batch(summary: Mapping[str, Any]) -> str:
+    lost, twice, documents = (int(summary.get(key, 0)) for key in ("lost", "duplicated", "documents"))
+    killed = f"the batch, killed {spelled(int(summary.get('kills', 0)), 'time')}, "
     if lost == twice == 0:
         return f"{killed}stored each of its {documents:,} documents exactly once"
     return f"{killed}lost {lost:,} of {documents:,} documents and stored {twice:,} twice"

@@ -15,20 +15,20 @@ from monitoring.ledger.job_ledger import JobLedger
 from monitoring.report.bounds import MOST_EVICTIONS, MOST_OPEN_ROWS, MOST_ROWS, Cut, cut, delay
 from monitoring.report.capacity import Capacities, Saves, Share, Wait
 from monitoring.report.sentences import plural
-from monitoring.report.totals import Tally, tally
+from monitoring.report.totals import Totals, totals_of
 
 Loss = tuple[str, str, int]
 MOST_STRETCHES, MOST_LOSSES, MOST_POOLS = 240, 800, 8
 STRETCHES_H = (1, 3, 6, 12, 24, 72, 168, 672, 2688, 8736, 87_360)
 
 
-def job_rows(ledgers: Sequence[JobLedger]) -> list[Tally]:
+def job_rows(ledgers: Sequence[JobLedger]) -> list[Totals]:
     """One for each job; of many jobs the worst, the others together, and all."""
     found = cut(ledgers, MOST_ROWS, lambda one: one.unused_us)
-    rows = [tally(one.run, [one]) for one in found.rows]
+    rows = [totals_of(one.run, [one]) for one in found.rows]
     if found.rest:
-        rows.append(tally(f"the other {plural(len(found.rest), 'job')}", found.rest))
-        rows.append(tally(f"all {len(ledgers):,} jobs", ledgers))
+        rows.append(totals_of(f"the other {plural(len(found.rest), 'job')}", found.rest))
+        rows.append(totals_of(f"all {len(ledgers):,} jobs", ledgers))
     return rows
 
 
@@ -38,7 +38,7 @@ class Evictions:
 
     @property
     def title(self) -> str:
-        return self.found.said("evictions", "those after which work took longest to go on") or "every eviction"
+        return self.found.sentence("evictions", "those after which work took longest to go on") or "every eviction"
 
     @property
     def rest(self) -> tuple[str, int, int]:

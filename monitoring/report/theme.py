@@ -18,7 +18,7 @@ from monitoring.report.bounds import MOST_MARKS, spread_each
 WIDTH = 740
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
 # Colour -> its name in style.css (light here, dark there). State colours also differ in lightness.
-INK = {
+COLOR = {
     State.PRODUCTIVE: "#0f766e",
     State.STRAGGLING: "#5eada4",
     State.CHECKPOINTING: "#3b5bdb",
@@ -29,7 +29,7 @@ INK = {
     State.IDLE: "#dcdfe4",
 }
 OURS, BASELINE, NAIVE = "#0f766e", "#6b7280", "#c2410c"
-AXIS_INK, GRID_INK, MARK_INK = "#4b5563", "#e6e8ec", "#1f2430"
+AXIS_COLOR, GRID_COLOR, MARK_COLOR = "#4b5563", "#e6e8ec", "#1f2430"
 # Drawn and listed in this order: kept work first.
 ORDER = [
     State.PRODUCTIVE,
@@ -61,24 +61,24 @@ class Plot:
 
 def theme(chart: Any) -> dict[str, Any]:
     """The viewer's font is unknown here, so nothing relies on the measured width of a text."""
-    axis = {"labelColor": AXIS_INK, "titleColor": AXIS_INK, "gridColor": GRID_INK, "domainColor": GRID_INK}
+    axis = {"labelColor": AXIS_COLOR, "titleColor": AXIS_COLOR, "gridColor": GRID_COLOR, "domainColor": GRID_COLOR}
     text = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": 0}
     return (
         chart.configure(font=FONT, background="transparent", aria=False, padding=2)
         .configure_view(stroke=None)
-        .configure_axis(**axis, **text, tickColor=GRID_INK)
+        .configure_axis(**axis, **text, tickColor=GRID_COLOR)
         .configure_legend(
-            labelColor=AXIS_INK,
+            labelColor=AXIS_COLOR,
             orient="top",
             title=None,
             labelFontSize=12,
             symbolType="square",
-            symbolBaseFillColor=MARK_INK,
+            symbolBaseFillColor=MARK_COLOR,
             columnPadding=24,
             padding=4,
             offset=8,
         )
-        .configure_text(color=AXIS_INK, fontSize=12, font=FONT)
+        .configure_text(color=AXIS_COLOR, fontSize=12, font=FONT)
         .to_dict()
     )
 
@@ -90,12 +90,12 @@ def rows_axis(names: Sequence[str]) -> alt.Axis:
     )
 
 
-def role_ink(job: str) -> str:
+def role_color(job: str) -> str:
     return BASELINE if job.endswith("-baseline") else NAIVE if job.endswith("-naive") else OURS
 
 
 def jobs_scale(ledgers: Sequence[JobLedger]) -> alt.Scale:
-    return alt.Scale(domain=[x.run for x in ledgers], range=[role_ink(x.run) for x in ledgers])
+    return alt.Scale(domain=[x.run for x in ledgers], range=[role_color(x.run) for x in ledgers])
 
 
 def signal(name: str) -> str:
@@ -128,7 +128,7 @@ def marked(pairs: Iterable[Marked]) -> list[Marked]:
     return spread_each(pairs, MOST_MARKS, lambda p: (p[0].run, signal(p[1].signal)), lambda p: p[1].t_us)
 
 
-def said_of(shown: int, whole: int, what: str) -> str:
+def count_of(shown: int, whole: int, what: str) -> str:
     return f"{shown:,} of {whole:,} {what}" if shown < whole else what
 
 
@@ -154,6 +154,6 @@ def _done_at(ledger: JobLedger, t_us: int) -> float:
 
 def state_color(present: set[str]) -> alt.Color:
     shown = [s for s in ORDER if s.value in present]
-    scale = alt.Scale(domain=[s.value for s in shown], range=[INK[s] for s in shown])
+    scale = alt.Scale(domain=[s.value for s in shown], range=[COLOR[s] for s in shown])
     # Two rows at most: one row of all states is wider than the plot.
     return alt.Color("state:N", scale=scale, legend=alt.Legend(columns=4 if len(shown) > 5 else 0))

@@ -15,17 +15,17 @@ from monitoring.ledger.timeline import Span, State
 from monitoring.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, cut, spread
 from monitoring.report.goodput import split
 from monitoring.report.theme import (
-    INK,
-    MARK_INK,
+    COLOR,
+    MARK_COLOR,
     ORDER,
     SIGNALS,
     WIDTH,
     Plot,
+    count_of,
     every_eviction,
     evict_rows,
     marked,
     rows_axis,
-    said_of,
     state_color,
     theme,
     time_unit,
@@ -65,12 +65,12 @@ def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
     bars = alt.Chart(alt.Data(values=rows)).mark_bar().encode(x=x, x2="to:Q", y=y, color=colored)
     marks = (
         alt.Chart(alt.Data(values=evictions))
-        .mark_point(filled=True, size=64, opacity=1, color=MARK_INK, stroke="#ffffff", strokeWidth=0.8, yOffset=-half)
+        .mark_point(filled=True, size=64, opacity=1, color=MARK_COLOR, stroke="#ffffff", strokeWidth=0.8, yOffset=-half)
         .encode(x="t:Q", y=y, shape=alt.Shape("signal:N", scale=SIGNALS))
     )
     ticks = (
         alt.Chart(alt.Data(values=commits))
-        .mark_tick(thickness=1.5, size=6, color=INK[State.CHECKPOINTING], orient="vertical", yOffset=half + 4)
+        .mark_tick(thickness=1.5, size=6, color=COLOR[State.CHECKPOINTING], orient="vertical", yOffset=half + 4)
         .encode(x="t:Q", y=y)
     )
     chart = (bars + marks + ticks).resolve_legend(shape="independent").properties(width=WIDTH, height=alt.Step(step))
@@ -79,7 +79,7 @@ def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
     if any(len(lane.spans) > share for lane in found.rows):
         notes.append("where more happened than can be drawn, the states of a stretch stand side by side in order")
     if found.rest:
-        notes.append(f"{said_of(len(lanes), len(lanes) + len(found.rest), 'places')}, those that lost the most time")
+        notes.append(f"{count_of(len(lanes), len(lanes) + len(found.rest), 'places')}, those that lost the most time")
     return Plot(slug, title, described, theme(chart), "; ".join(notes))
 
 
@@ -117,11 +117,11 @@ def _by_stretch(lane: Lane, most: int) -> Iterable[tuple[int, int, State]]:
     sums: dict[int, Counter[State]] = defaultdict(Counter)
     for number, state, us in split(lane.spans, length, begin):
         sums[number][state] += us
-    for number, told in sorted(sums.items()):
+    for number, states in sorted(sums.items()):
         at = begin + number * length
-        for state in (s for s in ORDER if told[s]):
-            yield at, at + told[state], state
-            at += told[state]
+        for state in (s for s in ORDER if states[s]):
+            yield at, at + states[state], state
+            at += states[state]
 
 
 def _commit_rows(ledgers: Sequence[JobLedger], unit_s: float) -> list[dict[str, Any]]:
@@ -160,8 +160,8 @@ def _places(ledger: JobLedger) -> Iterable[tuple[Recovery, str]]:
 
 def _marks_in_words(ledgers: Sequence[JobLedger], evictions: int, commits: int) -> str:
     every = sum(len(x.recoveries) for x in ledgers), sum(len(x.account.commits_us) for x in ledgers)
-    words = f"{said_of(evictions, every[0], 'evictions').capitalize()} above a bar"
-    return f"{words}, {said_of(commits, every[1], 'committed checkpoints')} below it" if every[1] else words
+    note = f"{count_of(evictions, every[0], 'evictions').capitalize()} above a bar"
+    return f"{note}, {count_of(commits, every[1], 'committed checkpoints')} below it" if every[1] else note
 
 
 def _account_in_words(ledger: JobLedger) -> str:

@@ -10,7 +10,7 @@ from monitoring.ledger.timeline import STATES, State
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Totals:
     name: str
     jobs: int
     wall_us: int
@@ -33,11 +33,11 @@ class Tally:
         }
 
 
-def tally(name: str, ledgers: Iterable[JobLedger]) -> Tally:
+def totals_of(name: str, ledgers: Iterable[JobLedger]) -> Totals:
     found, states = list(ledgers), Counter[State]()
     for one in found:
         states.update(one.totals_us())
-    return Tally(
+    return Totals(
         name=name,
         jobs=len(found),
         wall_us=sum(one.wall_us for one in found),

@@ -63,12 +63,12 @@ def _attempt(
 ) -> tuple[float, int, bool]:
     process, begin = f"host-{1000 + attempt}-ab{attempt}", t
 
-    def say(event: str, **fields: Any) -> None:
+    def emit(event: str, **fields: Any) -> None:
         lines.append(line(round(t, 6), event, job, "training", process, **fields))
 
-    say("start", rank=0, world_size=2, attempt=attempt)
+    emit("start", rank=0, world_size=2, attempt=attempt)
     t += 2.0
-    say("restore", step=committed, seconds=0.3, skipped=[])
+    emit("restore", step=committed, seconds=0.3, skipped=[])
     step, window_first = committed, committed + 1
     window_began = t
     while step < total:
@@ -81,22 +81,22 @@ def _attempt(
             return t, committed, False
         if step % 5 == 0 or step == total or stopping:
             fields = {"first_step": window_first, "last_step": step, "seconds": round(t - window_began, 6)}
-            say("window", **fields, loss=round(5 / (1 + step / 60), 4))
+            emit("window", **fields, loss=round(5 / (1 + step / 60), 4))
             window_first, window_began = step + 1, t
         if (step % every == 0 or step == total or stopping) and saves:
             t += 0.05
-            say("save", step=step, blocking_seconds=0.05, bytes=2_400_000)
-            say("commit", step=step, seconds=0.4, bytes=2_400_000)
+            emit("save", step=step, blocking_seconds=0.05, bytes=2_400_000)
+            emit("commit", step=step, seconds=0.4, bytes=2_400_000)
             committed, window_began = step, t
         if stopping:
             evicted = line(round(t - 0.6, 6), "evict", job, "training", "driver", signal=signal, target="pod-77")
             lines.append(evicted)
-            say("stop", step=step, reason="SIGTERM")
+            emit("stop", step=step, reason="SIGTERM")
             t += 0.4
-            say("exit", code=143, step=step)
+            emit("exit", code=143, step=step)
             return t, committed, False
     t += 0.3
-    say("exit", code=0, step=step, digest="8f2c")
+    emit("exit", code=0, step=step, digest="8f2c")
     return t, committed, True
 
 

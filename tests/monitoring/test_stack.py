@@ -63,7 +63,7 @@ def test_every_policy_is_on_and_heard_and_explains_itself(resources: dict[str, A
         assert policy["severity"] in ("CRITICAL", "ERROR", "WARNING")
 
 
-def test_the_budget_tells_the_same_people(resources: dict[str, Any]) -> None:
+def test_the_budget_notifies_the_same_people(resources: dict[str, Any]) -> None:
     month = resources["google_billing_budget"]["month"]
     assert month["amount"]["specified_amount"] == {
         "currency_code": "USD",

@@ -106,7 +106,7 @@ def mutate(alert: Alert) -> Iterator[Alert]:
         yield replace(alert, hold_s=0)
 
 
-def test_no_alert_is_named_twice_and_every_one_says_why() -> None:
+def test_no_alert_is_named_twice_and_every_one_gives_its_reason() -> None:
     assert len({alert.slug for alert in ALERTS}) == len(ALERTS) >= 17
     assert all(alert.why and alert.name.startswith("Holdfast") for alert in ALERTS)
     assert {alert.severity for alert in ALERTS} >= {Severity.PAGE, Severity.TICKET}

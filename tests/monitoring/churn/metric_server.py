@@ -107,10 +107,10 @@ class MetricServer:
         return self._wrong_value(series) or self._wrong_time(series, key)
 
     def _wrong_value(self, series: monitoring_v3.TimeSeries) -> str:
-        said = int(series.metric_kind), str(monitoring_v3.TypedValue.pb(series.points[0].value).WhichOneof("value"))
+        kind = int(series.metric_kind), str(monitoring_v3.TypedValue.pb(series.points[0].value).WhichOneof("value"))
         return (
             ""
-            if self.kinds.setdefault(series.metric.type, said) == said
+            if self.kinds.setdefault(series.metric.type, kind) == kind
             else f"kind or type of {series.metric.type} changed"
         )
 

@@ -62,8 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(self.objects.refuse, {"error": {"message": "refused"}})
         wanted = int(parse_qs(urlsplit(self.path).query)["ifGenerationMatch"][0])
         head = f"content-type: {self.headers['content-type']}\r\n\r\n".encode()
-        told, content = (part.get_payload(decode=True) for part in BytesParser().parsebytes(head + body).get_payload())  # type: ignore[union-attr]
-        name = json.loads(told)["name"]
+        meta, content = (part.get_payload(decode=True) for part in BytesParser().parsebytes(head + body).get_payload())  # type: ignore[union-attr]
+        name = json.loads(meta)["name"]
         generation = self.objects.objects.get(name, (0, b""))[0]
         if generation != wanted:
             return self._answer(412, {"error": {"message": "generation"}})

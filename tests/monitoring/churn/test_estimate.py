@@ -17,8 +17,8 @@ L4 = Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
 
 
 def node(event: str, hours: float, name: str, **fields: object) -> Line:
-    said = {"pool": L4.pool, "machine_type": L4.machine_type, "zone": L4.zone, "capacity": "spot"} | fields
-    return line(EPOCH + hours * HOUR, event, "nodes", "node", "watcher", node=name, **said)
+    values = {"pool": L4.pool, "machine_type": L4.machine_type, "zone": L4.zone, "capacity": "spot"} | fields
+    return line(EPOCH + hours * HOUR, event, "nodes", "node", "watcher", node=name, **values)
 
 
 def lives(*rows: Line) -> list[estimate.Life]:
@@ -60,7 +60,7 @@ def test_no_event_in_t_hours_bounds_the_rate_by_three_over_t() -> None:
     assert high == pytest.approx(2.9957 / 100, rel=1e-4)
 
 
-def test_the_interval_holds_the_true_rate_as_often_as_it_says() -> None:
+def test_the_interval_holds_the_true_rate_as_often_as_it_claims() -> None:
     rng, rate, hours, held = random.Random(5), 0.05, 100.0, 0
     for _ in range(200):
         t, events = rng.expovariate(rate), 0

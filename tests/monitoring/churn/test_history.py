@@ -46,7 +46,7 @@ def test_what_is_remembered_is_recalled(store: Store) -> None:
     assert recall(store) == days
 
 
-def test_the_same_day_told_twice_changes_nothing(store: Store) -> None:
+def test_the_same_day_written_twice_changes_nothing(store: Store) -> None:
     remember(store, [day(24, 100.5)])
     before = store.read(NAME)
     remember(store, [day(24, 100.5)])
@@ -56,10 +56,10 @@ def test_the_same_day_told_twice_changes_nothing(store: Store) -> None:
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
 def test_the_fullest_count_of_a_day_stays_in_whatever_order_they_come(store: Store, order: tuple[int, ...]) -> None:
     # The third: late points came. The first: half of its points had left the cloud for their age.
-    told = [day(24, 40), day(12, 60), day(24, 100)]
+    days = [day(24, 40), day(12, 60), day(24, 100)]
     for number in order:
-        remember(store, [told[number]])
-    assert recall(store) == [told[2]]
+        remember(store, [days[number]])
+    assert recall(store) == [days[2]]
 
 
 class Overtaken:
@@ -119,7 +119,7 @@ def test_other_files_beside_the_history_are_left_alone(store: Store) -> None:
     assert recall(store) == [day(24, 1)]
 
 
-def test_a_closed_bucket_is_said(server: ObjectServer) -> None:
+def test_a_closed_bucket_is_reported(server: ObjectServer) -> None:
     server.refuse = 403
     with pytest.raises(Unjudged, match=r"roles/storage\.objectUser"):
         remember(Bucket(server.bucket(), ""), [day(24, 1)])

@@ -19,22 +19,22 @@ L4 = {"pool": "spot-l4", "zone": "us-central1-a", "machine_type": "g2-standard-8
 def test_an_undisturbed_run_pays_the_price_over_its_useful_share() -> None:
     at = prices_of("g2-standard-8", "us-central1")
     found = job_ledgers(parse(sample.encoded(sample.training("job"))).events)
-    told = money(found, at)
-    assert told is not None
-    assert told.pays
-    assert told.wasted_usd == 0
-    assert told.usd_per_useful_h / told.on_demand_usd_per_useful_h == pytest.approx(at.spot / at.on_demand)
+    result = money(found, at)
+    assert result is not None
+    assert result.pays
+    assert result.wasted_usd == 0
+    assert result.usd_per_useful_h / result.on_demand_usd_per_useful_h == pytest.approx(at.spot / at.on_demand)
 
 
 def test_evictions_make_the_useful_hour_dearer_and_the_interval_holds_it() -> None:
     at = prices_of("g2-standard-8", "us-central1")
     found = job_ledgers(parse(sample.encoded(sample.training("job", kills=sample.KILLS))).events)
-    told = money(found, at)
-    assert told is not None
-    assert told.evictions == 6
-    assert told.interval[0] < told.usd_per_useful_h < told.interval[1]
-    assert told.wasted_usd > 0
-    assert told.flip_per_node_h > 1
+    result = money(found, at)
+    assert result is not None
+    assert result.evictions == 6
+    assert result.interval[0] < result.usd_per_useful_h < result.interval[1]
+    assert result.wasted_usd > 0
+    assert result.flip_per_node_h > 1
 
 
 def test_a_machine_or_region_without_price_is_bad_input() -> None:
@@ -56,10 +56,10 @@ def test_the_report_prices_what_the_node_watcher_saw_and_shows_churn_and_waits(t
     assert report.answer.startswith("Spot ")
     assert "per useful hour against" in report.answer
     assert "6 evictions" in report.answer
-    told = report.as_json()
-    assert told["money"]["prices"]["machine"] == "g2-standard-8"
-    assert [(row["pool"], row["count"]) for row in told["capacity"][0]["preemptions"]] == [("spot-l4", 1)]
-    assert [(row["accelerator"], row["n"], row["p50_seconds"]) for row in told["capacity"][0]["waits"]] == [
+    result = report.as_json()
+    assert result["money"]["prices"]["machine"] == "g2-standard-8"
+    assert [(row["pool"], row["count"]) for row in result["capacity"][0]["preemptions"]] == [("spot-l4", 1)]
+    assert [(row["accelerator"], row["n"], row["p50_seconds"]) for row in result["capacity"][0]["waits"]] == [
         ("nvidia-l4", 1, 90.0)
     ]
     html = render(report)

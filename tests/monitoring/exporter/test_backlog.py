@@ -43,13 +43,13 @@ def backlog(database: EmbeddedPostgres, now: list[float]) -> Iterator[Backlog]:
     assert not polling.is_alive()
 
 
-def test_the_backlog_is_told_until_the_database_is_gone(
+def test_the_backlog_is_shown_until_the_database_is_gone(
     database: EmbeddedPostgres, backlog: Backlog, now: list[float]
 ) -> None:
     exporter = Exporter(Cluster(), threading.Lock(), None, lambda: now[0], backlog)
-    told: Callable[[], dict[str, float]] = lambda: {s.metric: s.value for s in exporter.gather() if s.labels}  # noqa: E731
-    until("the backlog is told", lambda: "batch_backlog_items" in told() or None, 60)
-    found = told()
+    shown: Callable[[], dict[str, float]] = lambda: {s.metric: s.value for s in exporter.gather() if s.labels}  # noqa: E731
+    until("the backlog is told", lambda: "batch_backlog_items" in shown() or None, 60)
+    found = shown()
     assert (found["batch_backlog_items"], found["batch_replicas_wanted"]) == (4, 1)
     assert 2 * 86_400 <= found["batch_oldest_seconds"] < 2 * 86_400 + 600  # what HoldfastBacklogPastDeadline asks
     with connect(database.uri) as connection:
@@ -58,8 +58,8 @@ def test_the_backlog_is_told_until_the_database_is_gone(
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%job_scaling'")  # fmt: skip
         connection.commit()
     now[0] += STALE_S + 1
-    until("a silent database is not told as an empty one", lambda: "batch_backlog_items" not in told() or None, 60)
+    until("a silent database is not told as an empty one", lambda: "batch_backlog_items" not in shown() or None, 60)
     with connect(database.uri) as connection:
         connection.execute("ALTER VIEW holdfast.gone RENAME TO job_scaling")
         connection.commit()
-    until("the backlog is told again", lambda: "batch_backlog_items" in told() or None, 60)
+    until("the backlog is told again", lambda: "batch_backlog_items" in shown() or None, 60)

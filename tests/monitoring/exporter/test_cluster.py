@@ -51,7 +51,7 @@ BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-
 ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
 
 
-def test_a_preempted_node_counts_once_whatever_tells_of_it_first() -> None:
+def test_a_preempted_node_counts_once_whatever_shows_it_first() -> None:
     cluster = Cluster()
     cluster.node("ADDED", node("a"))
     assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
@@ -71,7 +71,7 @@ SIGNS = {
 @pytest.mark.parametrize(
     "order", [("node", "gone", "pod"), ("gone", "pod"), ("node", "pod", "gone"), ("pod", "node", "gone")]
 )
-def test_two_watches_may_tell_in_any_order(order: tuple[str, ...]) -> None:
+def test_two_watches_may_see_it_in_any_order(order: tuple[str, ...]) -> None:
     cluster = Cluster()
     cluster.node("ADDED", node("a"))
     for sign in order:
@@ -97,7 +97,7 @@ def test_an_on_demand_node_that_shuts_down_is_no_preemption() -> None:
     assert sum(values(cluster, "preemptions_total").values()) == 0
 
 
-def test_the_longest_wait_is_told_by_capacity_and_accelerator_and_falls_to_zero() -> None:
+def test_the_longest_wait_is_shown_by_capacity_and_accelerator_and_falls_to_zero() -> None:
     cluster = Cluster()
     cluster.pod("ADDED", pod("p"))
     assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 3600}
@@ -125,7 +125,7 @@ def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
     assert values(cluster, "node_end_seconds") == {("run-7",): 2 * 3600}
 
 
-def test_a_broken_budget_tells_how_many_are_missing() -> None:
+def test_a_broken_budget_shows_how_many_are_missing() -> None:
     cluster = Cluster()
     budget = {
         "metadata": {"namespace": "serving", "name": "server"},
@@ -165,20 +165,20 @@ def test_memory_is_flat_over_ten_thousand_pods() -> None:
     assert after_all - after_some < 50_000  # five bytes a pod
 
 
-def told(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
+def written(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
     return [(line["event"], line.get("reason", ""), line["seconds"]) for line in cluster.lines(now_s)]
 
 
 @pytest.mark.parametrize("order", [("node", "gone"), ("gone", "pod"), ("pod", "gone"), ("gone",)], ids="-".join)
-def test_the_line_of_a_node_that_went_says_why_whatever_told_of_it_first(order: tuple[str, ...]) -> None:
+def test_the_line_of_a_node_that_went_gives_the_reason_whatever_showed_it_first(order: tuple[str, ...]) -> None:
     cluster = Cluster(clock=lambda: NOW)
     cluster.node("ADDED", node("a"))
-    assert told(cluster) == [("node_up", "", 3600.0)]
+    assert written(cluster) == [("node_up", "", 3600.0)]
     for sign in order:
         SIGNS[sign](cluster)
-    assert told(cluster, NOW + SETTLE_S - 1) == []  # a pod may still tell
-    assert told(cluster) == [("node_down", "deleted" if order == ("gone",) else "preempted", 3600.0)]
-    assert told(cluster) == []
+    assert written(cluster, NOW + SETTLE_S - 1) == []  # a pod may still tell
+    assert written(cluster) == [("node_down", "deleted" if order == ("gone",) else "preempted", 3600.0)]
+    assert written(cluster) == []
 
 
 def test_a_node_that_went_at_its_planned_end_is_no_preemption() -> None:
@@ -191,17 +191,17 @@ def test_a_node_that_went_at_its_planned_end_is_no_preemption() -> None:
                 "a", labels={}, ready="True" if not message else "False", message=message, ends="2026-11-21T01:05:00Z"
             ),
         )
-    assert told(cluster) == [("node_up", "", 3600.0), ("node_down", "expired", 3600.0)]
+    assert written(cluster) == [("node_up", "", 3600.0), ("node_down", "expired", 3600.0)]
 
 
 def test_a_machine_that_comes_back_under_its_name_ends_before_it_begins() -> None:
     cluster = Cluster(clock=lambda: NOW)
     for change in ("ADDED", "DELETED", "ADDED"):
         cluster.node(change, node("a"))
-    assert [word for word, _, _ in told(cluster)] == ["node_up", "node_down", "node_up"]
+    assert [word for word, _, _ in written(cluster)] == ["node_up", "node_down", "node_up"]
 
 
-def test_a_pod_that_gets_its_node_is_told_once_with_its_wait() -> None:
+def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
     cluster = Cluster(clock=lambda: NOW)
     cluster.node("ADDED", node("a"))
     waiting, bound = pod("p"), pod("p", on="a", phase="Running", conditions=BOUND)

@@ -88,7 +88,7 @@ def test_one_pass_is_served_to_prometheus(tmp_path: Path) -> None:
     assert 'holdfast_goodput_ratio{job="run-7"} 0.8' in text
 
 
-def test_an_exporter_that_starts_anew_does_not_count_again_what_was_told(tmp_path: Path) -> None:
+def test_an_exporter_that_starts_anew_does_not_count_again_what_was_published(tmp_path: Path) -> None:
     rows = [
         line(EPOCH, "item_failed", "job", "batch", item="a", error_class="database", failures=1),
         line(EPOCH + 500, "dead_lettered", "job", "batch", item="a", reason="poison"),

@@ -60,7 +60,7 @@ def test_more_than_a_turn_can_read_comes_with_the_next_ones(
 @pytest.mark.parametrize(
     ("status", "expected"), [(403, "needs roles/logging.viewAccessor"), (429, "answered 429"), (503, "answered 503")]
 )
-def test_what_could_not_be_read_is_said_and_read_the_next_time(
+def test_what_could_not_be_read_is_logged_and_read_the_next_time(
     server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture, status: int, expected: str
 ) -> None:
     server.add([line(EPOCH, "start", rank=0)])
@@ -81,7 +81,7 @@ def test_a_page_that_fails_is_asked_for_again(server: LogServer, source: CloudLo
     assert news(source) == 4
 
 
-def test_jobs_are_told_from_the_lines_of_their_pods(server: LogServer, source: CloudLogs) -> None:
+def test_jobs_are_known_from_the_lines_of_their_pods(server: LogServer, source: CloudLogs) -> None:
     server.add(sample.training("run-7", kills=((13.0, "SIGKILL"),)))
     jobs = Jobs(source)
     source.turn()

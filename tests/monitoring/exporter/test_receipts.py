@@ -214,21 +214,21 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
 
 
 @pytest.mark.parametrize(
-    ("node_usage", "said"),
+    ("node_usage", "expected"),
     [
         (None, "its machines were not seen"),
         (NodeUsage(node_s={("e2-standard-4", "us-central1", "spot"): 1.0}, pod_s=1.0, on_s=1.0), "no machine type with a price"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_priced_gets_no_receipt_and_says_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, said: str
+def test_what_cannot_be_priced_gets_no_receipt_and_logs_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
 ) -> None:
     sample.write(tmp_path / "a.jsonl", sample.training("run-7"))
     receipts = Receipts(Folder(tmp_path), lambda made, _: pytest.fail(f"left {made}"))
     receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100), node_usage)
     receipts.finish()
     receipts.run()
-    assert f"no receipt of run-7: {said}" in caplog.text
+    assert f"no receipt of run-7: {expected}" in caplog.text
 
 
 def test_lines_of_an_earlier_job_of_that_name_are_not_billed_again(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_lost_node_counts_once_and_is_no_longer_at_risk() -> None:
     assert counted(cluster, clock, "spot_node_losses_total") == {"0": 1}
 
 
-def test_a_loss_told_after_the_node_is_gone_counts_at_the_age_it_went() -> None:
+def test_a_loss_seen_after_the_node_is_gone_counts_at_the_age_it_went() -> None:
     clock = Clock()
     cluster = watched(clock, 5)
     at(clock, 14)

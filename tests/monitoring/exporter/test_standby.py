@@ -126,9 +126,9 @@ def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(pair: Pair, 
     assert pair.written() == 5
     assert second.outputs.writer
     assert second.outputs.writer.refused == 0
-    for word in ("node_up", "node_down"):
-        told = [(tmp_path / f"{name}.jsonl").read_text().count(f'"{word}"') for name in "ab"]
-        assert told == [3, 2], word
+    for event_type in ("node_up", "node_down"):
+        counts = [(tmp_path / f"{name}.jsonl").read_text().count(f'"{event_type}"') for name in "ab"]
+        assert counts == [3, 2], event_type
 
 
 def test_the_holder_that_cannot_ask_serves_on_while_nobody_else_can_have_taken_over(pair: Pair) -> None:

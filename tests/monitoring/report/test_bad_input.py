@@ -45,12 +45,12 @@ def report_of(folder: Path, lines: list[bytes]) -> Report:
 
 
 def numbers(report: Report) -> object:
-    told = report.as_json()
-    return [told[key] for key in ("answer", "jobs", "goodput", "money", "capacity")]
+    data = report.as_json()
+    return [data[key] for key in ("answer", "jobs", "goodput", "money", "capacity")]
 
 
 @pytest.mark.parametrize(("spoil", "reason"), SPOILED.values(), ids=list(SPOILED))
-def test_lines_that_are_wrong_are_said_and_change_no_number(tmp_path: Path, spoil: Spoil, reason: str) -> None:
+def test_lines_that_are_wrong_are_listed_and_change_no_number(tmp_path: Path, spoil: Spoil, reason: str) -> None:
     clean = report_of(tmp_path / "clean", encoded(GOOD))
     spoiled = report_of(tmp_path / "spoiled", spoil(encoded(GOOD)))
     assert [f"{count} {why}" for why, count in spoiled.problems.items()] == [reason]
@@ -96,7 +96,7 @@ def test_a_window_without_a_usable_line_is_no_quiet_one(tmp_path: Path) -> None:
         read_report(tmp_path / "nothing", None)
 
 
-def test_a_folder_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").mkdir()
     with pytest.raises(InputError, match="event file"):
         read_report(tmp_path, None)

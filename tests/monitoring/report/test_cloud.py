@@ -31,7 +31,7 @@ def cloud() -> Generator[Cloud]:
 CLOCK = lambda: MIDNIGHT + 5 * HOUR + 600  # noqa: E731
 
 
-def told(cloud: Cloud, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, cluster: str = "") -> Any:
+def written_report(cloud: Cloud, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, cluster: str = "") -> Any:
     monkeypatch.setattr("monitoring.churn.cloud_series.cloud_reader", cloud.reader_of)
     assert write_cloud_report("acme-ai", out, since="7d", as_json=True, cluster=cluster, clock=CLOCK) == EXIT_DONE
     return json.loads(capsys.readouterr().out)
@@ -41,16 +41,16 @@ def wait(seconds: str, count: int, accelerator: str = "nvidia-l4") -> Sample:
     return sample("pod_waits_total", count, capacity="spot", accelerator=accelerator, wait_s=seconds)
 
 
-def test_the_page_tells_churn_waits_and_useful_time_and_names_what_is_missing(
+def test_the_page_shows_churn_waits_and_useful_time_and_names_what_is_missing(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for hours, node_hours, losses in ((1, 0, 0), (2, 20, 0), (3, 40, 2), (4, 60, 3)):
         pending = sample("pending_seconds", 5400 if hours == 3 else 0, capacity="spot", accelerator="nvidia-l4")
         ended = [wait("0", hours * 2), wait("60", hours), wait("3600", 1)]
         goodput = sample("goodput_ratio", 0.5 + hours / 10, job="run-7")
-        cloud.tell(hours, node_hours, losses, more=[*ended, pending, goodput])
+        cloud.write(hours, node_hours, losses, more=[*ended, pending, goodput])
     out = tmp_path / "report.html"
-    found = told(cloud, out, monkeypatch, capsys)
+    found = written_report(cloud, out, monkeypatch, capsys)
     assert re.fullmatch(
         r"3 preemptions in 60 Spot node-hours, 0\.0500 a node-hour \(90 %: 0\.0\d+ to 0\.1\d+\); "
         "useful time of 1 job 90%.",
@@ -76,15 +76,15 @@ def test_the_page_tells_churn_waits_and_useful_time_and_names_what_is_missing(
     assert "event line could be read" not in page
 
 
-def test_each_cluster_of_a_project_is_told_apart(
+def test_each_cluster_of_a_project_is_kept_apart(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = cloud.writer_of("holdfast-other")
     for hours, node_hours, losses in ((1, 0, 0), (4, 60, 3)):
-        cloud.tell(hours, node_hours, losses)
-        cloud.tell(hours, 100 * losses, 0, writer=other)
+        cloud.write(hours, node_hours, losses)
+        cloud.write(hours, 100 * losses, 0, writer=other)
     out = tmp_path / "report.html"
-    found = told(cloud, out, monkeypatch, capsys)
+    found = written_report(cloud, out, monkeypatch, capsys)
     assert [
         (row["cluster"], row["churn"][0]["node_hours"], row["churn"][0]["events"]) for row in found["capacity"]
     ] == [
@@ -96,15 +96,15 @@ def test_each_cluster_of_a_project_is_told_apart(
     page = out.read_text()
     assert "Capacity of us-central1/holdfast-other" in page
     assert len(re.findall(r' id="([^"]+)"', page)) == len(set(re.findall(r' id="([^"]+)"', page)))
-    [alone] = told(cloud, out, monkeypatch, capsys, "holdfast-other")["capacity"]
+    [alone] = written_report(cloud, out, monkeypatch, capsys, "holdfast-other")["capacity"]
     assert alone["cluster"] == "us-central1/holdfast-other"
 
 
-def test_a_metric_that_was_never_written_is_named_and_the_rest_is_told(
+def test_a_metric_that_was_never_written_is_named_and_the_rest_is_shown(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cloud.tell(1, 5, 1)
-    missing = told(cloud, tmp_path / "report.html", monkeypatch, capsys)["not_in_source"]
+    cloud.write(1, 5, 1)
+    missing = written_report(cloud, tmp_path / "report.html", monkeypatch, capsys)["not_in_source"]
     assert [text.partition(":")[0] for text in missing if "never written" in text] == [
         "how long pods waited (p50, p95)",
         "the longest wait",
@@ -113,27 +113,27 @@ def test_a_metric_that_was_never_written_is_named_and_the_rest_is_told(
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "expected"),
     [
         (grpc.StatusCode.PERMISSION_DENIED, "needs roles/monitoring.viewer"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "the read quota is used up"),
     ],
 )
 def test_no_page_is_written_where_the_cloud_does_not_answer(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: grpc.StatusCode, said: str
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: grpc.StatusCode, expected: str
 ) -> None:
-    cloud.tell(1, 5, 1)
+    cloud.write(1, 5, 1)
     cloud.server.faults = [fault] * 50
     cloud.reader = replace(cloud.reader, patience_s=0.3)
     monkeypatch.setattr("monitoring.churn.cloud_series.cloud_reader", cloud.reader_of)
-    with pytest.raises(Unjudged, match=said):
+    with pytest.raises(Unjudged, match=expected):
         write_cloud_report("acme-ai", tmp_path / "report.html", since="7d", as_json=False, clock=CLOCK)
     assert not (tmp_path / "report.html").exists()
 
 
 def test_an_empty_window_is_no_quiet_one(cloud: Cloud) -> None:
-    cloud.tell(1, 5, 1)
-    with pytest.raises(Unjudged, match="told nothing of cluster nowhere of project acme-ai from 2024-09-27 00:00 to"):
+    cloud.write(1, 5, 1)
+    with pytest.raises(Unjudged, match="wrote nothing of cluster nowhere of project acme-ai from 2024-09-27 00:00 to"):
         cloud_report(cloud.reader_of("acme-ai", "nowhere"), CLOCK(), 7 * 86_400)
 
 
@@ -143,7 +143,7 @@ def test_waits_beyond_the_last_band_have_no_upper_end() -> None:
     assert wait_row(found)["p50_seconds"] is None
 
 
-def test_a_wait_that_never_ended_is_told_without_a_percentile() -> None:
+def test_a_wait_that_never_ended_is_shown_without_a_percentile() -> None:
     [found] = waits([], [Point({"accelerator": "a", "capacity": "spot"}, 0, 900)])
     assert (found.n, found.p50_s, found.longest_s) == (0, None, 900)
 

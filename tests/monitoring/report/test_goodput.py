@@ -19,12 +19,12 @@ NOON_US = 1_795_262_400 * SECOND_US
 
 def made(*spans: tuple[int, State], begin_us: int = NOON_US) -> JobLedger:
     """A ledger of one lane, from lengths."""
-    told: list[Span] = []
+    found_buckets: list[Span] = []
     at = begin_us
     for length, state in spans:
-        told.append(Span(at, at + length, state))
+        found_buckets.append(Span(at, at + length, state))
         at += length
-    account = Account(spans=tuple(told), lanes=1, recoveries=(), lost=0, points=lambda: ())
+    account = Account(spans=tuple(found_buckets), lanes=1, recoveries=(), lost=0, points=lambda: ())
     return JobLedger(job="job", index=None, kind="training", begin_us=begin_us, end_us=at, account=account)
 
 
@@ -32,14 +32,14 @@ def made(*spans: tuple[int, State], begin_us: int = NOON_US) -> JobLedger:
 @given(st.lists(st.tuples(st.integers(1, 40 * HOUR_US), st.sampled_from(STATES)), min_size=1, max_size=12))
 def test_over_all_buckets_each_state_adds_up_to_the_ledger(spans: list[tuple[int, State]]) -> None:
     found = made(*spans)
-    told = buckets([found, found])
+    found_buckets = buckets([found, found])
     sums: Counter[State] = Counter()
-    for bucket in told:
+    for bucket in found_buckets:
         sums.update(bucket.states_us)
         assert bucket.begin_us % bucket.length_us == 0
         assert 0 < bucket.wall_us <= 2 * bucket.length_us
     assert {state: sums[state] for state in STATES} == {s: 2 * us for s, us in found.totals_us().items()}
-    assert len(told) <= MOST_BUCKETS
+    assert len(found_buckets) <= MOST_BUCKETS
 
 
 @settings(max_examples=60)
@@ -52,11 +52,11 @@ def test_the_buckets_are_the_shortest_that_are_few_enough(offset: int, wall: int
     assert all((end - 1) // s - begin // s >= MOST_BUCKETS for s in shorter)
 
 
-def test_two_days_are_told_by_hour_and_a_bad_hour_stands_out() -> None:
+def test_two_days_are_shown_by_hour_and_a_bad_hour_stands_out() -> None:
     found = made((30 * HOUR_US, State.PRODUCTIVE), (HOUR_US, State.WAITING), (17 * HOUR_US, State.PRODUCTIVE))
-    told = buckets([found])
-    assert {bucket.length_us for bucket in told} == {HOUR_US}
-    assert [moment(b.begin_us, 3600) for b in told if b.goodput < 1] == ["2026-11-22T18:00Z"]
+    found_buckets = buckets([found])
+    assert {bucket.length_us for bucket in found_buckets} == {HOUR_US}
+    assert [moment(b.begin_us, 3600) for b in found_buckets if b.goodput < 1] == ["2026-11-22T18:00Z"]
 
 
 def test_a_stretch_in_which_nothing_ran_is_left_out() -> None:
@@ -72,6 +72,6 @@ def test_no_job_has_no_stack() -> None:
 @pytest.mark.parametrize("kills", [(), sample.KILLS])
 def test_the_share_of_all_buckets_is_the_goodput_of_the_job(kills: tuple[tuple[float, str], ...]) -> None:
     [found] = job_ledgers(parse(sample.encoded(sample.training("job", kills=kills))).events)
-    told = buckets([found])
-    kept = sum(bucket.states_us.get(State.PRODUCTIVE, 0) for bucket in told)
-    assert kept / sum(bucket.wall_us for bucket in told) == pytest.approx(found.goodput)
+    found_buckets = buckets([found])
+    kept = sum(bucket.states_us.get(State.PRODUCTIVE, 0) for bucket in found_buckets)
+    assert kept / sum(bucket.wall_us for bucket in found_buckets) == pytest.approx(found.goodput)

@@ -118,18 +118,18 @@ def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
 def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
     style = (Path(theme.__file__).parent / "style.css").read_text()
     dark = style[style.index("prefers-color-scheme: dark") :]
-    for colour in {*theme.INK.values(), theme.OURS, theme.BASELINE, theme.NAIVE, theme.AXIS_INK, theme.MARK_INK}:
+    for colour in {*theme.COLOR.values(), theme.OURS, theme.BASELINE, theme.NAIVE, theme.AXIS_COLOR, theme.MARK_COLOR}:
         assert f'[fill="{colour}"]' in dark, colour
 
 
 def test_one_job_without_summary_or_eviction_still_makes_a_page(tmp_path: Path) -> None:
     sample.write(tmp_path / "a.jsonl", [line(EPOCH, "start", rank=0)])
     report = read_report(tmp_path, None)
-    assert "nothing can be said" not in report.answer
+    assert "nothing can be concluded" not in report.answer
     assert "<h1>" in render(report)
 
 
-def test_exit_code_tells_a_broken_objective(report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_shows_a_broken_objective(report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(report) == EXIT_DONE
     summary = sample.demo(tmp_path)
     summary.write_text(json.dumps(sample.SUMMARY | {"batch": sample.SUMMARY["batch"] | {"lost": 1}}))

@@ -91,7 +91,7 @@ def test_the_totals_of_the_page_are_those_of_every_job_of_the_json(html: str, wh
             assert seconds == pytest.approx(sum(row["states_seconds"][state] for row in jobs), abs=1e-3)
 
 
-def test_what_is_left_out_is_said_and_counted(report: Report, html: str, whole: dict[str, Any]) -> None:
+def test_what_is_left_out_is_named_and_counted(report: Report, html: str, whole: dict[str, Any]) -> None:
     evictions = whole["totals"]["training"]["evictions"]
     assert f"6 of {JOBS} jobs drawn, those that lost the most time; all are in the JSON." in html
     assert f"100 of {evictions:,} evictions, those after which work took longest to go on; all are in the JSON." in html
@@ -99,9 +99,9 @@ def test_what_is_left_out_is_said_and_counted(report: Report, html: str, whole: 
     assert "56 other jobs" in html  # a plot that training shares with batch
     page = embedded(html)
     assert len(page["jobs"]) + page["left_out"]["jobs"] == len(whole["jobs"])
-    told, all_told = page["capacity"][0], whole["capacity"][0]
+    shown, everything = page["capacity"][0], whole["capacity"][0]
     for name in ("preemptions", "churn"):
-        assert len(told[name]) + page["left_out"][name] == len(all_told[name])
+        assert len(shown[name]) + page["left_out"][name] == len(everything[name])
 
 
 def test_a_table_of_many_jobs_ends_with_the_others_and_all(report: Report) -> None:
@@ -157,12 +157,12 @@ def test_plots_keep_to_their_marks_points_and_places(report: Report) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 30), st.integers(1, 9)), min_size=1, max_size=300))
-def test_preemptions_told_by_longer_stretches_and_fewer_pools_add_up(found: list[tuple[int, int, int]]) -> None:
+def test_preemptions_by_longer_stretches_and_fewer_pools_add_up(found: list[tuple[int, int, int]]) -> None:
     rows = [(f"2026-{1 + h // 24 % 12:02}-{1 + h // 288 % 28:02}T{h % 24:02}:00Z", f"pool-{p}", n) for h, p, n in found]
-    _, told = tables.losses(rows)
-    assert sum(count for _, _, count in told) == sum(count for _, _, count in rows)
-    assert len(told) <= tables.MOST_LOSSES
-    assert len({pool for _, pool, _ in told}) <= tables.MOST_POOLS
+    _, shown = tables.losses(rows)
+    assert sum(count for _, _, count in shown) == sum(count for _, _, count in rows)
+    assert len(shown) <= tables.MOST_LOSSES
+    assert len({pool for _, pool, _ in shown}) <= tables.MOST_POOLS
 
 
 @given(st.lists(st.integers(-50, 50)), st.integers(1, 20))
