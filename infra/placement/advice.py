@@ -50,12 +50,21 @@ class World:
     """Nodes that one reclaim takes from a gang, on average."""
     recorded: Recorded | None = None
     """Replaces the hazard: each run starts somewhere on one of these traces."""
+    any_zone: Recorded | None = None
+    """The same traces as zones of one region, between which the job may move."""
     seed: int = 0
 
     def waits(self, job: Job, region: str) -> Outages:
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
         gang = 1 if job.batch else job.nodes
         return self.outages or outages.prior(job.accelerator, gang, region)
+
+    def across_zones(self, job: Job, region: str) -> "World | None":
+        """The same world for a job that starts anew in any zone of the region; None where nothing is known of it."""
+        if self.recorded is not None:
+            return replace(self, recorded=self.any_zone, any_zone=None) if self.any_zone else None
+        free = None if self.outages or job.batch else outages.any_zone(job.accelerator, job.nodes, region)
+        return replace(self, outages=free) if free else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +159,29 @@ def options(job: Job, world: World, region: str) -> list[Option]:
             fix="take one of these, or fetch more with `python -m infra prices refresh`",
         )
     scene = Scene.of(job, world, region)
+    free = world.across_zones(job, region)
+    zones = _any_zone(Scene.of(job, free, region)) if free else []
     single = [_demand(job, world, region), _flex(job, world, region), under(scene, policies.WAIT)]
     if math.isinf(job.deadline_h):
-        return [*single, under(scene, policies.HYBRID)]
+        return [*single, under(scene, policies.HYBRID), *zones]
+    return [
+        *single, _in_time(scene), under(scene, policies.HYBRID), _flex(job, world, region, in_time=True), *zones,
+    ]  # fmt: skip
+
+
+def _any_zone(scene: Scene) -> list[Option]:
+    """Spot in whichever zone of the region has it. A ComputeClass does so by itself, as long as nothing pins a zone."""
+    rows = [under(scene, policies.WAIT)]
+    if math.isfinite(scene.job.deadline_h):
+        rows.append(_in_time(scene))
+    return [replace(row, policy=f"{row.policy}, any zone") for row in rows]
+
+
+def _in_time(scene: Scene) -> Option:
+    """The cheapest of the policies that watch the deadline; the first of equals, so that no seed decides."""
     in_time = [under(scene, policy) for policy in policies.IN_TIME]
     least = min(in_time, key=lambda o: (bool(o.refused), o.mean_usd if not o.refused else 0.0))
-    best = next(o for o in in_time if o is least or (not o.refused and o.costs_as(least)))
-    return [*single, best, under(scene, policies.HYBRID), _flex(job, world, region, in_time=True)]
+    return next(o for o in in_time if o is least or (not o.refused and o.costs_as(least)))
 
 
 def _demand(job: Job, world: World, region: str) -> Option:

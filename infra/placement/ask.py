@@ -7,12 +7,12 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import between
-from infra.placement import advice, capacity, choose, emit, hazard, outages, plot
+from infra.placement import advice, capacity, choose, emit, hazard, outages, plot, zones
 from infra.placement.advice import Option, World, options
 from infra.placement.job import Job
 from infra.placement.matrix import Deadline
 from infra.placement.prices import Table, load
-from infra.placement.traces import AVAILABLE, PREEMPTED, Recorded, load_folder
+from infra.placement.traces import AVAILABLE, PREEMPTED, Recorded, Trace, load_folder
 
 MAX_SEED = 2**32 - 1
 MAX_TOGETHER = 1024
@@ -30,6 +30,8 @@ class Belief:
     spot_wait_h: float | None = None
     """Median; None: as recorded for such a gang."""
     traces: Path | None = None
+    any_zone: bool = False
+    """The traces are zones of one region, recorded side by side, and the job may move between them."""
     encoding: str = ""
     seed: int = 0
 
@@ -41,7 +43,8 @@ class Belief:
         between("seed", self.seed, 0, MAX_SEED, fix="as in --seed 7")
         if self.spot_wait_h is not None:
             between("Spot wait", self.spot_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --spot-wait 2h")
-        recorded = self._recorded(job)
+        found = self._traces(job)
+        recorded = Recorded.of(found) if found else None
         return World(
             prices=prices,
             churn=self._churn(job, recorded),
@@ -49,6 +52,7 @@ class Belief:
             flex_waits=_skewed(self.flex_wait_h),
             together=self.together,
             recorded=recorded,
+            any_zone=Recorded.of([zones.together(found)]) if self.any_zone and found else None,
             seed=self.seed,
         )
 
@@ -62,11 +66,10 @@ class Belief:
         between("churn", self.churn, 1e-6, 100, fix="evictions a running node-hour, as in --churn 0.1")
         return hazard.fixed(self.churn)
 
-    def _recorded(self, job: Job) -> Recorded | None:
+    def _traces(self, job: Job) -> list[Trace]:
         if self.traces is None:
-            return None
-        machines = 1 if job.batch else job.nodes
-        return Recorded.of(load_folder(self.traces, machines=machines, encoding=self.encoding))
+            return []
+        return load_folder(self.traces, machines=1 if job.batch else job.nodes, encoding=self.encoding)
 
 
 def _skewed(median_h: float) -> outages.Outages:

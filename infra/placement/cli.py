@@ -41,6 +41,7 @@ def place(
     flex_wait: Annotated[str, typer.Option(help="Median wait in the flex-start queue here: 30m.")] = "30m",
     spot_wait: Annotated[str, typer.Option(help="Median wait for Spot here: 2h. Default: as recorded.")] = "",
     traces: Annotated[Path | None, typer.Option(help="Folder of recorded availability instead of a churn.")] = None,
+    any_zone: Annotated[bool, typer.Option("--any-zone", help="The traces are zones of one region.")] = False,
     encoding: Annotated[str, typer.Option(help="Of the traces: available or preempted is 1.")] = "",
     project: Annotated[str, typer.Option(help="Also ask Google's capacity advice, for this project.")] = "",
     emit: Annotated[Path | None, typer.Option(help="Write ComputeClass and pod placement to this folder.")] = None,
@@ -64,7 +65,7 @@ def place(
     belief = ask.Belief(
         churn=churn, measured=measured, together=together, flex_wait_h=job.duration_h(flex_wait, "flex wait"),
         spot_wait_h=job.duration_h(spot_wait, "Spot wait") if spot_wait else None,
-        traces=traces, encoding=encoding, seed=seed,
+        traces=traces, any_zone=any_zone, encoding=encoding, seed=seed,
     )  # fmt: skip
     answer = ask.answer(asked, belief, region)
     google = ask.google(asked, answer, project) if project else None

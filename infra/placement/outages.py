@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from infra.placement.runs import Floats, Ints
+from infra.placement.zones import follow
 
 RECORD = Path(__file__).with_name("availability.json")
 QUANTILES = np.linspace(0.0, 1.0, 401)
@@ -93,6 +94,18 @@ def prior(accelerator: str, gang: int, region: str = "") -> Outages:
         usable = usable[: math.ceil(len(usable) / 2)]
     never = [zone for zone, share in shares.items() if share < HOPELESS]
     return from_counts({zone: recorded[zone] for zone in usable}, size, _gap_h(), _source(accelerator, usable, never))
+
+
+@cache
+def any_zone(accelerator: str, gang: int, region: str) -> Outages | None:
+    """Of a gang that starts anew in whichever zone of the region has it; None without a record of several."""
+    size = min(gang, LARGEST_GANG)
+    here = {zone: counts for zone, counts in _record().items() if zone.startswith(f"{region}-")}
+    if accelerator != RECORDED_GPU or len(here) < 2:
+        return None
+    up = follow(np.stack([counts >= size for counts in here.values()]), _gap_h()).up
+    source = f"recorded in {_body()['from'][:7]} in any of {len(here)} zones of {region}"
+    return from_counts({region: up.astype(np.int64)}, 1, _gap_h(), source)
 
 
 def from_counts(counts: dict[str, Ints], gang: int, gap_h: float, source: str = "") -> Outages:

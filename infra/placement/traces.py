@@ -29,6 +29,8 @@ class Trace:
     name: str
     gap_h: float
     up: Bools
+    moved: Bools | None = None
+    """Ticks at which machines are lost although others are there: of several zones seen as one."""
 
     @property
     def hours(self) -> float:
@@ -47,6 +49,10 @@ class Trace:
         # Wrapping keeps the daily rhythm; extrapolating would invent one.
         up = np.tile(self.up, TILES)
         edges = np.flatnonzero(up[1:] != up[:-1]) + 1
+        if self.moved is not None:
+            # A move is an end and a beginning at the same moment.
+            moves = np.flatnonzero(np.tile(self.moved, TILES))
+            edges = np.sort(np.concatenate([edges, np.repeat(moves[moves > 0], 2)]))
         return Paths(edges_h=np.append(edges * self.gap_h, np.inf)[None, :], starts_up=up[:1])
 
 

@@ -1,0 +1,53 @@
+"""Several zones as one capacity: a job that loses its machines goes on in another zone instead of waiting.
+
+All zones of a region share prices and a regional bucket, so a move costs one restart and nothing else. The gang is
+in one zone at a time, because its machines talk at every step.
+"""
+
+import numpy as np
+
+from holdfast.contract.errors import InputError
+from infra.placement.runs import Bools, Ints
+from infra.placement.traces import Trace
+
+
+def follow(ups: Bools, gap_h: float, *, foresight: bool = False) -> Trace:
+    """One recording out of many: in a zone until it ends there, then in one that is up; waiting where none is.
+
+    ups: zones by ticks. Without foresight the zone that has been up longest is taken: what has lasted is likely to
+    last. With it, the one that will last longest, which no policy can beat in moves.
+    """
+    since, until = _ran(ups), _ran(ups[:, ::-1])[:, ::-1]
+    rank = until if foresight else since
+    here, up, moved = -1, np.zeros(ups.shape[1], bool), np.zeros(ups.shape[1], bool)
+    for tick in range(ups.shape[1]):
+        if here >= 0 and ups[here, tick]:
+            up[tick] = True
+            continue
+        there = int(np.argmax(np.where(ups[:, tick], rank[:, tick], -1)))
+        up[tick] = bool(ups[there, tick])
+        # Machines were lost and others stand ready: an eviction without a wait.
+        moved[tick] = up[tick] and here >= 0
+        here = there if up[tick] else -1
+    return Trace(name="any zone", gap_h=gap_h, up=up, moved=moved)
+
+
+def together(traces: list[Trace]) -> Trace:
+    """The recordings of several zones, begun at the same time, over the ticks that all of them have."""
+    if len({trace.gap_h for trace in traces}) > 1:
+        raise InputError(
+            "zones recorded in different steps", got=", ".join(t.name for t in traces), allowed="one step for all",
+            fix="leave --any-zone out, or give only recordings made side by side",
+        )  # fmt: skip
+    shortest = min(len(trace.up) for trace in traces)
+    return follow(np.stack([trace.up[:shortest] for trace in traces]), traces[0].gap_h)
+
+
+def _ran(ups: Bools) -> Ints:
+    """Ticks since each zone came up."""
+    ran = np.zeros(ups.shape, np.int64)
+    last = np.zeros(len(ups), np.int64)
+    for tick in range(ups.shape[1]):
+        last = np.where(ups[:, tick], last + 1, 0)
+        ran[:, tick] = last
+    return ran
