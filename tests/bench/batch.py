@@ -22,12 +22,13 @@ from typing import Any
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from tests.bench.batch_drain_phases import drain_phases
 from tests.bench.batch_harness import Bench
 from tests.bench.batch_kill_outcome import GOALS
 from tests.bench.batch_long import drains, long_run
 from tests.bench.batch_rates import free_postgres, free_pubsub, gpu_like
 
-SECTIONS = ("gpu_like", "drains", "kills", "free_postgres", "free_pubsub", "long")
+SECTIONS = ("gpu_like", "drains", "drain_phases", "kills", "free_postgres", "free_pubsub", "long")
 MEMORY_GROWTH_MIB = 64
 
 
@@ -50,6 +51,7 @@ def main() -> int:
         measured = {
             "gpu_like": lambda: gpu_like(bench),
             "drains": lambda: drains(bench, options.drains),
+            "drain_phases": lambda: drain_phases(bench, max(1, options.drains // 10)),
             "kills": lambda: kills(options.kills),
             "long": lambda: long_run(bench, options.items),
             "free_postgres": lambda: free_postgres(bench),
@@ -83,6 +85,7 @@ def verdict(figures: dict[str, Any], *, items: int, drains: int, kills: int) -> 
     goals: dict[str, bool | str] = {
         "throughput_95_percent": judged("gpu_like", "ours_share_of_bare_loop", lambda share: share >= 0.95),
         f"drain_p99_under_5_s_of_{drains}": judged("drains", "drain_p99_s", lambda s: s < 5.0),
+        "drain_under_5_s_in_every_phase": judged("drain_phases", "drain_phases_longest_s", lambda s: s < 5.0),
         "drain_redoes_nothing_committed": judged("drains", "drain_recommitted", lambda n: n == 0),
         f"long_run_of_{items}_complete": judged("long", "long_done", lambda n: n == items),
         "memory_flat": judged("long", "long_memory_growth_mib", lambda mib: mib < MEMORY_GROWTH_MIB),

@@ -68,6 +68,20 @@ class Slow(FaultyPredictor):
             time.sleep(0.01)
 
 
+class SlowAgain(FaultyPredictor):
+    """Loads at once the first time, and for ever when it is started again: `file` marks each start."""
+
+    def __init__(self, file: str) -> None:
+        self._first, self._second = Path(file), Path(f"{file}.again")
+
+    def load(self) -> None:
+        if not self._first.exists():
+            self._first.touch()
+            return
+        self._second.touch()
+        _hang()
+
+
 class Odd(FaultyPredictor):
     def load(self) -> None:
         raise RuntimeError("a bug")
@@ -87,6 +101,10 @@ def dying(spec: PredictorSpec) -> Dying:
 
 def slow(spec: PredictorSpec) -> Slow:
     return Slow(spec.model)
+
+
+def slow_again(spec: PredictorSpec) -> SlowAgain:
+    return SlowAgain(spec.model)
 
 
 def odd(spec: PredictorSpec) -> Odd:

@@ -21,6 +21,7 @@ import pytest
 from pyarrow import parquet
 
 from holdfast.commands import app
+from holdfast.contract.environment import ENV_GPUS
 from holdfast.contract.errors import run_cli
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_FINDINGS, EXIT_PREEMPTED
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
@@ -150,6 +151,36 @@ def test_a_second_signal_leaves_at_once(
         time.sleep(0.2)  # two signals at one moment are one
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == EXIT_PREEMPTED
+
+
+@pytest.mark.parametrize("phase", ["first load", "load after a death"])
+def test_a_notice_while_the_model_loads_is_not_kept_waiting(
+    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]], phase: str
+) -> None:
+    """The load never ends here, and the window is long: a worker that waits for either is seen."""
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"id": "a", "text": "exit"}\n')
+    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
+    model, predictor = tmp_path / "model", "slow" if phase == "first load" else "slow_again"
+    loading = model.with_suffix(".loading") if phase == "first load" else Path(f"{model}.again")
+    module = "tests.workloads.library.inference.faulty_predictors"
+    worker = workers(job, "--predictor", f"{module}:{predictor}", "--model", model, "--window", 200,
+                     "--events", tmp_path / "e.jsonl")  # fmt: skip
+    until(loading.exists)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == EXIT_PREEMPTED
+    failed = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["failures"]
+    assert failed == (phase != "first load"), "the death that came before counts, the stop does not"
+
+
+def test_a_promised_gpu_that_is_not_there_is_bad_input(
+    server: EmbeddedPostgres, job: str, documents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never the CPU at the price of a GPU, whatever the predictor computes on."""
+    monkeypatch.setenv(ENV_GPUS, "64")
+    run_command("enqueue", job, "--source", documents, uri=server.uri)
+    done = run_command("run", job, "--predictor", "entropy", uri=server.uri, code=EXIT_BAD_INPUT)
+    assert "a GPU was promised" in done.stderr
 
 
 def test_what_hangs_is_abandoned_when_the_window_ends(

@@ -1,6 +1,5 @@
 """Composition: from the options of the batch commands to a worker, a queue and a store."""
 
-import sys
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
@@ -24,6 +23,7 @@ from holdfast.inference.predictor.proxy import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Queue
+from holdfast.inference.redact import redacted
 from holdfast.inference.results import jobs, schema, subscriptions
 from holdfast.inference.results.connect import TRANSIENT, connect, database_uri, open_pool
 from holdfast.inference.results.postgres import PostgresResults
@@ -32,6 +32,7 @@ from holdfast.inference.retry import Retry
 from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST, Worker
 from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import WorkerTelemetry
+from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown, of_process
 
@@ -151,14 +152,18 @@ def _pubsub_queue(
 
 def run_worker(launch: Launch) -> int:
     """The exit code of the process."""
-    shutdown = of_process()  # first, or a notice during the slow start kills
+    shutdown = of_process()
+    shutdown.nothing_at_stake = (
+        True  # no item is leased before the model is loaded, so a notice ends the process at once
+    )
+    logs.set_job(launch.job)
     began = time.monotonic()
     uri = database_uri(launch.database)
     with EventLog.open(launch.events, job=launch.job, kind=KIND_BATCH) as events:
         try:
             predictor, fingerprint = _loaded(launch, uri, shutdown, WorkerTelemetry(events))
         except (PredictorBroken, LoaderFailed) as error:
-            print(f"the model cannot be loaded: {error}", file=sys.stderr)
+            logs.error("load", f"the model cannot be loaded: {redacted(str(error))}")
             return EXIT_DEVICE_LOST if isinstance(error, PredictorBroken) else EXIT_BUG
         except TRANSIENT as error:
             return _gave_up(error, shutdown)
@@ -196,6 +201,7 @@ def _work(
                 max_failures=settings.max_failures,
                 load_s=load_s,
             )
+            shutdown.begin()
             return Worker(
                 queue=queue,
                 results=results,
@@ -216,7 +222,7 @@ def _publish_outbox(pool: ConnectionPool[Connection], queue: Queue, job: str) ->
 
 
 def _gave_up(error: Exception, shutdown: Shutdown) -> int:
-    print(f"gave up waiting for the database or the queue: {type(error).__name__}", file=sys.stderr)
+    logs.error("retry", f"gave up waiting for the database or the queue: {type(error).__name__}")
     return EXIT_PREEMPTED if shutdown.requested else EXIT_DEVICE_LOST
 
 
@@ -233,7 +239,7 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
         return retry(once)
 
     spec = replace(launch.predictor, pinned=query(lambda connection: _pinned(connection, launch)))
-    predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s)
+    predictor = ProcessPredictor(spec, timeout_s=launch.settings.predict_timeout_s, stopping=lambda: shutdown.requested)
     # Loaded first: a model that does not fit must not become the job's configuration.
     predictor.load()
     configuration = predictor.configuration

@@ -20,6 +20,7 @@ from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor.model_source import Model, model_key
 from holdfast.inference.values import Value
+from holdfast.runtime import gpu
 from holdfast.training.model import ByteGPT, ModelConfig
 
 ROWS = 32
@@ -38,7 +39,7 @@ class GptLoss:
 
     def __init__(self, model: Model, *, score_bytes: int = 2048) -> None:
         self._model, self._score_bytes = model, score_bytes
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = torch.device(gpu.device_type(torch.cuda.is_available()))
         self._bf16 = self._device.type == "cuda" and torch.cuda.is_bf16_supported()
 
     @property

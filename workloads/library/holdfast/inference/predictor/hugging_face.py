@@ -16,6 +16,7 @@ import torch
 from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.values import Value
+from holdfast.runtime import gpu
 
 ROWS = 32
 MAX_TOKENS = 256
@@ -24,7 +25,7 @@ MAX_TOKENS = 256
 class TextClassifier:
     def __init__(self, folder: str, *, max_tokens: int = MAX_TOKENS) -> None:
         self._folder, self._max_tokens = _checked(folder), max_tokens
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._device = torch.device(gpu.device_type(torch.cuda.is_available()))
         self._bf16 = self._device.type == "cuda" and torch.cuda.is_bf16_supported()
 
     @property

@@ -21,6 +21,7 @@ from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor import frames
 from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.predictor.spec import PredictorSpec, build
+from holdfast.runtime import gpu
 
 _PR_SET_PDEATHSIG = 1
 
@@ -49,12 +50,13 @@ def _stay_below(parent: int) -> None:
 
 def _loaded(link: socket.socket, spec: PredictorSpec) -> Predictor | None:
     try:
+        gpu.require()
         predictor = build(spec)
         predictor.load()
     except InputError as error:
         fields = {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}
         return frames.send(link, {"input": fields})
-    except PredictorBroken as error:
+    except (PredictorBroken, gpu.GpuLost) as error:
         return frames.send(link, {"broken": str(error)})
     except Exception as error:  # noqa: BLE001  a model's loader is a user's code and may raise anything
         traceback.print_exc()

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from holdfast.inference.predictor.link import Link
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
 
+_LOAD_POLL_S = 0.1
 _CHILD = "holdfast.inference.predictor.process"
 # A model's code is not ours: it gets no credentials of the database.
 _WITHHELD = (ENV_DATABASE, "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSERVICE")
@@ -29,8 +30,8 @@ _WITHHELD = (ENV_DATABASE, "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSERVI
 class ProcessPredictor:
     """Pipelined: the child finds its next micro-batch waiting when it has answered one."""
 
-    def __init__(self, spec: PredictorSpec, *, timeout_s: float) -> None:
-        self._spec, self._timeout_s = spec, timeout_s
+    def __init__(self, spec: PredictorSpec, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> None:
+        self._spec, self._timeout_s, self._stopping = spec, timeout_s, stopping
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self._configuration: Mapping[str, object] = {}
@@ -50,7 +51,7 @@ class ProcessPredictor:
         return self._process.pid if self._process else None
 
     def load(self) -> None:
-        """Start the process and wait for its model; it may take minutes."""
+        """Start the process and wait for its model; it may take minutes, and ends as broken once `stopping()`."""
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", _CHILD, str(theirs.fileno()), str(os.getpid())]
@@ -65,13 +66,22 @@ class ProcessPredictor:
         self._link = Link(ours)
         self._link.send(frames.encoded(asdict(self._spec)))
         try:
-            reply = self._link.receive(None)
+            reply = self._first_reply(self._link)
         except EOFError:
             raise PredictorBroken(f"the predicting process {self._reap()} while it loaded the model") from None
         _raise_error(reply)
         self._configuration = reply["configuration"]
         # Started again, it must load the commit that it began with, not the newest.
         self._spec = replace(self._spec, pinned=self._configuration)
+
+    def _first_reply(self, link: Link) -> dict[str, Any]:
+        while True:
+            try:
+                return link.receive(_LOAD_POLL_S)
+            except TimeoutError:
+                if self._stopping():
+                    self.close()
+                    raise PredictorBroken("a stop was requested while the model loaded") from None
 
     def prepare(self, bodies: Sequence[bytes]) -> None:
         wanted = list(bodies)

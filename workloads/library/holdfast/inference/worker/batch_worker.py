@@ -29,6 +29,7 @@ from holdfast.inference.worker.settings import WorkerSettings
 from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
 from holdfast.inference.worker.triage import Triage
 from holdfast.inference.worker.writer import Writer
+from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown, leave_now
 
 EXIT_DEVICE_LOST = EXIT_RETRY  # same meaning to Kubernetes: retry me, elsewhere if you can
@@ -93,7 +94,7 @@ class Worker:
         except PredictorBroken as broken:
             preempted = self._shutdown.requested
             why = redacted(str(broken))
-            print(f"the predictor is broken: {why}", file=sys.stderr)
+            (logs.info if preempted else logs.error)("predict", f"the predictor is broken: {why}")
             self._telemetry.emit("stop", step=0, reason=why)
             self._shutdown.request("predictor broken")
             self._drain("preempted" if preempted else "failed")
