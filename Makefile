@@ -48,8 +48,9 @@ test-process: setup tools cdktf-cli ## Real processes, real signals, real Postgr
 test-plan: setup tools cdktf-cli ## Real Terraform plan with the real google provider
 	@$(PY) -m tests.tiers plan
 
-check: setup ## Format, lint, types
+check: setup ## Format, lint, types, workflows
 	@ruff format --check --quiet . && ruff check --quiet . && basedpyright
+	@$(PY) -m tests.check_workflows
 
 .PHONY: fmt lock
 fmt: setup ## Format and mend what ruff can
@@ -116,7 +117,7 @@ apply-manifests: setup ## Show what would change in the current cluster, then ap
 	@kubectl diff --server-side -k workloads/rendered/$(ENV)/platform || [ $$? -eq 1 ]
 	@kubectl apply --server-side -k workloads/rendered/$(ENV)/platform
 
-.PHONY: synth plan rules check-env leftovers upgrade-check doctor snapshots bootstrap deploy diff destroy
+.PHONY: synth plan rules check-env leftovers upgrade-check doctor snapshots inventory outputs bootstrap deploy diff destroy
 synth: setup ## Terraform JSON of every stack of ENV
 	@$(PY) -m infra synth $(ENV)
 
@@ -142,7 +143,13 @@ snapshots: setup provider ## Record the plan inventories, addresses and chart sp
 	@$(PY) -m tests.plan.inventory
 	@$(PY) -m tests.monitoring.report.chart_goldens
 
-bootstrap: setup ## Make the bucket that keeps Terraform's state of ENV
+inventory: setup provider ## Record the plan of ENV, an environment of yours; make test-plan holds it from then on
+	@$(PY) -m tests.plan.inventory $(ENV)
+
+outputs: setup ## How to reach the cluster of ENV, its buckets, images and dashboards
+	@$(PY) -m infra outputs $(ENV)
+
+bootstrap: setup ## Make what ENV needs before its first deployment: APIs, service agents, the bucket of the state
 	@$(PY) -m infra bootstrap $(ENV)
 
 deploy: setup cdktf-cli ## Deploy ENV

@@ -75,7 +75,7 @@ def rules(as_json: Json = False) -> None:
 
 @app.command()
 def check(env: Env, as_json: Json = False) -> None:
-    """Judge an environment by the rules, without Terraform."""
+    """Judge an environment by the rules, without Terraform; exit 1, too, while a field says CHANGE-ME."""
     from infra.environments import load
     from infra.ops import judgement
 
@@ -144,6 +144,30 @@ def deploy(env: Env, yes: Yes = False) -> None:
     from infra.ops import deploy as path
 
     raise typer.Exit(path.deploy(load(env), yes=yes))
+
+
+@app.command()
+def drift(env: Env, as_json: Json = False) -> None:
+    """What a deployment would change, for CI: read-only, against the real state; exit 1 if anything would."""
+    from infra.environments import load
+    from infra.ops import drift as difference
+    from infra.ops.deploy import require_no_placeholders
+
+    environment = load(env)
+    require_no_placeholders(environment)
+    found = difference.drift(environment)
+    difference.show(environment, found, as_json)
+    if any(found.values()):
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def outputs(env: Env, as_json: Json = False) -> None:
+    """What people need after a deployment: how to reach the cluster, buckets, images, dashboards, accounts."""
+    from infra.environments import load
+    from infra.ops.outputs import show
+
+    show(load(env), as_json)
 
 
 @app.command()

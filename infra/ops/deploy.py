@@ -10,7 +10,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
-from infra.ops import engine, gcloud, node
+from infra.ops import engine, gcloud, node, outputs
 from infra.ops.synth import ROOT
 from infra.rules import require_clean
 from infra.specs.network import apis
@@ -34,7 +34,10 @@ def require_no_placeholders(environment: Environment) -> None:
 def deploy(environment: Environment, *, yes: bool) -> int:
     require_no_placeholders(environment)
     _require_consent(yes)
-    return _cdktf(environment, "deploy", *names.stacks(environment.name), *(["--auto-approve"] if yes else []))
+    code = _cdktf(environment, "deploy", *names.stacks(environment.name), *(["--auto-approve"] if yes else []))
+    if code == 0:
+        outputs.show(environment)
+    return code
 
 
 def diff(environment: Environment) -> int:

@@ -11,6 +11,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,11 +80,8 @@ def program() -> str:
     words = command()
     if len(words) == 1:
         return words[0]
-    script = _private_folder() / "terraform"
     quoted = " ".join(shlex.quote(word) for word in words)
-    script.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
-    script.chmod(0o700)
-    return str(script)
+    return str(_written(_private_folder() / "terraform", f'#!/bin/sh\nexec {quoted} "$@"\n', 0o700))
 
 
 def mirror() -> Path | None:
@@ -133,8 +132,11 @@ def _for_both_engines(folder: Path) -> Path:
             link = view / registry / package.relative_to(folder / REGISTRIES[0])
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink() or link.readlink() != package:
-                link.unlink(missing_ok=True)
-                link.symlink_to(package)
+                # Made beside and moved: another process may look for the provider at this moment.
+                fresh = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")
+                fresh.unlink(missing_ok=True)
+                fresh.symlink_to(package)
+                fresh.replace(link)
     return view
 
 
@@ -144,8 +146,16 @@ def _configuration(folder: Path) -> Path:
         f'provider_installation {{\n  filesystem_mirror {{\n    path    = "{folder}"\n    include = [{include}]\n  }}\n'
     )
     text += f"  direct {{\n    exclude = [{include}]\n  }}\n}}\n"
-    path = _private_folder() / "engine.tfrc"
-    path.write_text(text)
+    return _written(_private_folder() / "engine.tfrc", text)
+
+
+def _written(path: Path, text: str, mode: int = 0o600) -> Path:
+    """The file with this text. Whole at any moment: engines of other processes read it while this one writes."""
+    if not path.is_file() or path.read_text() != text:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(mode)
+        Path(file.name).replace(path)
     return path
 
 

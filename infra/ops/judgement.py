@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from infra.environments import Environment
+from infra.environments import Environment, placeholders, source_of
+from infra.environments.checks import PLACEHOLDER
 from infra.ops.show import print_json, print_table
 from infra.rules import RULES, Finding, judge_environment, judge_plans
 
@@ -19,28 +20,35 @@ def show_rules(as_json: bool) -> None:
 
 
 def check(environment: Environment, as_json: bool) -> bool:
-    """Judge what the environment asks for, before Terraform starts. True when nothing was found."""
-    return _show(judge_environment(environment), environment, as_json)
+    """Judge what the environment asks for, before Terraform starts. True when it may be deployed as it is.
+
+    A CHANGE-ME breaks no rule: "right, but not settled" is a state of its own.
+    """
+    findings, open_fields = judge_environment(environment), placeholders(environment)
+    state = "broken" if findings else "not settled" if open_fields else "right"
+    if as_json:
+        found = [as_object(finding) for finding in findings]
+        print_json(
+            "check",
+            environment=environment.name,
+            state=state,
+            rules=len(RULES),
+            findings=found,
+            placeholders=open_fields,
+        )
+        return state == "right"
+    for finding in findings:
+        print(lines(finding))
+    for field in open_fields:
+        print(f"{source_of(environment.name)}: {field} is still {PLACEHOLDER}")
+    counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
+    print(f"{environment.name}: {counted}: {'right, but not settled' if state == 'not settled' else state}")
+    return state == "right"
 
 
 def judge_files(environment: Environment, files: Iterable[Path]) -> list[Finding]:
     """Judge real plans, as `terraform show -json` left them."""
     return judge_plans(environment, [json.loads(file.read_text()) for file in files])
-
-
-def _show(findings: list[Finding], environment: Environment, as_json: bool) -> bool:
-    if as_json:
-        print_json(
-            "check",
-            environment=environment.name,
-            rules=len(RULES),
-            findings=[as_object(finding) for finding in findings],
-        )
-    else:
-        for finding in findings:
-            print(lines(finding))
-        print(f"{environment.name}: {len(RULES)} rules, {len(findings)} findings")
-    return not findings
 
 
 def lines(finding: Finding) -> str:

@@ -2,9 +2,11 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from infra.ops import engine
 from infra.ops.synth import ROOT, synthesise
@@ -26,12 +28,16 @@ class Change:
 
 def plan(name: str, out: Path = OUT) -> dict[str, Path]:
     """Stack -> its plan as `terraform show -json` prints it."""
-    stacks = synthesise(name, out / name / "synth", local_state=True)
+    return plan_stacks(synthesise(name, out / name / "synth", local_state=True), out / name)
+
+
+def plan_stacks(stacks: Mapping[str, Path], out: Path) -> dict[str, Path]:
+    """Stack -> its plan from an empty state, in a file of `out`."""
     init = engine.offline()
+    out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(max_workers=2) as pool:
         running = {
-            stack: pool.submit(_plan_stack, init, folder, out / name / f"{stack}.json")
-            for stack, folder in stacks.items()
+            stack: pool.submit(_plan_stack, init, folder, out / f"{stack}.json") for stack, folder in stacks.items()
         }
         return {stack: done.result() for stack, done in running.items()}
 
@@ -48,10 +54,14 @@ def _plan_stack(init: engine.Engine, folder: Path, target: Path) -> Path:
 
 
 def changes(plan_file: Path) -> list[Change]:
+    return changes_of(json.loads(plan_file.read_text()))
+
+
+def changes_of(plan_json: Mapping[str, Any]) -> list[Change]:
     """What the plan does, without what it leaves as it is."""
     found = [
         Change(address=c["address"], kind=c["type"], actions=tuple(c["change"]["actions"]))
-        for c in json.loads(plan_file.read_text()).get("resource_changes", [])
+        for c in plan_json.get("resource_changes", [])
     ]
     return [c for c in found if c.actions != ("no-op",)]
 

@@ -1,6 +1,7 @@
 """What would a merge of upstream do to a deployed environment?
 
-Both sides are synthesised with the caller's environment file, REF in a worktree of its own, which is removed again.
+Both sides are synthesised with the caller's environment file, REF in a worktree of its own, which is removed again. The
+real provider then plans both against one state, made from the plan of this checkout: no project is asked.
 """
 
 import ast
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
-from infra.ops.synth import ROOT, synthesise
+from infra.ops import replayed
+from infra.ops.synth import ROOT
 
 SCHEMA = ("schema.py", "capacity.py", "services.py")
 VERSIONS = Path("infra/contract/versions.py")
@@ -28,6 +30,10 @@ class Upgrade:
     """Differences from this checkout to REF."""
 
     destroyed: list[str] = field(default_factory=list[str])
+    replaced: list[str] = field(default_factory=list[str])
+    """`stack address: the attributes that force it`."""
+    changed: list[str] = field(default_factory=list[str])
+    """In place, `stack address: attributes`."""
     created: list[str] = field(default_factory=list[str])
     fields_added: list[str] = field(default_factory=list[str])
     fields_removed: list[str] = field(default_factory=list[str])
@@ -39,7 +45,7 @@ class Upgrade:
 
     @property
     def harmful(self) -> bool:
-        return bool(self.destroyed or self.unloadable)
+        return bool(self.destroyed or self.replaced or self.unloadable)
 
 
 def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
@@ -69,17 +75,8 @@ def _compare_stacks(upgrade: Upgrade, environment: str, root: Path, other: Path)
         upgrade.unloadable = f"rules that newly fail: {', '.join(upgrade.rules)}"
         return
     with tempfile.TemporaryDirectory() as folder:
-        now = _addresses(synthesise(environment, Path(folder) / "now", local_state=True, root=root))
-        then = _addresses(synthesise(environment, Path(folder) / "then", local_state=True, root=other))
-    upgrade.destroyed, upgrade.created = sorted(now - then), sorted(then - now)
-
-
-def _addresses(stacks: dict[str, Path]) -> set[str]:
-    found: set[str] = set()
-    for stack, folder in stacks.items():
-        resources = json.loads((folder / "cdk.tf.json").read_text()).get("resource", {})
-        found |= {f"{stack} {kind}.{id}" for kind, ids in resources.items() for id in ids}
-    return found
+        for effect in replayed.effects(environment, root, other, Path(folder)):
+            getattr(upgrade, effect.kind).append(effect.line)
 
 
 def _fields(root: Path) -> set[str]:
@@ -140,7 +137,9 @@ def report(upgrade: Upgrade) -> Sequence[str]:
     blocks = [
         ("cannot be read by the other side", [upgrade.unloadable] if upgrade.unloadable else []),
         ("DESTROYED by an apply after the merge", upgrade.destroyed),
+        ("REPLACED, destroyed and made anew, because of", upgrade.replaced),
         ("created", upgrade.created),
+        ("changed in place", upgrade.changed),
         ("environment fields removed", upgrade.fields_removed),
         ("environment fields added", upgrade.fields_added),
         ("provider", [upgrade.provider] if upgrade.provider else []),

@@ -1,24 +1,26 @@
 """Inventories: what a plan must contain. A recorded value must be in the plan; the plan may hold more.
 
-Used by the plan tests, and as `python -m tests.plan.inventory` (`make snapshots`) to record them anew.
+`python -m tests.plan.inventory` (`make snapshots`) records those that exist anew; `python -m tests.plan.inventory eu`
+(`make inventory ENV=eu`) records one, which the plan tests hold from then on.
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from holdfast.contract.errors import run_cli
 from infra.environments import load
 from infra.ops.plan import plan
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "snapshots" / "plan"
 ADDRESSES = ROOT / "tests" / "snapshots" / "addresses.txt"
-ENVIRONMENTS = ("example", "prod")
 REGENERATE = "make snapshots"
+ENVIRONMENTS = tuple(sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir()))
 # Texts that follow the checkout's git remote, or are judged by monitoring's own tests.
 NOT_RECORDED = ("documentation", "dashboard_json")
 
@@ -76,21 +78,28 @@ def addresses(plans: dict[str, dict[str, Any]]) -> list[str]:
     return [f"{stack} {address}" for stack, plan_json in plans.items() for address in sorted(planned(plan_json))]
 
 
-def main() -> None:
+def write(environment: str) -> list[str]:
+    """Record one environment; its addresses."""
+    load(environment)
+    plans = {stack: json.loads(file.read_text()) for stack, file in plan(environment).items()}
+    folder = FOLDER / environment
+    folder.mkdir(parents=True, exist_ok=True)
     yaml = YAML()
     yaml.width, yaml.default_flow_style = 120, False
-    lines: list[str] = []
-    for environment in ENVIRONMENTS:
-        load(environment)
-        plans = {stack: json.loads(file.read_text()) for stack, file in plan(environment).items()}
-        lines += addresses(plans)
-        (FOLDER / environment).mkdir(parents=True, exist_ok=True)
-        for stack, plan_json in plans.items():
-            with (FOLDER / environment / f"{stack}.yaml").open("w") as file:
-                yaml.dump(record(plan_json), file)
+    for stack, plan_json in plans.items():
+        with (folder / f"{stack}.yaml").open("w") as file:
+            yaml.dump(record(plan_json), file)
+    return addresses(plans)
+
+
+def main(chosen: Sequence[str]) -> None:
+    names = tuple(chosen) or ENVIRONMENTS
+    kept = [] if names == ENVIRONMENTS else ADDRESSES.read_text().splitlines()
+    others = [line for line in kept if not line.split()[0].endswith(tuple(f"-{name}" for name in names))]
+    lines = [*others, *(line for name in names for line in write(name))]
     ADDRESSES.write_text("\n".join(sorted(lines)) + "\n")
-    print(f"recorded {len(lines)} addresses; review `git diff tests/snapshots`", file=sys.stderr)
+    print(f"recorded {', '.join(names)}; review `git diff tests/snapshots`, and commit it", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(lambda: main(sys.argv[1:]))

@@ -74,6 +74,7 @@ TOOLS = {
             package=_PROVIDER,
             ldflags=f"-s -w -X {_PROVIDER}/version.ProviderVersion={PROVIDER_VERSION}",
         ),
+        Tool(name="actionlint", package="github.com/rhysd/actionlint/cmd/actionlint"),
         Tool(name="gcsemulator", package="github.com/fullstorydev/emulators/storage/cmd/gcsemulator"),
         Tool(name="kube-score", package="github.com/zegl/kube-score/cmd/kube-score"),
         Tool(name="promtool", package="github.com/prometheus/prometheus/cmd/promtool"),

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,24 @@ def test_both_engines_find_the_provider_in_a_mirror(
     for registry in engine.REGISTRIES:
         assert (view / registry / "hashicorp/google/7.39.0/linux_amd64/provider").exists()
         assert f'"{registry}/hashicorp/*"' in file.read_text()
+
+
+def test_a_reader_never_finds_half_a_configuration(
+    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans of several processes share it; one that read an empty file went to the registry."""
+    (tmp_path / "mirror").mkdir()
+    monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "mirror"))
+    file = Path(engine.offline().environment["TF_CLI_CONFIG_FILE"])
+    whole = file.read_text()
+    writers = [threading.Thread(target=engine.offline) for _ in range(8)]
+    file.unlink()
+    for writer in writers:
+        writer.start()
+    seen = {file.read_text() for _ in range(2_000) if file.exists()}
+    for writer in writers:
+        writer.join()
+    assert seen <= {whole} and file.read_text() == whole
 
 
 def test_a_configuration_of_the_callers_own_is_left_in_force(

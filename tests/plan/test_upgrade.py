@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 
 
 def git(folder: Path, *words: str) -> str:
@@ -50,7 +50,7 @@ def check(fork: Path, ref: str) -> tuple[int, dict[str, object]]:
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=800,
         check=False,
     )
     return done.returncode, json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
@@ -81,6 +81,22 @@ def test_what_a_merge_would_destroy_is_told_before_it(fork: Path) -> None:
     assert found["fields_added"] == ["Network.mtu: int = 1460"]
     assert found["provider"] == "7.39.0 -> 7.45.0"
     assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
+
+
+def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
+    """Every address stays, and every machine goes."""
+    upstream(
+        fork,
+        ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),
+        ("infra/specs/queue.py", '"ack_deadline_seconds": queue.ack_deadline_s', '"ack_deadline_seconds": 77'),
+    )
+    code, found = check(fork, "upstream")
+    assert code == 1, found
+    replaced, changed = found["replaced"], found["changed"]
+    assert "cluster-example google_container_node_pool.pool-spot-a100: node_config.oauth_scopes" in replaced  # type: ignore[operator]
+    assert len([line for line in replaced if "node_pool" in line]) == 7  # type: ignore[attr-defined]
+    assert "foundation-example google_pubsub_subscription.work: ack_deadline_seconds" in changed  # type: ignore[operator]
+    assert (found["destroyed"], found["created"]) == ([], [])
 
 
 def test_a_field_that_the_environment_must_gain_is_told_with_the_line_to_add(fork: Path) -> None:

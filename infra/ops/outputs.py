@@ -1,0 +1,46 @@
+"""What people need after a deployment. Every name follows from the environment, so that no state is asked."""
+
+import shlex
+
+from infra.contract import names
+from infra.environments import Environment
+from infra.ops.show import print_json, print_table
+
+CONSOLE = "https://console.cloud.google.com"
+
+
+def outputs(environment: Environment) -> dict[str, str]:
+    project = environment.project
+    found = {
+        "credentials": _command(
+            ("gcloud", "container", "clusters", "get-credentials", environment.cluster_name),
+            f"--region={environment.region}",
+            f"--project={project}",
+            # Through IAM where the DNS endpoint is open; else from inside the VPC.
+            *(["--dns-endpoint"] if environment.cluster.dns_endpoint_public else ["--internal-ip"]),
+        ),
+        **{
+            f"bucket {purpose}": f"gs://{environment.bucket(purpose)}" for purpose in ("checkpoints", "data", "exports")
+        },
+        "images": environment.image_registry,
+        "topic": f"projects/{project}/topics/{environment.topic('work')}",
+        "subscription": f"projects/{project}/subscriptions/{environment.topic('work')}",
+        "dashboards": f"{CONSOLE}/monitoring/dashboards?project={project}",
+        "cluster page": f"{CONSOLE}/kubernetes/clusters/details/{environment.region}/{environment.cluster_name}?project={project}",
+        **{f"account {role}": environment.service_account_email(role) for role in names.ROLES},
+    }
+    if environment.database:
+        found["database"] = environment.database_connection
+    return found
+
+
+def _command(words: tuple[str, ...], *options: str) -> str:
+    return " ".join(shlex.quote(word) for word in (*words, *options))
+
+
+def show(environment: Environment, as_json: bool = False) -> None:
+    found = outputs(environment)
+    if as_json:
+        print_json("outputs", environment=environment.name, outputs=found)
+    else:
+        print_table(("OUTPUT", "VALUE"), list(found.items()))
