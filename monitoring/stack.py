@@ -30,6 +30,7 @@ def limits_of(environment: Environment) -> Limits:
         on_demand_pending_s=limits.on_demand_pending_s,
         spot_pending_s=limits.spot_pending_s,
         flex_pending_s=limits.flex_pending_s,
+        queue_wait_s=limits.queue_wait_s,
         checkpoint_age_s=limits.checkpoint_age_s,
         preemptions_per_hour=limits.preemptions_per_hour,
         goodput_min=limits.goodput_min

@@ -232,6 +232,8 @@ class Alerts:
     on_demand_pending_s: int = 600
     spot_pending_s: int = 1_800
     flex_pending_s: int = 14_400
+    queue_wait_s: int = 14_400
+    """How long Kueue may hold a job that is not stopped."""
     checkpoint_age_s: int = 3_600
     preemptions_per_hour: int = 6
     """Of one pool."""

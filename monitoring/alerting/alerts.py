@@ -37,6 +37,7 @@ class Limits:
     on_demand_pending_s: int = 600
     spot_pending_s: int = 1_800
     flex_pending_s: int = 14_400
+    queue_wait_s: int = 14_400
     checkpoint_age_s: int = HOUR
     preemptions_per_hour: int = 6
     goodput_min: float = 0.8
@@ -86,6 +87,17 @@ def ours(metric: str, cluster: str, labels: str = "") -> str:
     return f'custom_googleapis_com:holdfast_{metric}{{cluster_name="{cluster}"{more}}}'
 
 
+def dcgm(field: str, cluster: str) -> str:
+    """A device's series as managed Prometheus names it; which of them GKE collects depends on its release."""
+    return f'DCGM_FI_DEV_{field}{{cluster="{cluster}"}}'
+
+
+def duty_cycle(cluster: str) -> str:
+    """Percent of the time that a container used its GPU."""
+    labels = f'monitored_resource="k8s_container",cluster_name="{cluster}"'
+    return f"kubernetes_io:container_accelerator_duty_cycle{{{labels}}}"
+
+
 def grew(series: str, by: str, window: str, more_than: int = 0) -> str:
     """A counter rose within the window. A series that nobody saw in the window before counts with all it has:
     increase() alone would sleep through the first event ever."""
@@ -94,7 +106,7 @@ def grew(series: str, by: str, window: str, more_than: int = 0) -> str:
 
 
 def alerts(limits: Limits) -> tuple[Alert, ...]:
-    return (*_capacity(limits), *_work(limits), *_batch(limits), *_platform(limits))
+    return (*_capacity(limits), *_queues(limits), *_gpus(limits), *_work(limits), *_batch(limits), *_platform(limits))
 
 
 def _capacity(limits: Limits) -> tuple[Alert, ...]:
@@ -155,6 +167,70 @@ def scale_failures(cluster: str) -> str:
         'log_id("container.googleapis.com/cluster-autoscaler-visibility") AND '
         f"(jsonPayload.resultInfo.results.errorMsg.messageId=({errors}) OR "
         f"jsonPayload.noDecisionStatus.noScaleUp.unhandledPodGroups.napFailureReasons.messageId=({refusals}))"
+    )
+
+
+def _queues(limits: Limits) -> tuple[Alert, ...]:
+    cluster = limits.cluster
+    waits = ours("queue_wait_seconds", cluster, 'reason!="stopped"')
+    pending, started = (ours(f"queue_{state}_workloads", cluster) for state in ("pending", "started"))
+    return (
+        Alert(
+            name="HoldfastQueueWaitTooLong",
+            severity=Severity.TICKET,
+            why="Kueue holds a job for longer than was promised; no pod is Pending, so nothing else shows it",
+            query=f"max by (queue, accelerator, reason) ({waits}) > {limits.queue_wait_s}",
+            hold_s=300,
+        ),
+        Alert(
+            name="HoldfastQueueAdmitsNothing",
+            severity=Severity.TICKET,
+            why="jobs wait in a queue of which nothing runs: it is stopped, misnamed, or its quota is below one job",
+            query=f"max by (queue) ({pending}) > 0 and on (queue) max by (queue) ({started}) == 0",
+            hold_s=1_800,
+        ),
+        Alert(
+            name="HoldfastProvisioningLost",
+            severity=Severity.TICKET,
+            why="Google failed, expired or took back a request for flex-start nodes: its job starts over in the queue",
+            query=grew(ours("provisioning_requests_lost_total", cluster), "reason", "1h"),
+        ),
+    )
+
+
+def _gpus(limits: Limits) -> tuple[Alert, ...]:
+    cluster = limits.cluster
+
+    xid = dcgm("XID_ERRORS", cluster)
+    return (
+        Alert(
+            name="HoldfastGpuXidErrors",
+            severity=Severity.TICKET,
+            why="the driver reported a fault of a GPU: what it computes next may be wrong, or it may hang",
+            # A gauge of the last code, never reset: only another code than before is news.
+            query=f"{xid} > 0 unless {xid} == {xid} offset 15m",
+        ),
+        Alert(
+            name="HoldfastGpuUncorrectableEcc",
+            severity=Severity.PAGE,
+            why="memory of a GPU lost bits that could not be restored: results of the job on it cannot be trusted",
+            query=f"{dcgm('ECC_DBE_VOL_TOTAL', cluster)} > 0 or {dcgm('ROW_REMAP_FAILURE', cluster)} > 0",
+        ),
+        Alert(
+            name="HoldfastGpuThrottled",
+            severity=Severity.TICKET,
+            why="a GPU runs slower because it is too hot; a gang waits for its slowest rank",
+            # Microseconds in each second: a tenth of the time. Releases that count nanoseconds cross it sooner.
+            query=f"rate({dcgm('THERMAL_VIOLATION', cluster)}[5m]) > 100000",
+            hold_s=900,
+        ),
+        Alert(
+            name="HoldfastGpuIdle",
+            severity=Severity.TICKET,
+            why="a pod holds a GPU and does not use it: it is paid in full",
+            query=f"max by (namespace_name, pod_name) ({duty_cycle(cluster)}) < 5",
+            hold_s=1_800,
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.contract.kubernetes import preemptions
-from monitoring.alerting.alerts import ours
+from monitoring.alerting.alerts import dcgm, duty_cycle, ours
 
 COLUMNS = 48
 HALF, THIRD = COLUMNS // 2, COLUMNS // 3
@@ -92,13 +92,14 @@ def on_call(
             ),
             unit="s",
         ),
+        *_queues(cluster),
         Chart(
             title="Preemptions an hour",
             queries=(("{{node_pool_name}}", f"sum by (node_pool_name) (sum_over_time({lost}[1h]))"),),
         ),
         Chart(
             title="Useful share of machine time",
-            queries=(("{{job}}", ours("goodput_ratio", cluster)),),
+            queries=(("{{job}} {{index}}", ours("goodput_ratio", cluster)),),
             threshold=goodput_min,
         ),
         Chart(
@@ -108,6 +109,7 @@ def on_call(
             title="Batch backlog",
             queries=(("{{job}}", ours("batch_backlog_items", cluster)), ("dead letters", dead)),
         ),
+        *_gpus(cluster),
         *_cost(nodes, usd_by_pool),
         Chart(
             title="Oldest item", queries=(("{{job}}", ours("batch_oldest_seconds", cluster)),), unit="s", width=THIRD
@@ -122,6 +124,40 @@ def on_call(
             queries=(("age", f"time() - max({ours('exporter_heartbeat_seconds', cluster)})"),),
             unit="s",
             width=THIRD,
+        ),
+    )
+
+
+def _queues(cluster: str) -> tuple[Chart, ...]:
+    """What waits without a pod."""
+    waits = ours("queue_wait_seconds", cluster)
+    states = tuple(
+        (f"{state} {{{{queue}}}}", f"max by (queue) ({ours(f'queue_{state}_workloads', cluster)})")
+        for state in ("pending", "started")
+    )
+    return (
+        Chart(
+            title="Waiting in a queue, longest",
+            queries=(("{{queue}} {{accelerator}} {{reason}}", f"max by (queue, accelerator, reason) ({waits})"),),
+            unit="s",
+        ),
+        Chart(title="Jobs in queues", queries=states),
+    )
+
+
+def _gpus(cluster: str) -> tuple[Chart, ...]:
+    return (
+        Chart(
+            title="GPU use by pod",
+            queries=(("{{pod_name}}", f"max by (pod_name) ({duty_cycle(cluster)})"),),
+            unit="%",
+        ),
+        Chart(
+            title="GPU faults",
+            queries=(
+                ("last Xid {{Hostname}} {{gpu}}", dcgm("XID_ERRORS", cluster)),
+                ("double-bit errors {{Hostname}} {{gpu}}", dcgm("ECC_DBE_VOL_TOTAL", cluster)),
+            ),
         ),
     )
 

@@ -27,6 +27,7 @@ from monitoring.exporter.objects import (
     read_node,
     read_pod,
 )
+from monitoring.exporter.queues import Queues
 from monitoring.exporter.risk import Risk
 from monitoring.exporter.sample import Sample, run_labels, sample
 from monitoring.exporter.waits import Waits
@@ -52,6 +53,7 @@ class Cluster:
     jobs: dict[str, Ended] = field(default_factory=dict[str, Ended])
     jobsets: dict[str, Ended] = field(default_factory=dict[str, Ended])
     node_usages: NodeUsages = field(default_factory=NodeUsages)
+    queues: Queues = field(default_factory=Queues)
     _lines: list[Line] = field(default_factory=list[Line])
 
     def node(self, change: str, found: Mapping[str, Any]) -> None:
@@ -112,10 +114,11 @@ class Cluster:
         self.preempted = dict.fromkeys(self.preempted, 0)
         self.risk.begin_anew()
         self.waits.counts.clear()
+        self.queues.begin_anew()
 
     def forget_all_but(self, kind: str, keys: set[Any]) -> None:
         """After a fresh list: whatever vanished while nobody watched is gone."""
-        held: dict[Any, Any] = getattr(self, kind)
+        held: dict[Any, Any] = getattr(self if hasattr(self, kind) else self.queues, kind)
         for key in held.keys() - keys:
             if kind == "nodes":
                 self._mark_deleted(key)
@@ -160,6 +163,7 @@ class Cluster:
         yield from self._nodes(now_s)
         yield from self._pending(now_s)
         yield from self.waits.samples()
+        yield from self.queues.samples(now_s)
         yield from self._misplaced()
         for (namespace, budget), missing in self.budgets.items():
             yield sample("disruption_budget_shortfall", missing, namespace=namespace, budget=budget)

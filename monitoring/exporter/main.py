@@ -28,7 +28,7 @@ from monitoring.exporter.prometheus import Newest
 from monitoring.exporter.receipts import Receipts, leaver
 from monitoring.exporter.sample import Sample, sample
 from monitoring.exporter.sources import Folder, Source
-from monitoring.exporter.watch import ENDING, KINDS, Watcher
+from monitoring.exporter.watch import ENDING, KINDS, QUEUED, Watcher
 from monitoring.kubernetes_api import connect
 
 LOG = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def serve(
     source: Source | None = Folder(events) if events else logs
     receipts = Receipts(source, leaver(api)) if source else None
     cluster, lock = Cluster(), threading.Lock()
-    watchers = [Watcher(kind, api, cluster, lock) for kind in (*KINDS, *(ENDING if receipts else ()))]
+    watchers = [Watcher(kind, api, cluster, lock) for kind in (*KINDS, *QUEUED, *(ENDING if receipts else ()))]
     threads = [*watchers, *(t for t in (backlog, logs, receipts) if t)]
     for thread in threads:
         thread.start()

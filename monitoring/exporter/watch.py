@@ -16,7 +16,7 @@ import urllib3
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from infra.contract.kubernetes import JOB_API, JOBSET_API, api_path
+from infra.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, PROVISIONING_API, api_path
 from monitoring.exporter import ends
 from monitoring.exporter.cluster import Cluster
 
@@ -55,6 +55,25 @@ KINDS = (
         "budgets",
         lambda c: c.budget,
         lambda o: (o["metadata"]["namespace"], o["metadata"]["name"]),
+    ),
+)
+
+
+# Nothing waits for these: a cluster may have no Kueue, and ProvisioningRequests are GKE's.
+QUEUED = (
+    Kind(
+        f"{api_path(KUEUE_API)}/workloads",
+        "workloads",
+        lambda c: c.queues.workload,
+        lambda o: o["metadata"]["uid"],
+        optional=True,
+    ),
+    Kind(
+        f"{api_path(PROVISIONING_API)}/provisioningrequests",
+        "requests",
+        lambda c: c.queues.request,
+        lambda o: o["metadata"]["uid"],
+        optional=True,
     ),
 )
 

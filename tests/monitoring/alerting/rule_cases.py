@@ -2,6 +2,7 @@
 
 from monitoring.alerting.alerts import EXAMPLE
 from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.rule_cases_capacity import CAPACITY
 from tests.monitoring.alerting.rule_cases_jobs import JOBS
 from tests.monitoring.alerting.rule_series import OTHER, labels, lost, ours
 
@@ -69,6 +70,7 @@ CASES: dict[str, tuple[History, ...]] = {
     "HoldfastOnDemandPendingTooLong": _pending("on-demand", 10),
     "HoldfastSpotPendingTooLong": _pending("spot", 30),
     "HoldfastFlexStartWaitTooLong": _pending("flex-start", 240),
+    **CAPACITY,
     **JOBS,
     "HoldfastSystemPodsOnSpot": (
         History(

@@ -43,7 +43,7 @@ def test_it_may_hold_its_lease_and_no_other(env: str) -> None:
 @pytest.mark.parametrize("env", names())
 def test_it_may_watch_what_it_watches_and_change_nothing_but_ended_jobs(env: str) -> None:
     wanted = set()
-    for kind in (*watch.KINDS, *watch.ENDING):
+    for kind in (*watch.KINDS, *watch.QUEUED, *watch.ENDING):
         group = kind.path.split("/")[2] if kind.path.startswith("/apis/") else ""
         wanted |= {(group, kind.path.rsplit("/", 1)[-1], "", verb) for verb in ("list", "watch")}
     receipts = {("batch", "jobs", "", "patch"), ("jobset.x-k8s.io", "jobsets", "", "patch")}

@@ -5,7 +5,15 @@ from collections.abc import Iterator
 from kubernetes import client
 
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
-from infra.contract.kubernetes import JOB_API, JOBSET_API, LABEL_NAME, PRIORITY_PLATFORM, api_group
+from infra.contract.kubernetes import (
+    JOB_API,
+    JOBSET_API,
+    KUEUE_API,
+    LABEL_NAME,
+    PRIORITY_PLATFORM,
+    PROVISIONING_API,
+    api_group,
+)
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from workloads.manifests.builders import data, database, training
 from workloads.manifests.builders.pods import Size, Work, template
@@ -14,6 +22,8 @@ from workloads.manifests.builders.render_context import Body, RenderContext, met
 from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
 
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
+# What holds a job before it has a pod.
+QUEUED = ((api_group(KUEUE_API), "workloads"), (api_group(PROVISIONING_API), "provisioningrequests"))
 RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
 
 
@@ -67,7 +77,10 @@ def _watching_rights() -> Iterator[Body]:
     rules = [
         client.V1PolicyRule(api_groups=[""], resources=["pods", "nodes"], verbs=watching),
         client.V1PolicyRule(api_groups=["policy"], resources=["poddisruptionbudgets"], verbs=watching),
-        *(client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=watching) for group, kind in JOBS),
+        *(
+            client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=watching)
+            for group, kind in (*JOBS, *QUEUED)
+        ),
     ]
     yield from reading("holdfast-exporter", rules, account="exporter", namespace=NAMESPACE_MONITORING)
     yield from _receipt_rights()

@@ -48,6 +48,14 @@ METRICS: dict[str, tuple[str, str]] = {
     "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),
     # Read by the report. wait_s: lower end of the band, in seconds.
     "pod_waits_total": ("1", "pods of jobs that got their node, by capacity, accelerator and wait_s"),
+    # Jobs that wait without a pod, in Kueue or in Google's queue.
+    "queue_wait_seconds": (
+        "s",
+        "longest wait of a job that Kueue has not started, by queue, flavor, accelerator, reason",
+    ),
+    "queue_pending_workloads": ("1", "jobs that wait to be started, by queue"),
+    "queue_started_workloads": ("1", "jobs that were started and have not finished, by queue"),
+    "provisioning_requests_lost_total": ("1", "ProvisioningRequests that failed, expired or were revoked, by reason"),
     "batch_backlog_items": ("1", "items not yet done, by job"),
     "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
     "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),

@@ -1,0 +1,118 @@
+"""Cases of the alerts about queues and about the health of GPUs."""
+
+from monitoring.alerting.alerts import EXAMPLE
+from monitoring.alerting.rule_test import History
+from tests.monitoring.alerting.rule_series import OTHER, labels, ours
+
+
+def _wait(reason: str, accelerator: str = "nvidia-l4") -> str:
+    return ours("queue_wait_seconds", f'queue="spot",flavor="none",accelerator="{accelerator}",reason="{reason}"')
+
+
+def _dcgm(field: str, cluster: str = EXAMPLE.cluster) -> str:
+    return f'DCGM_FI_DEV_{field}{{cluster="{cluster}",gpu="0",Hostname="n1"}}'
+
+
+def _duty(pod: str, cluster: str = EXAMPLE.cluster) -> str:
+    return (
+        'kubernetes_io:container_accelerator_duty_cycle{monitored_resource="k8s_container",'
+        f'cluster_name="{cluster}",namespace_name="training",pod_name="{pod}"}}'
+    )
+
+
+_GPU = {"cluster": EXAMPLE.cluster, "gpu": "0", "Hostname": "n1"}
+_STARTED, _PENDING = ours("queue_started_workloads", 'queue="spot"'), ours("queue_pending_workloads", 'queue="spot"')
+_LOST = ours("provisioning_requests_lost_total", 'reason="Failed"')
+_FAILED = labels(reason="Failed")
+CAPACITY: dict[str, tuple[History, ...]] = {
+    "HoldfastQueueWaitTooLong": (
+        History(
+            series=((_wait("quota"), "14000+60x30"),),
+            at_min=13,
+            fires=labels(queue="spot", accelerator="nvidia-l4", reason="quota"),
+            quiet_until_min=10,
+        ),
+        History(series=((_wait("quota"), "14400x30"), (_wait("stopped"), "999999x30")), at_min=25),
+        History(series=((ours("queue_wait_seconds", 'queue="spot",reason="quota"', OTHER), "999999x30"),), at_min=25),
+    ),
+    "HoldfastQueueAdmitsNothing": (
+        History(
+            series=((_PENDING, "0x5 1x60"), (_STARTED, "0x65")),
+            at_min=40,
+            fires=labels(queue="spot"),
+            quiet_until_min=33,
+        ),
+        History(series=((_PENDING, "4x60"), (_STARTED, "1x60")), at_min=50),  # its turn comes
+        History(series=((_PENDING, "0x60"), (_STARTED, "0x60")), at_min=50),
+        History(series=((_PENDING, "1x20 0x2 1x25"), (_STARTED, "0x60")), at_min=45),
+        History(
+            series=(
+                (ours("queue_pending_workloads", 'queue="spot"', OTHER), "4x60"),
+                (ours("queue_started_workloads", 'queue="spot"', OTHER), "0x60"),
+            ),
+            at_min=50,
+        ),
+    ),
+    "HoldfastProvisioningLost": (
+        History(series=((_LOST, "_x70 1x20"),), at_min=71, fires=_FAILED, quiet_until_min=69),
+        History(series=((_LOST, "0x80 1x20"),), at_min=85, fires=_FAILED),
+        History(series=((_LOST, "3x80 _x2 0x3 1x5"),), at_min=87, fires=_FAILED),
+        History(series=((_LOST, "4x80 _x8 4x60"),), at_min=140),
+        History(series=((_LOST, "3x80 4x100"),), at_min=175),
+        History(series=((_LOST, "4x15 _x120 4x20"),), at_min=140, fires=_FAILED),
+        History(series=((ours("provisioning_requests_lost_total", 'reason="Failed"', OTHER), "_x70 1x20"),), at_min=80),
+    ),
+    "HoldfastGpuXidErrors": (
+        History(series=((_dcgm("XID_ERRORS"), "0x40 1x40"),), at_min=51, fires=labels(**_GPU), quiet_until_min=39),
+        History(series=((_dcgm("XID_ERRORS"), "_x40 79x40"),), at_min=43, fires=labels(**_GPU)),
+        History(series=((_dcgm("XID_ERRORS"), "13x40 79x40"),), at_min=43, fires=labels(**_GPU)),
+        # The last code stays for ever: it is no news.
+        History(series=((_dcgm("XID_ERRORS"), "0x20 31x60"), (_dcgm("XID_ERRORS", "x"), "0x40 79x40")), at_min=42),
+    ),
+    "HoldfastGpuUncorrectableEcc": (
+        History(series=((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x9"),), at_min=8, fires=labels(**_GPU), quiet_until_min=4),
+        History(series=((_dcgm("ROW_REMAP_FAILURE"), "0x5 1x9"),), at_min=8, fires=labels(**_GPU)),
+        History(
+            series=(
+                (_dcgm("ECC_DBE_VOL_TOTAL"), "0x20"),
+                (_dcgm("ROW_REMAP_FAILURE"), "0x20"),
+                (_dcgm("ECC_SBE_VOL_TOTAL"), "50x20"),  # corrected
+                (_dcgm("ECC_DBE_VOL_TOTAL", "x"), "1x20"),
+                (_dcgm("ROW_REMAP_FAILURE", "x"), "1x20"),
+            ),
+            at_min=15,
+        ),
+    ),
+    "HoldfastGpuThrottled": (
+        History(  # 150 ms of each second
+            series=((_dcgm("THERMAL_VIOLATION"), "0+9000000x60"),),
+            at_min=25,
+            fires=labels(**_GPU),
+            quiet_until_min=14,
+        ),
+        History(  # by fits and starts: a minute of three
+            series=((_dcgm("THERMAL_VIOLATION"), " ".join(f"{45_000_000 * (n // 3)}" for n in range(60))),),
+            at_min=45,
+            fires=labels(**_GPU),
+        ),
+        History(series=((_dcgm("THERMAL_VIOLATION"), "0+4800000x60"),), at_min=50),
+        History(series=((_dcgm("THERMAL_VIOLATION"), "0+24000000x30 720000000x20"),), at_min=36),  # it has cooled down
+        History(series=((_dcgm("THERMAL_VIOLATION", "x"), "0+30000000x60"),), at_min=50),
+    ),
+    "HoldfastGpuIdle": (
+        History(
+            series=((_duty("a"), "90x10 4x60"),),
+            at_min=45,
+            fires=labels(namespace_name="training", pod_name="a"),
+            quiet_until_min=39,
+        ),
+        History(
+            series=(
+                (_duty("busy"), "5x60"),
+                (_duty("bursts"), "0x20 60 0x20 60 0x20"),  # between two batches
+                (_duty("other", "x"), "0x60"),
+            ),
+            at_min=55,
+        ),
+    ),
+}
