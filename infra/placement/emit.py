@@ -5,6 +5,7 @@ do; then the files hold the nearest that it can, and state its own price. Labels
 contract.
 """
 
+# Why it is so: infra/decisions/0056.
 import math
 from pathlib import Path
 from typing import Any

@@ -10,6 +10,7 @@ bounds it from above. Twenty measured evictions weigh ten times as much as it do
 import json
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -193,8 +194,14 @@ def rate_at(churn: float, age_h: float) -> float:
 
 def _factor(churn: Floats) -> Floats:
     """What multiplies SHAPE so that the mean life is 1 / churn."""
+    rates, factors = _factors()
+    return np.exp(np.interp(np.log(churn), rates, factors))
+
+
+@cache
+def _factors() -> tuple[Floats, Floats]:
     factors = np.logspace(-6, 5, 400)
-    return np.exp(np.interp(np.log(churn), np.log(1.0 / _mean_life(factors)), np.log(factors)))
+    return np.log(1.0 / _mean_life(factors)), np.log(factors)
 
 
 def _mean_life(factor: Floats) -> Floats:

@@ -4,6 +4,7 @@ The record (availability.json, with source, licence and date) is of one GPU mode
 holds whether a new request was launched, which is what a waiting job asks; larger gangs wait far longer.
 """
 
+# Why it is so: infra/decisions/0055.
 import json
 import math
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ whose machines are always young. The same draws at every churn, so that the answ
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from infra.placement.advice import KEEP_H, World
 from infra.placement.job import Job
 from infra.placement.runs import Floats
 
-SAMPLES, SPELLS = 36_000, 96
+SAMPLES, SPELLS = 30_000, 96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +49,16 @@ class Curve:
         return (float(np.mean(hours + waiting)) - restart_h * (1.0 - 1.0 / fold)) * fold / job.hours
 
     def _spans(self, rate: float) -> tuple[float, Floats]:
-        groups = advice.units(self.job, self.world.together)
-        needed = SPELLS / 4.0
         foldable = self.job.resumable or self.job.batch
-        fold = max(1.0, rate * self.job.hours / needed) if foldable else 1.0
-        count = max(60, SAMPLES // max(SPELLS, 12 * groups))
-        rng = np.random.default_rng(0)
-        churn = np.full(count, rate / groups)
-        return fold, spells.gang_spells(rng, churn, units=groups, per_path=SPELLS, settled=fold > 1.0)
+        fold = max(1.0, rate * self.job.hours / (SPELLS / 4.0)) if foldable else 1.0
+        return fold, _drawn(rate, advice.units(self.job, self.world.together), fold > 1.0)
+
+
+@lru_cache(maxsize=8)
+def _drawn(rate: float, groups: int, settled: bool) -> Floats:
+    """Two of the three limits are sought at one churn, and so with the same lifetimes."""
+    churn = np.full(max(60, SAMPLES // max(SPELLS, 12 * groups)), rate / groups)
+    return spells.gang_spells(np.random.default_rng(0), churn, units=groups, per_path=SPELLS, settled=settled)
 
 
 def _until_done(

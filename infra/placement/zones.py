@@ -4,6 +4,7 @@ All zones of a region share prices and a regional bucket, so a move costs one re
 in one zone at a time, because its machines talk at every step.
 """
 
+# Why it is so: infra/decisions/0057.
 import numpy as np
 
 from holdfast.contract.errors import InputError
