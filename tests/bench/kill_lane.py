@@ -1,7 +1,7 @@
 """One lane of the kill matrix: a run is killed again and again until it is done, then compared to the last bit.
 
-Called by tests.bench.kill_matrix, two lanes at a time, and by its sample in the process tier. Every start leaves one
-JSON line in the results, so that a matrix can be played in slices.
+Every start leaves one JSON line in the results, so that a matrix can be played in slices. Bits alone prove no restore:
+a run that begins again at step 0 each time ends with the same ones. So each start also notes what it lost.
 """
 
 import json
@@ -20,6 +20,8 @@ from tests.workloads.library.training.runs import PATIENCE_S, Run
 
 TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")
 STEPS, EVERY = 60, 4
+# An interval, a save in flight, and one that went down with its uploader.
+LOST_STEPS_MAX = 3 * EVERY
 OPTIONS = ("--batch", "4", "--keep", "2")
 ENDS_BY_POWER_LOSS = {75, 137, 143}  # what the pod's first process may leave; never a bug, never success
 
@@ -46,7 +48,11 @@ class Start:
     target: str
     struck: bool
     lost_steps: int | None
-    """Steps done again after the restore; None when nothing was restored."""
+    """Steps done again after the restore; None where no restore came to its end, or nothing was done before."""
+    restored: int | None = None
+    """Step that was restored; 0: none was there."""
+    committed: int = 0
+    """The newest commit reported before this start."""
     wrong: str = ""
 
 
@@ -91,8 +97,11 @@ class Lane:
             if self._strike(run, kill):
                 self._compare(run)
                 run = self._new_run()
+        before = Before.of(run)
         run.env = {}
-        if run.complete() == 0:
+        code = run.complete()
+        self._note(run, Kill(number=-1, target="nothing"), before, struck=False)
+        if code == 0:
             self._compare(run)
         else:
             self.results.add(Comparison(run=run.folder.name, differing=f"did not resume: {run.log()[-600:]}"))
@@ -112,24 +121,47 @@ class Lane:
 
     def _strike(self, run: Run, kill: Kill) -> bool:
         """One start of the run with one kill; true when the run came to its end nevertheless."""
-        before, begun = _reached(run), len(run.events())
+        before = Before.of(run)
         run.env = {ENV_KILL_AT: f"{kill.target}:{kill.after_steps}" if kill.is_point else ""}
         with run.started() as process:
-            struck = _at_point(process) if kill.is_point else _at_random(run, process, kill, begun)
+            struck = _at_point(process) if kill.is_point else _at_random(run, process, kill, before.events)
             code = process.wait(PATIENCE_S)
         code = 128 - code if code < 0 else code
         fine = code in ENDS_BY_POWER_LOSS if struck and kill.target != "uploader" else code == 0
-        restored = [event["step"] for event in run.events()[begun:] if event["event"] == "restore"]
+        self._note(run, kill, before, struck=struck, wrong="" if fine else f"{kill}: exit {code}: {run.log()[-600:]}")
+        return code == 0
+
+    def _note(self, run: Run, kill: Kill, before: "Before", *, struck: bool, wrong: str = "") -> None:
+        restored = [event["step"] for event in run.events()[before.events :] if event["event"] == "restore"]
         self.results.add(
             Start(
                 number=kill.number,
                 target=kill.target,
                 struck=struck,
-                lost_steps=max(0, before - restored[0]) if restored and before else None,
-                wrong="" if fine else f"{kill}: exit {code}: {run.log()[-600:]}",
+                lost_steps=max(0, before.reached - restored[0]) if restored and before.reached else None,
+                restored=restored[0] if restored else None,
+                committed=before.committed,
+                wrong=wrong,
             )
         )
-        return code == 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Before:
+    """What a run had reported when a start began."""
+
+    events: int
+    reached: int
+    committed: int
+
+    @classmethod
+    def of(cls, run: Run) -> "Before":
+        events = run.events()
+        return cls(
+            events=len(events),
+            reached=max((event["last_step"] for event in events if event["event"] == "window"), default=0),
+            committed=max((event["step"] for event in events if event["event"] == "commit"), default=0),
+        )
 
 
 def new_run(kind: type[Run], folder: Path) -> Run:
@@ -201,7 +233,3 @@ def _not_zombie(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _reached(run: Run) -> int:
-    return max((event["last_step"] for event in run.of("window")), default=0)

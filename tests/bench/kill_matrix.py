@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.checkpoint.failpoints import POINTS
-from tests.bench.kill_lane import TARGETS, Kill, Lane, Results, new_run
+from tests.bench.kill_lane import LOST_STEPS_MAX, TARGETS, Kill, Lane, Results, new_run
 from tests.workloads.library.training.warm import Fork, WarmRun, prepare
 
 LANES = 2
@@ -79,17 +79,23 @@ def verdict(results: Results, wanted: int) -> dict[str, object]:
     wrong = [start.wrong for start in starts if start.wrong]
     differing = [comparison for comparison in comparisons if comparison.differing]
     struck = [start.target for start in starts if start.struck]
+    restored = [(start.restored, start.committed) for start in starts if start.restored is not None]
+    lost = max((start.lost_steps or 0 for start in starts), default=0)
     return {
         "schema": "holdfast.bench.kill-matrix/1",
         "kills": len(struck),
         "runs_compared": len(comparisons),
-        "lost_steps_max": max((start.lost_steps or 0 for start in starts), default=0),
+        "lost_steps_max": lost,
+        "restores": sum(step > 0 for step, _ in restored),
         "wrong": wrong[:5],
         "differing": [f"{each.run}: {each.differing}" for each in differing[:5]],
         "goals": {
             f"at_least_{wanted}_kills": len(struck) >= wanted,
             "every_target_and_point_hit": set(struck) >= {*TARGETS, *POINTS} - {*MAY_GO_UNREACHED},
             "resume_always_works": not wrong,
+            "restores_happened": any(step > 0 for step, _ in restored),
+            "newest_commit_never_moves_back": all(step >= committed for step, committed in restored),
+            "lost_at_most_an_interval_and_what_was_in_flight": lost <= LOST_STEPS_MAX,
             "loss_curve_and_parameters_bit_exact": bool(comparisons) and not differing,
         },
     }
