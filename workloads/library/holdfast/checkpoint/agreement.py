@@ -8,7 +8,7 @@ So no rank waits for one that has given up.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from holdfast.checkpoint.errors import Damaged, StorageError
+from holdfast.checkpoint.errors import Damaged, Preempted, StorageError
 from holdfast.checkpoint.ranks import Json, Ranks
 from holdfast.contract.errors import InputError
 
@@ -21,6 +21,8 @@ def outcome(call: Callable[[], Json]) -> dict[str, Any]:
         return {"value": call()}
     except (Damaged, EOFError) as error:
         return {"damaged": str(error)}
+    except Preempted:
+        return {"stopped": True}
     except InputError as error:
         return failure_of(error)
     except StorageError as error:
@@ -42,7 +44,7 @@ def _unreachable(error: StorageError) -> InputError:
 
 
 def worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
-    for kind in ("input", "damaged"):
+    for kind in ("input", "stopped", "damaged"):
         for rank, found in enumerate(outcomes):
             # A user's mistake outweighs damage: falling back to an older checkpoint would not mend it.
             if kind == "damaged" and kind in found:
@@ -55,12 +57,14 @@ def worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
 def agreed(
     ranks: Ranks, mine: dict[str, Any], decide: Callable[[list[dict[str, Any]]], dict[str, Any]] = worst
 ) -> dict[str, Any]:
-    """What rank 0 decides over all outcomes; an InputError of any rank is raised on all."""
+    """What rank 0 decides over all outcomes; an InputError or a Preempted of any rank is raised on all."""
     # Also after an error of this rank's own: a rank that raises without answering leaves the others waiting.
     decision: dict[str, Any] = ranks.agree(mine, decide)
     if "input" in decision:
         what, got, allowed, fix = decision["input"]
         raise InputError(what, got=got, allowed=allowed, fix=fix)
+    if "stopped" in decision:
+        raise Preempted(0)
     return decision
 
 

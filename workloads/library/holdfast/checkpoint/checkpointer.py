@@ -33,6 +33,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.contract.object_names import checked_run
 from holdfast.runtime import logs
+from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.stop import StopAgreement, stop_agreement
 
@@ -64,10 +65,11 @@ class Checkpointer:
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
         store = self._ranks.store if self._ranks.world_size > 1 else None
+        self._took_signals = not notices.installed()
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
         # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
         check_state(self._state, self._ranks)
-        self.restored = self._restore()
+        self.restored = self._restored_unless_stopped()
         self.step = self.restored.step
         self._history = History.resumed(self.restored.notes)
         self._save_cost = SaveCostModel(
@@ -139,6 +141,12 @@ class Checkpointer:
         """Let the uploader finish by itself and give everything back."""
         self.stop.close()
         self._saver.close()
+        self._give_signals_back()
+
+    def _give_signals_back(self) -> None:
+        # Only what was taken here: a launcher that took them before still needs them.
+        if self._took_signals:
+            self.stop.shutdown.uninstall()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
@@ -154,9 +162,23 @@ class Checkpointer:
         finally:
             self.close()
 
+    def _restored_unless_stopped(self) -> Restored:
+        """A notice that comes before the first step ends the start there: nothing is lost, so nothing is saved."""
+        self.stop.shutdown.takes_s = self._window_s
+        try:
+            found = self._restore()
+            if self.stop.should_stop(found.step):
+                raise Preempted(found.step)
+        except Preempted:
+            self._log(logs.info, "stop", "asked to stop before the first step: nothing to save")
+            self.stop.close()
+            self._give_signals_back()
+            raise
+        return found
+
     def _restore(self) -> Restored:
         storage = Retrying(on_every_rank(self._ranks, self._open), budget_s=self._tuning.retry_s)
-        found = restore(storage, self._run, self._state, self._ranks, self._tuning)
+        found = restore(storage, self._run, self._state, self._ranks, self._tuning, lambda: self.stop.requested)
         for step, reason in found.skipped:
             self._log(logs.warning, "restore", f"skipped step {step}: {reason}")
         if found.step:

@@ -9,14 +9,14 @@ import mmap
 import os
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
 
 from holdfast.checkpoint.checksum import Crc32c
-from holdfast.checkpoint.errors import Damaged, NotFound
+from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
 from holdfast.checkpoint.format import MAX_JSON_BYTES, Commit, Manifest, TensorPart, decode_commit, decode_manifest
 from holdfast.checkpoint.pieces import dtype_of, memory_of
 from holdfast.checkpoint.storage import Storage, read_object
@@ -133,7 +133,10 @@ class Transfer:
     damage is found; the caller then overwrites it with an older checkpoint or gives up.
     """
 
-    def __init__(self, storage: Storage, opened: Opened, *, parallel: int) -> None:
+    def __init__(
+        self, storage: Storage, opened: Opened, *, parallel: int, stop_asked: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._stop_asked = stop_asked
         self._storage, self._opened, self._parallel = storage, opened, parallel
         self._landings: dict[int, list[Landing]] = {}
         self._own = threading.local()
@@ -183,6 +186,8 @@ class Transfer:
         running = Crc32c()
         try:
             for start in range(0, shard.bytes, self._storage.read_bytes):
+                if self._stop_asked():  # nothing is at stake yet, and the window may be shorter than the restore
+                    raise Preempted(0)
                 length = min(self._storage.read_bytes, shard.bytes - start)
                 direct = self._within_one(rank, at + start, length)
                 chunk = self._buffer(length) if direct is None else direct

@@ -8,7 +8,7 @@ candidate verifies the job ends: it never begins again from step 0 silently whil
 # Why it is so: infra/decisions/0022.
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,15 @@ class Restored:
     """Commits that retention had left beside this one: somebody deleted them, and maybe newer ones with them."""
 
 
-def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tuning: Tuning) -> Restored:
+def restore(
+    storage: Storage,
+    run: str,
+    state: dict[str, Any],
+    ranks: Ranks,
+    tuning: Tuning,
+    stop_asked: Callable[[], bool] = lambda: False,
+) -> Restored:
+    """Preempted on every rank when any of them is asked to stop before all bytes are there."""
     began = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
@@ -57,7 +65,7 @@ def restore(storage: Storage, run: str, state: dict[str, Any], ranks: Ranks, tun
     for step in candidates:
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
-        attempt = _Attempt(storage, run, step, state, ranks.rank, tuning)
+        attempt = _Attempt(storage, run, step, state, ranks.rank, tuning, stop_asked)
         reason = _verdict(ranks, attempt)
         if not reason:
             attempt.apply()
@@ -107,7 +115,17 @@ def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
 class _Attempt:
     """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load the rest."""
 
-    def __init__(self, storage: Storage, run: str, step: int, state: dict[str, Any], rank: int, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        run: str,
+        step: int,
+        state: dict[str, Any],
+        rank: int,
+        tuning: Tuning,
+        stop_asked: Callable[[], bool],
+    ) -> None:
+        self._stop_asked = stop_asked
         self._storage, self._run, self._step, self._rank, self._tuning = storage, run, step, rank, tuning
         self._state = state
         self.attempt = ""
@@ -119,7 +137,7 @@ class _Attempt:
         self._target = Target(self._state, opened, self._rank)
         copies = plan(opened, self._target.wanted(), rank=self._rank)
         with torch.no_grad():
-            Transfer(self._storage, opened, parallel=self._tuning.parallel).run(copies)
+            Transfer(self._storage, opened, parallel=self._tuning.parallel, stop_asked=self._stop_asked).run(copies)
         self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
 

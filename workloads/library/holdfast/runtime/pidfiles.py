@@ -24,6 +24,11 @@ def register() -> None:
             (place / f"{os.getpid()}.pid").write_text(started_at(os.getpid()))
 
 
+def unregister() -> None:
+    with contextlib.suppress(OSError):
+        (folder() / f"{os.getpid()}.pid").unlink(missing_ok=True)
+
+
 def registered() -> list[int]:
     """Processes that are alive and wrote a pidfile; entries of dead ones are dropped."""
     place, alive = folder(), list[int]()

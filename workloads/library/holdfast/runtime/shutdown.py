@@ -16,16 +16,18 @@ import time
 from collections.abc import Callable
 from functools import cache
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from holdfast.contract.lifecycle import WINDOW_MARGIN_S
-from holdfast.runtime import pidfiles
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
+from holdfast.runtime import logs, pidfiles
 
 # Counted: the kubelet, torchrun and a terminal send these.
 NOTICES = (signal.SIGTERM, signal.SIGINT)
 # Asks for the same stop without counting: the kubelet's SIGTERM after a preStop drain is still the first.
 DRAIN_SIGNAL = signal.SIGUSR1
+# Ctrl-C reaches every process of a terminal, and then a launcher passes its own copy on: one press, two signals.
+ECHO_S = 0.5
 
 
 class Shutdown:
@@ -39,6 +41,14 @@ class Shutdown:
         """When, and how long from then; None for the window that the asker has in mind."""
         self.nothing_at_stake = False
         """While true, the first notice leaves at once: a start that has not begun its work."""
+        self.takes_s = float(DEFAULT_WINDOW.pod_s)
+        """How long leaving in order may take, for the person who pressed Ctrl-C."""
+        self.announces = True
+        """Whether this process answers Ctrl-C with a line; of a job, one process does."""
+        self._interrupted_at = -math.inf
+        self._taken: dict[signal.Signals, Any] = {}
+        self._wakeup: tuple[int, int] | None = None
+        """Our end of the pipe, and the one that the interpreter wrote to before."""
         self.received_at: float | None = None
         """Monotonic time of the first notice."""
         self.reason = ""
@@ -80,13 +90,31 @@ class Shutdown:
             return
         if signum not in NOTICES:
             return
+        if self._signals and self._clock() - self._interrupted_at < ECHO_S:
+            return
         self._signals += 1
         if self._signals > 1:
             self._leave(EXIT_PREEMPTED)
+        if signum == signal.SIGINT:
+            self._interrupted_at = self._clock()
+            self._announce()
         self.request(signal.Signals(signum).name)
+
+    def _announce(self) -> None:
+        if not self.announces:
+            return
+        if self.nothing_at_stake:
+            logs.warning("stop", "Ctrl-C: leaving at once, no step has begun")
+        else:
+            logs.warning(
+                "stop",
+                "Ctrl-C: the step in progress ends, then what fits is saved; at most "
+                f"{self.takes_s:.0f} s. Press again to leave at once",
+            )
 
     def leave_after(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> None:
         """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""
+        self.takes_s = window_s
 
         def enforce() -> None:
             self.wait()
@@ -100,12 +128,25 @@ class Shutdown:
         """Take over the signals of this process; only from the main thread, once."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)  # required by set_wakeup_fd
+        self._taken = {signum: signal.getsignal(signum) for signum in (*NOTICES, DRAIN_SIGNAL)}
         self.take_signals()
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._wakeup = (writer, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
         os.register_at_fork(after_in_child=_give_back_signals)
         threading.Thread(target=self._read, args=(reader,), name="shutdown", daemon=True).start()
         pidfiles.register()
         return self
+
+    def uninstall(self) -> None:
+        """Give the signals back to whoever had them: behind the work, Ctrl-C has to end the program again."""
+        if self._wakeup is None or threading.current_thread() is not threading.main_thread():
+            return
+        (writer, before), self._wakeup = self._wakeup, None
+        signal.set_wakeup_fd(before)
+        for signum, handler in self._taken.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)  # None: set by C code, unknown here
+        os.close(writer)  # ends the reading thread
+        pidfiles.unregister()  # or a drain would kill the process
+        of_process.cache_clear()
 
     def take_signals(self) -> None:
         """From whoever has set handlers since; only from the main thread."""
@@ -116,12 +157,18 @@ class Shutdown:
         while numbers := os.read(reader, 64):
             for signum in numbers:
                 self.notice(signum)
+        os.close(reader)
 
 
 @cache
 def of_process() -> Shutdown:
     """The one Shutdown of this process, installed on first use (from the main thread)."""
     return Shutdown().install()
+
+
+def installed() -> bool:
+    """Whether this process has its Shutdown already."""
+    return bool(of_process.cache_info().currsize)
 
 
 def _nothing(signum: int, frame: FrameType | None) -> None:
@@ -132,6 +179,8 @@ def _give_back_signals() -> None:
     # A child shares the pipe: killpg reaches parent and children, and the parent would count each of them.
     # Default handlers, so that Process.terminate() on a child works as its author expects; a child that
     # wants the notice for itself asks of_process() again.
+    if not installed():
+        return  # given back before: the handlers are the program's own
     of_process.cache_clear()
     if threading.current_thread() is not threading.main_thread():
         return

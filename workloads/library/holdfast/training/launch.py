@@ -55,6 +55,7 @@ AFTER_THE_NOTICED_S = 5.0
 def launch(config: TrainConfig, phases: Phases) -> int:
     """Run this node's ranks to their end; the exit code of the pod."""
     shutdown = notices.of_process()
+    shutdown.takes_s = config.window_s
     corpus = Corpus.read(config.data)
     phases.lap("corpus")
     with uncollected():

@@ -65,6 +65,7 @@ def run_rank(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: 
     phases.lap("rendezvous")
     local_rank = int(os.environ["LOCAL_RANK"])
     shutdown = notices.of_process()
+    shutdown.announces = False  # the agent does
     shutdown.leave_after(config.window_s)
     if config.deadline is not None:
         deadline.stop_before(shutdown, config.deadline, lead_s=max(config.window_s, deadline.DEFAULT_LEAD_S))
