@@ -20,7 +20,7 @@ from workloads.manifests.lint.finding import Finding, Hit, Severity, shortened
 from workloads.manifests.lint.ignores import Ignore, apply, of_annotations, of_comments
 from workloads.manifests.lint.objects import Object, objects
 from workloads.manifests.lint.platform import Platform
-from workloads.manifests.lint.registry import Context, Rule, all_rules, subjects
+from workloads.manifests.lint.registry import ON_PATCHES, Context, Rule, all_rules, subjects
 from workloads.manifests.lint.world import World
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -153,8 +153,9 @@ def _judge_environment(files: list[File], platform: Platform, options: Options, 
 
 
 def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
+    patch = context.world.is_patch(obj)
     for rule in all_rules().values():
-        if rule.check is None:
+        if rule.check is None or (patch and rule.id not in ON_PATCHES):
             continue
         for subject in subjects(obj, rule):
             for hit in islice(rule.check(subject, context), MOST_HITS):

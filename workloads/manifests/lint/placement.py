@@ -12,16 +12,16 @@ from infra.contract import pools as contract
 from infra.contract.capacity import Capacity
 from infra.contract.pools import SPOT_TAINT, Pool
 from workloads.manifests.lint.document import Path
-from workloads.manifests.lint.objects import Pod, as_list, as_map, as_text, dig
+from workloads.manifests.lint.objects import Pod, as_list, as_map, as_text, dig, near
 from workloads.manifests.lint.platform import (
     NAP_SPOT_TAINT,
-    ORDERING_LABELS,
-    UNJUDGED_LABELS,
     Platform,
+    is_judged,
     repels,
     tolerates,
 )
 
+_SPOT_WORDS = ("spot", "preemptible")
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
 
 
@@ -37,7 +37,7 @@ class Demand:
     def allows(self, labels: dict[str, str], zones: tuple[str, ...]) -> bool:
         if self.key == contract.LABEL_ZONE:
             return self.operator != "In" or bool(set(self.values) & set(zones))
-        if self.key in ORDERING_LABELS or self.key.startswith(UNJUDGED_LABELS):
+        if not is_judged(self.key):
             return True
         has = labels.get(self.key)
         answers = {
@@ -101,8 +101,10 @@ class Placement:
     @cached_property
     def on_spot(self) -> Pool | None:
         """The Spot pool with the shortest window on which this pod may run or means to run."""
+        if not (self.means_spot or self.nearly_means_spot or (self.demands and self.ties_to_spot)):
+            return None  # a pod that never mentions Spot is not judged by its rules
         spot = [pool for pool in self.pools if pool.capacity is Capacity.SPOT]
-        if not spot and self.means_spot:
+        if not spot:
             spot = [pool for pool in self.platform.offers if pool.capacity is Capacity.SPOT]
         return min(spot, key=lambda pool: pool.window.pod_s, default=None)
 
@@ -116,6 +118,19 @@ class Placement:
         return any(d.values in (("true",), ("spot",)) for d in chosen) or bool(
             keys & {SPOT_TAINT.key, NAP_SPOT_TAINT.key, "cloud.google.com/gke-preemptible"}
         )
+
+    @property
+    def nearly_means_spot(self) -> bool:
+        """It names a Spot pool, or has a typo in what would: one error must not hide what is wrong on Spot."""
+        if self.means_flex:
+            return False
+        spot = [pool for pool in self.platform.pools if pool.capacity is Capacity.SPOT]
+        classes = {pool.pool_class for pool in spot} | {pool.name for pool in spot}
+        chosen = (*self.demanded(contract.LABEL_POOL_CLASS), *self.demanded(contract.LABEL_NODEPOOL))
+        named = any(near(value, classes, cutoff=0.85) for demand in chosen for value in demand.values)
+        keys = [as_text(t.get("key")) for _, t in self.pod.tolerations] + [demand.key for demand in self.demands]
+        known = (SPOT_TAINT.key, contract.LABEL_SPOT)
+        return named or any(key.rpartition("/")[2] in _SPOT_WORDS or near(key, known, cutoff=0.85) for key in keys)
 
     @property
     def means_flex(self) -> bool:

@@ -5,16 +5,18 @@ Built from an environment by `Platform.of`; rules ask it and quote its `Basis` i
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import inf
 
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from infra.contract import pools as contract
 from infra.contract.capacity import Capacity
+from infra.contract.kubernetes import LABEL_DRIVER
 from infra.contract.machines import MACHINE_TYPES
 from infra.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
 from infra.environments import Environment
 from workloads.manifests.lint.finding import Basis, constant, literal
+from workloads.manifests.lint.objects import near
 
 # NAP makes Spot nodes for pods that tolerate and select this; unlike our pools it taints them by itself.
 NAP_SPOT_TAINT = Taint(key=contract.LABEL_SPOT, value="true")
@@ -24,14 +26,28 @@ UNJUDGED_LABELS = (
     "beta.kubernetes.io/",
     "node.kubernetes.io/",
     "failure-domain.beta.kubernetes.io/",
+    "node-role.kubernetes.io/",
     "topology.gke.io/",
     "topology.kubernetes.io/region",
+    "cloud.google.com/",
+    "iam.gke.io/",
+    "node.gke.io/",
+    "sandbox.gke.io/",
+    "networking.gke.io/",
+)
+# GKE sets many labels under cloud.google.com/; these are the ones that a pool of ours can refute.
+JUDGED_LABELS = (
+    contract.LABEL_SPOT,
+    contract.LABEL_FLEX_START,
+    contract.LABEL_PROVISIONING,
+    contract.LABEL_ACCELERATOR,
+    contract.LABEL_NODEPOOL,
 )
 # Selectors that order something from the autoscaler instead of matching a pool.
 ORDERING_LABELS = (
     contract.LABEL_MAX_RUN,
     contract.LABEL_RECYCLE_LEAD,
-    "cloud.google.com/gke-gpu-driver-version",
+    LABEL_DRIVER,
     "cloud.google.com/gke-capacity-check-wait-time-seconds",
     "cloud.google.com/gke-consolidation-delay-seconds",
     "cloud.google.com/machine-family",
@@ -129,6 +145,16 @@ def machine_size(pool: Pool) -> tuple[float, float]:
     """vCPUs and bytes of memory of one node; infinite where the machine is not known beforehand."""
     machine = MACHINE_TYPES.get(pool.machine_type)
     return (float(machine.vcpus), machine.memory_gib * 2.0**30) if machine else (inf, inf)
+
+
+@cache
+def is_judged(key: str) -> bool:
+    """Whether a selector on this label can be held against the pools; a near miss of such a label can."""
+    if key in JUDGED_LABELS:
+        return True
+    if key in ORDERING_LABELS:
+        return False
+    return not key.startswith(UNJUDGED_LABELS) or bool(near(key, JUDGED_LABELS, cutoff=0.95))
 
 
 def tolerates(toleration: dict[str, object], taint: Taint) -> bool:

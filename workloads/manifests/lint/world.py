@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Any
 
-from workloads.manifests.lint.objects import Object, Pod, as_int, as_map, dig
+from workloads.manifests.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig
 
 # Made by Kubernetes itself and by GKE.
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -77,6 +78,39 @@ class World:
             for obj in listed:
                 found[kind, obj.namespace].append(obj)
         return found
+
+    @cached_property
+    def _scalers(self) -> dict[tuple[str, str, str], Object]:
+        found: dict[tuple[str, str, str], Object] = {}
+        for obj in self.by_kind["HorizontalPodAutoscaler"]:
+            target = as_map(obj.spec.get("scaleTargetRef"))
+            found[obj.namespace, as_text(target.get("kind")), as_text(target.get("name"))] = obj
+        return found
+
+    def scaler_of(self, owner: Object) -> Object | None:
+        return self._scalers.get((owner.namespace, owner.kind, owner.name))
+
+    @cached_property
+    def replaced_images(self) -> set[str]:
+        """Names that a kustomization gives another name, tag or digest."""
+        listed = (image for k in self.by_kind["Kustomization"] for image in as_list(k.body.get("images")))
+        return {as_text(dig(image, "name")) for image in listed}
+
+    @cached_property
+    def patch_files(self) -> set[str]:
+        """Files that a kustomization names as patches."""
+        found: set[str] = set()
+        for obj in self.by_kind["Kustomization"]:
+            folder = PurePosixPath(obj.file).parent
+            paths = [dig(patch, "path") for patch in as_list(obj.body.get("patches"))]
+            paths += as_list(obj.body.get("patchesStrategicMerge"))
+            found |= {(folder / path).as_posix() for path in map(as_text, paths) if path and "\n" not in path}
+        return found
+
+    def is_patch(self, obj: Object) -> bool:
+        """A piece of an object, to be merged into another: what it lacks may stand there."""
+        images = ["image" in container.body for pod in obj.pods for container in pod.containers]
+        return obj.file in self.patch_files or (bool(images) and not any(images))
 
     def within(self, kind: str, namespace: str) -> list[Object]:
         return self._in_namespace.get((kind, namespace), [])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from workloads.manifests.lint.finding import Hit, Severity
-from workloads.manifests.lint.objects import Object, as_int, as_map, as_text, dig
+from workloads.manifests.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from workloads.manifests.lint.registry import Context, rule
 
 DOC_PDB = "https://kubernetes.io/docs/tasks/run-application/configure-pdb/"
@@ -35,9 +35,15 @@ def pdb_blocks_every_drain(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", "maxUnavailable"), "no pod may ever be evicted")
     least = obj.spec.get("minAvailable")
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
-    most = sum(pod.replicas for pod in pods)
+    most = sum(_replicas(pod, context) for pod in pods)
     if least is not None and (_share(least) == 1.0 or (pods and (as_int(least) or 0) >= most)):
         yield Hit(("spec", "minAvailable"), f"no pod may ever be evicted: {least} of {most or 'all'} must stay")
+
+
+def _replicas(pod: Pod, context: Context) -> int:
+    """How many there may be: under an autoscaler as many as that allows."""
+    scaler = context.world.scaler_of(pod.owner)
+    return as_int(scaler.spec.get("maxReplicas")) or pod.replicas if scaler else pod.replicas
 
 
 def _share(value: Any) -> float | None:

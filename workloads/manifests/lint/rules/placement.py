@@ -7,7 +7,7 @@ from infra.contract.pools import FLEX_TAINT, GPU_TAINT, SPOT_TAINT, SYSTEM_TAINT
 from workloads.manifests.lint.finding import Hit, Severity, constant
 from workloads.manifests.lint.objects import Pod, as_text, near
 from workloads.manifests.lint.placement import Demand, Placement
-from workloads.manifests.lint.platform import ORDERING_LABELS, UNJUDGED_LABELS, tolerates
+from workloads.manifests.lint.platform import is_judged, tolerates
 from workloads.manifests.lint.registry import Context, rule
 
 DOC_TAINTS = "https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"
@@ -90,7 +90,7 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _impossible(demand: Demand, context: Context) -> bool:
-    if demand.key in ORDERING_LABELS or demand.key.startswith(UNJUDGED_LABELS):
+    if not is_judged(demand.key):
         return False
     values = context.platform.label_values.get(demand.key, set())
     return demand.operator == "In" and not values & set(demand.values)

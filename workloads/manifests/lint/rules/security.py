@@ -15,6 +15,17 @@ _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KE
 _IMAGE = "registry.example/trainer"
 
 
+def _is_judged(image: str, context: Context) -> bool:
+    """Not a placeholder that somebody fills in, and not one that a kustomization of the same run replaces.
+
+    A repository's name has no capitals, so MY_PROJECT or YOUR-IMAGE is none.
+    """
+    name = image.partition("@")[0]
+    name = name[: name.rfind(":")] if name.rfind(":") > name.rfind("/") else name
+    filled_in = not name or any(char in "$<>{}%[] " or char.isupper() for char in name)
+    return not filled_in and name not in context.world.replaced_images
+
+
 @rule(
     "HF401", "image-tag-moves", Severity.ERROR, on=Pod,
     what="An image without a tag, or with :latest.",
@@ -26,7 +37,7 @@ def image_tag_moves(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         image = as_text(container.body.get("image"))
         tag = image.rpartition("/")[2].partition(":")[2]
-        if image and "@sha256:" not in image and tag in ("", "latest"):
+        if _is_judged(image, context) and "@sha256:" not in image and tag in ("", "latest"):
             yield Hit((*container.path, "image"), f"{image} is another image tomorrow")
 
 
@@ -40,7 +51,8 @@ def image_tag_moves(pod: Pod, context: Context) -> Iterator[Hit]:
 def image_without_digest(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         image = as_text(container.body.get("image"))
-        if image and "@sha256:" not in image and image.rpartition("/")[2].partition(":")[2] not in ("", "latest"):
+        tag = image.rpartition("/")[2].partition(":")[2]
+        if _is_judged(image, context) and "@sha256:" not in image and tag not in ("", "latest"):
             yield Hit((*container.path, "image"), f"{image} can be moved")
 
 

@@ -183,7 +183,9 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
 )  # fmt: skip
 def emptydir_without_limit(pod: Pod, context: Context) -> Iterator[Hit]:
     for at, volume in _volumes(pod).values():
-        if "emptyDir" in volume and not dig(volume, "emptyDir", "sizeLimit"):
+        # In memory it is bounded by the memory limits of the pod.
+        in_memory = dig(volume, "emptyDir", "medium") == "Memory"
+        if "emptyDir" in volume and not in_memory and not dig(volume, "emptyDir", "sizeLimit"):
             yield Hit((*at, "emptyDir"), "may fill the node's disk")
 
 
