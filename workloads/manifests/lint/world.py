@@ -1,12 +1,13 @@
 """Names that objects of one run share: a PDB and its pods, a priority class and its users. Each lookup is indexed."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from workloads.manifests.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig
+from infra.contract.pools import GPU_RESOURCE
+from workloads.manifests.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
 
 # Made by Kubernetes itself and by GKE.
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -89,6 +90,33 @@ class World:
 
     def scaler_of(self, owner: Object) -> Object | None:
         return self._scalers.get((owner.namespace, owner.kind, owner.name))
+
+    def lent_gpus(self, queue: Object) -> Iterator[float]:
+        """GPUs that one job can get of each flavor of a ClusterQueue; of a cohort, what all its queues have of it."""
+        own = set(self._quotas(queue))
+        cohort = as_text(queue.spec.get("cohortName")) or as_text(queue.spec.get("cohort"))
+        for name in own:
+            yield self._cohort_quotas[cohort][name] if cohort else self._quotas(queue)[name]
+
+    @cached_property
+    def _cohort_quotas(self) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for queue in self.by_kind["ClusterQueue"]:
+            cohort = as_text(queue.spec.get("cohortName")) or as_text(queue.spec.get("cohort"))
+            for name, gpus in self._quotas(queue).items():
+                found[cohort][name] += gpus
+        return found
+
+    @staticmethod
+    def _quotas(queue: Object) -> dict[str, float]:
+        """Flavor -> GPUs, for flavors that lend any."""
+        flavors = [f for group in as_list(queue.spec.get("resourceGroups")) for f in as_list(dig(group, "flavors"))]
+        return {
+            as_text(dig(flavor, "name")): quantity(dig(resource, "nominalQuota")) or 0.0
+            for flavor in flavors
+            for resource in as_list(dig(flavor, "resources"))
+            if dig(resource, "name") == GPU_RESOURCE
+        }
 
     @cached_property
     def replaced_images(self) -> set[str]:

@@ -149,3 +149,22 @@ def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
     field = "minAvailable" if as_text(obj.spec.get("minAvailable")) else "maxUnavailable"
     if any(pod.job for pod in pods) and obj.spec.get(field) is not None:
         yield Hit(("spec", field), "has no total to count from: its pods belong to a Job")
+
+
+def _scaler(least: int) -> str:
+    return (
+        "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: a, namespace: serving}\n"
+        f"spec: {{minReplicas: {least}, maxReplicas: 4, scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: a}}}}\n"
+    )
+
+
+@rule(
+    "HF135", "autoscaler-to-zero", Severity.ERROR, on=Object,
+    what="A HorizontalPodAutoscaler with minReplicas: 0.",
+    why="Most clusters refuse the object; the feature is new, and scaling up from zero needs a metric that is not of pods.",
+    source="infra/decisions/0062", fix="use a Job that ends with its queue, or minReplicas: 1",
+    bad=_scaler(0), good=_scaler(1),
+)  # fmt: skip
+def autoscaler_to_zero(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind == "HorizontalPodAutoscaler" and as_int(obj.spec.get("minReplicas")) == 0:
+        yield Hit(("spec", "minReplicas"), "is refused where HPAScaleToZero is off")

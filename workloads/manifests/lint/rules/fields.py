@@ -5,7 +5,7 @@ from typing import Any
 
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.finding import Hit, Severity
-from workloads.manifests.lint.objects import Object, Pod, as_map, near
+from workloads.manifests.lint.objects import Object, Pod, as_map, as_text, near
 from workloads.manifests.lint.registry import Context, rule
 from workloads.manifests.lint.schema import ROOTS, TYPES
 
@@ -118,3 +118,21 @@ def pod_field_misplaced(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         if "containers" in container.path and "restartPolicy" in container.body:
             yield Hit((*container.path, "restartPolicy"), "restartPolicy stands in a container, not in the pod")
+
+
+@rule(
+    "HF506", "sidecar-without-restart-policy", Severity.ERROR, on=Pod,
+    what="An init container that serves, by its probes or its name, without restartPolicy: Always.",
+    why="An init container has to end before the next starts: the pod waits for a proxy that never ends.",
+    source="https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/",
+    fix="set restartPolicy: Always on it", base="serving-pod",
+    bad="initContainers: [{name: proxy, image: cloud-sql-proxy, args: [--port=5432]}]",
+    good="enableServiceLinks: false",
+)  # fmt: skip
+def sidecar_without_restart_policy(pod: Pod, context: Context) -> Iterator[Hit]:
+    probes = {"startupProbe", "readinessProbe", "livenessProbe"}
+    for container in pod.containers:
+        image = as_text(container.body.get("image")).partition("@")[0].rpartition("/")[2]
+        serves = bool(probes & container.body.keys()) or "-proxy" in image
+        if "initContainers" in container.path and serves and container.body.get("restartPolicy") != "Always":
+            yield Hit(container.path, f"{container.name} never ends, so the pod never starts")

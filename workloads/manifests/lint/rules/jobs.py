@@ -171,6 +171,47 @@ def jobset_exit_codes(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 @rule(
+    "HF121", "indices-share-a-run", Severity.ERROR, on=Job,
+    what="Several pods of a Job by index write one run.",
+    why="They do not meet, so each takes the other's checkpoints for its own, and steps are lost at every restart.",
+    source="infra/decisions/0068", fix="put $(JOB_COMPLETION_INDEX) into --run, or make a gang of them", base="job-pod",
+    bad="containers: [{name: main, image: train, command: [python, -m, holdfast, train, run, --run, sweep]}]",
+    good="restartPolicy: Never",
+)  # fmt: skip
+def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
+    if job.in_jobset or job.parallelism < 2 or job.pod is None:
+        return
+    for container in job.pod.containers:
+        words = container.words
+        trains = any(
+            triple == ("holdfast", "train", "run") for triple in zip(words, words[1:], words[2:], strict=False)
+        )
+        if trains and not any("JOB_COMPLETION_INDEX" in word for word in words) and "--rendezvous" not in words:
+            yield Hit((*container.path, "command"), f"{job.parallelism} pods write the same run")
+
+
+@rule(
+    "HF122", "nodes-are-not-the-pods", Severity.ERROR, on=Job,
+    what="The launcher waits for another number of nodes than the Job has pods.",
+    why="A gang of four with two pods waits for its peers until the deadline, at full price.",
+    source="https://docs.pytorch.org/docs/stable/elastic/run.html", fix="make --nodes and parallelism equal",
+    base="job-pod",
+    bad="containers: [{name: main, image: train, command: [torchrun, --nnodes=4, train.py]}]",
+    good="restartPolicy: Never",
+)  # fmt: skip
+def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
+    for container in job.pod.containers if job.pod else []:
+        words = container.words
+        for n, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            nodes = value if equals else (words[n + 1] if n + 1 < len(words) else "")
+            known = name in ("--nodes", "--nnodes", "--num-nodes", "--num_nodes", "--num_machines")
+            if known and nodes.isascii() and nodes.isdecimal() and len(nodes) < 9 and int(nodes) != job.parallelism:
+                at = (*container.path, "command" if "command" in container.body else "args")
+                yield Hit(at, f"{name} {nodes}, but the Job has {job.parallelism} pods")
+
+
+@rule(
     "HF118", "job-without-deadline", Severity.WARNING, on=Job,
     what="A Job without activeDeadlineSeconds.",
     why="A hung Job holds its GPUs until somebody looks at the bill.",

@@ -1,9 +1,11 @@
 """HF3xx: priorities, Kueue, namespaces: who goes first and how much there is."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from infra.contract.kubernetes import LABEL_QUEUE, PRIORITIES
 from infra.contract.pools import GPU_RESOURCE
+from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.finding import Hit, Severity
 from workloads.manifests.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
 from workloads.manifests.lint.registry import Context, rule
@@ -122,6 +124,90 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     if name and queues and name not in [queue.name for queue in queues]:
         there = ", ".join(sorted(queue.name for queue in queues))
         yield Hit(("metadata", "labels", label), f"no LocalQueue {name} in {obj.namespace}; there are {there}")
+
+
+_CLUSTER_QUEUE = """\
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {{name: gpus}}
+spec:
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors: [{{name: {flavor}, resources: [{{name: nvidia.com/gpu, nominalQuota: "{gpus}"}}]}}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {{name: spot}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {{name: spot, namespace: training}}
+spec: {{clusterQueue: {queue}}}
+"""
+_QUEUED_JOB = """\
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: training, labels: {kueue.x-k8s.io/queue-name: spot}}
+spec:
+  parallelism: 4
+  completions: 4
+  suspend: true
+  template: {spec: {containers: [{name: main, image: train, resources: {limits: {nvidia.com/gpu: "1"}}}]}}
+"""
+_SOUND = _CLUSTER_QUEUE.format(flavor="spot", gpus=4, queue="gpus")
+
+
+@rule(
+    "HF309", "cluster-queue-unknown", Severity.ERROR, on=Object,
+    what="A LocalQueue points to a ClusterQueue that does not exist.",
+    why="Kueue holds every job of the queue, with a condition that nobody looks at.",
+    source=DOC_KUEUE, fix="name a ClusterQueue",
+    bad=_CLUSTER_QUEUE.format(flavor="spot", gpus=4, queue="gpu"), good=_SOUND,
+)  # fmt: skip
+def cluster_queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    name, known = as_text(obj.spec.get("clusterQueue")), context.world.by_kind.get("ClusterQueue", [])
+    if obj.kind == "LocalQueue" and known and not context.world.named("ClusterQueue", name):
+        there = ", ".join(sorted(queue.name for queue in known)[:5])
+        yield Hit(("spec", "clusterQueue"), f"no ClusterQueue {name}; there are {there}")
+
+
+@rule(
+    "HF310", "flavor-unknown", Severity.ERROR, on=Object,
+    what="A ClusterQueue lends of a ResourceFlavor that does not exist.",
+    why="The queue is inactive until the flavor exists: it admits nothing, of any flavor.",
+    source=DOC_KUEUE, fix="name a ResourceFlavor",
+    bad=_CLUSTER_QUEUE.format(flavor="spto", gpus=4, queue="gpus"), good=_SOUND,
+)  # fmt: skip
+def flavor_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "ClusterQueue" or not context.world.by_kind.get("ResourceFlavor"):
+        return
+    for path, flavor in _flavors(obj):
+        name = as_text(flavor.get("name"))
+        if not context.world.named("ResourceFlavor", name):
+            yield Hit((*path, "name"), f"no ResourceFlavor {name}")
+
+
+def _flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for g, group in enumerate(as_list(queue.spec.get("resourceGroups"))):
+        for f, flavor in enumerate(as_list(dig(group, "flavors"))):
+            yield ("spec", "resourceGroups", g, "flavors", f), as_map(flavor)
+
+
+@rule(
+    "HF311", "quota-below-the-gang", Severity.ERROR, on=Object,
+    what="A job asks for more GPUs than any flavor of its queue lends.",
+    why="Kueue admits a job whole, on one flavor: it is never admitted, and stays suspended without an error.",
+    source=DOC_KUEUE, fix="raise nominalQuota, or ask for fewer GPUs",
+    bad=_CLUSTER_QUEUE.format(flavor="spot", gpus=2, queue="gpus") + _QUEUED_JOB, good=_SOUND,
+)  # fmt: skip
+def quota_below_the_gang(obj: Object, context: Context) -> Iterator[Hit]:
+    name = as_text(as_map(obj.metadata.get("labels")).get(LABEL_QUEUE))
+    local = context.world.named("LocalQueue", name, obj.namespace) if name and obj.jobs else None
+    queue = context.world.named("ClusterQueue", as_text(local.spec.get("clusterQueue"))) if local else None
+    asked = max((job.pod.gpus * job.parallelism for job in obj.jobs if job.pod), default=0)
+    if queue and asked and (most := max(context.world.lent_gpus(queue), default=0)) < asked:
+        yield Hit(("metadata", "labels", LABEL_QUEUE), f"asks for {asked} GPUs, its queue lends at most {most:g}")
 
 
 @rule(

@@ -3,10 +3,14 @@
 # Why it is so: infra/decisions/0067.
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from ipaddress import collapse_addresses, ip_network
+from typing import Any
 
+from infra.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from workloads.manifests.lint.finding import Hit, Severity
-from workloads.manifests.lint.objects import Object, Pod, as_list, as_text, dig
+from workloads.manifests.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig, near
 from workloads.manifests.lint.registry import Context, rule
 
 DOC_PSS = "https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted"
@@ -76,7 +80,7 @@ def no_limits(pod: Pod, context: Context) -> Iterator[Hit]:
 
 @rule(
     "HF409", "shares-the-host", Severity.ERROR, on=Pod,
-    what="The pod uses the node's network, processes, IPC or files.",
+    what="The pod uses the node's network, ports, processes, IPC, files or capabilities.",
     why="From there the node's metadata and tokens are within reach. Pod Security baseline refuses it.",
     source=DOC_PSS, fix="remove it; give data through volumes and services", base="job-pod",
     bad="hostNetwork: true", good="enableServiceLinks: false",
@@ -88,6 +92,20 @@ def shares_the_host(pod: Pod, context: Context) -> Iterator[Hit]:
     for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
         if dig(volume, "hostPath") is not None and pod.owner.kind != "DaemonSet":
             yield Hit((*pod.at, "volumes", index, "hostPath"), "mounts a folder of the node")
+    for container in pod.containers if pod.owner.kind != "DaemonSet" else []:
+        yield from _reaches_the_node(container)
+
+
+def _reaches_the_node(container: Container) -> Iterator[Hit]:
+    for index, port in enumerate(as_list(container.body.get("ports"))):
+        if dig(port, "hostPort"):
+            yield Hit((*container.path, "ports", index, "hostPort"), "takes a port of the node")
+    at = (*container.path, "securityContext")
+    if dig(container.body, "securityContext", "privileged") is True:
+        yield Hit((*at, "privileged"), "is privileged: root of the node")
+    added = as_list(dig(container.body, "securityContext", "capabilities", "add"))
+    if any(name != "NET_BIND_SERVICE" for name in added):
+        yield Hit((*at, "capabilities", "add"), f"adds capabilities: {', '.join(map(str, added[:5]))}")
 
 
 @rule(
@@ -161,9 +179,78 @@ def egress_open(obj: Object, context: Context) -> Iterator[Hit]:
         return
     for index, egress in enumerate(as_list(obj.spec.get("egress"))):
         listed = as_list(dig(egress, "to"))
-        everywhere = any(dig(peer, "ipBlock", "cidr") in ("0.0.0.0/0", "::/0") for peer in listed)
+        everywhere = _is_most_of_the_internet(as_text(dig(peer, "ipBlock", "cidr")) for peer in listed)
         if isinstance(egress, dict) and (everywhere or (not listed and not egress.get("ports"))):
             yield Hit(("spec", "egress", index), "reaches every address")
+
+
+def _is_most_of_the_internet(cidrs: Iterable[str]) -> bool:
+    """Half of all addresses or more, in however many pieces."""
+    found: dict[int, list[Any]] = {4: [], 6: []}
+    for cidr in cidrs:
+        with suppress(ValueError):
+            network = ip_network(cidr, strict=False)
+            found[network.version].append(network)
+    sizes = ((sum(n.num_addresses for n in collapse_addresses(found[version])), version) for version in (4, 6))
+    return any(2 * size >= 2 ** (32 if version == 4 else 128) for size, version in sizes)
+
+
+_ACCOUNT = """\
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: trainer, namespace: training, annotations: {{{annotation}}}}}
+"""
+_BINDING = """\
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: reads, namespace: training}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: reads}}
+subjects: [{{kind: ServiceAccount, name: trainer, namespace: {namespace}}}]
+"""
+_IDENTITY = "iam.gke.io/gcp-service-account: trainer@acme-ai-platform.iam.gserviceaccount.com"
+_GOOGLE_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9-]{0,60}@[a-z0-9.:-]{1,60}\.gserviceaccount\.com")
+
+
+@rule(
+    "HF417", "binding-of-no-account", Severity.ERROR, on=Object,
+    what="A RoleBinding gives rights to an account that stands in another namespace.",
+    why="The account that was meant gets nothing, and whoever makes one of that name there gets it.",
+    source="https://kubernetes.io/docs/reference/access-authn-authz/rbac/", fix="name the account's own namespace",
+    bad=_ACCOUNT.format(annotation=_IDENTITY) + _BINDING.format(namespace="batch"),
+    good=_ACCOUNT.format(annotation=_IDENTITY) + _BINDING.format(namespace="training"),
+)  # fmt: skip
+def binding_of_no_account(obj: Object, context: Context) -> Iterator[Hit]:
+    listed = as_list(obj.body.get("subjects")) if obj.kind in ("RoleBinding", "ClusterRoleBinding") else []
+    for index, subject in enumerate(listed):
+        name, namespace = as_text(dig(subject, "name")), as_text(dig(subject, "namespace")) or obj.namespace
+        if dig(subject, "kind") != "ServiceAccount" or context.world.named("ServiceAccount", name, namespace):
+            continue
+        elsewhere = context.world.named("ServiceAccount", name)
+        if elsewhere:
+            message = f"{name} stands in {elsewhere.namespace or 'default'}, not in {namespace or 'default'}"
+            yield Hit(("subjects", index, "namespace"), message)
+
+
+@rule(
+    "HF418", "identity-annotation-wrong", Severity.ERROR, on=Object,
+    what="The Workload Identity annotation has a typo in its key, or no Google service account as its value.",
+    why="The pod then runs as nobody: every call to a bucket or a queue is refused.",
+    source="https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity",
+    fix=f"write {ANNOTATION_GOOGLE_ACCOUNT}: NAME@PROJECT.iam.gserviceaccount.com",
+    bad=_ACCOUNT.format(annotation=_IDENTITY.replace("gcp-service", "gcp-sevice")),
+    good=_ACCOUNT.format(annotation=_IDENTITY),
+)  # fmt: skip
+def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "ServiceAccount":
+        return
+    for key, value in as_map(obj.metadata.get("annotations")).items():
+        at, text = ("metadata", "annotations", key), as_text(value)
+        if key != ANNOTATION_GOOGLE_ACCOUNT and near(key, [ANNOTATION_GOOGLE_ACCOUNT], cutoff=0.85):
+            yield Hit(at, f"{key} is read by nobody; {ANNOTATION_GOOGLE_ACCOUNT} is")
+        placeholder = any(char in "$<>{}" or char.isupper() for char in text)
+        if key == ANNOTATION_GOOGLE_ACCOUNT and not placeholder and not _GOOGLE_ACCOUNT.fullmatch(text):
+            yield Hit(at, f"{text} is no Google service account")
 
 
 @rule(

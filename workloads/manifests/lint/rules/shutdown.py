@@ -11,6 +11,7 @@ from workloads.manifests.lint.registry import Context, rule
 from workloads.manifests.lint.shell import exits_zero_on_term, slept_s
 
 DOC_SHUTDOWN = "https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/"
+_SAVES = re.compile(r"check.?point|ckpt|\bsave|gsutil|gcloud storage", re.IGNORECASE)
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
@@ -70,6 +71,25 @@ def _slept(container: Container) -> tuple[float, tuple[str | int, ...]]:
     scripts = [str(word)[:MAX_SCRIPT] for word in command]
     slept = max(slept_s(" ".join(scripts)[:MAX_SCRIPT]), max(map(slept_s, scripts), default=0.0))
     return slept, (*hook, "exec", "command")
+
+
+@rule(
+    "HF108", "prestop-saves", Severity.WARNING, on=Pod,
+    what="A preStop hook saves a checkpoint in the window of a node that is taken away.",
+    why="The program computes on meanwhile, SIGTERM comes only after the hook, and whatever is left of a large state"
+        " is cut off: a file that looks whole and is not.",
+    source="https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/",
+    fix="save in the background on an interval; drain with holdfast.runtime.drain where the program cannot be changed",
+    base="container",
+    bad="lifecycle: {preStop: {exec: {command: [/bin/sh, -c, python save_checkpoint.py]}}}",
+    good="lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.drain]}}}",
+)  # fmt: skip
+def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers if context.place(pod).interruptible else []:
+        hook = as_list(dig(container.body, "lifecycle", "preStop", "exec", "command"))
+        script = " ".join(str(word)[:MAX_SCRIPT] for word in hook)[:MAX_SCRIPT]
+        if _SAVES.search(script) and "holdfast.runtime.drain" not in script:
+            yield Hit((*container.path, "lifecycle", "preStop", "exec", "command"), "saves inside the window")
 
 
 @rule(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from infra.contract.kubernetes import FUSE_DRIVER
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.finding import Hit, Severity
 from workloads.manifests.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
@@ -13,6 +14,8 @@ from workloads.manifests.lint.registry import Context, rule
 DOC_VOLUMES = "https://kubernetes.io/docs/concepts/storage/volumes/"
 DOC_FUSE = "https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage-fuse-csi-driver-setup"
 _CHECKPOINT = re.compile(r"check.?points?|ckpts?", re.IGNORECASE)
+_FOLDER_OPTION = re.compile(r"(checkpoints|ckpts|[-_](dir|directory|path|folder))$", re.IGNORECASE)
+_RELATIVE = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*/?")
 _LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
 
 
@@ -31,11 +34,19 @@ def _checkpoint_paths(container: Container) -> Iterator[tuple[str, Path]]:
         for index, (flag, value) in enumerate(pairwise([*words, ""])):
             name, equals, given = flag.partition("=")
             path = given if equals else value
-            if name.startswith("--") and _CHECKPOINT.search(name) and path.startswith("/"):
+            relative = _is_folder(name, path) and not container.body.get("workingDir")
+            if name.startswith("--") and _CHECKPOINT.search(name) and (path.startswith("/") or relative):
                 yield path, (*container.path, key, index if equals else index + 1)
     for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
         if _CHECKPOINT.search(as_text(dig(mount, "name")) + as_text(dig(mount, "mountPath"))):
             yield as_text(dig(mount, "mountPath")), (*container.path, "volumeMounts", index, "mountPath")
+
+
+def _is_folder(name: str, value: str) -> bool:
+    """A relative path, given to an option for a folder; a model's name or a number is none."""
+    if value.startswith(("./", "../")):
+        return True
+    return bool(_FOLDER_OPTION.search(name) and _RELATIVE.fullmatch(value[:200])) and not value.isdecimal()
 
 
 def _volume_of(container: Container, path: str) -> dict[str, Any] | None:
@@ -74,7 +85,9 @@ def checkpoint_on_lost_disk(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, at in _checkpoint_paths(container):
             volume = _volume_of(container, path)
-            if volume is None:
+            if not path.startswith("/"):
+                yield Hit(at, f"{path} is relative: the container's own layer")
+            elif volume is None:
                 yield Hit(at, f"{path} is the container's own layer")
             elif "emptyDir" in volume:
                 yield Hit(at, f"{path} is an emptyDir, deleted with the pod")
@@ -111,7 +124,7 @@ spec:
 def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, at in _checkpoint_paths(container):
-            if dig(_volume_of(container, path), "csi", "driver") == "gcsfuse.csi.storage.gke.io":
+            if dig(_volume_of(container, path), "csi", "driver") == FUSE_DRIVER:
                 yield Hit(at, f"{path} is a bucket through FUSE")
 
 
@@ -170,8 +183,13 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get("gke-gcsfuse/volumes")).lower() == "true":
         return
     for at, volume in _volumes(pod).values():
-        if dig(volume, "csi", "driver") == "gcsfuse.csi.storage.gke.io":
+        if dig(volume, "csi", "driver") == FUSE_DRIVER:
             yield Hit((*at, "csi"), "no sidecar will mount this volume")
+        name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+        claim = context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
+        bound = context.world.named("PersistentVolume", as_text(claim.spec.get("volumeName"))) if claim else None
+        if bound and dig(bound.spec, "csi", "driver") == FUSE_DRIVER:
+            yield Hit((*at, "persistentVolumeClaim"), f"no sidecar will mount {name}, a bucket through FUSE")
 
 
 @rule(
