@@ -85,6 +85,7 @@ nodeSelector:
   cloud.google.com/gke-flex-start: "true"
   cloud.google.com/gke-accelerator: nvidia-tesla-a100
   cloud.google.com/gke-max-run-duration-seconds: "86400"
+  cloud.google.com/gke-gpu-driver-version: latest
 tolerations:
 - {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}
 """

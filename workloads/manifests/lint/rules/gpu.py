@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from infra.contract import pools as contract
+from infra.contract.kubernetes import DRIVER_LATEST, LABEL_DRIVER
 from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.contract.pools import GPU_RESOURCE, GPU_TAINT
 from workloads.manifests.lint.finding import Hit, Severity, constant
@@ -136,3 +137,21 @@ def accelerator_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
             if value not in ACCELERATORS and value not in OTHER_ACCELERATORS:
                 basis = constant("infra.contract.machines", "ACCELERATORS", f"known: {known}")
                 yield Hit(demand.path, f"{value} is no known accelerator", basis)
+
+
+@rule(
+    "HF036", "driver-left-to-chance", Severity.WARNING, on=Pod,
+    what="A GPU node is made for this pod, and the pod does not ask for the newest driver.",
+    why="Google's default branch stops at CUDA 12: a program built for CUDA 13 sees no GPU on it, at the price of one."
+        " Pools state the driver themselves; a node made on demand takes it from the pod.",
+    source=DOC_GPU, fix=f"select {LABEL_DRIVER}: {DRIVER_LATEST}", base="flex-pod",
+    bad=f"nodeSelector: {{{LABEL_DRIVER}: null}}", good=f"nodeSelector: {{{LABEL_DRIVER}: {DRIVER_LATEST}}}",
+)  # fmt: skip
+def driver_left_to_chance(pod: Pod, context: Context) -> Iterator[Hit]:
+    place = context.place(pod)
+    if not pod.gpus or not place.means_flex or place.demanded(contract.LABEL_COMPUTE_CLASS):
+        return
+    asked = [value for demand in place.demanded(LABEL_DRIVER) for value in demand.values]
+    if asked != [DRIVER_LATEST]:
+        basis = constant("infra.contract.kubernetes", "LABEL_DRIVER", "without it the node gets the default branch")
+        yield Hit((*pod.at, "nodeSelector"), f"asks for driver {asked[0] if asked else 'default'}", basis)
