@@ -1,5 +1,6 @@
 """The file that `submit` is given: read, judged as far as its price needs it, and narrowed to one job."""
 
+import math
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,48 @@ _RENDER = "`python -m workloads render` writes manifests with jobs"
 
 def read(path: Path) -> list[Object]:
     """The documents of a manifest; InputError where one is no object, or none is a job."""
-    from ruamel.yaml import YAML, YAMLError
-
     if not path.is_file():
         raise _no_such_file(path)
-    try:
-        documents = [doc for doc in YAML(typ="safe", pure=True).load_all(path.read_text()) if doc is not None]
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        what = "manifest cannot be read"
-        raise InputError(what, got=f"{path}: {error}", allowed="a YAML file", fix="give a rendered file") from error
+    documents = _documents(path)
     for number, document in enumerate(documents, start=1):
         _check(document, f"{path}, document {number}")
     if not any(doc["kind"] in KINDS for doc in documents):
         kinds = ", ".join(doc["kind"] for doc in documents) or "nothing"
         raise InputError("no job in the manifest", got=f"{path}: {kinds}", allowed=" or ".join(KINDS), fix=_RENDER)
     return documents
+
+
+def _documents(path: Path) -> list[Any]:
+    """Through the linter's reader, which bounds size, depth and what aliases and merges expand to."""
+    from workloads.manifests.lint import document
+
+    try:
+        if path.stat().st_size > document.MAX_FILE_BYTES:
+            raise _unreadable(path, f"more than {document.MAX_FILE_BYTES:,} bytes")
+        found = list(document.read(path.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, str(error)) from error
+    for each in found:
+        for trouble in each.troubles:
+            raise _unreadable(path, f"line {trouble.mark.line}: {trouble.message}")
+        if not _is_finite(each.value):
+            raise _unreadable(path, "a number that is infinite or none (.inf, .nan)")
+    return [each.value for each in found]
+
+
+def _is_finite(value: Any) -> bool:
+    """JSON, in which all goes to the API server, knows no other numbers."""
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _unreadable(path: Path, why: str) -> InputError:
+    return InputError(
+        "manifest cannot be read", got=f"{path}: {why}", allowed="a YAML file", fix="give a rendered file"
+    )
 
 
 def _no_such_file(path: Path) -> InputError:

@@ -104,6 +104,13 @@ def test_hours_must_be_above_zero(hours: float, env: Environment, table: prices.
         submit.plan([job(env.pool("spot-a100"), 1)], env, table, Caps(), hours)
 
 
+ALIASES = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 12))
+MERGES = (
+    "x: &x {"
+    + ", ".join(f"k{n}: 1" for n in range(3_000))
+    + "}\n"
+    + "".join(f"y{n}: {{<<: [*x, *x, *x]}}\n" for n in range(3_000))
+)
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
 
 
@@ -115,6 +122,13 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
         ("a: [", "cannot be read"),
         ("\0", "cannot be read"),
         ("- 3\n", "not a Kubernetes object"),
+        (JOB + "spec: {backoffLimit: 1.0e+999}\n", "a number that is infinite"),
+        (JOB + "spec: {parallelism: .inf, template: {spec: {containers: [{}]}}}\n", "ValueError"),
+        (JOB + "spec: {a: " + 5_000 * "[" + 5_000 * "]" + "}\n", "cannot be read"),
+        (ALIASES, "values after aliases are expanded"),
+        (MERGES, "values after aliases are expanded"),
+        ("a: 1\n# " + (1 << 20) * "x", "more than 1,048,576 bytes"),
+        (JOB + "spec: {}\nspec: {}\n", "a second time"),
         ("kind: Job\n", "not a Kubernetes object"),
         (JOB, "KeyError 'spec'"),
         (JOB + "spec: {parallelism: two, template: {spec: {containers: [{}]}}}\n", "invalid literal"),
@@ -166,3 +180,10 @@ def test_a_flex_job_costs_the_cheapest_machine_that_auto_provisioning_can_make_f
 def test_the_plan_is_one_json_object_with_a_schema(env: Environment, table: prices.Table) -> None:
     body = submit.plan([job(env.pool("spot-a100"), 2)], env, table, Caps(), hours=10).as_json()
     assert json.loads(json.dumps(body))["schema"] == "holdfast.purchase/1"
+
+
+def test_numbers_are_read_as_the_api_server_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(JOB + "spec: {mode: 0644, plain: 10, hex: 0x10, template: {spec: {containers: [{}]}}}\n")
+    (document,) = read(path)
+    assert (document["spec"]["mode"], document["spec"]["plain"], document["spec"]["hex"]) == (0o644, 10, 16)

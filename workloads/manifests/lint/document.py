@@ -270,6 +270,12 @@ def _merge_sources(node: MappingNode) -> Iterator[MappingNode]:
             yield from (source for source in listed if isinstance(source, MappingNode) and source is not node)
 
 
+def _integer(text: str) -> int:
+    """0644 is octal in YAML 1.1."""
+    octal = text.lstrip("+-").startswith("0") and text.lstrip("+-").isdecimal()
+    return int(text, 8 if octal else 0)
+
+
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -283,7 +289,7 @@ def _scalar(node: ScalarNode) -> Any:
         return text
     try:
         if tag == "int":
-            return int(text.replace("_", ""), 0)
+            return _integer(text.replace("_", ""))
         if tag == "float":
             return float(text)
     except ValueError:
