@@ -21,7 +21,7 @@ def demo(
 
 drill = typer.Typer(
     help="Evict on purpose and judge.",
-    epilog="Exit: 0 held, 1 broken, 2 bad input, 3 inconclusive, 4 stopped by a safety rule, 130 and 143 by a signal.",
+    epilog="Exit: 0 held, 1 broken, 2 bad input, 3 inconclusive, 4 stopped by a safety rule, 70 a bug, 130 and 143 by a signal.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

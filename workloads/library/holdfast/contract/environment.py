@@ -11,4 +11,5 @@ ENV_GPUS = "HOLDFAST_GPUS"  # the pod's nvidia.com/gpu limit: so many GPUs are p
 ENV_RUN_DIR = "HOLDFAST_RUN_DIR"  # where processes that take notices leave their pids for the preStop drain
 ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # of batch, from a secret; withheld from predictors
 ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"  # key that signs commits, from a secret
+ENV_TRACEBACK = "HOLDFAST_TRACEBACK"  # of commands, for whoever reports a bug: 1 shows where it happened
 ENV_KILL_AT = "HOLDFAST_KILL_AT"  # tests only: POINT:COUNT, where a process dies

@@ -1,9 +1,12 @@
 """The one error a user sees: what is wrong, what was got, what is allowed, how to mend it."""
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_JUDGED
+from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_DONE, EXIT_NOT_JUDGED
 from holdfast.contract.printable import printable
 
 
@@ -41,3 +44,21 @@ def run_cli(command: Callable[[], object]) -> None:
     except Unjudged as error:
         print(f"could not judge: {error}", file=sys.stderr)
         sys.exit(EXIT_NOT_JUDGED)
+    except BrokenPipeError:
+        # `| head` has seen enough. Whatever is still buffered must find a place, or Python complains at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(EXIT_DONE)
+    except Exception as error:  # noqa: BLE001  # the top level: Python's own exit code 1 would mean findings
+        _report_bug(error)
+        sys.exit(EXIT_BUG)
+
+
+def _report_bug(error: Exception) -> None:
+    """In a pod with its traceback: there is no second run to ask for one."""
+    if os.environ.get(ENV_TRACEBACK) or os.environ.get(ENV_JOB):
+        traceback.print_exception(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    message = printable(" ".join(str(error).split())[:300])
+    print(f"internal error: {type(error).__name__}: {message} ({last.filename}, line {last.lineno})", file=sys.stderr)
+    where = "the issue tracker of the repository that you installed this from"
+    print(f"a bug of ours: report it to {where}, with what {ENV_TRACEBACK}=1 shows", file=sys.stderr)

@@ -1,0 +1,62 @@
+"""How a command ends: bad input and missing services are the user's to mend, anything else is a bug of ours."""
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
+
+PROGRAM = """
+import sys
+from holdfast.contract.errors import InputError, Unjudged, run_cli
+def main():
+    for number in range(100_000):
+        print(number)
+    {body}
+run_cli(main)
+"""
+
+
+def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM.format(body=body)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "line"),
+    [
+        ("raise InputError('x', got=1, allowed='2', fix='3')", 2, "error:   x"),
+        ("raise Unjudged('no cluster')", 3, "could not judge: no cluster"),
+        ("raise KeyError('step')", 70, "internal error: KeyError: 'step' (<string>, line 7)"),
+        ("raise ValueError('one\\ntwo')", 70, "internal error: ValueError: one two (<string>, line 7)"),
+        ("sys.exit(1)", 1, ""),
+    ],
+)
+def test_only_findings_exit_1(body: str, code: int, line: str) -> None:
+    done = ended(body)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith(line)
+    if code == 70:
+        head, where = done.stderr.splitlines()
+        assert head == line
+        assert "issue tracker" in where and f"{ENV_TRACEBACK}=1" in where
+
+
+@pytest.mark.parametrize("variable", [ENV_TRACEBACK, ENV_JOB])
+def test_a_bug_leaves_its_traceback_in_the_log_of_a_pod_or_where_it_is_asked_for(variable: str) -> None:
+    done = ended("raise KeyError('step')", **{variable: "1"})
+    assert done.returncode == 70
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.splitlines()[-2].startswith("internal error: KeyError: 'step'")
+
+
+def test_a_reader_that_has_seen_enough_is_no_bug() -> None:
+    command = [sys.executable, "-c", PROGRAM.format(body="pass")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout and running.stderr
+        assert running.stdout.readline() == "0\n"
+        running.stdout.close()
+        assert running.stderr.read() == ""
+        assert running.wait(60) == 0
