@@ -59,7 +59,7 @@ fmt: setup ## Format and mend what ruff can
 lock: setup ## Locks of every dependency group, with hashes and without addresses
 	@$(PY) .ci/lock.py
 
-.PHONY: test-cluster test-kind test-node test-gpu test-alert kill-matrix
+.PHONY: test-cluster test-kind test-node test-gpu test-alert kill-matrix test-mutants
 test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
 
@@ -74,6 +74,9 @@ test-gpu: setup ## Pinned staging and nccl (a GPU)
 
 test-alert: setup tools ## Play the bad and good histories of ALERT (name or slug) in Prometheus's engine
 	@$(PY) -m tests.monitoring.alerting.play $(ALERT)
+
+test-mutants: setup tools ## Break the product in one place at a time: named tests must notice each
+	@$(PY) -m tests.mutants
 
 kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
 	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))

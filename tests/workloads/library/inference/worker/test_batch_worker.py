@@ -154,3 +154,22 @@ def test_the_steps_come_in_the_order_that_makes_a_kill_harmless(harness: Harness
     steps: list[Failpoint] = []
     harness.worker(CountingPredictor(), at=steps.append).run()
     assert steps == list(Failpoint)
+
+
+def test_an_item_leaves_the_queue_only_after_its_result_is_durable(harness: Harness) -> None:
+    """A kill in between gives the item to another worker, which finds it done; the other order would lose it."""
+    harness.enqueue(items(harness.job, 1))
+    seen: dict[Failpoint, tuple[int, int]] = {}
+
+    def look(point: Failpoint) -> None:
+        with harness.pool.connection() as connection:
+            (waiting,) = connection.execute(
+                "SELECT count(*) FROM holdfast.queue WHERE job = %s", (harness.job,)
+            ).fetchone() or (-1,)
+            (done,) = connection.execute(
+                "SELECT count(*) FROM holdfast.result WHERE job = %s AND status = 'done'", (harness.job,)
+            ).fetchone() or (-1,)
+        seen[point] = (waiting, done)
+
+    harness.worker(CountingPredictor(), at=look).run()
+    assert (seen[Failpoint.COMMITTED], seen[Failpoint.ACKED]) == ((1, 1), (0, 1))

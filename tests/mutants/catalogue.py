@@ -1,0 +1,312 @@
+"""The faults that the tests must notice, as data. A test that lets one through is mended, not taken off the list."""
+
+from tests.mutants.mutant import Mutant
+
+CHECKPOINT = "workloads/library/holdfast/checkpoint"
+BATCH = "workloads/library/holdfast/inference"
+RUNTIME = "workloads/library/holdfast/runtime"
+CONTRACT = "workloads/library/holdfast/contract"
+LIBRARY_TESTS = "tests/workloads/library"
+DRILL_TESTS = "tests/workloads/drill"
+
+_CHECKPOINT = (
+    Mutant(
+        name="restore nothing",
+        file=f"{CHECKPOINT}/restore.py",
+        old="    for step in candidates:\n",
+        new="    for step in candidates[:0]:\n",
+        tests=(
+            f"{LIBRARY_TESTS}/checkpoint/test_checkpointer.py::test_a_run_in_two_halves_ends_with_the_bits_of_a_run_in_one",
+        ),
+    ),
+    Mutant(
+        name="verify nothing",
+        file=f"{CHECKPOINT}/reading.py",
+        old="if running.hex() != shard.crc32c:",
+        new="if not running.hex():",
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_reshard.py::test_dcp_load_refuses_a_flipped_bit",),
+    ),
+    Mutant(
+        name="no agreement on the outcome of a restore",
+        file=f"{CHECKPOINT}/agreement.py",
+        old="decision: dict[str, Any] = ranks.agree(mine, decide)",
+        new="decision: dict[str, Any] = mine",
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py",),
+    ),
+    Mutant(
+        name="damage counts as a good outcome",
+        file=f"{CHECKPOINT}/agreement.py",
+        old='for kind in ("input", "damaged"):',
+        new='for kind in ("input",):',
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py",),
+    ),
+    Mutant(
+        name="begin anew in silence where no checkpoint verifies",
+        file=f"{CHECKPOINT}/restore.py",
+        old="    if skipped:\n        raise none_verifies(run, skipped)\n",
+        new="",
+        tests=(
+            f"{LIBRARY_TESTS}/checkpoint/test_corruption.py::test_if_no_checkpoint_verifies_the_job_does_not_begin_again_in_silence",
+        ),
+    ),
+    Mutant(
+        name="no fall back past a damaged checkpoint",
+        file=f"{CHECKPOINT}/restore.py",
+        old="    for step in candidates:\n",
+        new="    for step in candidates[:1]:\n",
+        tests=(
+            f"{LIBRARY_TESTS}/checkpoint/test_checkpointer.py::test_a_damaged_newest_checkpoint_is_passed_over_and_later_replaced",
+        ),
+    ),
+    Mutant(
+        name="a second writer replaces an object",
+        file=f"{CHECKPOINT}/local.py",
+        old="        os.link(incoming, target)\n",
+        new="        os.replace(incoming, target)\n",
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_storage.py::test_a_name_is_taken_once_and_keeps_its_first_content",),
+    ),
+    Mutant(
+        name="any signature is a good one",
+        file=f"{CHECKPOINT}/signing.py",
+        old="hmac.compare_digest(expected.encode(), signature.encode())",
+        new="bool(signature)",
+        tests=(
+            f"{LIBRARY_TESTS}/checkpoint/test_signing.py::test_a_changed_or_replayed_commit_with_its_digest_made_anew_is_passed_over",
+        ),
+    ),
+    Mutant(
+        name="retention keeps the oldest",
+        file=f"{CHECKPOINT}/retention.py",
+        old="sorted(steps, reverse=True)[: self.keep]",
+        new="sorted(steps)[: self.keep]",
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_retention.py",),
+    ),
+    Mutant(
+        name="of a step that goes the shards go first",
+        file=f"{CHECKPOINT}/retention.py",
+        old="    storage.delete(commit)\n    yield commit\n    failpoint",
+        new="    failpoint",
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_retention.py::test_of_a_step_that_goes_the_commit_goes_first",),
+    ),
+)
+_PROCESSES = (
+    Mutant(
+        name="ignore SIGTERM",
+        file=f"{RUNTIME}/shutdown.py",
+        old="NOTICES = (signal.SIGTERM, signal.SIGINT)",
+        new="NOTICES = (signal.SIGINT,)",
+        tests=(f"{LIBRARY_TESTS}/runtime/test_shutdown.py",),
+    ),
+    Mutant(
+        name="the second signal changes nothing",
+        file=f"{RUNTIME}/shutdown.py",
+        old="if self._signals > 1:",
+        new="if self._signals > 9:",
+        tests=(f"{LIBRARY_TESTS}/runtime/test_shutdown.py",),
+    ),
+    Mutant(
+        name="the window counts from the last notice",
+        file=f"{RUNTIME}/shutdown.py",
+        old="return min(ends, default=math.inf) - margin_s",
+        new="return max(ends, default=math.inf) - margin_s",
+        tests=(f"{LIBRARY_TESTS}/runtime/test_shutdown.py",),
+    ),
+    Mutant(
+        name="exit 0 on SIGTERM",
+        file="workloads/library/holdfast/training/launch.py",
+        old="    if noticed or exit_codes.EXIT_PREEMPTED in found:\n        return exit_codes.EXIT_PREEMPTED",
+        new="    if noticed or exit_codes.EXIT_PREEMPTED in found:\n        return exit_codes.EXIT_COMPLETE",
+        tests=(f"{LIBRARY_TESTS}/training/test_config.py",),
+    ),
+    Mutant(
+        name="a bug is retried",
+        file="workloads/library/holdfast/training/launch.py",
+        old="    for fatal in exit_codes.FATAL_EXIT_CODES:",
+        new="    for fatal in ():",
+        tests=(f"{LIBRARY_TESTS}/training/test_config.py",),
+    ),
+    Mutant(
+        name="a rank stops alone",
+        file=f"{RUNTIME}/stop.py",
+        old="            verdict = self._ballot.pass_boundary(self._here)\n        if verdict is Verdict.WAIT:",
+        new="            verdict = Verdict.STOP if self.requested else self._ballot.pass_boundary(self._here)\n        if verdict is Verdict.WAIT:",
+        tests=(f"{LIBRARY_TESTS}/runtime/test_stop.py",),
+    ),
+    Mutant(
+        name="bad input looks like findings",
+        file=f"{CONTRACT}/exit_codes.py",
+        old="EXIT_BAD_INPUT = 2",
+        new="EXIT_BAD_INPUT = 1",
+        tests=("tests/workloads/library/contract/test_errors.py",),
+    ),
+)
+_BATCH = (
+    Mutant(
+        name="ack before commit",
+        file=f"{BATCH}/worker/writer.py",
+        old="        began = self._clock()\n        stored",
+        new="        began = self._clock()\n        self._ack([claim.item for claim in outcome.values])\n        stored",
+        tests=(
+            f"{LIBRARY_TESTS}/inference/worker/test_batch_worker.py::test_an_item_leaves_the_queue_only_after_its_result_is_durable",
+        ),
+    ),
+    Mutant(
+        name="skip the fence",
+        file=f"{BATCH}/results/postgres.py",
+        old="WHERE r.fence = excluded.fence AND r.worker = excluded.worker AND r.status = 'held'\nRETURNING r.item",
+        new="WHERE r.status = 'held'\nRETURNING r.item",
+        tests=(
+            f"{LIBRARY_TESTS}/inference/worker/test_batch_worker.py::test_a_zombie_cannot_write_after_its_fence_is_void",
+        ),
+    ),
+    Mutant(
+        name="the lease is never renewed",
+        file=f"{BATCH}/worker/lease_keeper.py",
+        old="                    self._queue.extend(held, self._lease_s)\n",
+        new="                    pass\n",
+        tests=(f"{LIBRARY_TESTS}/inference/worker/test_lease_keeper.py",),
+    ),
+    Mutant(
+        name="an ended lease still acks",
+        file=f"{BATCH}/queue/postgres.py",
+        old="AS h(message, lease)\nWHERE q.message = h.message AND q.lease = h.lease\n",
+        new="AS h(message, lease)\nWHERE q.message = h.message\n",
+        tests=(f"{LIBRARY_TESTS}/inference/queue/test_queues.py::test_an_ack_of_an_ended_lease_does_nothing",),
+    ),
+    Mutant(
+        name="one item is given to two workers",
+        file=f"{BATCH}/queue/postgres.py",
+        old="WHERE job = %(job)s AND visible_at <= clock_timestamp()",
+        new="WHERE job = %(job)s",
+        tests=(f"{LIBRARY_TESTS}/inference/queue/test_queues.py::test_one_item_is_held_by_one_worker_only",),
+    ),
+)
+_PLATFORM = (
+    Mutant(
+        name="no taint on Spot pools",
+        file="infra/environments/capacity.py",
+        old="        if self.capacity is Capacity.SPOT:\n            effect =",
+        new="        if False:\n            effect =",
+        tests=("tests/infra/environments", "tests/workloads/manifests/test_render.py"),
+    ),
+    Mutant(
+        name="wrong label of Spot nodes",
+        file="infra/contract/pools.py",
+        old='LABEL_SPOT = "cloud.google.com/gke-spot"',
+        new='LABEL_SPOT = "cloud.google.com/spot"',
+        tests=("tests/workloads/manifests/test_render.py",),
+    ),
+    Mutant(
+        name="wrong window",
+        file=f"{CONTRACT}/lifecycle.py",
+        old="return self.total_s - self.critical_s",
+        new="return self.total_s",
+        tests=("tests/infra/environments/test_fields.py::test_the_extended_window_reaches_spot_pools_only",),
+    ),
+    Mutant(
+        name="evictions are charged to the Job",
+        file="workloads/manifests/builders/training.py",
+        old='            client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED]),\n',
+        new="",
+        tests=("tests/workloads/manifests/test_render.py",),
+    ),
+    Mutant(
+        name="a rule over the plan never fires",
+        file="infra/rules/pools.py",
+        old="        if not _tainted(pool, SPOT_TAINT):",
+        new="        if False:",
+        tests=("tests/infra/rules/test_rules.py",),
+    ),
+    Mutant(
+        name="a run by index is taken for its whole job",
+        file=f"{CONTRACT}/job_identity.py",
+        old='    return job if index is None else f"{job}-{index}"',
+        new="    return job",
+        tests=(
+            "tests/workloads/manifests/test_training.py::test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_its_pod",
+        ),
+    ),
+)
+_MONITORING = (
+    Mutant(
+        name="metric renamed",
+        file=f"{CONTRACT}/telemetry.py",
+        old='    "last_commit_age_seconds": (',
+        new='    "commit_age_seconds": (',
+        tests=("tests/monitoring/exporter/test_jobs.py",),
+    ),
+    Mutant(
+        name="an alert never fires",
+        file="monitoring/alerting/alerts.py",
+        old='query=f"max by (accelerator) ({series}) > {most_s}",',
+        new='query=f"max by (accelerator) ({series}) > 1000 * {most_s}",',
+        tests=("tests/monitoring/alerting/test_alerts.py::test_every_alert_fires_in_time_and_is_silent_otherwise",),
+    ),
+    Mutant(
+        name="work done again counts as useful",
+        file="monitoring/ledger/training.py",
+        old="        if last_step > keep:\n            lost",
+        new="        if False:\n            lost",
+        tests=("tests/monitoring/ledger/test_job_summary.py",),
+    ),
+    Mutant(
+        name="lost steps are not counted",
+        file="monitoring/ledger/training.py",
+        old="    return sum(done.lost(keep) for done in work if done.last_step > keep)",
+        new="    return 0",
+        tests=("tests/monitoring/ledger/test_job_summary.py",),
+    ),
+)
+_JOBS = (
+    Mutant(
+        name="evictions count as crashes",
+        file="workloads/jobs/job_snapshot.py",
+        old='    return str(found.get("reason", "")) if found.get("status") == "True" else ""',
+        new='    return ""',
+        tests=("tests/workloads/jobs/test_losses.py",),
+    ),
+    Mutant(
+        name="the cap per hour stops nothing",
+        file="workloads/jobs/submit.py",
+        old="made.usd_per_hour > caps.usd_per_hour:",
+        new="made.usd_per_hour > 1000 * caps.usd_per_hour:",
+        tests=("tests/workloads/jobs/test_submit.py",),
+    ),
+    Mutant(
+        name="explain blames a refusal of long ago",
+        file="workloads/jobs/refused.py",
+        old=" or events.time_of(event) < made:",
+        new=":",
+        tests=("tests/workloads/jobs/test_causes.py",),
+    ),
+    Mutant(
+        name="a drill begins before the work is steady",
+        file="workloads/drill/runner.py",
+        old="        if not met:\n",
+        new="        if False:\n",
+        tests=(f"{DRILL_TESTS}/test_runner.py",),
+    ),
+    Mutant(
+        name="a drill puts nothing back",
+        file="workloads/drill/runner.py",
+        old="                    self._roll_back(target, record)\n",
+        new="                    pass\n",
+        tests=(f"{DRILL_TESTS}/test_runner.py",),
+    ),
+    Mutant(
+        name="an objective that nobody measured held",
+        file="workloads/drill/verdict.py",
+        old="            return Verdict.NOT_MEASURED\n",
+        new="            return Verdict.HELD\n",
+        tests=(f"{DRILL_TESTS}/test_judging.py",),
+    ),
+    Mutant(
+        name="drills in production",
+        file="workloads/drill/remote.py",
+        old="    if owner and not owner.allow_drills:",
+        new="    if False:",
+        tests=(f"{DRILL_TESTS}/test_remote.py",),
+    ),
+)
+_LINTER = ()
+MUTANTS: tuple[Mutant, ...] = (*_CHECKPOINT, *_PROCESSES, *_BATCH, *_PLATFORM, *_MONITORING, *_JOBS, *_LINTER)
