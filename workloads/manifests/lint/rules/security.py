@@ -156,7 +156,7 @@ def namespace_not_restricted(obj: Object, context: Context) -> Iterator[Hit]:
     source="infra/contract/names.py", fix="state metadata.namespace", base="job",
     bad="metadata: {namespace: null}", good="metadata: {namespace: training}",
 )  # fmt: skip
-def namespace_unsaid(obj: Object, context: Context) -> Iterator[Hit]:
+def namespace_left_out(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.pods and obj.namespace in ("", "default"):
         yield Hit(("metadata", "namespace"), "stands in the namespace default")
 
