@@ -152,6 +152,7 @@ def status(
 def failures(job: Job, database: Database = "", limit: int = 100, as_json: AsJson = False) -> None:
     """Dead items: which, why, after how many tries. Exit 1 when there are any."""
     from holdfast.contract.exit_codes import EXIT_FINDINGS
+    from holdfast.contract.printable import printable
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.dead_letters import newest
 
@@ -161,9 +162,10 @@ def failures(job: Job, database: Database = "", limit: int = 100, as_json: AsJso
         print(json.dumps({"schema": "holdfast.batch-failures/1", "job": job, "failures": found}))
     else:
         for dead_letter in found:
-            print(
-                f"{dead_letter['item'] or dead_letter['digest']}  {dead_letter['reason']}  after {dead_letter['failures']}"
+            name, reason = (
+                printable(str(text)) for text in (dead_letter["item"] or dead_letter["digest"], dead_letter["reason"])
             )
+            print(f"{name}  {reason}  after {dead_letter['failures']}")
     if found:
         print(f"Next: python -m holdfast batch redrive {job}", file=sys.stderr)
         raise typer.Exit(EXIT_FINDINGS)

@@ -4,20 +4,18 @@ Files and objects are read in parallel, a window at a time. Rows are parsed one 
 is a few chunks ahead of the database (enqueue): registering costs more than parsing.
 """
 
-import csv
 import itertools
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast.contract.errors import InputError
-from holdfast.inference.items import MAX_BODY_BYTES, Item, checked_item, require_name, require_size
+from holdfast.inference.items import Item, checked_item, require_name, require_size
+from holdfast.inference.rows import ENDINGS, content_of, id_of, rows
 
 GCS = "gs://"
-_ROW_FILES = (".csv", ".jsonl", ".ndjson", ".parquet")
 _PARALLEL = 16
 _T = TypeVar("_T")
 
@@ -29,12 +27,12 @@ def items_of(job: str, source: str, *, pattern: str, id_column: str, body_column
     path = Path(source)
     if path.is_dir():
         return folder_items(job, path, pattern)
-    if path.is_file() and path.suffix in _ROW_FILES:
+    if path.is_file() and path.suffix in ENDINGS:
         return row_items(job, path, id_column, body_column)
     raise InputError(
         "the source cannot be read",
         got=source,
-        allowed=f"a folder, a file ending in {', '.join(_ROW_FILES)}, or gs://BUCKET/FOLDER",
+        allowed=f"a folder, a file ending in {', '.join(ENDINGS)}, or gs://BUCKET/FOLDER",
         fix="check --source",
     )
 
@@ -62,7 +60,7 @@ def _walk(folder: Path, pattern: str) -> Iterator[Path]:
 
 def row_items(job: str, path: Path, id_column: str, body_column: str) -> Iterator[Item]:
     """One item a row. Without `body_column` the body is the whole row as JSON."""
-    for number, row in enumerate(_rows(path), start=1):
+    for number, row in enumerate(rows(path), start=1):
         where = f"{path} row {number}"
         if id_column not in row or (body_column and body_column not in row):
             raise InputError(
@@ -71,53 +69,7 @@ def row_items(job: str, path: Path, id_column: str, body_column: str) -> Iterato
                 allowed=f"a column {id_column} with the id" + (f" and {body_column}" if body_column else ""),
                 fix="give --id-column and --body-column",
             )
-        body = row[body_column] if body_column else json.dumps(row, sort_keys=True, default=str)
-        yield checked_item(job, str(row[id_column]), _bytes(body), source=where)
-
-
-def _bytes(value: object) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-
-
-def _rows(path: Path) -> Iterator[Mapping[str, object]]:
-    readers = {".csv": _csv_rows, ".parquet": _parquet_rows}
-    try:
-        yield from readers.get(path.suffix, _json_rows)(path)
-    except (ValueError, csv.Error, OSError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            "the file of rows cannot be read",
-            got=f"{path}: {str(error)[:200]}",
-            allowed="the format of its file ending, in UTF-8",
-            fix="repair the file",
-        ) from None
-
-
-def _csv_rows(path: Path) -> Iterator[Mapping[str, object]]:
-    csv.field_size_limit(MAX_BODY_BYTES)
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            yield {str(name): value for name, value in row.items()}
-
-
-def _json_rows(path: Path) -> Iterator[Mapping[str, object]]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object")
-            yield row
-
-
-def _parquet_rows(path: Path) -> Iterator[Mapping[str, object]]:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=1000):
-            yield from batch.to_pylist()
+        yield checked_item(job, id_of(row, id_column, where), content_of(row, body_column, where), source=where)
 
 
 def bucket_items(job: str, url: str) -> Iterator[Item]:

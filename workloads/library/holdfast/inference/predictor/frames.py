@@ -4,9 +4,10 @@ import json
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 _LENGTH = struct.Struct(">I")
+MAX_HEADER_BYTES = 1024 * 1024 * 1024  # values of the largest micro-batch
 
 
 def send(link: socket.socket, header: Mapping[str, object], bodies: Sequence[bytes] = ()) -> None:
@@ -29,16 +30,21 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
 def pop_message(data: bytearray) -> dict[str, Any] | None:
     """The header of the first whole message in `data`, one without bodies, removed from it; None: not there yet.
 
-    ValueError or RecursionError when it cannot be read; the next one can.
+    ValueError or RecursionError when it cannot be read; the next one can. EOFError when no other can.
     """
     if len(data) < _LENGTH.size:
         return None
     end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    if end > MAX_HEADER_BYTES:
+        raise EOFError("no message of ours is so long")  # and what follows cannot be found
     if len(data) < end:
         return None
     head = bytes(data[_LENGTH.size : end])
     del data[:end]
-    return json.loads(head)
+    message = json.loads(head)
+    if not isinstance(message, dict):
+        raise ValueError("a message is an object")
+    return cast("dict[str, Any]", message)
 
 
 def _exactly(link: socket.socket, size: int) -> bytearray:

@@ -14,12 +14,15 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from holdfast.contract.errors import InputError
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor import frames
 from holdfast.inference.predictor.protocol import Predictor
+from holdfast.inference.predictor.replies import configuration_of
 from holdfast.inference.predictor.spec import PredictorSpec, build
 from holdfast.runtime import gpu
 
@@ -53,6 +56,7 @@ def _loaded(link: socket.socket, spec: PredictorSpec) -> Predictor | None:
         gpu.require()
         predictor = build(spec)
         predictor.load()
+        configuration = configuration_of(predictor.configuration)
     except InputError as error:
         fields = {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}
         return frames.send(link, {"input": fields})
@@ -61,14 +65,20 @@ def _loaded(link: socket.socket, spec: PredictorSpec) -> Predictor | None:
     except Exception as error:  # noqa: BLE001  a model's loader is a user's code and may raise anything
         traceback.print_exc()
         return frames.send(link, {"bug": type(error).__name__})
-    frames.send(link, {"configuration": dict(predictor.configuration)})
+    frames.send(link, {"configuration": configuration})
     return predictor
+
+
+def _object(value: object) -> dict[str, object]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"a value must be an object, not {type(value).__name__}")
+    return dict(cast("Mapping[str, object]", value))
 
 
 def _answer(predictor: Predictor, bodies: list[bytes]) -> bytes:
     began = time.monotonic()
     try:
-        values = [dict(value) for value in predictor.predict(bodies)]
+        values = [_object(value) for value in predictor.predict(bodies)]
         return frames.encoded({"values": values, "seconds": time.monotonic() - began})
     except PredictorBroken as error:
         return frames.encoded({"broken": str(error)})

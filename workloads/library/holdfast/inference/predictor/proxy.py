@@ -15,13 +15,15 @@ from typing import Any
 
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError
-from holdfast.inference.errors import ItemFault, LoaderFailed, PredictorBroken, ProcessDied
+from holdfast.inference.errors import LoaderFailed, PredictorBroken, ProcessDied
 from holdfast.inference.predictor import frames
 from holdfast.inference.predictor.link import Link
+from holdfast.inference.predictor.replies import configuration_of, raise_error, values_of
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
 
 _LOAD_POLL_S = 0.1
+_EXIT_S = 10.0
 _CHILD = "holdfast.inference.predictor.process"
 # A model's code is not ours: it gets no credentials of the database.
 _WITHHELD = (ENV_DATABASE, "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSERVICE")
@@ -69,8 +71,8 @@ class ProcessPredictor:
             reply = self._first_reply(self._link)
         except EOFError:
             raise PredictorBroken(f"the predicting process {self._reap()} while it loaded the model") from None
-        _raise_error(reply)
-        self._configuration = reply["configuration"]
+        raise_error(reply)
+        self._configuration = configuration_of(reply.get("configuration"))
         # Started again, it must load the commit that it began with, not the newest.
         self._spec = replace(self._spec, pinned=self._configuration)
 
@@ -98,9 +100,8 @@ class ProcessPredictor:
         while (reply := self._take_finished(wanted)) is None:
             self.prepare(wanted)
             self._await_answer(wanted)
-        _raise_error(reply)
-        self.seconds = reply["seconds"]
-        return reply["values"]
+        values, self.seconds = values_of(reply, len(wanted))
+        return values
 
     def close(self) -> None:
         if self._process is not None:
@@ -143,20 +144,12 @@ class ProcessPredictor:
         self._in_flight.clear()
         if late:
             self._process.kill()
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:  # it closed its end, or sent nonsense, and lives
+            self._process.kill()
+            code = self._process.wait()
         self._process = self._link = None
         if late:
             return f"did not answer in {self._timeout_s:g} s"
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-
-
-def _raise_error(reply: Mapping[str, Any]) -> None:
-    if "input" in reply:
-        error = reply["input"]
-        raise InputError(error["what"], got=error["got"], allowed=error["allowed"], fix=error["fix"])
-    if "broken" in reply:
-        raise PredictorBroken(reply["broken"])
-    if "bug" in reply:
-        raise LoaderFailed(reply["bug"])
-    if "fault" in reply:
-        raise ItemFault(*reply["fault"])

@@ -5,7 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from psycopg import Connection
 
@@ -20,7 +20,7 @@ WHERE r.job = %s AND r.status = 'done' ORDER BY r.item COLLATE "C"
 """
 
 
-def rows(connection: Connection, job: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def rows(connection: Connection, job: str) -> Iterator[tuple[str, Any]]:
     """From a server-side cursor: any number of rows in bounded memory."""
     with connection.transaction(), connection.cursor(name="export") as cursor:
         cursor.itersize = 5000
@@ -74,6 +74,17 @@ def export_lines(connection: Connection, job: str, path: Path) -> int:
     count = 0
     with partial.open("w", encoding="utf-8") as file:
         for count, (item, value) in enumerate(rows(connection, job), start=1):  # noqa: B007  the last is the count
-            file.write(json.dumps({"item": item, **value}, ensure_ascii=False) + "\n")
+            file.write(json.dumps(_line(item, value), ensure_ascii=False) + "\n")
     partial.replace(path)
     return count
+
+
+def _line(item: str, value: Any) -> dict[str, Any]:
+    """The value's keys beside the id; one that is called `item` too gets underscores before it."""
+    if not isinstance(value, dict):
+        return {"item": item, "value": value}
+    value = cast("dict[str, Any]", value)
+    name = "item"
+    while name in value:
+        name = "_" + name
+    return {"item": item, **{name if key == "item" else key: found for key, found in value.items()}}
