@@ -92,7 +92,7 @@ def test_checkpoints_go_through_the_sdk_and_never_through_a_mount(env: str) -> N
 
 
 @pytest.mark.parametrize("env", names())
-def test_a_worker_is_told_the_window_that_its_pool_grants(env: str) -> None:
+def test_a_worker_is_given_the_window_that_its_pool_grants(env: str) -> None:
     windows = 0
     for _, template in pods(env):
         (main,) = template["spec"]["containers"]

@@ -37,7 +37,7 @@ def test_a_broken_document_does_not_hide_its_neighbours() -> None:
     assert sound.value == {"kind": "Pod"} and not sound.troubles
 
 
-def test_a_template_is_said_and_skipped() -> None:
+def test_a_template_is_named_and_skipped() -> None:
     (document,) = read("kind: Job\nmetadata:\n  name: {{ .Release.Name }}\n")
     assert [t.kind for t in document.troubles] == ["template"]
 

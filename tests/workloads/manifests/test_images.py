@@ -136,7 +136,7 @@ def test_an_import_of_another_group_would_be_seen() -> None:
 
 
 @pytest.mark.process
-def test_every_rendered_command_is_one_that_its_door_understands() -> None:
+def test_every_rendered_command_is_one_that_its_command_line_understands() -> None:
     """An unknown option is refused even when help is asked for."""
     commands = {
         tuple(container["command"])

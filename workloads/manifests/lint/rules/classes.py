@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from infra.contract.capacity import Capacity
+from infra.contract.kubernetes import DRIVER_LATEST
 from infra.contract.machines import MACHINE_TYPES, sold
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.finding import Hit, Severity, constant
@@ -22,9 +23,9 @@ def _class(*priorities: str) -> str:
     )
 
 
-_SPOT = "{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 1}, spot: true}"
-_LARGER = "{machineType: g2-standard-12, gpu: {type: nvidia-l4, count: 1}, spot: true}"
-_ON_DEMAND = "{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 1}}"
+_SPOT = "{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 1, driverVersion: latest}, spot: true}"
+_LARGER = "{machineType: g2-standard-12, gpu: {type: nvidia-l4, count: 1, driverVersion: latest}, spot: true}"
+_ON_DEMAND = "{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 1, driverVersion: latest}}"
 _CLEAN = _class(_SPOT, _LARGER, _ON_DEMAND)
 
 
@@ -122,7 +123,7 @@ def class_shadows_fallback(obj: Object, context: Context) -> Iterator[Hit]:
     what="A priority asks on demand for a machine type that is sold on Spot and flex-start only.",
     why="Compute Engine refuses to create it, so the priority never brings a node.",
     source="infra/contract/machines.py", fix="take a3-highgpu-8g on demand, or Spot or flex-start for this one",
-    bad=_class("{machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}, spot: true}",
+    bad=_class("{machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1, driverVersion: latest}, spot: true}",
                "{machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}}"),
     good=_CLEAN,
 )  # fmt: skip
@@ -136,3 +137,17 @@ def machine_not_sold_so(obj: Object, context: Context) -> Iterator[Hit]:
             ways = ", ".join(sorted(c.value for c in machine.sold_as if c is not Capacity.QUEUED))
             basis = constant("infra.contract.machines", "MACHINE_TYPES", f"{machine.name} is sold as {ways}")
             yield Hit((*path, "machineType"), f"{machine.name} is not sold on demand", basis)
+
+
+@rule(
+    "HF326", "class-leaves-driver-to-chance", Severity.WARNING, on=Object,
+    what="A priority with GPUs that does not state the newest driver.",
+    why="It is inherited from nowhere, and Google's default branch stops at CUDA 12: a program built for CUDA 13 sees"
+        " no GPU on such a node, at the price of one.",
+    source=API, fix=f"set gpu.driverVersion: {DRIVER_LATEST} on every priority",
+    bad=_class(_SPOT, _LARGER, "{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 1}}"), good=_CLEAN,
+)  # fmt: skip
+def class_leaves_driver(obj: Object, context: Context) -> Iterator[Hit]:
+    for path, priority in _priorities(obj):
+        if isinstance(priority.get("gpu"), dict) and dig(priority, "gpu", "driverVersion") != DRIVER_LATEST:
+            yield Hit((*path, "gpu"), "installs the default driver")

@@ -150,7 +150,7 @@ def namespace_not_restricted(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 @rule(
-    "HF413", "namespace-unsaid", Severity.WARNING, on=Object,
+    "HF413", "namespace-missing", Severity.WARNING, on=Object,
     what="A workload without a namespace, or in `default`.",
     why="Quotas, policies and identities are bound to namespaces; in default there are none.",
     source="infra/contract/names.py", fix="state metadata.namespace", base="job",
@@ -221,15 +221,14 @@ _GOOGLE_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9-]{0,60}@[a-z0-9.:-]{1,60}\.gservi
     good=_ACCOUNT.format(annotation=_IDENTITY) + _BINDING.format(namespace="training"),
 )  # fmt: skip
 def binding_of_no_account(obj: Object, context: Context) -> Iterator[Hit]:
-    listed = as_list(obj.body.get("subjects")) if obj.kind in ("RoleBinding", "ClusterRoleBinding") else []
-    for index, subject in enumerate(listed):
-        name, namespace = as_text(dig(subject, "name")), as_text(dig(subject, "namespace")) or obj.namespace
-        if dig(subject, "kind") != "ServiceAccount" or context.world.named("ServiceAccount", name, namespace):
+    """Only where the account stands beside the binding: of one in another namespace the files may not know."""
+    for index, subject in enumerate(as_list(obj.body.get("subjects")) if obj.kind == "RoleBinding" else []):
+        name, namespace = as_text(dig(subject, "name")), as_text(dig(subject, "namespace"))
+        if dig(subject, "kind") != "ServiceAccount" or not namespace or namespace == obj.namespace:
             continue
-        elsewhere = context.world.named("ServiceAccount", name)
-        if elsewhere:
-            message = f"{name} stands in {elsewhere.namespace or 'default'}, not in {namespace or 'default'}"
-            yield Hit(("subjects", index, "namespace"), message)
+        there = context.world.named("ServiceAccount", name, namespace)
+        if obj.namespace and not there and context.world.named("ServiceAccount", name, obj.namespace):
+            yield Hit(("subjects", index, "namespace"), f"{name} stands in {obj.namespace}, not in {namespace}")
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""The doors `render` and `rules`: what is written, what is shown, and the exit codes."""
+"""The commands `render` and `rules`: what is written, what is shown, and the exit codes."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=True)
 
 
-def test_render_writes_the_files_of_the_environments_that_it_is_told(tmp_path: Path) -> None:
+def test_render_writes_the_files_of_the_environments(tmp_path: Path) -> None:
     done = call("render", "example", "--out", tmp_path)
     assert done.exit_code == 0
     assert sorted(done.stdout.split()) == [(tmp_path / "example" / name).as_posix() for name in FILES]
