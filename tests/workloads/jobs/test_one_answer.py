@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB
+from holdfast.contract.job_identity import LABEL_RUN_PER_INDEX
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from tests.monitoring import sample
 from tests.workloads.jobs.api_server import serving
+from tests.workloads.manifests import rendered
 from workloads.jobs.api import Object
 
 pytestmark = pytest.mark.process
@@ -94,3 +97,33 @@ def test_the_age_of_the_last_save_is_that_of_the_newest_commit(tmp_path: Path, k
     options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
     (job,) = json.loads(command("workloads", "list", *options))["jobs"]
     assert 0 <= job["saved_age_s"] <= time.time() - now
+
+
+def rendered_training_jobs() -> dict[str, tuple[Object, Object]]:
+    """One JobSet whose pods share a run, one Job whose indices train apart: as `render` writes them."""
+    found: dict[str, tuple[Object, Object]] = {}
+    for body, spec in rendered.jobs("example"):
+        if spec["template"]["spec"]["containers"][0]["command"][3:5] == ["train", "run"]:
+            apart = spec["template"]["metadata"]["labels"].get(LABEL_RUN_PER_INDEX) == "true"
+            found.setdefault("by index" if apart else "gang", (body, spec))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["gang", "by index"])
+def test_a_rendered_job_is_found_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """What its processes write joins what the cluster lists, whether its run bears an index or not."""
+    body, spec = rendered_training_jobs()[kind]
+    name = body["metadata"]["name"]
+    variables = {key: entry.get("value", "") for key, entry in rendered.variables(spec["template"]).items()}
+    monkeypatch.setenv(ENV_JOB, variables[ENV_JOB])
+    monkeypatch.setenv(ENV_COMPLETION_INDEX, "0")
+    command_of = spec["template"]["spec"]["containers"][0]["command"]
+    run = rendered.option(command_of, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "0")
+    write_events(tmp_path / "events.jsonl", run, sample.killed_and_restored(run))
+    meta = body["metadata"] | {"namespace": "training", "uid": "u", "creationTimestamp": START}
+    plural = "/apis/batch/v1/jobs" if body["kind"] == "Job" else "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
+    lists = {plural: [body | {"metadata": meta}], "/api/v1/pods": [], "/api/v1/nodes": [], "/api/v1/events": []}
+    with serving(lists, tmp_path) as kubeconfig:
+        options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
+        (job,) = json.loads(command("workloads", "list", *options))["jobs"]
+    assert (job["name"], job["step"], f"{100 * job['useful_ratio']:.1f}") == (name, 60, "27.6")

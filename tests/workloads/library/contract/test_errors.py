@@ -1,5 +1,6 @@
 """How a command ends: bad input and missing services are the user's to mend, anything else is a bug of ours."""
 
+import os
 import subprocess
 import sys
 
@@ -20,7 +21,8 @@ run_cli(main)
 
 def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PROGRAM.format(body=body)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    usual = {name: value for name, value in os.environ.items() if name not in (ENV_JOB, ENV_TRACEBACK)}
+    return subprocess.run(command, env=usual | environ, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
