@@ -57,7 +57,7 @@ def classify(description: str) -> tuple[str, str, Capacity] | None:
 
 def refresh(old: Table, today: datetime.date, endpoint: str = ENDPOINT) -> Table:
     """A table of today's prices. What the catalogue does not sell stays inferred; notes are kept."""
-    listed = merge(_listed(fetch(endpoint), _regions()))
+    listed = [replace(sku, as_of=today.isoformat()) for sku in merge(_listed(fetch(endpoint), _regions()))]
     if not listed:
         raise Unjudged(f"{endpoint} returned no SKU of a known GPU machine; the catalogue's wording may have changed")
     kept = _still_inferred(old, listed)

@@ -40,6 +40,8 @@ class Sku:
     sku: str = ""
     """Empty where the source gave no id."""
     description: str = ""
+    as_of: str = ""
+    """YYYY-MM-DD at which the source had this price; empty where the source has no date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Quote:
     capacity: Capacity
     usd: float
     inferred: bool
+    as_of: str = ""
+    """Of its oldest part; empty where one has no date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,8 @@ class Table:
             capacity=capacity,
             usd=sum(sku.usd * amount for sku, amount in found),
             inferred=any(sku.basis == INFERRED for sku, _ in found),
+            # The empty text of an undated part is the least of all.
+            as_of=min(sku.as_of for sku, _ in found),
         )
 
     def regions(self, accelerator: str) -> tuple[str, ...]:
@@ -190,7 +196,10 @@ def _sku(row: dict[str, Any]) -> Sku:
         basis=row["basis"],
         sku=row["sku"],
         description=row["description"],
+        as_of=row.get("as_of", ""),  # tables of forks may be older than this field
     )
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")
+    if sku.as_of:
+        datetime.date.fromisoformat(sku.as_of)
     return sku

@@ -39,7 +39,7 @@ def prices(*, as_json: bool) -> None:
     ]
     head = ("gpu", "region", "machine", *(c.value for c in price_table.CAPACITIES))
     if as_json:
-        body = [dict(zip(head, row, strict=True)) for row in rows]
+        body = [dict(zip(head, row, strict=True)) | {"as_of": _dates(table, row[0], row[1])} for row in rows]
         print_json(
             {"schema": "holdfast.price-list/1", "fetched_at": table.fetched_at.isoformat(), "usd_per_hour": body}
         )
@@ -60,6 +60,13 @@ def basis(table: price_table.Table) -> str:
     age = table.age_days(datetime.datetime.now(tz=datetime.UTC).date())
     stale = f"; {age} days old, `python -m infra prices refresh`" if age > price_table.STALE_DAYS else ""
     return f"prices of {table.fetched_at}, list, USD{stale}; * inferred"
+
+
+def _dates(table: price_table.Table, accelerator: str, region: str) -> dict[str, str | None]:
+    """Date of each capacity's price; null where a part has none."""
+    machine = price_table.reference_machine(accelerator)
+    quotes = {c: table.quote(machine, region, c) for c in price_table.CAPACITIES}
+    return {c.value: quote.as_of or None for c, quote in quotes.items() if quote}
 
 
 def _price(table: price_table.Table, machine: MachineType, region: str, capacity: Capacity) -> str:

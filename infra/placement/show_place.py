@@ -8,9 +8,10 @@ from typing import Any
 from holdfast.contract.values import finite
 from infra.contract.capacity import Placement
 from infra.placement import emit
-from infra.placement.advice import SAME_USD, Option
+from infra.placement.advice import SAME_USD, Option, quote
 from infra.placement.ask import Answer
 from infra.placement.job import Job
+from infra.placement.prices import CAPACITIES
 from infra.placement.show import basis, print_json, print_table
 
 
@@ -52,6 +53,8 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
             f"Spot stops paying against {limits.against.value}: churn {_limit(limits.churn_per_hour, '/h')}, or restart"
             f" {_limit(limits.restart_h * 60, ' min')}, or checkpoint {_limit(limits.checkpoint_h * 3600, ' s')}"
         )
+    if dates := _price_dates(job, answer):
+        notes.append("prices as of: " + ", ".join(f"{name} {date or 'undated'}" for name, date in dates.items()))
     if answer.elsewhere:
         notes.append("elsewhere: " + ", ".join(f"{r} {p} {_usd(usd)}" for r, p, usd in answer.elsewhere))
     if note := world.prices.note(job.accelerator, answer.region):
@@ -83,6 +86,12 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     return lines
 
 
+def _price_dates(job: Job, answer: Answer) -> dict[str, str | None]:
+    """Of the capacities of the table; null where a part of the price has no date."""
+    quotes = {c: quote(job, answer.world, answer.region, c) for c in CAPACITIES}
+    return {c.value: found.as_of or None for c, found in quotes.items() if found}
+
+
 def _usd(usd: float) -> str:
     """Cents below ten dollars: a short job costs no `$0`."""
     return f"${usd:,.0f}" if usd >= 10 else f"${usd:.2f}" if usd >= 0.01 else "under $0.01"
@@ -110,6 +119,7 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
         "checkpoint": emit.checkpoint(job, answer.world),
         "prices": {
             "fetched_at": answer.world.prices.fetched_at.isoformat(),
+            "as_of": _price_dates(job, answer),
             "note": answer.world.prices.note(job.accelerator, answer.region),
         },
         "tie": None if answer.tie is None else {"placement": answer.tie.placement.value, "how": answer.tie.policy},

@@ -139,7 +139,7 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
     assert flex.inferred
     assert flex.usd == pytest.approx(2.0204, abs=1e-4)
     assert {s.basis for s in table.skus} == {LISTED, INFERRED}
-    assert all(s.sku for s in table.skus if s.basis == LISTED)
+    assert all(s.sku and s.as_of == TODAY.isoformat() for s in table.skus if s.basis == LISTED)
     assert "us-east1" in table.regions("nvidia-tesla-a100")
     assert "mars-north1" not in table.regions("nvidia-tesla-a100")
     assert table.notes == old.notes

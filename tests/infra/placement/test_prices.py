@@ -135,3 +135,24 @@ def test_a_note_lets_a_disorder_pass() -> None:
     with pytest.raises(InputError):
         prices.check(table)
     prices.check(replace(table, notes=(Note(accelerator=A100_80, region="r", text="so it is"),)))
+
+
+def test_each_price_has_its_own_date_and_a_machine_that_of_its_oldest_part(table: Table) -> None:
+    a100, l4 = MACHINE_TYPES["a2-highgpu-1g"], MACHINE_TYPES["g2-standard-8"]
+    dated, undated = (table.quote(machine, "us-central1", Capacity.SPOT) for machine in (a100, l4))
+    assert dated is not None
+    assert undated is not None
+    assert (dated.as_of, undated.as_of) == ("2026-08-02", "")
+    aged = tuple(replace(s, as_of="2025-01-01") if s.part == GPU and s.as_of else s for s in table.skus)
+    older = replace(table, skus=aged).quote(a100, "us-central1", Capacity.SPOT)
+    assert older is not None
+    assert older.as_of == "2025-01-01"
+
+
+def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
+    body = json.loads(prices.TABLE.read_text())
+    body["skus"][0]["as_of"] = "last week"
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(body))
+    with pytest.raises(InputError, match=r"price table prices\.json"):
+        prices.load(path)
