@@ -1,5 +1,6 @@
 """Commands of the placement room; mounted by infra.__main__. Module top stays light: bodies import."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ def matrix(
 
 @app.command()
 def place(
-    gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100, or as nvidia-smi prints it.")],
+    gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100, or as nvidia-smi prints it.")] = "",
     hours: Annotated[str, typer.Option(help="Undisturbed work by the clock, all GPUs together: 40, 40h, 2d.")] = "",
     gpu_hours: Annotated[str, typer.Option(help="Instead of --hours: the same times the GPUs.")] = "",
     gpus: Annotated[int, typer.Option(help="How many work at the same time.")] = 1,
@@ -49,8 +50,17 @@ def place(
     seed: Annotated[int, typer.Option(help="Another sample, to see the noise; it does not change the choice.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """What each capacity would cost for a job, when it would be done, and where the answer turns."""
-    from infra.placement import ask, job, show_place
+    """What each capacity would cost for a job, when it would be done, and where the answer turns.
+
+    Without --gpu and --hours it asks, in a terminal.
+    """
+    from infra.placement import ask, interview, job, show_place
+
+    if not (gpu or hours or gpu_hours) and sys.stdin.isatty() and sys.stdout.isatty():
+        given = interview.interview(input, print)
+        gpu, gpus, hours, deadline = given.gpu, given.gpus, given.hours, given.deadline
+        checkpoint, batch, region = given.checkpoint, given.batch, given.region
+        print(f"\nThe same without questions: {given.command()}\n", file=sys.stderr)
 
     asked = job.Job(
         accelerator=job.accelerator(gpu),

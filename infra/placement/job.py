@@ -101,7 +101,7 @@ class Job:
 
 
 def accelerator(name: str) -> str:
-    """`a100`, `A100-80GB`, `NVIDIA H100 80GB HBM3` or the label's value."""
+    """The label's value of `a100`, `A100-80GB`, `NVIDIA H100 80GB HBM3` or itself."""
     if name.lower() in ACCELERATORS:
         return name.lower()
     known = ALIASES.get(_NOISE.sub("", name.lower().replace("hbm3", "").replace("hbm2e", "")))
