@@ -13,6 +13,7 @@ from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFou
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import MAX_JSON_BYTES, Commit, Manifest, decode_commit, digest_of, parse_manifest
 from holdfast.checkpoint.storage import Stat, Storage, read_object
+from holdfast.checkpoint.tiling import check_tiling
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
@@ -51,6 +52,7 @@ def commit(
     # One listing for all shards: a stat for each would be thousands of requests in the commit's way.
     stored = {found.name: found for found in storage.list(object_names.attempt_prefix(*_id(own)))}
     manifests = [_verified(stored, own, payload, written) for payload in payloads]
+    check_tiling(manifests)
     failpoint("commit.verified")
     record = Commit(
         run=own.run,

@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+import torch
+
 from holdfast.checkpoint.agreement import agreed, failure_of
 from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.ranks import Ranks
@@ -18,10 +20,30 @@ def check_state(state: dict[str, Any], ranks: Ranks) -> None:
     """Before training: what could not be saved, or differs between ranks, is an error now and on every rank."""
     try:
         captured = capture(state)
+        if ranks.world_size > 1:
+            _check_moments(state)
         mine = {"layout": layout_digest(captured), "failed": ""}
     except InputError as error:
         captured, mine = NOTHING, failure_of(error)
     decided(ranks, mine, captured)
+
+
+def _check_moments(state: dict[str, Any]) -> None:
+    # Their shapes are the same on every rank, so nothing else would show that each holds other numbers.
+    for name, entry in state.items():
+        if isinstance(entry, torch.optim.Optimizer):
+            parameters = [p for group in entry.param_groups for p in group["params"]]
+            if any(getattr(p, mark, False) for p in parameters for mark in ("_is_flat_param", "_fsdp_flattened")):
+                raise _moments_of_one_rank(name)
+
+
+def _moments_of_one_rank(name: str) -> InputError:
+    return InputError(
+        f"optimizer {name} of an FSDP1 module holds the moments of this rank's shards only",
+        got="an entry that would be saved once for all ranks",
+        allowed="PerRank(optimizer), which resumes on the same number of ranks, or a module of fully_shard (FSDP2)",
+        fix=f'write "{name}": PerRank(optimizer)',
+    )
 
 
 def decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:

@@ -8,30 +8,14 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor import DTensor
 
+from holdfast.checkpoint.boxes import Box, boxes_of
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.tree import Captured
-from holdfast.contract.errors import InputError
 
 # Tensors begin at multiples of it in a stream: any dtype may be viewed there.
 ALIGN = 64
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Box:
-    """A tensor's part that lives on this rank."""
-
-    key: str
-    local: torch.Tensor
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
-    owned: bool
-    """False where a lower rank of a replicated dimension writes the same box."""
-
-    @property
-    def bytes(self) -> int:
-        return self.local.numel() * self.local.element_size()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,42 +24,24 @@ class Piece:
     local: torch.Tensor
 
 
-def box_of(key: str, tensor: torch.Tensor) -> Box:
-    if not isinstance(tensor, DTensor):
-        return Box(key=key, local=tensor, shape=tuple(tensor.shape), offset=(0,) * tensor.ndim, owned=True)
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    placements, mesh = tensor.placements, tensor.device_mesh
-    if any(isinstance(p, Partial) for p in placements):
-        raise InputError(
-            f"tensor {key} is a partial sum",
-            got=str(placements),
-            allowed="Shard and Replicate placements",
-            fix="redistribute it before it is part of the state",
-        )
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
-    coordinate = mesh.get_coordinate() or []
-    first = all(isinstance(p, Shard) or at == 0 for p, at in zip(placements, coordinate, strict=True))
-    # No full_tensor(): it is a collective, and a save must not contain one.
-    local = tensor.to_local()
-    return Box(
-        key=key,
-        local=local.detach(),
-        shape=tuple(tensor.shape),
-        offset=tuple(offset) if local.numel() else (0,) * tensor.ndim,
-        owned=first and local.numel() > 0,
-    )
+def memory_at(tensor: torch.Tensor) -> int:
+    """Address of the memory behind it, of this rank's part for a DTensor; -1 where it has none of its own."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    try:
+        return local.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # a subclass that wraps other tensors
+        return -1
 
 
 def pieces_of(captured: Captured, rank: int, world_size: int) -> list[Piece]:
-    boxes = [(box_of(key, tensor), tensor) for key, tensor in captured.tensors.items()]
     load = [0] * world_size
     mine: list[Box] = []
-    for box, tensor in boxes:
-        if isinstance(tensor, DTensor) or box.key in captured.per_rank:
-            if box.owned:
-                mine.append(box)
+    for key, tensor in captured.tensors.items():
+        boxes = boxes_of(key, tensor)
+        if isinstance(tensor, DTensor) or key in captured.per_rank:
+            mine += [box for box in boxes if box.owned]
             continue
+        (box,) = boxes
         # The least loaded rank, in the order of keys: the same on every rank, whatever its timing.
         writer = load.index(min(load))
         load[writer] += box.bytes

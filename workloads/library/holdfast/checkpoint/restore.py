@@ -10,6 +10,7 @@ candidate verifies the job ends: it never begins again from step 0 silently whil
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +19,15 @@ from holdfast.checkpoint.agreement import agreed, outcome
 from holdfast.checkpoint.catalogue import committed_steps, runs
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.live import check_same, compare, versions
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.stores import existing_storage
-from holdfast.checkpoint.target import Target
-from holdfast.checkpoint.tree import NOTES_KEY
+from holdfast.checkpoint.target import Target, wanted_of
+from holdfast.checkpoint.tree import NOTES_KEY, capture
 from holdfast.contract.errors import InputError
 
 Skipped = list[tuple[int, str]]
@@ -62,13 +64,17 @@ def restore(
     skipped: Skipped = []
     damaged: dict[int, str] = {}
     candidates = _candidates(storage, run, ranks)
+    # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a collective.
+    live = capture(state).tensors if candidates else {}
     for step in candidates:
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
-        attempt = _Attempt(storage, run, step, state, ranks.rank, tuning, stop_asked)
+        attempt = _Attempt(storage, run, step, state, ranks.rank, tuning, live, stop_asked)
         reason = _verdict(ranks, attempt)
         if not reason:
             attempt.apply()
+            live = capture(state).tensors
+            agreed(ranks, outcome(partial(attempt.compare, live)))
             failpoint("restore.applied")
             return Restored(
                 step=step,
@@ -123,27 +129,40 @@ class _Attempt:
         state: dict[str, Any],
         rank: int,
         tuning: Tuning,
+        live: dict[str, torch.Tensor],
         stop_asked: Callable[[], bool],
     ) -> None:
         self._stop_asked = stop_asked
         self._storage, self._run, self._step, self._rank, self._tuning = storage, run, step, rank, tuning
-        self._state = state
+        self._state, self._live = state, live
         self.attempt = ""
         self.notes: dict[str, Any] = {}
 
     def verify(self) -> None:
-        opened = open_step(self._storage, self._run, self._step)
+        opened = self._opened = open_step(self._storage, self._run, self._step)
         self.attempt = opened.commit.attempt
-        self._target = Target(self._state, opened, self._rank)
-        copies = plan(opened, self._target.wanted(), rank=self._rank)
-        with torch.no_grad():
-            Transfer(self._storage, opened, parallel=self._tuning.parallel, stop_asked=self._stop_asked).run(copies)
+        self._target = Target(self._state, opened, self._rank, live=self._live)
+        self._read(self._target.wanted(), self._stop_asked)
         self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
 
     def apply(self) -> None:
+        self._before = versions(self._target.loaded)
         with torch.no_grad():
             self._target.load()
+
+    def compare(self, live: dict[str, torch.Tensor]) -> None:
+        """Raises InputError unless the state holds the bits that were verified."""
+        loaded = self._target.loaded
+        again = {key: torch.empty_like(loaded[key]) for key in compare(loaded, live, self._before)}
+        self._read(wanted_of(again), lambda: False)
+        for key, truth in again.items():
+            check_same(key, live[key], truth)
+
+    def _read(self, wanted: list[Wanted], stop_asked: Callable[[], bool]) -> None:
+        copies = plan(self._opened, wanted, rank=self._rank)
+        with torch.no_grad():
+            Transfer(self._storage, self._opened, parallel=self._tuning.parallel, stop_asked=stop_asked).run(copies)
 
 
 def load_tensors(

@@ -1,6 +1,7 @@
 """Putting a verified checkpoint back into the user's objects.
 
-Tensors that exist are filled in place; an optimizer that has not stepped yet has none, so its tensors are
+Tensors that exist are filled in place, and a module whose state_dict() gave copies gets them by load_state_dict.
+An optimizer that has not stepped yet has none, so its tensors are
 made like the parameters they belong to (a DTensor for a DTensor). A shape, dtype or key that differs is the
 user's to mend: InputError, before anything is changed.
 """
@@ -11,17 +12,22 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from holdfast.checkpoint.pieces import box_of, dtype_name
+from holdfast.checkpoint.boxes import boxes_of
+from holdfast.checkpoint.pieces import dtype_name, memory_at
 from holdfast.checkpoint.reading import Opened, Wanted, saved_dtype
-from holdfast.checkpoint.tree import NOTES_KEY, RNG_KEY, Stateful, capture, decode, set_rng_state, targets, tensor_keys
+from holdfast.checkpoint.tree import NOTES_KEY, RNG_KEY, Stateful, decode, set_rng_state, targets, tensor_keys
 from holdfast.contract.errors import InputError
+
+# Of these a state_dict() after load_state_dict() gives back what was loaded; loaders and schedulers may not.
+EXACT = (nn.Module, torch.optim.Optimizer, torch.Tensor)
 
 
 class Target:
-    def __init__(self, state: dict[str, Any], opened: Opened, rank: int) -> None:
+    def __init__(self, state: dict[str, Any], opened: Opened, rank: int, *, live: dict[str, torch.Tensor]) -> None:
+        """`live`: tensors of `state`, as `capture` gave them on every rank alike."""
         self._state, self._opened, self._rank = state, opened, rank
         self._saved = opened.values(rank)
-        self._live = capture(state).tensors
+        self._live = live
         self._tensors: dict[str, torch.Tensor] = {}
         self._entries = [*targets(state)]
         self._check_entries()
@@ -39,9 +45,14 @@ class Target:
         """A rank that did not exist at the save keeps its own seed: two ranks must not draw the same numbers."""
         return RNG_KEY in self._saved and self._rank < self._opened.commit.world_size
 
+    @property
+    def loaded(self) -> dict[str, torch.Tensor]:
+        """What modules, optimizers and plain tensors must hold after `load`."""
+        exact = [name for name, value in self._entries if isinstance(value, EXACT)]
+        return {key: self._tensors[key] for name in exact for key in tensor_keys(self._saved[name])}
+
     def wanted(self) -> list[Wanted]:
-        boxes = [box_of(key, tensor) for key, tensor in self._tensors.items()]
-        return [Wanted(key=box.key, offset=box.offset, into=box.local) for box in boxes]
+        return wanted_of(self._tensors)
 
     def load(self) -> None:
         for name, value in self._entries:
@@ -52,8 +63,8 @@ class Target:
     def _load_entry(self, name: str, value: Any, saved: Any) -> None:
         if isinstance(value, torch.optim.Optimizer):
             _load_optimizer(value, saved)
-        elif isinstance(value, nn.Module) and all(isinstance(item, torch.Tensor) for item in saved.values()):
-            pass  # its tensors were filled in place
+        elif isinstance(value, nn.Module) and _filled_in_place(value, saved):
+            pass
         elif isinstance(value, Stateful):
             value.load_state_dict(saved)
         elif not isinstance(value, torch.Tensor):
@@ -88,6 +99,19 @@ class Target:
                 f"{key}: {dtype_name(live.dtype)}{list(live.shape)} here", f"{part.dtype}{list(part.shape)} as saved"
             )
         return live
+
+
+def _filled_in_place(module: nn.Module, saved: dict[str, Any]) -> bool:
+    """Whether every saved value of it is memory of its own parameters and buffers."""
+    # Not shown by the types alone: FSDP1, state-dict hooks and get_extra_state hand out copies, and to fill those is
+    # to restore nothing.
+    own = {memory_at(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    return all(isinstance(item, torch.Tensor) and memory_at(item) in own for item in saved.values())
+
+
+def wanted_of(tensors: dict[str, torch.Tensor]) -> list[Wanted]:
+    boxes = [box for key, tensor in tensors.items() for box in boxes_of(key, tensor)]
+    return [Wanted(key=box.key, offset=box.offset, into=box.local) for box in boxes]
 
 
 def _new_tensor(key: str, shape: tuple[int, ...], dtype: torch.dtype, owner: Any) -> torch.Tensor:
