@@ -76,10 +76,11 @@ def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, A
     if rank == world - 1:
         options.get("spoil", unchanged)(state)
         url = options.get("other_url", url)
-    more: dict[str, Any] = {name: options[name] for name in ("window_s", "keep") if name in options}
+    more: dict[str, Any] = {name: options[name] for name in ("window_s", "keep", "resume", "strict") if name in options}
     more |= {"run": options.get("run", RUN), "every": options.get("every", EVERY)}
     with Checkpointer(url, state, tuning=options.get("tuning", TUNING), **more) as ckpt:
         assert state["at"] == ckpt.step
+        known = ""
         for step in range(ckpt.step, options.get("steps", STEPS)):
             advance(state)
             if step + 1 == late and rank == world - 1:
@@ -89,8 +90,9 @@ def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, A
             ckpt.tick(step + 1)
             if options.get("wait"):
                 ckpt.wait()
-        if ckpt.failure:
-            print(f"rank {rank} knows: {ckpt.failure}", file=sys.stderr)
+            if ckpt.failure and ckpt.failure != known:
+                known = ckpt.failure
+                print(f"rank {rank} knows: {known}", file=sys.stderr)
     if world > 1:
         dist.destroy_process_group()
 

@@ -17,7 +17,7 @@ import pytest
 from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.stores import open_storage
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from tests.workloads.library.checkpoint import faulty_proxy as faults
 from tests.workloads.library.checkpoint.faulty_proxy import FaultyProxy, Rule, storm
 from tests.workloads.library.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, finish, newest
@@ -139,13 +139,13 @@ def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterat
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_fails_saves_and_not_training_and_leaves_no_half_objects(
+def test_a_full_disk_fails_saves_and_not_steps_and_is_never_counted_as_complete(
     jobs: Jobs, tmp_path: Path, small_disk: Path
 ) -> None:
     filler, log = small_disk / "filler", tmp_path / "log"
     filler.write_bytes(bytes(4 * 2**20 - 2**17))
     url = small_disk / "url"
-    assert jobs.run(url, tmp_path, world=2, wait=True, log=str(log)) == [0, 0]
+    assert jobs.run(url, tmp_path, world=2, wait=True, log=str(log)) == [EXIT_RETRY, EXIT_RETRY]
     for rank in (0, 1):
         assert f"rank {rank} knows: " in log.read_text()
     assert "Full: " in log.read_text()

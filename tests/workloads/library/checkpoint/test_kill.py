@@ -16,7 +16,7 @@ from holdfast.checkpoint.failpoints import POINTS
 from holdfast.checkpoint.storage import Stat
 from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from tests.workloads.library.checkpoint.jobs import RUN, STEPS, Jobs, expected, finish, newest
 
 pytestmark = pytest.mark.process
@@ -86,7 +86,9 @@ def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
 ) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
     codes = jobs.run(url, tmp_path, kill_at=f"{point}:{nth}", wait=True, log=str(log))
-    assert codes == [0], log.read_text()
+    # Complete only if its last state is known to be there: it died at that very point in the last save as well.
+    known = committed(url) == STEPS and point != "commit.written"
+    assert codes == ([0] if known else [EXIT_RETRY]), log.read_text()
     if nth == 1 and point not in REACHED_WHEN_DURABLE:
         assert "the uploader process is gone" in log.read_text(), f"{point} was not reached"
     # A new uploader has the same orders in its environment, so it dies at the same point again.

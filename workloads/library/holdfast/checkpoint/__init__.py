@@ -12,7 +12,7 @@ uploader process and the command line start without torch.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.errors import Preempted
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, Superseded
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer
@@ -23,12 +23,24 @@ if TYPE_CHECKING:
 _HOME = {
     "Checkpointer": "holdfast.checkpoint.checkpointer",
     "PerRank": "holdfast.checkpoint.tree",
+    "CheckpointExit": "holdfast.checkpoint.errors",
+    "NotDurable": "holdfast.checkpoint.errors",
     "Preempted": "holdfast.checkpoint.errors",
+    "Superseded": "holdfast.checkpoint.errors",
     "Tuning": "holdfast.checkpoint.settings",
     "load_tensors": "holdfast.checkpoint.restore",
 }
 
-__all__ = ["Checkpointer", "PerRank", "Preempted", "Tuning", "load_tensors"]
+__all__ = [
+    "CheckpointExit",
+    "Checkpointer",
+    "NotDurable",
+    "PerRank",
+    "Preempted",
+    "Superseded",
+    "Tuning",
+    "load_tensors",
+]
 
 
 def __getattr__(name: str) -> object:

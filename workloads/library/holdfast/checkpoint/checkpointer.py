@@ -2,7 +2,8 @@
 
 Guarantees: a tick between saves costs two comparisons and no communication; a save blocks for the copy
 into the staging memory and one exchange through the store; nothing that fails in the background stops the
-training; on return from `with`, the last state is durable or the reason was logged.
+training unless `strict` says so; `with` is left in order only when the last state is durable on the store, else by
+NotDurable (exit code 75), so that a launcher starts the job again and never counts it as complete.
 """
 
 import contextlib
@@ -15,18 +16,20 @@ from typing import Any, Self
 from holdfast.checkpoint import signing
 from holdfast.checkpoint.agreement import on_every_rank
 from holdfast.checkpoint.cadence import cadence_of
-from holdfast.checkpoint.decision import check_state
-from holdfast.checkpoint.errors import Preempted, RankLost
+from holdfast.checkpoint.decision import check_state, worst_ending
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost, Superseded
 from holdfast.checkpoint.history import History, node_age_s
 from holdfast.checkpoint.interval import SaveCostModel
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.restore import Restored, restore
+from holdfast.checkpoint.restore import Restored
+from holdfast.checkpoint.resume import Resume, checked_resume, creates
 from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.saving import Saver
-from holdfast.checkpoint.settings import Every, Tuning, checked_keep, parse_every
+from holdfast.checkpoint.saving import Saver, step_not_grown
+from holdfast.checkpoint.settings import Every, Tuning, checked_keep, checked_strict, parse_every
 from holdfast.checkpoint.shielding import shield
+from holdfast.checkpoint.start import Start, log_found, start
 from holdfast.checkpoint.storage import Storage
-from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.stores import existing_storage, open_storage
 from holdfast.checkpoint.tree import checked_state
 from holdfast.checkpoint.uploader import Report
 from holdfast.contract.errors import InputError
@@ -49,9 +52,16 @@ class Checkpointer:
         keep: int = 3,
         events: EventLog | None = None,
         window_s: float = DEFAULT_WINDOW.pod_s,
+        resume: Resume = "auto",
+        strict: int = 0,
         tuning: Tuning | None = None,
     ) -> None:
+        """`resume`: "auto" takes up the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses
+        to take up, a number insists on this step. `strict`: leave with NotDurable after so many saves in a row have
+        failed; 0: train on."""
         self._url, self._state, self._run = url, checked_state(state), checked_run(run)
+        self._resume: Resume = checked_resume(resume)
+        self._strict = checked_strict(strict)
         self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
         signing.key()  # one that cannot be used is an error before anything starts
         self._events, self._tuning = events, tuning or Tuning()
@@ -59,7 +69,7 @@ class Checkpointer:
         """Steps done, as of the last tick or restore."""
         self.restored: Restored | None = None
         self.failure = ""
-        """Why the last save that failed did, on every rank; training goes on."""
+        """Why the newest save failed, on every rank; empty again once a later one is durable. Training goes on."""
 
     def __enter__(self) -> Self:
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
@@ -69,7 +79,8 @@ class Checkpointer:
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
         # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
         check_state(self._state, self._ranks)
-        self.restored = self._restored_unless_stopped()
+        began = self._start_unless_stopped()
+        self.restored = began.restored
         self.step = self.restored.step
         self._history = History.resumed(self.restored.notes)
         self._save_cost = SaveCostModel(
@@ -82,18 +93,27 @@ class Checkpointer:
             keep=self._keep,
             tuning=self._tuning,
             restored=self.restored,
+            epoch=began.epoch,
             on_report=self._on_report,
             stop_asked=lambda: self.stop.requested,
             save_cost=self._save_cost,
         )
         # Fresh memory is slower to touch than to fill, so it is touched before the first save has to wait for it.
         self._saver.prepare(self._state)
-        self._cadence = cadence_of(self._every, self._auto_interval_s, self._ranks, self.step)
+        self._cadence = cadence_of(
+            self._every, lambda: self._save_cost.interval_s(node_age_s()), self._ranks, self.step
+        )
         self._ticked_at, self._announced = 0.0, False
         return self
 
     def tick(self, step: int) -> None:
-        """After each step: `step` steps are done. Saves when due; raises Preempted at the agreed step."""
+        """After each step: `step` steps are done, over the whole run. Saves when due.
+
+        Raises Preempted at the agreed step, Superseded when another trainer has taken the run, NotDurable by
+        `strict`, InputError for a number that is not above the one before.
+        """
+        if step <= self.step:
+            raise step_not_grown(step, self.step)
         self.step = step
         self._measure()
         self._saver.poll()
@@ -116,10 +136,17 @@ class Checkpointer:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight."""
         if self._saver.save(step, self._state, self._history.notes()):
             self._cadence.saved(step)
+        if self._strict and self._saver.failed_in_a_row >= self._strict:
+            raise NotDurable(step, f"{self._saver.failed_in_a_row} saves in a row have failed: {self.failure}")
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Until the last save is durable; false if the time ran out or it failed."""
         return self._saver.wait(timeout_s)
+
+    @property
+    def durable_step(self) -> int:
+        """Newest step that survives the machine: on the coordinator as of now, on other ranks as of the last save."""
+        return self._saver.durable_step
 
     @property
     def busy(self) -> bool:
@@ -151,57 +178,64 @@ class Checkpointer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
             if kind is None:
-                if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
-                    self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
-                self.wait(self._tuning.commit_timeout_s)
-                # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
-                self._together(self._tuning.commit_timeout_s)
+                self._finish()
             # An exception of the loop: what was staged before it is sound and is worth the wait.
             elif kind is not Preempted:
                 self.wait(self._window_s)
+                self._log_loss()
+            self._log_end(error)
+        except CheckpointExit as end:
+            self._log_end(end)
+            raise
         finally:
             self.close()
 
-    def _restored_unless_stopped(self) -> Restored:
+    def _start_unless_stopped(self) -> Start:
         """A notice that comes before the first step ends the start there: nothing is lost, so nothing is saved."""
         self.stop.shutdown.takes_s = self._window_s
         try:
-            found = self._restore()
-            if self.stop.should_stop(found.step):
-                raise Preempted(found.step)
+            began = self._start()
+            if self.stop.should_stop(began.restored.step):
+                raise Preempted(began.restored.step)
         except Preempted:
             self._log(logs.info, "stop", "asked to stop before the first step: nothing to save")
             self.stop.close()
             self._give_signals_back()
             raise
-        return found
+        return began
 
-    def _restore(self) -> Restored:
-        storage = Retrying(on_every_rank(self._ranks, self._open), budget_s=self._tuning.retry_s)
-        found = restore(storage, self._run, self._state, self._ranks, self._tuning, lambda: self.stop.requested)
-        for step, reason in found.skipped:
-            self._log(logs.warning, "restore", f"skipped step {step}: {reason}")
-        if found.step:
-            self._log(
-                logs.info,
-                "restore",
-                f"restored step {found.step} of {self._url} run {self._run} in {found.seconds:.1f} s",
-            )
-        else:
-            self._log(
-                logs.info, "restore", f"no checkpoint to restore in {self._url} run {self._run}: beginning at step 0"
-            )
-        if found.missing:
-            self._log(
-                logs.warning,
-                "restore",
-                f"commits that were kept beside step {found.step} and are gone: {found.missing}, maybe newer ones too",
-            )
+    def _log_end(self, error: BaseException | None) -> None:
+        # An exit with a number prints nothing by itself.
+        if isinstance(error, NotDurable | Superseded):
+            self._log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")
+
+    def _finish(self) -> None:
+        """The loop is over: its last state is stored, or the process must not count as complete."""
+        if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
+            self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
+        self.wait(self._tuning.commit_timeout_s)
+        # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
+        ending = self._ranks.agree(self._saver.ending(self.step), worst_ending, timeout_s=self._tuning.commit_timeout_s)
+        if ending["fenced"]:
+            raise Superseded(self.step, ending["fenced"])
+        if ending["failed"]:
+            raise NotDurable(self.step, f"the last state is not stored: {ending['failed']}")
+
+    def _start(self) -> Start:
+        store = on_every_rank(self._ranks, self._open)
+        storage = Retrying(store, budget_s=self._tuning.retry_s)
+        began = start(
+            storage, self._run, self._state, self._ranks, self._tuning, self._resume, lambda: self.stop.requested
+        )
+        found = began.restored
+        if self._ranks.coordinator:
+            log_found(found, self._url, self._run, store)
         self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
-        return found
+        return began
 
     def _open(self) -> Storage:
-        return open_storage(self._url, request_s=self._tuning.request_s)
+        opened = open_storage if creates(self._resume) else existing_storage
+        return opened(self._url, request_s=self._tuning.request_s)
 
     def _leave(self) -> None:
         """What the window allows: first the save in flight, then one more if it fits on every rank."""
@@ -212,28 +246,37 @@ class Checkpointer:
                 self.save(self.step)
                 self._saver.wait(max(0.0, self._seconds_left()))
             if self.stop.agreed:
-                self._together(self._seconds_left())
+                # A launcher ends the other ranks with the first that goes: nobody does before the commit.
+                self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
         except (RankLost, InputError) as error:
             self._log(logs.warning, "stop", f"no last checkpoint: {error}")
+        self._log_loss()
         raise Preempted(self.step)
-
-    def _together(self, timeout_s: float) -> None:
-        """No rank leaves before the coordinator has committed: a launcher ends the others with the first to go."""
-        self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, timeout_s))
 
     def _seconds_left(self) -> float:
         left = self.stop.shutdown.seconds_left(self._window_s)
         return self._window_s if math.isinf(left) else left
 
     def _last_save_fits(self) -> bool:
-        if self._saver.last_step == self.step:
+        if self.step <= max(self._saver.last_step, self.restored.step if self.restored else 0):
             return False
         left = self._seconds_left()
-        mine = not self._saver.busy and self._saver.full_save_s() < left
+        known_s = self._saver.full_save_s()
+        # Unknown, as no upload has ended yet: to try costs nothing, and not to try loses the steps for certain.
+        mine = not self._saver.busy and left > 0 and (math.isinf(known_s) or known_s < left)
         return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left)))
 
-    def _auto_interval_s(self) -> float:
-        return self._save_cost.interval_s(node_age_s())
+    def _log_loss(self) -> None:
+        """What this departure costs, where it costs anything."""
+        lost = self.step - self._saver.durable_step
+        if lost > 0:
+            seconds = time.monotonic() - self._saver.durable_since
+            self._log(
+                logs.warning,
+                "stop",
+                f"leaving at step {self.step}, the newest checkpoint is of step {self._saver.durable_step}: "
+                f"{lost} steps ({seconds:.0f} s) are lost",
+            )
 
     def _measure(self) -> None:
         # The time before the first tick is compilation, and would make every later step look fast.
@@ -250,7 +293,7 @@ class Checkpointer:
         verdict = "a last save fits" if save_s < window_s else "no save in the window"
         kind, value = self._every
         step_s = self._save_cost.step_s
-        interval_s = {"steps": value * step_s, "seconds": value, "auto": self._auto_interval_s()}[kind]
+        interval_s = {"steps": value * step_s, "seconds": value, "auto": self._save_cost.interval_s(node_age_s())}[kind]
         return (
             f"window {self._window_s:.0f} s, upload {self._saver.upload_rate / 1e6:.0f} MB/s, "
             f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
@@ -258,10 +301,15 @@ class Checkpointer:
 
     def _on_report(self, report: Report, step: int, seconds: float) -> None:
         if report.done == "committed":
+            self.failure = ""
             self._emit("commit", step=step, seconds=round(seconds, 3), bytes=report.bytes)
         elif report.done == "staged":
             self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
-        elif report.done == "failed":
+        elif report.done == "unprobed":
+            self._log(logs.warning, "save", f"the store takes no object of {self._run} as yet: {report.reason}")
+        elif report.done == "sound":
+            self.failure = ""
+        elif report.done in ("failed", "fenced"):
             self.failure = report.reason
             self._log(logs.warning, "save", f"checkpoint of step {step} failed: {report.reason}; training goes on")
             self._emit("save_failed", step=step, reason=report.reason)

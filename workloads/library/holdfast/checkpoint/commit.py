@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.checkpoint import epochs
 from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
 from holdfast.checkpoint.failpoints import failpoint
@@ -28,6 +29,8 @@ class Series:
     standing: int = 0
     keep: int = 0
     """How many retention leaves; 0: nobody retains, nobody counts."""
+    epoch: int = 0
+    """Number of this start; 0: unfenced."""
     damaged: frozenset[str] = frozenset()
     """Attempts that restore found damaged: a commit by one of them gives way to a new one."""
 
@@ -43,7 +46,7 @@ def commit(
     """`abandoned(seconds)` waits that long and returns whether to give up.
 
     Raises StorageError when a rank's manifest stays away for `timeout_s`, Damaged when the store holds something
-    else than was sent, Abandoned when asked to give up."""
+    else than was sent, Abandoned when asked to give up, Fenced when a newer trainer has the right to commit."""
     # A manifest is written after its shards, so manifests of all ranks mean that every shard was sent.
     written = _wait_for_manifests(storage, own, timeout_s, abandoned)
     payloads = [
@@ -63,7 +66,10 @@ def commit(
         created=int(time.time()),
         manifests=tuple(digest_of(payload) for payload in payloads),
         standing=min(series.standing + 1, series.keep),
+        epoch=series.epoch,
     )
+    # As late as can be: a trainer that was frozen for an hour wakes up between any two lines.
+    epochs.check(storage, own.run, series.epoch)
     if _write(storage, record, series.damaged):
         series.standing = record.standing
     failpoint("commit.written")
@@ -124,19 +130,27 @@ def _write(storage: Storage, record: Commit, damaged: frozenset[str]) -> bool:
         storage.put(name, memoryview(data), checksum)
     except AlreadyExists:
         # A put whose answer was lost ends here too: then the commit that stands is our own.
-        holder = _committed_attempt(storage, record)
-        if holder and holder not in damaged:
-            return holder == record.attempt  # our own earlier try, or an earlier launch's that restores as well
-        # What stands there restores nothing: it is unreadable, or restore found its shards damaged.
+        holder = _committed(storage, record)
+        if holder is not None and holder.attempt == record.attempt:
+            return True  # our own earlier try, whose answer was lost
+        if holder is not None and holder.attempt not in damaged and holder.epoch >= record.epoch:
+            return _stands(record)
+        # What stands there is unreadable, damaged, or of a trainer that this one has superseded.
         storage.delete(name)
         storage.put(name, memoryview(data), checksum)
     return True
 
 
-def _committed_attempt(storage: Storage, record: Commit) -> str:
-    """The attempt whose commit stands at this step; empty where it cannot be read."""
+def _stands(record: Commit) -> bool:
+    if record.epoch:
+        raise StorageError(f"step {record.step} was committed before by this very start: its number was used twice")
+    return False
+
+
+def _committed(storage: Storage, record: Commit) -> Commit | None:
+    """The commit that stands at this step; None where it cannot be read."""
     try:
         data = read_object(storage, object_names.commit_object(record.run, record.step), limit=MAX_JSON_BYTES)
-        return decode_commit(data, run=record.run, step=record.step).attempt
+        return decode_commit(data, run=record.run, step=record.step)
     except (Damaged, EOFError, NotFound, InputError):
-        return ""
+        return None

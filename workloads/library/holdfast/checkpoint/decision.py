@@ -68,6 +68,8 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     for outcome in outcomes:
         if "input" in outcome:
             return outcome
+    if fenced := next((outcome["fenced"] for outcome in outcomes if outcome.get("fenced")), ""):
+        return {"fenced": fenced}
     if any("skip" in outcome for outcome in outcomes):
         return {"skip": True}
     if len({outcome["layout"] for outcome in outcomes}) > 1:
@@ -76,7 +78,20 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     # The first cause and not its echo: `another rank failed` explains nothing to who reads the log.
     causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
     reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
-    return {"attempt": random_hex(6), "failed": reason, "reported_by": list(causes)}
+    return {
+        "attempt": random_hex(6),
+        "failed": reason,
+        "reported_by": list(causes),
+        "durable": outcomes[0].get("durable", 0),
+    }
+
+
+def worst_ending(endings: list[dict[str, str]]) -> dict[str, str]:
+    """The first reason of each kind, with its rank."""
+    return {
+        kind: next((f"rank {rank}: {one[kind]}" for rank, one in enumerate(endings) if one[kind]), "")
+        for kind in ("fenced", "failed")
+    }
 
 
 def _first_difference(keys_by_rank: list[list[str]]) -> str:

@@ -7,12 +7,16 @@
     StorageError                   the store refused
       NotFound AlreadyExists Denied Full
       Transient                    the only one that is worth another try
-    Preempted (SystemExit)         the ranks agreed to stop; exit code 143, resume me
+    Fenced                         a newer trainer of the same run has taken the right to commit
+    CheckpointExit (SystemExit)    ends the process with a code that the launcher acts on, on every rank alike
+      Preempted                    the ranks agreed to stop; exit code 143, resume me
+      NotDurable                   the final state is not stored; exit code 75, start me again
+      Superseded                   two trainers under one run name, and this is the older; exit code 2
 
 What fails in the background (an upload, a commit, retention) is reported and never raised in the training loop.
 """
 
-from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 
 
 class Damaged(Exception):
@@ -51,9 +55,31 @@ class Transient(StorageError):
     """Trying again may help: 429, 5xx, timeout, broken connection."""
 
 
-class Preempted(SystemExit):
-    """The ranks agreed to stop; leaves the process with the code that says `resume me`."""
+class Fenced(Exception):
+    """A newer trainer of the same run has taken the right to commit; the text names it."""
 
-    def __init__(self, step: int) -> None:
-        super().__init__(EXIT_PREEMPTED)
-        self.step = step
+
+class CheckpointExit(SystemExit):
+    """Leaves the process with a code that a launcher acts on."""
+
+    CODE = EXIT_RETRY
+
+    def __init__(self, step: int, reason: str = "") -> None:
+        super().__init__(self.CODE)
+        self.step, self.reason = step, reason
+
+
+class Preempted(CheckpointExit):
+    """The ranks agreed to stop: resume me."""
+
+    CODE = EXIT_PREEMPTED
+
+
+class NotDurable(CheckpointExit):
+    """Work was done that no checkpoint holds: never `complete`, start me again."""
+
+
+class Superseded(CheckpointExit):
+    """Two trainers write one run, and the other began later. To start again would only take the run from it."""
+
+    CODE = EXIT_BAD_INPUT

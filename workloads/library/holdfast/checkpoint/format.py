@@ -91,6 +91,8 @@ class Commit:
     """By rank."""
     standing: int = 0
     """How many commits retention leaves, this one included: fewer means that somebody deleted some."""
+    epoch: int = 0
+    """Number of the start that wrote it; 0 where nobody counted."""
 
     def encode(self) -> bytes:
         body = {"schema": SCHEMA, **asdict(self)}
@@ -172,6 +174,7 @@ def _commit(body: Mapping[str, Json]) -> Commit:
         created=int(body["created"]),
         manifests=manifests,
         standing=int(body.get("standing", 0)),
+        epoch=int(body.get("epoch", 0)),
     )
     object_names.attempt_prefix(commit.run, commit.step, commit.attempt)
     # The checksum covers the body, but not that its author was right: lengths are compared before they index.

@@ -22,6 +22,8 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.live import check_same, compare, versions
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
+from holdfast.checkpoint.resume import Resume
+from holdfast.checkpoint.resume import candidates as steps_to_try
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.storage import Storage
@@ -43,6 +45,8 @@ class Restored:
     """Step -> attempt whose shards are damaged; a later save of that step replaces its commit."""
     seconds: float = 0.0
     bytes: int = 0
+    age_s: float = 0.0
+    """Since it was committed."""
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the checkpointer had learnt of this run."""
     standing: int = 0
@@ -58,12 +62,15 @@ def restore(
     ranks: Ranks,
     tuning: Tuning,
     stop_asked: Callable[[], bool] = lambda: False,
+    *,
+    resume: Resume = "auto",
 ) -> Restored:
-    """Preempted on every rank when any of them is asked to stop before all bytes are there."""
+    """Fills `state`. On every rank alike raises InputError where nothing verifies, the state is another one or
+    `resume` asks for something else, and Preempted when any rank is asked to stop before all bytes are there."""
     began = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
-    candidates = _candidates(storage, run, ranks)
+    candidates = _candidates(storage, run, ranks, resume)
     # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a collective.
     live = capture(state).tensors if candidates else {}
     for step in candidates:
@@ -82,6 +89,7 @@ def restore(
                 damaged=damaged,
                 seconds=time.monotonic() - began,
                 bytes=attempt.commit.total_bytes,
+                age_s=max(0.0, time.time() - attempt.commit.created),
                 notes=attempt.notes,
                 standing=len(candidates) - len(skipped),
                 # A count that was read from an older commit would accuse somebody of a deletion that retention made.
@@ -104,10 +112,14 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
     )
 
 
-def _candidates(storage: Storage, run: str, ranks: Ranks) -> list[int]:
+def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume) -> list[int]:
     """As the coordinator lists them: a listing may differ from rank to rank."""
     # A listing may be eventually consistent on mounts; only one rank's counts.
-    mine = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
+    mine = (
+        outcome(lambda: steps_to_try(resume, committed_steps(storage, run), where=f"run {run}"))
+        if ranks.coordinator
+        else {}
+    )
     return agreed(ranks, mine)["value"]
 
 

@@ -17,6 +17,7 @@ import torch
 
 from holdfast.checkpoint.agreement import failure_of
 from holdfast.checkpoint.decision import NOTHING, decided, layout_digest
+from holdfast.checkpoint.errors import Superseded
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.interval import SaveCostModel
 from holdfast.checkpoint.pieces import Piece, pieces_of
@@ -51,6 +52,7 @@ class Saver:
         keep: int,
         tuning: Tuning,
         restored: Restored,
+        epoch: int,
         on_report: OnReport,
         stop_asked: Callable[[], bool],
         save_cost: SaveCostModel,
@@ -65,6 +67,7 @@ class Saver:
             tuning=tuning,
             coordinator=ranks.coordinator,
             standing=restored.standing,
+            epoch=epoch,
             damaged=[attempt for attempt in restored.damaged.values() if attempt],
             training_threads=ranks.on_this_machine * torch.get_num_threads(),
         )
@@ -77,6 +80,14 @@ class Saver:
         """Whether the caller holds Checkpointer.lock() around its optimizer step, so that copying may go on meanwhile."""
         self.last_step = -1
         """Step of the newest save that was handed over."""
+        self.durable_step = restored.step
+        """Newest step that is committed: on the coordinator as of now, elsewhere as of the last save."""
+        self.durable_since = time.monotonic()
+        """When its state was staged, or restored."""
+        self.failed_in_a_row = 0
+        """Saves, as all ranks know since the last one."""
+        self.fenced = ""
+        """Which other trainer has taken the right to commit."""
         self._full_save_s = 0.0
         self.upload_rate = 0.0
         """Bytes per second to durability that this rank has seen; 0 before the start-up probe is back."""
@@ -117,7 +128,7 @@ class Saver:
         began = time.monotonic()
         # Before the agreement: a rank without room must say so in it, or the others stage a save that cannot commit.
         memory = self._free_memory()
-        mine, captured, pieces, length = self._stage(state, memory)
+        mine, captured, pieces, length = self._stage(step, state, memory)
         # Staging comes before: an exchange first would add the slowest rank's copy to everybody's wait.
         attempt = self._agree(mine, captured)
         if not attempt:
@@ -170,24 +181,41 @@ class Saver:
             self._uploader.replace()
             self._handle(self._uploader.finish(1.0))
 
-    def _stage(self, state: dict[str, Any], memory: int) -> tuple[dict[str, Any], Captured, list[Piece], int]:
+    def _check_grown(self, step: int) -> None:
+        # A step is an object's name: the second save under it would be dropped, and its work counted as safe.
+        again = step == self.last_step and not self._failure and not self.failed_in_a_row
+        if step < self.last_step or again or step <= self.durable_step:
+            raise step_not_grown(step, max(self.last_step, self.durable_step))
+
+    def _stage(
+        self, step: int, state: dict[str, Any], memory: int
+    ) -> tuple[dict[str, Any], Captured, list[Piece], int]:
         """This rank's outcome for the others, and what was staged. A bad value is an outcome, so that every rank raises it."""
+        if self.fenced:
+            return {"fenced": self.fenced}, NOTHING, [], 0
         if memory < 0:
             return {"skip": True}, NOTHING, [], 0
         try:
+            self._check_grown(step)
             captured = capture(state)
             pieces = pieces_of(captured, self._ranks.rank, self._ranks.world_size)
             length = self._stagings[memory].stage(pieces)
         except InputError as error:
             return failure_of(error), NOTHING, [], 0
-        mine = {"layout": layout_digest(captured), "failed": self._failure}
+        mine = {"layout": layout_digest(captured), "failed": self._failure, "durable": self.durable_step}
         self._failure = ""
         return mine, captured, pieces, length
 
     def _agree(self, mine: dict[str, Any], captured: Captured) -> str:
         decision = decided(self._ranks, mine, captured)
+        if "fenced" in decision:
+            raise Superseded(self.last_step, decision["fenced"])
         if "skip" in decision:
             return ""
+        self.durable_step = decision["durable"]
+        self.failed_in_a_row = self.failed_in_a_row + 1 if decision["failed"] else 0
+        if not decision["failed"] and decision["durable"] >= 0:
+            self._on_report(Report(save=self._save, done="sound"), self.last_step, 0.0)
         if decision["failed"] and self._ranks.rank not in decision["reported_by"]:
             self._on_report(Report(save=self._save, done="failed", reason=decision["failed"]), self.last_step, 0.0)
         return decision["attempt"]
@@ -199,6 +227,15 @@ class Saver:
     def poll(self) -> None:
         if self.busy or not self.upload_rate:
             self._handle(self._uploader.poll())
+        # Several ranks learn it together, in the next save: one that left alone would leave the others waiting.
+        if self.fenced and self._ranks.world_size == 1:
+            raise Superseded(self.last_step, self.fenced)
+
+    def ending(self, step: int) -> dict[str, str]:
+        """This rank's verdict on whether `step` is safe: why not, else empty."""
+        missing = self._ranks.coordinator and self.durable_step < step
+        reason = self._failure or ("its save is not through" if missing or self.busy else "")
+        return {"fenced": self.fenced, "failed": reason}
 
     def staged(self) -> None:
         for staging in self._stagings:
@@ -213,13 +250,19 @@ class Saver:
         for report in reports:
             if report.done == "probed":
                 self.upload_rate = report.bytes / max(report.seconds, 1e-6)
+            elif report.done == "unprobed":
+                self._on_report(report, self.last_step, 0.0)
             else:
                 self._handle_save(report)
 
     def _handle_save(self, report: Report) -> None:
         flight = self._flights[report.save]
         seconds = time.monotonic() - flight.began
-        if report.done == "failed":
+        if report.done == "committed":
+            self.durable_step, self.durable_since = flight.step, flight.began
+        if report.done == "fenced":
+            self.fenced = report.reason
+        if report.done in ("failed", "fenced"):
             self._failure = report.reason or "failed"
             # The coordinator's uploader would wait for this rank's manifest until its time-out.
             if not self._ranks.coordinator:
@@ -239,3 +282,12 @@ class Saver:
                 if self._ranks.store.check([f"failed/{save}"]):
                     self._uploader.abandon(save)
         return False
+
+
+def step_not_grown(step: int, newest: int) -> InputError:
+    return InputError(
+        "number of a step is not above that of the last save",
+        got=f"step {step} after step {newest}",
+        allowed="steps counted over the whole run, each number once",
+        fix="count optimizer steps from ckpt.step on: for step in range(ckpt.step, total): ...; ckpt.tick(step + 1)",
+    )

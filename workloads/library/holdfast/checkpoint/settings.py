@@ -66,6 +66,11 @@ def checked_keep(keep: int) -> int:
     return keep
 
 
+def checked_strict(strict: int) -> int:
+    between("checkpoint setting strict", strict, 0, math.inf)
+    return strict
+
+
 def parse_every(every: Every) -> Cadence:
     """`50` steps, `"30s"` / `"5m"` / `"1h"`, or `"auto"`."""
     if every == "auto":

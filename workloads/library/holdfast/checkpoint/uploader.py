@@ -31,7 +31,7 @@ main()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """`done`: probed, staged, uploaded, committed or failed."""
+    """`done`: probed, unprobed, staged, uploaded, committed, failed or fenced."""
 
     save: int
     done: str
@@ -51,10 +51,11 @@ class Uploader:
         tuning: Tuning,
         coordinator: bool,
         standing: int = 0,
+        epoch: int = 0,
         damaged: Collection[str] = (),
         training_threads: int = 1,
     ) -> None:
-        """`standing`: commits that this run has. `damaged`: attempts whose commit is none. `training_threads`: that
+        """`standing`: commits that this run has. `epoch`: number of this start. `damaged`: attempts whose commit is none. `training_threads`: that
         all ranks of this machine compute with."""
         self._coordinator = coordinator
         self._memories = memories
@@ -75,6 +76,7 @@ class Uploader:
             "retry-s": tuning.retry_s,
             "request-s": tuning.request_s,
             "training-threads": training_threads,
+            "epoch": epoch,
         }
         self._start()
 
@@ -178,7 +180,7 @@ class Uploader:
         report = Report(**fields)
         self._reports.append(report)
         self._standing += report.done == "committed"
-        ends = ("failed", "committed" if self._coordinator else "uploaded")
+        ends = ("failed", "fenced", "committed" if self._coordinator else "uploaded")
         if report.done in ends and report.save in self._in_flight:
             self._in_flight.remove(report.save)
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.checkpoint.commit import Series, commit
-from holdfast.checkpoint.errors import Abandoned, Damaged, StorageError
+from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, StorageError
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.retention import Policy, retain
 from holdfast.checkpoint.retrying import Retrying
@@ -93,7 +93,7 @@ def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, options: a
     policy = Policy(
         keep=options.keep, keep_every=options.keep_every, orphan_age_s=options.orphan_age_s, damaged=damaged
     )
-    series = Series(standing=options.standing, keep=options.keep, damaged=damaged)
+    series = Series(standing=options.standing, keep=options.keep, damaged=damaged, epoch=options.epoch)
     while (job := mailbox.next()) is not None:
         began = time.monotonic()
         try:
@@ -109,6 +109,9 @@ def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, options: a
                 abandoned=partial(mailbox.abandoned, job.save),
             )
             mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
+        except Fenced as error:
+            mailbox.report(save=job.save, done="fenced", reason=str(error))
+            continue
         except Abandoned:
             mailbox.report(save=job.save, done="failed", reason=ANOTHER_RANK_FAILED)
             continue
@@ -133,7 +136,7 @@ def keep_to_spare_cores(training_threads: int) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("socket", "keep", "keep-every", "standing", "parallel", "niceness", "training-threads"):
+    for name in ("socket", "keep", "keep-every", "standing", "parallel", "niceness", "training-threads", "epoch"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("orphan-age-s", "commit-timeout-s", "retry-s", "request-s"):
         parser.add_argument(f"--{name}", type=float, required=True)
@@ -153,9 +156,11 @@ def main() -> None:
     mailbox = Mailbox(socket.socket(fileno=options.socket))
     storage = Retrying(open_storage(options.url, request_s=options.request_s), budget_s=options.retry_s)
     mailbox.report(save=0, done="ready")
-    with suppress(StorageError, InputError, OSError):  # what is wrong with the store, the first save reports
+    try:
         seconds = probe(storage, options.run)
         mailbox.report(save=0, done="probed", seconds=seconds, bytes=PROBE_BYTES)
+    except (StorageError, InputError, OSError) as error:
+        mailbox.report(save=0, done="unprobed", reason=f"{type(error).__name__}: {error}"[:500])
     serve(mailbox, [Memory(descriptor) for descriptor in options.memory], storage, options)
 
 

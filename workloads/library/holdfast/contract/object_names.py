@@ -48,6 +48,15 @@ def commit_object(run: str, step: int) -> str:
     return f"{step_prefix(run, step)}/{COMMIT_OBJECT}"
 
 
+def epochs_prefix(run: str) -> str:
+    return f"{checked_run(run)}/epochs"
+
+
+def epoch_object(run: str, number: int) -> str:
+    """Made by each start of a trainer, create-only: only the one with the highest number may commit."""
+    return f"{epochs_prefix(run)}/{number:010d}.json"
+
+
 def parse_step(component: str) -> int | None:
     """`step-0000000042` -> 42, anything else -> None."""
     match = _STEP.fullmatch(component)

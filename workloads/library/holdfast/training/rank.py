@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.distributed import DistError
 
-from holdfast.checkpoint import Preempted
+from holdfast.checkpoint import CheckpointExit
 from holdfast.contract import exit_codes
 from holdfast.contract.errors import InputError
 from holdfast.contract.telemetry import KIND_TRAINING
@@ -75,9 +75,9 @@ def run_rank(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: 
     meter = Meter(events, every=config.report_every, phases=phases, on_step=lambda step: status.done(local_rank, step))
     try:
         return {"code": exit_codes.EXIT_COMPLETE, "digest": train(config, corpus, events, meter)}
-    except Preempted:
+    except CheckpointExit as end:
         destroy_process_group(DESTROY_S)
-        return {"code": exit_codes.EXIT_PREEMPTED}
+        return {"code": end.CODE}
     except InputError as error:
         logs.error("train", error.lines())
         sys.exit(exit_codes.EXIT_BAD_INPUT)

@@ -32,7 +32,8 @@ class ManagedCheckpointer:
 
     def tick(self, step: int) -> None:
         if self._ckpt:
-            self._ckpt.tick(step)
+            # Frameworks report each batch of an accumulated gradient under the number of the step before.
+            self._ckpt.tick(step) if step > self._ckpt.step else self._ckpt.poll()
             self._stream = torch.get_rng_state()
 
     def poll(self) -> None:
