@@ -10,7 +10,9 @@ from infra import cdk
 from infra.contract import names
 from infra.environments.schema import Environment
 from monitoring.alerting import dashboard, runbook
-from monitoring.alerting.alerts import Alert, Limits, Source, alerts, scale_failures
+from monitoring.alerting.alert import Alert, Limits, Source
+from monitoring.alerting.alerts import alerts
+from monitoring.alerting.capacity_alerts import scale_failures
 from monitoring.cost import money
 
 CLOSE_AFTER = "604800s"

@@ -86,6 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"infra.placement", "monitoring.ledger", "monitoring.churn", "monitoring.kubernetes_api"},
     "monitoring.exporter": CONTRACTS
     | {
+        "holdfast.runtime",
         "monitoring.ledger",
         "monitoring.churn",
         "monitoring.cost",

@@ -5,7 +5,8 @@ import sys
 from dataclasses import asdict
 
 from monitoring.alerting import runbook
-from monitoring.alerting.alerts import EXAMPLE, alerts
+from monitoring.alerting.alert import EXAMPLE
+from monitoring.alerting.alerts import alerts
 
 
 def show_alerts(*, write: bool, as_json: bool) -> None:

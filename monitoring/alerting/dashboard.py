@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.contract.kubernetes import preemptions
-from monitoring.alerting.alerts import dcgm, duty_cycle, ours
+from monitoring.alerting.alert import dcgm, duty_cycle, ours
 
 COLUMNS = 48
 HALF, THIRD = COLUMNS // 2, COLUMNS // 3
@@ -95,7 +95,10 @@ def on_call(
         *_queues(cluster),
         Chart(
             title="Preemptions an hour",
-            queries=(("{{node_pool_name}}", f"sum by (node_pool_name) (sum_over_time({lost}[1h]))"),),
+            queries=(
+                ("{{node_pool_name}}", f"sum by (node_pool_name) (sum_over_time({lost}[1h]))"),
+                ("exporter {{pool}}", f"sum by (pool) (increase({ours('preemptions_total', cluster)}[1h]))"),
+            ),
         ),
         Chart(
             title="Useful share of machine time",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
-from monitoring.alerting.alerts import Alert
+from monitoring.alerting.alert import Alert
 
 PATH = Path(__file__).parent / "runbook.md"
 PARTS = ("Meaning", "Impact", "First command", "Diagnosis", "Mitigation", "Safe to ignore when", "Tested by")

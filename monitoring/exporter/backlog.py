@@ -6,7 +6,6 @@ STALE_S is not shown: the series ends, and nobody mistakes an outage for an empt
 
 # Why it is so: infra/decisions/0072.
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,9 +14,10 @@ from typing import Any
 
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import Unjudged
+from monitoring.exporter.log import logger
 from monitoring.exporter.sample import Sample, sample
 
-LOG = logging.getLogger(__name__)
+LOG = logger("read-backlog")
 EVERY_S, STALE_S = 30.0, 120.0
 QUERY = "SELECT job, backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling"
 # A read may not pile up behind itself, and writes nothing.

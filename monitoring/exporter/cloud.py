@@ -4,7 +4,6 @@ Guarantee: at most 200 series a call, one point a series, never an older or a to
 a call that fails for a passing reason is tried again until the next pass is due, then given up and counted.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +16,10 @@ from google.cloud import monitoring_v3
 
 from holdfast.contract.telemetry import METRIC_PREFIX, METRICS
 from monitoring.cloud_api import TRANSIENT
+from monitoring.exporter.log import logger
 from monitoring.exporter.sample import Sample
 
-LOG = logging.getLogger(__name__)
+LOG = logger("write-metrics")
 MAX_SERIES = 200
 # The API refuses points of one series that are closer than this.
 MIN_GAP_S = 5.0

@@ -8,7 +8,6 @@ is not missed; what could not be read is logged, and read the next time.
 # Why it is so: infra/decisions/0105.
 
 import json
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -22,11 +21,12 @@ from holdfast.contract.errors import Unjudged
 from holdfast.contract.telemetry import EVENT_VERSION
 from holdfast.contract.values import rfc3339, unix_s
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING, events_view
+from monitoring.exporter.log import logger
 from monitoring.exporter.objects import JOB_LABELS
 from monitoring.exporter.sources import Lines, of
 from monitoring.ledger.events import Reading, parse
 
-LOG = logging.getLogger(__name__)
+LOG = logger("read-lines")
 URL = "https://logging.googleapis.com/v2/entries:list"
 EVERY_S, LATE_S, TIMEOUT_S = 15.0, 120.0, 30.0
 # 60 reads a minute are all that a project has.

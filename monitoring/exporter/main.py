@@ -1,6 +1,5 @@
 """The exporter's loop: gather, show, write, sleep. First signal ends it in order."""
 
-import logging
 import os
 import signal
 import threading
@@ -14,6 +13,7 @@ from kubernetes.client.exceptions import ApiException
 
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError, Unjudged
+from holdfast.runtime import logs
 from infra.contract.names import NAMESPACE_MONITORING
 from monitoring.exporter import lines
 from monitoring.exporter.backlog import Backlog
@@ -22,6 +22,7 @@ from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.ends import Ended
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.lease import Lease
+from monitoring.exporter.log import logger
 from monitoring.exporter.logs import CloudLogs
 from monitoring.exporter.node_usage import NodeUsage
 from monitoring.exporter.prometheus import Newest
@@ -31,7 +32,7 @@ from monitoring.exporter.sources import Folder, Source
 from monitoring.exporter.watch import ENDING, KINDS, QUEUED, Watcher
 from monitoring.kubernetes_api import connect
 
-LOG = logging.getLogger(__name__)
+LOG = logger("pass")
 # What happened so long before the start may not have been published by the exporter before.
 HANDOVER_S = 60.0
 
@@ -99,17 +100,17 @@ def serve(
 ) -> None:
     if project and not (location and cluster_name):
         raise InputError("cloud metrics need a place", got="--project alone", allowed="--project, --location, --cluster", fix="add both")  # fmt: skip
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.info("start", "the exporter starts")
     api, stop = connect(kubeconfig), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     backlog = Backlog(uri) if (uri := os.environ.get(ENV_DATABASE, "")) else None
-    logs = cloud_logs(project, cluster_name) if project and not events else None
-    source: Source | None = Folder(events) if events else logs
+    log_view = cloud_logs(project, cluster_name) if project and not events else None
+    source: Source | None = Folder(events) if events else log_view
     receipts = Receipts(source, leaver(api)) if source else None
     cluster, lock = Cluster(), threading.Lock()
     watchers = [Watcher(kind, api, cluster, lock) for kind in (*KINDS, *QUEUED, *(ENDING if receipts else ()))]
-    threads = [*watchers, *(t for t in (backlog, logs, receipts) if t)]
+    threads = [*watchers, *(t for t in (backlog, log_view, receipts) if t)]
     for thread in threads:
         thread.start()
     jobs = Jobs(source, time.time() - HANDOVER_S) if source else None

@@ -7,7 +7,6 @@ than a guessed one; why there is none is logged.
 # Why it is so: infra/decisions/0106.
 
 import json
-import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -22,11 +21,12 @@ from infra.contract.capacity import Capacity
 from monitoring.cost.money import Prices, prices_of
 from monitoring.cost.receipt import Receipt, leave, receipt
 from monitoring.exporter.ends import Ended
+from monitoring.exporter.log import logger
 from monitoring.exporter.node_usage import NodeUsage
 from monitoring.exporter.sources import Source
 from monitoring.ledger.job_ledger import JobLedger, job_ledgers
 
-LOG = logging.getLogger(__name__)
+LOG = logger("receipt")
 TRIES, AGAIN_S = 5, 60.0
 Leave = Callable[[Receipt, str], str]
 

@@ -5,7 +5,6 @@ meanwhile is forgotten, so a missed DELETED does no harm.
 """
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from kubernetes.client.exceptions import ApiException
 from infra.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, PROVISIONING_API, api_path
 from monitoring.exporter import ends
 from monitoring.exporter.cluster import Cluster
+from monitoring.exporter.log import logger
 
-LOG = logging.getLogger(__name__)
+LOG = logger("watch")
 WATCH_S = 300
 PAGE = 1_000
 HTTP_OK = 200

@@ -14,7 +14,8 @@ from infra.contract.capacity import Capacity
 from infra.contract.machines import MACHINE_TYPES
 from infra.environments import load
 from infra.placement import prices
-from monitoring.alerting.alerts import Source, alerts
+from monitoring.alerting.alert import Source
+from monitoring.alerting.alerts import alerts
 from monitoring.stack import limits_of
 
 pytestmark = pytest.mark.process

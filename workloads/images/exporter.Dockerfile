@@ -15,6 +15,7 @@ COPY infra/__init__.py infra/
 COPY infra/contract infra/contract
 COPY workloads/library/holdfast/__init__.py holdfast/
 COPY workloads/library/holdfast/contract holdfast/contract
+COPY workloads/library/holdfast/runtime holdfast/runtime
 # Prices of receipts.
 COPY infra/placement infra/placement
 COPY monitoring monitoring

@@ -11,7 +11,8 @@ import typer
 
 from holdfast.contract.errors import InputError, Unjudged, run_cli
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
-from monitoring.alerting.alerts import EXAMPLE, Alert, Source, alerts
+from monitoring.alerting.alert import EXAMPLE, Alert, Source
+from monitoring.alerting.alerts import alerts
 from monitoring.alerting.rule_test import Outcome, run
 from tests.monitoring.alerting.rule_cases import CASES
 

@@ -1,6 +1,6 @@
 """For each alert bad and good histories: what `make test-alert` plays and what the tests hold the queries to."""
 
-from monitoring.alerting.alerts import EXAMPLE
+from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
 from tests.monitoring.alerting.rule_cases_capacity import CAPACITY
 from tests.monitoring.alerting.rule_cases_jobs import JOBS
@@ -24,6 +24,7 @@ def _pending(capacity: str, limit_min: int) -> tuple[History, ...]:
     )
 
 
+_COUNTED = ours("preemptions_total", 'pool="spot-l4",zone="a"')
 CASES: dict[str, tuple[History, ...]] = {
     "HoldfastSpotPreemptionsAboveUsual": (
         # Seven in an hour, one every eight minutes; the series begins with the first loss ever.
@@ -100,6 +101,26 @@ CASES: dict[str, tuple[History, ...]] = {
                 (ours("disruption_budget_shortfall", 'namespace="serving",budget="b"', OTHER), "4x60"),
             ),
             at_min=30,
+        ),
+    ),
+    "HoldfastPreemptionCountsDisagree": (
+        History(  # GKE lost four, the exporter none
+            series=((lost("spot-l4"), "_x5 4 _x80"),), at_min=70, fires=labels(), quiet_until_min=60
+        ),
+        History(series=((_COUNTED, "0x5 4x80"),), at_min=70, fires=labels()),  # and the other way
+        History(series=((lost("spot-l4"), "_x5 4 _x120"),), at_min=110, fires=labels()),
+        History(series=((_COUNTED, "0x5 4x120"),), at_min=110, fires=labels()),
+        History(series=((lost("spot-l4"), "_x5 9 _x210"),), at_min=200),  # hours ago
+        History(series=((_COUNTED, "0x5 9x210"),), at_min=200),
+        History(
+            series=(
+                (lost("spot-l4"), "_x5 9 _x110"),
+                (_COUNTED, "0x8 7x110"),  # one writes later, or by one more or less
+                (lost("spot-l4", reason="AutoResize"), "9x110"),
+                (lost("spot-l4", cluster=OTHER), "9x110"),
+                (ours("preemptions_total", 'pool="spot-l4",zone="a"', OTHER), "0x5 90x110"),
+            ),
+            at_min=100,
         ),
     ),
     "HoldfastMonitoringSilent": (

@@ -1,6 +1,6 @@
 """Cases of the alerts about queues and about the health of GPUs."""
 
-from monitoring.alerting.alerts import EXAMPLE
+from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
 from tests.monitoring.alerting.rule_series import OTHER, labels, ours
 

@@ -1,6 +1,6 @@
 """Cases of the alerts about jobs: commits, goodput, restarts, backlog."""
 
-from monitoring.alerting.alerts import EXAMPLE
+from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
 from tests.monitoring.alerting.rule_series import OTHER, labels, ours
 

@@ -12,7 +12,9 @@ import pytest
 from holdfast.contract.errors import InputError, Unjudged
 from infra.environments.services import Alerts
 from monitoring.alerting import rule_test
-from monitoring.alerting.alerts import EXAMPLE, Alert, Limits, Severity, Source, alerts, scale_failures
+from monitoring.alerting.alert import EXAMPLE, Alert, Limits, Severity, Source
+from monitoring.alerting.alerts import alerts
+from monitoring.alerting.capacity_alerts import scale_failures
 from tests.monitoring.alerting import logfilter, play
 from tests.monitoring.alerting.rule_cases import CASES
 from tests.tools import build

@@ -8,7 +8,8 @@ from google.cloud.monitoring_dashboard_v1 import Dashboard
 
 from holdfast.contract.telemetry import METRICS
 from monitoring.alerting import dashboard
-from monitoring.alerting.alerts import Limits, alerts
+from monitoring.alerting.alert import Limits
+from monitoring.alerting.alerts import alerts
 
 SCREENS = {
     "on-call": dashboard.render(

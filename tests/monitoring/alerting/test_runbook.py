@@ -3,13 +3,17 @@
 import re
 import shlex
 import subprocess
+from typing import Any
 
 import pytest
 import typer
+from ruamel.yaml import YAML
 from typer.main import get_command
 
 from monitoring.alerting import runbook
-from monitoring.alerting.alerts import EXAMPLE, Alert, Source, alerts
+from monitoring.alerting.alert import EXAMPLE, Alert, Source
+from monitoring.alerting.alerts import alerts
+from tests.monitoring.alerting.rule_cases import CASES
 
 ALERTS = alerts(EXAMPLE)
 TOOLS = {"kubectl", "gcloud", "python"}
@@ -82,3 +86,49 @@ def test_the_table_is_the_one_of_the_alerts() -> None:
 )
 def test_a_fork_links_to_itself_and_never_shows_a_secret(remote: str, url: str) -> None:
     assert runbook.web_url(remote) == (f"{url}/blob/main/monitoring/alerting/runbook.md" if url else "")
+
+
+# Shell variable -> label of the notification, where they differ; the environment's own need no label.
+LABEL_OF = {"POOL": "node_pool_name", "HOSTNAME": "Hostname"}
+OF_ENVIRONMENT = {"ENV", "PROJECT", "CLUSTER", "REGION"}
+
+
+@pytest.mark.parametrize("alert", [a for a in ALERTS if a.source is Source.PROMQL], ids=lambda a: a.slug)
+def test_commands_use_only_what_the_notification_carries(alert: Alert) -> None:
+    """An empty variable makes a command that returns nothing, or everything."""
+    carried = {name for history in CASES[alert.name] for fired in history.fires for name, _ in fired}
+    for command in runbook.commands(runbook.sections()[alert.slug]):
+        used = set(re.findall(r"\$\{?([A-Z_]+)", command)) - OF_ENVIRONMENT
+        assert {LABEL_OF.get(name, name.lower()) for name in used} <= carried, command
+
+
+def test_selectors_of_commands_match_pods_as_they_are_rendered() -> None:
+    commands = [c for body in runbook.sections().values() for c in runbook.commands(body)]
+    asked = [
+        (re.findall(r"-n (\S+)", command), selector.partition("=")[0], selector.partition("=")[2])
+        for command in commands
+        for selector in re.findall(r"--selector [\"]?([^\s\"]+)", command)
+        if "pods" in command or "logs" in command
+    ]
+    assert len(asked) > 5
+    for namespaces, label, value in asked:
+        found = [labels[label] for namespace, labels in pod_labels() if [namespace] == namespaces and label in labels]
+        assert found, f"no pod in {namespaces} has the label {label}"
+        assert value.startswith("$") or value in found
+
+
+def pod_labels() -> list[tuple[str, dict[str, str]]]:
+    """(namespace, labels) of every pod template that `render` writes."""
+    found: list[tuple[str, dict[str, str]]] = []
+    for file in sorted((runbook.PATH.parents[2] / "workloads" / "rendered" / "example").rglob("*.yaml")):
+        for body in YAML(typ="safe").load_all(file):
+            found += [((body or {}).get("metadata", {}).get("namespace", ""), labels) for labels in templates(body)]
+    return found
+
+
+def templates(body: Any) -> list[dict[str, str]]:
+    if isinstance(body, dict):
+        own = body.get("template", {}) if isinstance(body.get("template"), dict) else {}
+        labels = own.get("metadata", {}).get("labels")
+        return ([labels] if labels else []) + [found for value in body.values() for found in templates(value)]
+    return [found for value in body for found in templates(value)] if isinstance(body, list) else []
