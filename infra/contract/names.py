@@ -90,6 +90,11 @@ def service_account_email(project_id: str, prefix: str, env: str, role: str) -> 
     return f"{service_account(prefix, env, role)}@{project_id}.iam.gserviceaccount.com"
 
 
+def identity_pool(prefix: str, env: str) -> str:
+    """Of the workflows that deploy. 4 to 32 characters; a deleted one keeps its name for 30 days."""
+    return checked(f"{prefix}-{env}-ci", limit=32, what="workload identity pool id")
+
+
 def topic(prefix: str, env: str, purpose: str) -> str:
     """`purpose`: work, work-2, ..., dead."""
     return f"{prefix}-{env}-{purpose}"

@@ -19,6 +19,7 @@ from infra.environments.services import (
     Budget,
     Cluster,
     Database,
+    Delivery,
     Freeze,
     Network,
     Queue,
@@ -35,6 +36,7 @@ __all__ = [
     "Budget",
     "Cluster",
     "Database",
+    "Delivery",
     "Environment",
     "Freeze",
     "Network",
@@ -86,6 +88,8 @@ class Environment:
     """None leaves Cloud SQL out; batch results then need a database of yours."""
     alerts: Alerts
     budget: Budget | None = None
+    delivery: Delivery | None = None
+    """None: nobody but people deploys. See infra/UPGRADING.md."""
     labels: tuple[tuple[str, str], ...] = ()
     """On every object that bears labels, for the bill."""
     enable_apis: bool = True

@@ -265,6 +265,21 @@ class Alerts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """Keyless access for the workflows of one GitHub repository: a planner that reads, a deployer behind approval."""
+
+    repository: str
+    """owner/name, as GitHub spells it."""
+    environment: str = "production"
+    """The repository's environment in which a job must run to deploy; protect it with reviewers."""
+
+    def __post_init__(self) -> None:
+        form = r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}"
+        matches("delivery.repository", self.repository, form, "owner/name", "write it without https://")
+        matches("delivery.environment", self.environment, r"[A-Za-z0-9_-]{1,64}", "a name", "correct it")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
     """A monthly budget of the project; it warns, it does not stop anything."""
 

@@ -29,6 +29,12 @@ def outputs(environment: Environment) -> dict[str, str]:
         "cluster page": f"{CONSOLE}/kubernetes/clusters/details/{environment.region}/{environment.cluster_name}?project={project}",
         **{f"account {role}": environment.service_account_email(role) for role in names.ROLES},
     }
+    if environment.delivery:
+        pool = names.identity_pool(environment.name_prefix, environment.name)
+        pools = f"projects/{environment.project_number}/locations/global/workloadIdentityPools"
+        found["HOLDFAST_IDENTITY_PROVIDER"] = f"{pools}/{pool}/providers/github"
+        for role in ("planner", "deployer"):
+            found[f"HOLDFAST_{role.upper()}"] = environment.service_account_email(role)
     if environment.database:
         found["database"] = environment.database_connection
     return found

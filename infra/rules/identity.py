@@ -46,6 +46,11 @@ def _members(grant: PlannedResource) -> set[str]:
 
 def _may_have(environment: Environment, grant: PlannedResource, member: str) -> bool:
     role = str(grant.get("role"))
+    if environment.delivery and member == f"serviceAccount:{environment.service_account_email('planner')}":
+        return role.lower().endswith(("viewer", "reader", "reviewer")) and role not in BROAD_ROLES
+    if environment.delivery and member == f"serviceAccount:{environment.service_account_email('deployer')}":
+        # What it deploys includes grants, so it may grant; but not as the owner, nor read what the platform stores.
+        return role not in BROAD_ROLES and role.startswith("roles/")
     if role in PROJECT_ROLES:
         return member == f"serviceAccount:{environment.service_account_email(PROJECT_ROLES[role])}"
     if role == READER_ROLE:
@@ -89,12 +94,36 @@ def no_account_keys(facts: Facts) -> Iterator[Violation]:
         yield key.violation("service_account_id", "no such resource", "use Workload Identity")
 
 
+def _one_workload(environment: Environment, account: str, member: str) -> bool:
+    """One Kubernetes account; for the accounts of delivery, one repository, and to deploy one protected environment."""
+    delivery = environment.delivery
+    if delivery and account.endswith(environment.service_account_email("planner")):
+        return member.startswith("principalSet://") and member.endswith(f"/attribute.repository/{delivery.repository}")
+    if delivery and account.endswith(environment.service_account_email("deployer")):
+        subject = f"/subject/repo:{delivery.repository}:environment:{delivery.environment}"
+        return member.startswith("principal://") and member.endswith(subject)
+    return member.startswith(f"serviceAccount:{environment.workload_pool}[") and "/" in member
+
+
+@rule(
+    reason="every repository of the world gets a token otherwise", source="Workload Identity Federation documentation"
+)
+def one_repository_is_trusted(facts: Facts) -> Iterator[Violation]:
+    """A pool for workflows admits one repository."""
+    delivery = facts.environment.delivery
+    wanted = f'assertion.repository == "{delivery.repository}"' if delivery else "no such resource"
+    for provider in facts.of("google_iam_workload_identity_pool_provider"):
+        if provider.get("attribute_condition") != wanted:
+            yield provider.violation("attribute_condition", wanted, "set delivery.repository")
+
+
 @rule(reason="any pod of the namespace could act as the account", source="GKE documentation on Workload Identity")
 def one_account_one_workload(facts: Facts) -> Iterator[Violation]:
     """Each account is acted as by one Kubernetes account of this project's pool."""
     for grant in facts.of("google_service_account_iam_member", "google_service_account_iam_binding"):
-        pool = f"serviceAccount:{facts.environment.workload_pool}["
-        wrong = [m for m in _members(grant) if not (m.startswith(pool) and "/" in m)]
+        wrong = [
+            m for m in _members(grant) if not _one_workload(facts.environment, str(grant.get("service_account_id")), m)
+        ]
         if grant.get("role") != "roles/iam.workloadIdentityUser" or wrong or len(_members(grant)) != 1:
             allowed = f"workloadIdentityUser for {facts.environment.workload_pool}[namespace/account]"
             got = f"{grant.get('role')} to {', '.join(sorted(_members(grant)))}"

@@ -4,7 +4,7 @@ Stacks build exactly these; rules read exactly these, before Terraform starts an
 """
 
 from infra.environments.schema import Environment
-from infra.specs import cluster, database, encryption, identities, network, pools, queue, storage
+from infra.specs import cluster, database, delivery, encryption, identities, network, pools, queue, storage
 from infra.specs.resource import Resource
 
 __all__ = ["AREAS", "Resource", "cluster_area", "foundation_area", "resources"]
@@ -19,6 +19,7 @@ def foundation_area(environment: Environment) -> list[Resource]:
         *storage.resources(environment),
         *queue.resources(environment),
         *database.resources(environment),
+        *delivery.resources(environment),
     ]
 
 

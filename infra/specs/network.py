@@ -50,7 +50,8 @@ def resources(environment: Environment) -> list[Resource]:
 
 
 def apis(environment: Environment) -> tuple[str, ...]:
-    return (*APIS, "binaryauthorization") if environment.security.binary_authorization else APIS
+    more = ("binaryauthorization",) if environment.security.binary_authorization else ()
+    return (*APIS, *more, *(("iamcredentials", "sts") if environment.delivery else ()))
 
 
 def _services(environment: Environment) -> list[Resource]:

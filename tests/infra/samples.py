@@ -5,7 +5,7 @@ from dataclasses import replace
 from infra.contract.capacity import Capacity
 from infra.contract.pools import Role
 from infra.environments import Environment, load
-from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, Freeze, NodeGroup, Security
+from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, Delivery, Freeze, NodeGroup, Security
 
 EXAMPLE = load("example")
 
@@ -55,5 +55,6 @@ def hardened() -> Environment:
         database=replace(EXAMPLE.database, deletion_protection=True, highly_available=True)
         if EXAMPLE.database
         else None,
+        delivery=Delivery(repository="acme/platform"),
         budget=Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000),
     )

@@ -17,6 +17,7 @@ from infra.environments.schema import (
     AcceleratorCap,
     AuthorizedRange,
     Budget,
+    Delivery,
     Environment,
     Freeze,
     NodeGroup,
@@ -26,6 +27,7 @@ from tests.infra.samples import EXAMPLE, hardened
 
 # Where the sections of an environment lie; one sample of each repeatable one.
 FREEZE = Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z")
+DELIVERY = Delivery(repository="acme/platform")
 BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=100)
 RANGE = AuthorizedRange(name="office", cidr="10.50.0.0/28")
 QUOTA = Quota(source="spot-l4", gpus=4)
@@ -70,6 +72,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Environment.queue", "ack_deadline_s", on(QUEUE, ack_deadline_s=601)),
     ("Environment.database", "tier", on(DATABASE, tier="large")),
     ("Environment.alerts", "emails", on(ALERTS, emails=("nobody",))),
+    ("Environment.delivery", "repository", on(DELIVERY, repository="")),
     ("Environment.budget", "billing_account", on(BUDGET, billing_account="")),
     ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
     ("Environment.enable_apis", "enable_apis", on(ENV, enable_apis="yes")),
@@ -132,6 +135,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Queue.retention_days", "queue.retention_days", on(QUEUE, retention_days=8)),
     ("Queue.max_delivery_attempts", "queue.max_delivery_attempts", on(QUEUE, max_delivery_attempts=3)),
     ("Queue.min_backoff_s", "queue.min_backoff_s", on(QUEUE, min_backoff_s=0)),
+    ("Queue.lanes", "queue.lanes", on(QUEUE, lanes=21)),
     ("Queue.max_backoff_s", "queue.max_backoff_s", on(QUEUE, min_backoff_s=50, max_backoff_s=40)),
     ("Database.tier", "database.tier", on(DATABASE, tier="db-n1-standard-1")),
     ("Database.disk_gib", "database.disk_gib", on(DATABASE, disk_gib=1)),
@@ -148,9 +152,12 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Alerts.checkpoint_age_s", "checkpoint_age_s", on(ALERTS, checkpoint_age_s=-3)),
     ("Alerts.preemptions_per_hour", "preemptions_per_hour", on(ALERTS, preemptions_per_hour=0)),
     ("Alerts.goodput_min", "goodput_min", on(ALERTS, goodput_min=80)),
+    ("Alerts.queue_wait_s", "queue_wait_s", on(ALERTS, queue_wait_s=1)),
     ("Alerts.batch_oldest_s", "batch_oldest_s", on(ALERTS, batch_oldest_s=True)),
     ("Alerts.heartbeat_s", "heartbeat_s", on(ALERTS, heartbeat_s=1)),
     ("Budget.billing_account", "budget.billing_account", on(BUDGET, billing_account="my account")),
+    ("Delivery.repository", "delivery.repository", on(DELIVERY, repository="https://github.com/a/b")),
+    ("Delivery.environment", "delivery.environment", on(DELIVERY, environment="a b")),
     ("Budget.currency", "budget.currency", on(BUDGET, currency="euro")),
     ("Budget.monthly_usd", "budget.monthly_usd", on(BUDGET, monthly_usd=0)),
     ("Budget.thresholds", "budget.thresholds", on(BUDGET, thresholds=())),

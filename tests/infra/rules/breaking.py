@@ -284,6 +284,9 @@ BREAKING: dict[str, Edit] = {
     "state-is-apart": lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),
     "quota-holds-a-gang": state(quotas=(Quota(source="spot-a100", gpus=1),)),
     "thresholds-are-in-order": lambda facts: state(alerts=replace(facts.environment.alerts, spot_pending_s=60))(facts),
+    "one-repository-is-trusted": put(
+        "google_iam_workload_identity_pool_provider.github", "attribute_condition", "true"
+    ),
     # storage
     "bucket-region": put(DATA, "location", "US"),
     "bucket-private": put(DATA, "public_access_prevention", "inherited"),

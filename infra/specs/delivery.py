@@ -1,0 +1,147 @@
+"""Who may plan and deploy from the workflows of a repository: two accounts, reached by exchanged tokens, never by a key.
+
+The pool trusts one repository. Any of its workflows may plan, which reads; to deploy, a job must run in the protected
+environment of the repository, since that is where a person agrees.
+"""
+
+from infra.contract import names
+from infra.environments.schema import Delivery, Environment
+from infra.specs.identities import account
+from infra.specs.network import api
+from infra.specs.resource import Resource
+
+ISSUER = "https://token.actions.githubusercontent.com"
+POOL = "google_iam_workload_identity_pool.github"
+PLANNER = (
+    "artifactregistry.reader",
+    "cloudsql.viewer",
+    "compute.viewer",
+    "container.viewer",
+    "dns.reader",
+    "iam.securityReviewer",
+    "iam.serviceAccountViewer",
+    "iam.workloadIdentityPoolViewer",
+    "logging.viewer",
+    "monitoring.viewer",
+    "pubsub.viewer",
+    "serviceusage.serviceUsageViewer",
+    "storage.bucketViewer",
+)
+DEPLOYER = (
+    "artifactregistry.admin",
+    "cloudsql.admin",
+    "compute.networkAdmin",
+    "compute.securityAdmin",
+    "container.admin",
+    "dns.admin",
+    "iam.serviceAccountAdmin",
+    "iam.serviceAccountUser",
+    "iam.workloadIdentityPoolAdmin",
+    "logging.admin",
+    "monitoring.admin",
+    "pubsub.admin",
+    "resourcemanager.projectIamAdmin",
+    "serviceusage.serviceUsageAdmin",
+    "storage.admin",
+)
+
+
+def resources(environment: Environment) -> list[Resource]:
+    delivery = environment.delivery
+    if delivery is None:
+        return []
+    return [
+        *_trust(environment, delivery),
+        *_account(
+            environment,
+            "planner",
+            PLANNER,
+            "objectViewer",
+            f"Set:{_pool(environment)}/attribute.repository/{delivery.repository}",
+        ),
+        *_account(
+            environment,
+            "deployer",
+            DEPLOYER,
+            "objectUser",
+            f":{_pool(environment)}/subject/repo:{delivery.repository}:environment:{delivery.environment}",
+        ),
+    ]
+
+
+def _pool(environment: Environment) -> str:
+    pools = f"projects/{environment.project_number.lower()}/locations/global/workloadIdentityPools"
+    return f"//iam.googleapis.com/{pools}/{names.identity_pool(environment.name_prefix, environment.name)}"
+
+
+def _trust(environment: Environment, delivery: Delivery) -> list[Resource]:
+    pool = names.identity_pool(environment.name_prefix, environment.name)
+    return [
+        Resource(
+            kind="google_iam_workload_identity_pool",
+            id="github",
+            arguments={"workload_identity_pool_id": pool, "display_name": f"{environment.cluster_name} workflows"},
+            after=api(environment, "iam"),
+        ),
+        Resource(
+            kind="google_iam_workload_identity_pool_provider",
+            id="github",
+            arguments={
+                "workload_identity_pool_id": pool,
+                "workload_identity_pool_provider_id": "github",
+                "attribute_mapping": {
+                    "google.subject": "assertion.sub",
+                    "attribute.repository": "assertion.repository",
+                },
+                # Without it every repository of the world gets a token of this pool.
+                "attribute_condition": f'assertion.repository == "{delivery.repository}"',
+                "oidc": {"issuer_uri": ISSUER},
+            },
+            after=(POOL,),
+        ),
+    ]
+
+
+def _account(environment: Environment, role: str, granted: tuple[str, ...], state: str, who: str) -> list[Resource]:
+    email = environment.service_account_email(role)
+    member = f"serviceAccount:{email}"
+    found = [
+        Resource(
+            kind="google_service_account",
+            id=role,
+            arguments={
+                "account_id": names.service_account(environment.name_prefix, environment.name, role),
+                "display_name": f"{environment.cluster_name} {role}",
+            },
+            after=api(environment, "iam"),
+        ),
+        Resource(
+            kind="google_service_account_iam_member",
+            id=f"workflows-{role}",
+            arguments={
+                "service_account_id": f"projects/{environment.project}/serviceAccounts/{email}",
+                "role": "roles/iam.workloadIdentityUser",
+                "member": f"principal{who}",
+            },
+            after=(account(role), POOL),
+        ),
+        *(
+            Resource(
+                kind="google_project_iam_member",
+                id=f"{role}-{name.replace('.', '-')}",
+                arguments={"project": environment.project, "role": f"roles/{name}", "member": member},
+                after=(account(role), *api(environment, "cloudresourcemanager")),
+            )
+            for name in granted
+        ),
+    ]
+    if environment.state_bucket:
+        found.append(
+            Resource(
+                kind="google_storage_bucket_iam_member",
+                id=f"state-{role}",
+                arguments={"bucket": environment.state_bucket, "role": f"roles/storage.{state}", "member": member},
+                after=(account(role), *api(environment, "storage")),
+            )
+        )
+    return found
