@@ -256,7 +256,14 @@ class Alerts:
         unique("alerts.readers", self.readers)
         if self.runbook_base_url:
             matches("alerts.runbook_base_url", self.runbook_base_url, r"https://\S+", "https://...", "correct it")
-        for field in ("on_demand_pending_s", "spot_pending_s", "flex_pending_s", "checkpoint_age_s", "batch_oldest_s"):
+        for field in (
+            "on_demand_pending_s",
+            "spot_pending_s",
+            "flex_pending_s",
+            "queue_wait_s",
+            "checkpoint_age_s",
+            "batch_oldest_s",
+        ):
             between(f"alerts.{field}", getattr(self, field), 60, 30 * 86_400)
         between("alerts.heartbeat_s", self.heartbeat_s, 120, 86_400)
         between("alerts.preemptions_per_hour", self.preemptions_per_hour, 1, 10_000)
