@@ -31,7 +31,7 @@ def test_quota_is_named_with_what_is_asked_lent_and_used(world: World, spot: Poo
     explained = "quota: asks for 1 nvidia.com/gpu, queue team lends 1, 1 are in use"
     until("Kueue has counted", lambda: ask(world, "third", "quota").cause.blocker == explained, timeout_s=30)
     found = ask(world, "third", "quota")
-    assert found.cause.position == "2 of 2 waiting in queue team"
+    assert found.cause.position.startswith("2 of 2 waiting in queue team, for ")
     assert found.cause.evidence.startswith(f"kubectl describe workload -n {world.name} job-third")
 
 

@@ -1,6 +1,7 @@
 """What a cluster holds that may keep a job from running: nodes, pods, events, queues. Nothing here judges."""
 
-from dataclasses import dataclass, field, fields
+import time
+from dataclasses import dataclass, field, fields, replace
 
 from infra.contract.kubernetes import PROVISIONING_API, api_path
 from workloads.jobs.api import Api, Object
@@ -13,6 +14,8 @@ PROVISIONING = api_path(PROVISIONING_API)
 class ClusterSnapshot:
     """What a waiting job waits for."""
 
+    taken_s: float = field(default_factory=time.time)
+    """Unix time."""
     nodes: list[Object] = field(default_factory=list[Object])
     others: list[Object] = field(default_factory=list[Object])
     """Every pod of the cluster."""
@@ -28,8 +31,8 @@ class ClusterSnapshot:
 
     def within(self, namespace: str) -> "ClusterSnapshot":
         """All pods and what has no namespace, and of the rest what lies in this one."""
-        mine = {each.name: _lying_in(namespace, getattr(self, each.name)) for each in fields(self)}
-        return ClusterSnapshot(**mine | {"others": self.others})
+        lists = [each.name for each in fields(self) if each.name not in ("others", "taken_s")]
+        return replace(self, **{name: _lying_in(namespace, getattr(self, name)) for name in lists})
 
 
 def _lying_in(namespace: str, found: list[Object]) -> list[Object]:

@@ -10,8 +10,7 @@ from typing import Any
 
 from infra.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
 from monitoring.ledger.job_summary import JobSummary, read_job_summaries
-from workloads.jobs import cluster_snapshot
-from workloads.jobs import job_snapshot as job_snapshot
+from workloads.jobs import cluster_snapshot, job_snapshot
 from workloads.jobs.api import Api
 from workloads.jobs.cause import Cause, Reason
 from workloads.jobs.causes import cause_of, state_of

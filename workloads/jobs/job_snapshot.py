@@ -172,6 +172,20 @@ def waited_s(pod: Object) -> float | None:
     return max(0.0, when(scheduled["lastTransitionTime"]) - when(pod["metadata"]["creationTimestamp"]))
 
 
+def held_since_s(job: JobSnapshot) -> float | None:
+    """Unix seconds since which Kueue holds the job back: its creation, or its last eviction; None where it does not.
+
+    As the exporter counts queue_wait_seconds.
+    """
+    workload = job.workload
+    if workload is None or condition(workload, "Admitted").get("status") == "True":
+        return None
+    evicted = condition(workload, "Evicted")
+    times = [workload["metadata"]["creationTimestamp"]]
+    times += [evicted["lastTransitionTime"]] if evicted.get("status") == "True" else []
+    return max(map(when, times))
+
+
 def path_in(group: str, plural: str, namespace: str) -> str:
     return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"
 

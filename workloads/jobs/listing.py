@@ -9,12 +9,11 @@ from infra.contract.pools import LABEL_NODEPOOL, Pool
 from infra.environments import Environment
 from infra.placement.prices import Table
 from monitoring.ledger.job_summary import JobSummary, read_job_summaries
-from workloads.jobs import buying, cluster_snapshot
-from workloads.jobs import job_snapshot as job_snapshot
+from workloads.jobs import buying, cluster_snapshot, job_snapshot
 from workloads.jobs.api import Api, Object
 from workloads.jobs.causes import cause_of, state_of
 from workloads.jobs.cluster_snapshot import ClusterSnapshot
-from workloads.jobs.job_snapshot import JobSnapshot, waited_s, when
+from workloads.jobs.job_snapshot import JobSnapshot, held_since_s, waited_s, when
 from workloads.jobs.losses import Count, losses
 
 SCHEMA = "holdfast.jobs/1"
@@ -57,7 +56,7 @@ def _row(
     pools = {pool.name: pool for pool in env.pools()}
     now = time.time()
     waits = [waited_s(pod) for pod in job.pods]
-    created = when(job.body["metadata"]["creationTimestamp"])
+    since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
     lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
     return Row(
         name=job.name,
@@ -70,7 +69,7 @@ def _row(
         saved_age_s=summary.saved_age_s(now) if summary else None,
         evicted=lost.evicted,
         crashed=lost.crashed,
-        waited_s=max((now - created if wait is None else wait for wait in waits), default=now - created),
+        waited_s=max((now - since if wait is None else wait for wait in waits), default=now - since),
         ran_s=sum(_ran_s(pod, now) for pod in job.pods),
         useful_ratio=summary.useful_ratio if summary else None,
         usd=_usd(job.pods, pool_of, pools, env, prices, now),

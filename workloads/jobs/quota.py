@@ -6,7 +6,7 @@ from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Reason, brief
 from workloads.jobs.cluster_snapshot import ClusterSnapshot
-from workloads.jobs.job_snapshot import JobSnapshot, condition
+from workloads.jobs.job_snapshot import JobSnapshot, condition, held_since_s
 from workloads.jobs.nodes import gpus
 
 
@@ -25,10 +25,15 @@ def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     return Cause(
         reason=Reason.QUOTA,
         blocker=_blocker(job, workload, _cluster_queue(cluster, queue), queue),
-        position=f"{place} of {len(line)} waiting in queue {queue}",
+        position=f"{place} of {len(line)} waiting in queue {queue}, for {_waited_s(job, cluster):.0f} s",
         action="wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments",
         evidence=evidence,
     )
+
+
+def _waited_s(job: JobSnapshot, cluster: ClusterSnapshot) -> float:
+    since_s = held_since_s(job)
+    return 0.0 if since_s is None else max(0.0, cluster.taken_s - since_s)
 
 
 def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: str) -> str:

@@ -2,13 +2,21 @@
 
 from dataclasses import replace
 
+import pytest
+
+from monitoring.exporter.queues import read_workload
 from monitoring.ledger.events import parse
 from monitoring.ledger.job_summary import job_summaries
 from tests.monitoring import sample
+from workloads.jobs.api import Object
+from workloads.jobs.cluster_snapshot import ClusterSnapshot
 from workloads.jobs.explain import progress_text
-from workloads.jobs.job_snapshot import when
+from workloads.jobs.job_snapshot import JobSnapshot, held_since_s, when
 from workloads.jobs.losses import Count
+from workloads.jobs.quota import held
 from workloads.jobs.show import counted
+
+LATER = "2026-01-01T00:50:00Z"
 
 
 def test_kubernetes_time_is_read_as_utc() -> None:
@@ -25,3 +33,29 @@ def test_a_job_that_runs_shows_its_progress() -> None:
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
     assert progress_text(summary, sample.EPOCH + 86.4) == "useful 27.6 % of its time, step 60, saved 40 s ago"
     assert progress_text(replace(summary, useful_ratio=None, last_commit_s=None), 0) == "step 60"
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        [],
+        [{"type": "QuotaReserved", "status": "False", "lastTransitionTime": LATER}],
+        [{"type": "Evicted", "status": "True", "lastTransitionTime": LATER}],
+        [{"type": "Evicted", "status": "False", "lastTransitionTime": LATER}],
+    ],
+    ids=["new", "quota", "evicted", "started again and held"],
+)
+def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(conditions: list[Object]) -> None:
+    meta = {"name": "w", "namespace": "n", "uid": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    workload = {"metadata": meta, "spec": {"queueName": "team"}, "status": {"conditions": conditions}}
+    job = JobSnapshot(body={"kind": "Job", "metadata": meta, "spec": {}}, pods=[], workload=workload)
+    assert held_since_s(job) == read_workload(workload).since_s
+    taken_s = when("2026-01-01T02:00:00Z")
+    queued = held(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
+    assert queued is not None
+    assert queued.position == f"1 of 1 waiting in queue team, for {taken_s - read_workload(workload).since_s:.0f} s"
+
+
+def test_an_admitted_job_is_not_held() -> None:
+    admitted = {"metadata": {}, "status": {"conditions": [{"type": "Admitted", "status": "True"}]}}
+    assert held_since_s(JobSnapshot(body={}, pods=[], workload=admitted)) is None
