@@ -30,6 +30,12 @@ class Gang:
         command = [sys.executable, "-c", code]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
+    @staticmethod
+    def script(name: str, *arguments: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+        command = [sys.executable, str(Path(__file__).with_name(name)), *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
     def complete(self) -> list[str]:
         """What rank 0 printed in a start that came to its end."""
         with self._started({}) as ranks:

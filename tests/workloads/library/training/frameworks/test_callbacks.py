@@ -65,6 +65,24 @@ def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
     assert printed[-1] == undisturbed(script)
 
 
+# Inside an epoch, at its end, and in one more; validation behind each epoch, and between.
+@pytest.mark.parametrize(
+    ("shuffle", "workers", "validation", "crashes"),
+    [
+        ("shuffle", 0, "epoch", "3,5,8,10"),
+        ("shuffle", 2, "steps", "3,5,8"),
+        ("in order", 2, "epoch", "3,5,10"),
+        ("in order", 0, "none", "3,5"),
+    ],
+)
+def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream(
+    site: Path, shuffle: str, workers: int, validation: str, crashes: str
+) -> None:
+    done = Gang.script("lightning_exact.py", shuffle, str(workers), validation, crashes, path=[ROOT, site])
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == "differing: []"
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(
     tmp_path: Path, site: Path, script: str

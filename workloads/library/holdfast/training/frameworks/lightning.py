@@ -2,7 +2,7 @@
 """Lightning: `Trainer(..., enable_checkpointing=False, callbacks=[HoldfastCallback("gs://bucket/runs", run="run-7")])`.
 
 Resumes by itself; a notice on any rank stops all, where Lightning itself asks rank 0 alone. Automatic
-optimization, DDP and one device.
+optimization, one loader, DDP and one device.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from holdfast.training.frameworks.loaders import shield_forked_workers, skip_batches
+from holdfast.training.frameworks.loaders import EpochOrder, shield_forked_workers
 from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer
 
 
@@ -22,19 +22,20 @@ class HoldfastCallback(Callback):
         shield_forked_workers()  # before the sanity check: its workers live on until the first validation
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        kept = {"model": pl_module, "loops": trainer.fit_loop}
+        (loader,) = trainer.fit_loop._combined_loader.flattened
+        self._order = EpochOrder(loader)
+        kept = {"model": pl_module, "loops": trainer.fit_loop, "order": self._order}
         kept |= {f"optimizer-{n}": optimizer for n, optimizer in enumerate(trainer.optimizers)}
         kept |= {f"scheduler-{n}": found.scheduler for n, found in enumerate(trainer.lr_scheduler_configs)}
-        step = self._checkpoints.begin(kept)
-        if step:
+        stream = torch.get_rng_state()
+        if self._checkpoints.begin(kept):
             trainer.fit_loop.reset()  # once more, now that it knows where it restarts
-        stream, within = torch.get_rng_state(), 0
-        for loader in trainer.fit_loop._combined_loader.flattened:
-            epoch, within = divmod(step, len(loader))
-            skip_batches(loader, within, epoch=epoch)
+            stream = self._order.resume(trainer.fit_loop.epoch_loop.batch_progress.total.ready)
         iter(trainer.fit_loop._data_fetcher)  # the workers that it has are neither shielded nor in the right place
-        if within or not step:  # an epoch that had begun had drawn its loader's seed before
-            torch.set_rng_state(stream)
+        self._checkpoints.begin_at(stream)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._order.reached()
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self._checkpoints.tick(trainer.global_step)

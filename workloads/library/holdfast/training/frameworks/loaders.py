@@ -42,19 +42,45 @@ class Position:
         return lambda _: set_epoch(self._epoch)
 
 
-def skip_batches(loader: Any, count: int, *, epoch: int) -> None:
-    """A plain DataLoader whose next iteration leaves out the first `count` batches of that epoch."""
-    if hasattr(loader.sampler, "set_epoch"):
-        loader.sampler.set_epoch(epoch)
-    loader.batch_sampler.sampler = _SkippingSampler(loader.batch_sampler.sampler, count * loader.batch_size)
-    loader.worker_init_fn = Shielded(loader.worker_init_fn)
+class EpochOrder:
+    """The sampler of a plain DataLoader, whose order of an epoch can be drawn again after a restart.
 
+    A shuffling sampler seeds itself from torch's stream when an epoch begins; a run that resumes in its middle has
+    a later stream, and would shuffle anew. So the stream at the draw is state of the checkpoint.
+    """
 
-class _SkippingSampler:
-    """A sampler whose first iteration begins at a sample; its indices are drawn, the data is not read."""
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._sampler = loader, loader.batch_sampler.sampler
+        self._drawn_at = torch.get_rng_state()
+        self._replay: tuple[torch.Tensor, int, torch.Tensor] | None = None
+        loader.batch_sampler.sampler = self
+        loader.worker_init_fn = Shielded(loader.worker_init_fn)
 
-    def __init__(self, sampler: Any, first: int) -> None:
-        self._sampler, self._first = sampler, first
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"drawn_at": self._drawn_at.clone()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self._drawn_at = state["drawn_at"].clone()
+
+    def resume(self, batch: int) -> torch.Tensor:
+        """Go on at `batch` of the run; the stream that the run had when that batch was read."""
+        epoch, within = divmod(batch, len(self._loader))
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
+        stream = torch.get_rng_state()
+        if not within:
+            torch.empty((), dtype=torch.int64).random_()  # as DataLoader draws its workers' seed, before the order
+            self._drawn_at = torch.get_rng_state()
+            list(islice(iter(self._sampler), 1))
+            stream = torch.get_rng_state()
+        self._replay = (self._drawn_at, within * self._loader.batch_size, stream)
+        return stream
+
+    def reached(self) -> None:
+        """The first batch is there: iterations from now on are those of later epochs."""
+        if self._replay is not None and self._loader.num_workers:
+            torch.set_rng_state(self._replay[2])  # a resumed trainer may have evaluated once more, behind the workers
+        self._replay = None
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -63,8 +89,19 @@ class _SkippingSampler:
         return getattr(self._sampler, name)
 
     def __iter__(self) -> Iterator[int]:
-        first, self._first = self._first, 0
-        return islice(iter(self._sampler), first, None)
+        if self._replay is None:
+            self._drawn_at = torch.get_rng_state()
+            yield from self._sampler
+            return
+        # A trainer may make an iterator more than once before the first batch: each gives the same order, and
+        # leaves the same stream behind.
+        self._drawn_at, skipped, stream = self._replay
+        torch.set_rng_state(self._drawn_at)
+        order = iter(self._sampler)
+        first = list(islice(order, skipped, skipped + 1))
+        torch.set_rng_state(stream)
+        yield from first
+        yield from order
 
 
 @cache

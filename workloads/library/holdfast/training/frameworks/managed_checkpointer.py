@@ -30,6 +30,11 @@ class ManagedCheckpointer:
         self._stream = torch.get_rng_state()
         return self._ckpt.step
 
+    def begin_at(self, stream: torch.Tensor) -> None:
+        """Torch's stream where the first step begins."""
+        self._stream = stream
+        torch.set_rng_state(stream)
+
     def tick(self, step: int) -> None:
         if self._ckpt:
             # Frameworks report each batch of an accumulated gradient under the number of the step before.
