@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from holdfast.checkpoint import signing
 from holdfast.checkpoint.agreement import on_every_rank
+from holdfast.checkpoint.at_stake import loss_line, window_line
 from holdfast.checkpoint.cadence import cadence_of
 from holdfast.checkpoint.decision import check_state, worst_ending
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost, Superseded
@@ -28,12 +29,11 @@ from holdfast.checkpoint.saving import Saver, step_not_grown
 from holdfast.checkpoint.settings import Every, Tuning, checked_keep, checked_strict, parse_every
 from holdfast.checkpoint.shielding import shield
 from holdfast.checkpoint.start import Start, log_found, start
-from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.stores import existing_storage, open_storage
 from holdfast.checkpoint.tree import checked_state
 from holdfast.checkpoint.uploader import Report
 from holdfast.contract.errors import InputError
-from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
 from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
@@ -205,8 +205,7 @@ class Checkpointer:
         return began
 
     def _log_end(self, error: BaseException | None) -> None:
-        # An exit with a number prints nothing by itself.
-        if isinstance(error, NotDurable | Superseded):
+        if isinstance(error, NotDurable | Superseded):  # an exit with a number prints nothing by itself
             self._log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")
 
     def _finish(self) -> None:
@@ -222,7 +221,8 @@ class Checkpointer:
             raise NotDurable(self.step, f"the last state is not stored: {ending['failed']}")
 
     def _start(self) -> Start:
-        store = on_every_rank(self._ranks, self._open)
+        opened = open_storage if creates(self._resume) else existing_storage
+        store = on_every_rank(self._ranks, lambda: opened(self._url, request_s=self._tuning.request_s))
         storage = Retrying(store, budget_s=self._tuning.retry_s)
         began = start(
             storage, self._run, self._state, self._ranks, self._tuning, self._resume, lambda: self.stop.requested
@@ -232,10 +232,6 @@ class Checkpointer:
             log_found(found, self._url, self._run, store)
         self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
         return began
-
-    def _open(self) -> Storage:
-        opened = open_storage if creates(self._resume) else existing_storage
-        return opened(self._url, request_s=self._tuning.request_s)
 
     def _leave(self) -> None:
         """What the window allows: first the save in flight, then one more if it fits on every rank."""
@@ -267,16 +263,8 @@ class Checkpointer:
         return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left)))
 
     def _log_loss(self) -> None:
-        """What this departure costs, where it costs anything."""
-        lost = self.step - self._saver.durable_step
-        if lost > 0:
-            seconds = time.monotonic() - self._saver.durable_since
-            self._log(
-                logs.warning,
-                "stop",
-                f"leaving at step {self.step}, the newest checkpoint is of step {self._saver.durable_step}: "
-                f"{lost} steps ({seconds:.0f} s) are lost",
-            )
+        if line := loss_line(self._saver, self.step):
+            self._log(logs.warning, "stop", line)
 
     def _measure(self) -> None:
         # The time before the first tick is compilation, and would make every later step look fast.
@@ -285,19 +273,7 @@ class Checkpointer:
         self._save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
         if not self._announced and self._saver.upload_rate and self._saver.state_bytes:
             self._announced = True
-            self._log(logs.info, "save", self._window_line())
-
-    def _window_line(self) -> str:
-        """What the window allows, before it is needed."""
-        save_s, window_s = self._saver.full_save_s(), self._window_s - WINDOW_MARGIN_S
-        verdict = "a last save fits" if save_s < window_s else "no save in the window"
-        kind, value = self._every
-        step_s = self._save_cost.step_s
-        interval_s = {"steps": value * step_s, "seconds": value, "auto": self._save_cost.interval_s(node_age_s())}[kind]
-        return (
-            f"window {self._window_s:.0f} s, upload {self._saver.upload_rate / 1e6:.0f} MB/s, "
-            f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
-        )
+            self._log(logs.info, "save", window_line(self._saver, self._save_cost, self._window_s, self._every))
 
     def _on_report(self, report: Report, step: int, seconds: float) -> None:
         if report.done == "committed":

@@ -5,6 +5,8 @@ for a higher number before it commits. Between its look and its commit another s
 the older number, and gives way where the newer trainer commits the same step.
 """
 
+# Why it is so: infra/decisions/0028.
+
 import json
 import os
 import socket

@@ -1,0 +1,29 @@
+"""What is at stake, for the log: before a notice, and at a departure."""
+
+import time
+
+from holdfast.checkpoint.history import node_age_s
+from holdfast.checkpoint.interval import SaveCostModel
+from holdfast.checkpoint.saving import Saver
+from holdfast.checkpoint.settings import Cadence
+from holdfast.contract.lifecycle import WINDOW_MARGIN_S
+
+
+def window_line(saver: Saver, cost: SaveCostModel, window_s: float, every: Cadence) -> str:
+    """What the window allows, before it is needed."""
+    save_s = saver.full_save_s()
+    verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
+    kind, value = every
+    interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s(node_age_s())}[kind]
+    return (
+        f"window {window_s:.0f} s, upload {saver.upload_rate / 1e6:.0f} MB/s, "
+        f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
+    )
+
+
+def loss_line(saver: Saver, step: int) -> str:
+    """What leaving at `step` loses; empty where it loses nothing."""
+    lost = step - saver.durable_step
+    seconds = time.monotonic() - saver.durable_since
+    newest = f"leaving at step {step}, the newest checkpoint is of step {saver.durable_step}"
+    return f"{newest}: {lost} steps ({seconds:.0f} s) are lost" if lost > 0 else ""
