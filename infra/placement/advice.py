@@ -5,7 +5,7 @@ side, because waiting is cheap in money and dear in time.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,58 +13,24 @@ import numpy as np
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import Capacity, Placement
-from infra.placement import forms, hazard, outages, policies, spells
-from infra.placement.hazard import Churn
+from infra.placement import forms, policies, spells
+from infra.placement.belief import Option, World
 from infra.placement.job import Job
 from infra.placement.outages import Outages
 from infra.placement.policies import Policy
-from infra.placement.prices import Quote, Table
+from infra.placement.prices import Quote
 from infra.placement.runs import Floats, Ints, Outcome, Paths, Runs, runs_of
 from infra.placement.simulate import simulate
-from infra.placement.traces import Recorded
 
 RUNS, FEWEST_RUNS = 2_000, 250
 SAMPLES = 1_500_000  # lifetimes drawn for one simulation; long gangs get fewer runs instead of more memory
 MAX_SPELLS = 600
 SLOWEST = 4.0
-SAME_USD = 0.01
-# Means closer than this many standard errors may change places with another seed.
-NOISE = 2.0
 GAVE_UP = 0.01
 # The cluster autoscaler removes nodes that nothing runs on after ten minutes, its default.
 KEEP_H = 10 / 60
 MICRO_BATCH_H = 10 / 3600
 FLEX_MAX_RUN_H = FLEX_MAX_RUN_S / 3600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """Everything that is believed about capacity, apart from the job."""
-
-    prices: Table
-    churn: Churn
-    outages: Outages | None = None
-    """None: as recorded for such a GPU and gang."""
-    flex_waits: Outages = field(default_factory=lambda: outages.lognormal(*hazard.FLEX_WAIT_H))
-    together: float = 1.0
-    """Nodes that one reclaim takes from a gang, on average."""
-    recorded: Recorded | None = None
-    """Replaces the hazard: each run starts somewhere on one of these traces."""
-    any_zone: Recorded | None = None
-    """The same traces as zones of one region, between which the job may move."""
-    seed: int = 0
-
-    def waits(self, job: Job, region: str) -> Outages:
-        # A queue goes on with the nodes that it has; a gang asks for all of them at once.
-        gang = 1 if job.batch else job.nodes
-        return self.outages or outages.prior(job.accelerator, gang, region)
-
-    def across_zones(self, job: Job, region: str) -> "World | None":
-        """The same world for a job that starts anew in any zone of the region; None where nothing is known of it."""
-        if self.recorded is not None:
-            return replace(self, recorded=self.any_zone, any_zone=None) if self.any_zone else None
-        free = None if self.outages or job.batch else outages.any_zone(job.accelerator, job.nodes, region)
-        return replace(self, outages=free) if free else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,43 +50,6 @@ class Scene:
             return cls(job=job, world=world, region=region, spot=world.recorded.paths)
         fold, paths = _spot_paths(job, world, world.waits(job, region))
         return cls(job=job, world=world, region=region, spot=paths, fold=fold)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    placement: Placement
-    policy: str
-    region: str
-    carried_out_by: str = policies.ONE_CAPACITY
-    usd_per_hour: float = math.nan
-    """Of the interruptible or only capacity, all nodes."""
-    usd: Floats = field(default_factory=lambda: np.array([math.nan]))
-    finish_h: Floats = field(default_factory=lambda: np.array([math.nan]))
-    late: float = math.nan
-    """Share of runs after the deadline, if on-demand is granted whenever it is asked for."""
-    evictions: float = math.nan
-    inferred: bool = False
-    refused: str = ""
-
-    @property
-    def mean_usd(self) -> float:
-        return float(np.mean(self.usd))
-
-    @property
-    def noise_usd(self) -> float:
-        """Standard error of the mean: what another seed would change."""
-        return float(np.std(self.usd)) / math.sqrt(len(self.usd))
-
-    def costs_as(self, least: "Option") -> bool:
-        """Within what another seed would change, or so little that it decides nothing."""
-        noise = math.hypot(self.noise_usd, least.noise_usd)
-        return abs(self.mean_usd - least.mean_usd) <= max(SAME_USD * least.mean_usd, NOISE * noise)
-
-    def usd_at(self, percent: float) -> float:
-        return _percentile(self.usd, percent)
-
-    def finish_at(self, percent: float) -> float:
-        return _percentile(self.finish_h, percent)
 
 
 def units(job: Job, together: float) -> int:
@@ -340,6 +269,7 @@ def _spot_paths(job: Job, world: World, waits: Outages) -> tuple[float, Paths]:
     needed = 20 + SLOWEST * job.hours * groups * float(np.quantile(churn, 0.99))
     fold = max(1.0, needed / MAX_SPELLS) if job.resumable or job.batch else 1.0
     per_path = int(min(needed, MAX_SPELLS))
+    # Fewer runs of longer jobs: their means are as sharp, since each run averages over more.
     count = int(np.clip(SAMPLES / max(per_path, 8 * groups), FEWEST_RUNS, RUNS))
     paths = spells.spot_paths(
         rng, churn[:count], units=groups, per_path=per_path, outages=waits,
@@ -347,7 +277,3 @@ def _spot_paths(job: Job, world: World, waits: Outages) -> tuple[float, Paths]:
         settled=fold > 1.0, first_wait=1.0 / fold,
     )  # fmt: skip
     return fold, paths
-
-
-def _percentile(values: Floats, percent: float) -> float:
-    return float(np.percentile(values, percent))

@@ -8,7 +8,8 @@ from pathlib import Path
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import between
 from infra.placement import advice, capacity, choose, emit, hazard, outages, plot, zones
-from infra.placement.advice import Option, World, options
+from infra.placement.advice import options
+from infra.placement.belief import Option, World
 from infra.placement.job import Job
 from infra.placement.matrix import Deadline
 from infra.placement.prices import Table, load
@@ -140,6 +141,7 @@ def _settled(job: Job, world: World, rows: list[Option]) -> Option | None:
         return None
     if world.seed == 0:
         return own
+    # Two seeds that choose differently leave the user with no answer at all.
     standard = choose.choose(job, options(job, replace(world, seed=0), own.region))
     return next((o for o in rows if (o.placement, o.policy) == (standard.placement, standard.policy)), own)
 

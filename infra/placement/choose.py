@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from holdfast.contract.errors import Unjudged
 from infra.contract.capacity import Capacity, Placement
 from infra.placement import advice, forms
-from infra.placement.advice import FLEX_MAX_RUN_H, Option, World
+from infra.placement.advice import FLEX_MAX_RUN_H
+from infra.placement.belief import Option, World
 from infra.placement.job import Job
 from infra.placement.renewals import Curve
 
@@ -112,6 +113,7 @@ class Estimate:
 
 def estimate(job: Job, world: World, region: str, *, with_spot: bool) -> Estimate:
     """The cheapest single capacity, without queues and deadlines."""
+    # Queues and deadlines change what is chosen in a region, hardly which region is cheapest.
     best = _rival(job, world, region) or (Capacity.ON_DEMAND, math.inf)
     spot = advice.quote(job, world, region, Capacity.SPOT) if with_spot else None
     if spot is not None:

@@ -56,6 +56,7 @@ def place(
     """
     from infra.placement import ask, interview, job, show_place
 
+    # Half a question is a typo, and gets its error; only an empty one gets the interview.
     if not (gpu or hours or gpu_hours) and sys.stdin.isatty() and sys.stdout.isatty():
         given = interview.interview(input, print)
         gpu, gpus, hours, deadline = given.gpu, given.gpus, given.hours, given.deadline

@@ -14,7 +14,8 @@ from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract import pools
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, Placement
 from infra.placement import hazard, policies
-from infra.placement.advice import Option, World, interval_h, job_churn
+from infra.placement.advice import interval_h, job_churn
+from infra.placement.belief import Option, World
 from infra.placement.job import Job
 from infra.placement.matrix import RULES, Deadline, Kind, Workload, decide
 from infra.placement.policies import Policy
@@ -31,6 +32,7 @@ _ORDER = {
 
 def policy(chosen: Option) -> Policy | None:
     """What a ComputeClass makes of a mix; None where it does just what was priced."""
+    # A class has an order of capacities and no clock.
     watches = chosen.placement is Placement.HYBRID and chosen.carried_out_by != policies.COMPUTE_CLASS
     return policies.HYBRID if watches else None
 

@@ -182,6 +182,7 @@ def residuals(rng: np.random.Generator, churn: Floats) -> Floats:
     tail = alive[:, -1:] / (factor * SHAPE[-1])
     share = rng.random((len(churn), 1)) * (body[:, -1:] + tail)
     at = np.minimum((body < share).sum(axis=1), len(_GRID_H) - 2)
+    # The grid ends where the last band begins.
     old = _GRID_H[-1] + rng.exponential(size=len(churn)) / (factor[:, 0] * SHAPE[-1])
     return np.where(share[:, 0] > body[:, -1], old, _GRID_H[at] + rng.random(len(churn)) * np.diff(_GRID_H)[at])
 

@@ -49,6 +49,7 @@ def interview(read: Callable[[str], str], write: Callable[[str], None]) -> Answe
     kept = ask("What does one checkpoint block? 30s; none: cannot resume; queue: works from a queue", "30s", _kept)
     known = load().regions(job.accelerator(gpu))
     region = ask(f"Region? {', '.join(known)}", "", lambda text: _region(text, known))
+    # One question for both: whoever works from a queue has no checkpoint to time.
     batch = kept == "queue"
     return Answers(
         gpu=gpu, gpus=gpus, hours=hours, deadline=deadline, checkpoint="30s" if batch else kept, batch=batch,

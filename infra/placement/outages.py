@@ -88,6 +88,7 @@ def prior(accelerator: str, gang: int, region: str = "") -> Outages:
     chosen = here if here and accelerator == RECORDED_GPU else recorded
     shares = {zone: float(np.mean(counts >= size)) for zone, counts in chosen.items()}
     usable = sorted((z for z, share in shares.items() if share >= HOPELESS), key=lambda z: -shares[z])
+    # Every zone is hopeless for so large a gang; the least hopeless one still gives a number.
     if not usable:
         best = max(recorded, key=lambda z: float(np.mean(recorded[z] >= size)))
         usable, shares = [best], {best: float(np.mean(recorded[best] >= size))}
@@ -104,6 +105,7 @@ def any_zone(accelerator: str, gang: int, region: str) -> Outages | None:
     here = {zone: counts for zone, counts in _record().items() if zone.startswith(f"{region}-")}
     if accelerator != RECORDED_GPU or len(here) < 2:
         return None
+    # As the job meets them: it stays in a zone to its end, then looks around.
     up = follow(np.stack([counts >= size for counts in here.values()]), _gap_h()).up
     source = f"recorded in {_body()['from'][:7]} in any of {len(here)} zones of {region}"
     return from_counts({region: up.astype(np.int64)}, 1, _gap_h(), source)
@@ -150,6 +152,7 @@ def _inverse(table: Floats, zone: Ints, share: Floats) -> Floats:
     return left + (right - left) * (at - low)
 
 
+# 24 KB of JSON, read once; an answer asks for several gangs and regions.
 @cache
 def _body() -> dict[str, Any]:
     return json.loads(RECORD.read_text())

@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from infra.placement import advice, spells
-from infra.placement.advice import KEEP_H, World
+from infra.placement.advice import KEEP_H
+from infra.placement.belief import World
 from infra.placement.job import Job
 from infra.placement.runs import Floats
 
@@ -67,10 +68,12 @@ def _until_done(
     """Machine hours and evictions of each run that only ever waits for Spot. Work that the spans do not hold goes on
     at their pace; inf where they hold none."""
     useful = np.maximum(spans - restart_h, 0.0)
+    # Without checkpoints the period is infinite, and inf / inf is not a number.
     period = interval_h + checkpoint_h if math.isfinite(interval_h) else math.inf
     committed = np.floor(useful / period + 1e-9) * interval_h if math.isfinite(period) else np.zeros_like(useful)
     speed = interval_h / period if math.isfinite(period) else 1.0
     before = np.cumsum(committed, axis=1) - committed
+    # A run may end between two checkpoints, so the last stretch counts in full.
     ends = before + useful * speed >= work_h
     last = np.argmax(ends, axis=1)
     rows, done = np.arange(len(spans)), ends.any(axis=1)

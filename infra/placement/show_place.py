@@ -8,8 +8,9 @@ from typing import Any
 from holdfast.contract.values import finite
 from infra.contract.capacity import Placement
 from infra.placement import emit
-from infra.placement.advice import SAME_USD, Option, quote
+from infra.placement.advice import quote
 from infra.placement.ask import Answer
+from infra.placement.belief import SAME_USD, Option
 from infra.placement.job import Job
 from infra.placement.prices import CAPACITIES
 from infra.placement.show import basis, print_json, print_table

@@ -25,6 +25,7 @@ def spot_paths(
     settled: units begin at any age instead of new. first_wait: multiplies the wait before the first start.
     """
     waits = outages.draw(rng, len(churn), per_path)
+    # A shortened job still waits once for its first machines; the answer is multiplied afterwards.
     waits[:, 0] *= first_wait
     return _alternate(waits, gang_spells(rng, churn, units=units, per_path=per_path, settled=settled))
 
@@ -39,6 +40,7 @@ def gang_spells(rng: np.random.Generator, churn: Floats, *, units: int, per_path
     spans = lifetimes(rng, np.repeat(churn, units), each).reshape(len(churn), units, each)
     if settled:
         spans[:, :, 0] = residuals(rng, np.repeat(churn, units)).reshape(len(churn), units)
+    # Events of all units in one line: whichever is lost stops the gang.
     lost = np.sort(np.cumsum(spans, axis=2).reshape(len(churn), -1), axis=1)[:, :per_path]
     return np.diff(lost, axis=1, prepend=0.0)
 

@@ -1,0 +1,90 @@
+"""What is believed about capacity, and what one option of the advice holds."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from infra.contract.capacity import Placement
+from infra.placement import hazard, outages, policies
+from infra.placement.hazard import Churn
+from infra.placement.job import Job
+from infra.placement.outages import Outages
+from infra.placement.prices import Table
+from infra.placement.runs import Floats
+from infra.placement.traces import Recorded
+
+SAME_USD = 0.01
+# Means closer than this many standard errors may change places with another seed.
+NOISE = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Everything that is believed about capacity, apart from the job."""
+
+    prices: Table
+    churn: Churn
+    outages: Outages | None = None
+    """None: as recorded for such a GPU and gang."""
+    flex_waits: Outages = field(default_factory=lambda: outages.lognormal(*hazard.FLEX_WAIT_H))
+    together: float = 1.0
+    """Nodes that one reclaim takes from a gang, on average."""
+    recorded: Recorded | None = None
+    """Replaces the hazard: each run starts somewhere on one of these traces."""
+    any_zone: Recorded | None = None
+    """The same traces as zones of one region, between which the job may move."""
+    seed: int = 0
+
+    def waits(self, job: Job, region: str) -> Outages:
+        # A queue goes on with the nodes that it has; a gang asks for all of them at once.
+        gang = 1 if job.batch else job.nodes
+        return self.outages or outages.prior(job.accelerator, gang, region)
+
+    def across_zones(self, job: Job, region: str) -> "World | None":
+        """The same world for a job that starts anew in any zone of the region; None where nothing is known of it."""
+        if self.recorded is not None:
+            return replace(self, recorded=self.any_zone, any_zone=None) if self.any_zone else None
+        free = None if self.outages or job.batch else outages.any_zone(job.accelerator, job.nodes, region)
+        return replace(self, outages=free) if free else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    placement: Placement
+    policy: str
+    region: str
+    carried_out_by: str = policies.ONE_CAPACITY
+    usd_per_hour: float = math.nan
+    """Of the interruptible or only capacity, all nodes."""
+    usd: Floats = field(default_factory=lambda: np.array([math.nan]))
+    finish_h: Floats = field(default_factory=lambda: np.array([math.nan]))
+    late: float = math.nan
+    """Share of runs after the deadline, if on-demand is granted whenever it is asked for."""
+    evictions: float = math.nan
+    inferred: bool = False
+    refused: str = ""
+
+    @property
+    def mean_usd(self) -> float:
+        return float(np.mean(self.usd))
+
+    @property
+    def noise_usd(self) -> float:
+        """Standard error of the mean: what another seed would change."""
+        return float(np.std(self.usd)) / math.sqrt(len(self.usd))
+
+    def costs_as(self, least: "Option") -> bool:
+        """Within what another seed would change, or so little that it decides nothing."""
+        noise = math.hypot(self.noise_usd, least.noise_usd)
+        return abs(self.mean_usd - least.mean_usd) <= max(SAME_USD * least.mean_usd, NOISE * noise)
+
+    def usd_at(self, percent: float) -> float:
+        return _percentile(self.usd, percent)
+
+    def finish_at(self, percent: float) -> float:
+        return _percentile(self.finish_h, percent)
+
+
+def _percentile(values: Floats, percent: float) -> float:
+    return float(np.percentile(values, percent))
