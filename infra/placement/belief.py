@@ -45,6 +45,7 @@ class World:
         """The same world for a job that starts anew in any zone of the region; None where nothing is known of it."""
         if self.recorded is not None:
             return replace(self, recorded=self.any_zone, any_zone=None) if self.any_zone else None
+        # A wait that the user gave holds for every zone.
         free = None if self.outages or job.batch else outages.any_zone(job.accelerator, job.nodes, region)
         return replace(self, outages=free) if free else None
 

@@ -131,6 +131,7 @@ def duration_h(text: str, what: str) -> float:
 
 def clock_hours(hours: str, gpu_hours: str, gpus: int) -> float:
     """Of --hours or --gpu-hours, of which one is given. A bare number is hours: the option's name says so."""
+    # 320 GPU-hours on 8 GPUs are 40 by the clock: mixed up, the answer is wrong by the number of GPUs.
     if bool(hours) == bool(gpu_hours):
         raise InputError(
             "how long the job works", got="both" if hours else "neither", allowed="--hours or --gpu-hours",

@@ -81,6 +81,7 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
             f"{chosen.policy} needs {chosen.carried_out_by}: by itself the ComputeClass of --emit does"
             f" `{emitted.policy}` for {_usd(emitted.mean_usd)} instead of {_usd(chosen.mean_usd)}"
         )
+    # The row without on-demand is the other end: how late if none is ever granted.
     spot = next((o for o in answer.options if o.placement is Placement.SPOT and not o.refused), None)
     if chosen.placement is Placement.HYBRID and math.isfinite(job.deadline_h) and spot is not None:
         lines.append(f"if on-demand is never granted, {spot.late:.0%} late")

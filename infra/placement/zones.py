@@ -40,6 +40,7 @@ def together(traces: list[Trace]) -> Trace:
             "zones recorded in different steps", got=", ".join(t.name for t in traces), allowed="one step for all",
             fix="leave --any-zone out, or give only recordings made side by side",
         )  # fmt: skip
+    # Recorders stop at different moments; a zone without a tick is neither up nor down.
     shortest = min(len(trace.up) for trace in traces)
     return follow(np.stack([trace.up[:shortest] for trace in traces]), traces[0].gap_h)
 
