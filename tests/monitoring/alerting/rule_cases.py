@@ -115,7 +115,7 @@ CASES: dict[str, tuple[History, ...]] = {
         History(
             series=(
                 (lost("spot-l4"), "_x5 9 _x110"),
-                (_COUNTED, "0x8 7x110"),  # one writes later, or by one more or less
+                (_COUNTED, "0x8 6x110"),  # three apart is no disagreement yet
                 (lost("spot-l4", reason="AutoResize"), "9x110"),
                 (lost("spot-l4", cluster=OTHER), "9x110"),
                 (ours("preemptions_total", 'pool="spot-l4",zone="a"', OTHER), "0x5 90x110"),
