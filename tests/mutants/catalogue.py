@@ -36,8 +36,8 @@ _CHECKPOINT = (
     Mutant(
         name="damage counts as a good outcome",
         file=f"{CHECKPOINT}/agreement.py",
-        old='for kind in ("input", "damaged"):',
-        new='for kind in ("input",):',
+        old='for kind in ("input", "stopped", "damaged"):',
+        new='for kind in ("input", "stopped"):',
         tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py",),
     ),
     Mutant(
@@ -237,7 +237,7 @@ _MONITORING = (
     ),
     Mutant(
         name="an alert never fires",
-        file="monitoring/alerting/alerts.py",
+        file="monitoring/alerting/capacity_alerts.py",
         old='query=f"max by (accelerator) ({series}) > {most_s}",',
         new='query=f"max by (accelerator) ({series}) > 1000 * {most_s}",',
         tests=("tests/monitoring/alerting/test_alerts.py::test_every_alert_fires_in_time_and_is_silent_otherwise",),
