@@ -57,7 +57,7 @@ def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(jobs: Jobs, 
     url, log = tmp_path / "url", tmp_path / "log"
     older = jobs.start(url, tmp_path, world=2, every=20, steps=10**6, log=str(log))
     wait_until(lambda: bool(list(url.rglob("COMMIT.json"))))
-    newer = jobs.run(url, tmp_path, world=2, every=10**6, steps=10**5, kill_at="stage.begin:1")
+    newer = jobs.run(url, tmp_path, world=2, every=1, steps=10**6, kill_at="stage.begin:1")
     assert -signal.SIGKILL in newer, "it was killed in its first save, and has committed nothing"
     assert finish(older) == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], log.read_text()
     assert "another trainer writes run" in log.read_text()
