@@ -148,7 +148,7 @@ class Cluster:
             self.waits.ended(line["capacity"], line["accelerator"], waited)
 
     def lines(self, now_s: float) -> list[Line]:
-        """What happened since the last call, in the contract's words."""
+        """What happened since the last call, as event lines of the contract."""
         for name, node in self.gone.items():
             if node.gone_s and now_s - node.gone_s >= SETTLE_S:
                 self._lines.append(lines.node_down(name, node))
@@ -181,14 +181,10 @@ class Cluster:
             self.risk.lost(name, node, node.gone_s or self.clock())
 
     def _nodes(self, now_s: float) -> Iterable[Sample]:
-        oldest: dict[str, float] = defaultdict(float)
         for name, node in self.nodes.items():
-            oldest[node.pool] = max(oldest[node.pool], now_s - node.born_s)
             if node.capacity == SPOT and not node.taken:
                 self.risk.lived(name, node, now_s)
         yield from self.risk.samples()
-        for pool, age in oldest.items():
-            yield sample("node_age_seconds", age, pool=pool)
         ends: dict[JobIdentity, float] = {}
         for pod in self.pods.values():
             node = self.nodes.get(pod.node)

@@ -59,7 +59,6 @@ METRICS: dict[str, tuple[str, str]] = {
     "batch_backlog_items": ("1", "items not yet done, by job"),
     "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
     "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),
-    "node_age_seconds": ("s", "age of the oldest node, by pool"),
     "node_end_seconds": ("s", "seconds until the planned end of a job's nodes, by job"),
     "commit_interval_seconds": ("s", "usual time between commits, by job"),
     "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
