@@ -1,4 +1,4 @@
-"""Composition root: names every stack. Started by cdktf.json's `app`, and by `python -m infra synth`.
+"""Composition root: names every stack. The `app` of cdktf.json.
 
 HOLDFAST_ENV picks environments (comma-separated; all by default). HOLDFAST_STATE=local keeps state in out/state
 whatever the environment says, for plans without a project. HOLDFAST_UNPROTECTED names the environment that is about

@@ -1,4 +1,4 @@
-"""The stack `monitoring-<env>`: who is told what, and what the screens show. Deployable alone.
+"""The stack `monitoring-<env>`: who is notified of what, and what the dashboards show. Deployable alone.
 
 Every policy is one alert of alerts.py; nothing here decides a threshold.
 """
@@ -131,7 +131,7 @@ def condition(alert: Alert) -> dict[str, object]:
 
 
 def scale_failure_metric(environment: Environment) -> dict[str, object]:
-    """Counts what autoscaler-cannot-scale tells one by one, for the month's review."""
+    """Counts what autoscaler-cannot-scale reports one by one, for the month's review."""
     return {
         "name": f"{environment.cluster_name}/scale-failures",
         "description": "Decisions of the autoscaler that no node can come",

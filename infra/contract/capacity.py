@@ -43,7 +43,7 @@ ANNOTATION_RULE = "holdfast.dev/placement-rule"
 
 
 class ChurnRow(TypedDict):
-    """Measured evictions of one machine class: {"churn": [row, ...]}. Written by the ledger, read by placement."""
+    """Measured evictions of one machine class: {"churn": [row, ...]}."""
 
     accelerator: str
     events: float  # preemptions; several nodes of one gang taken together are one event

@@ -1,7 +1,7 @@
 """Names of the Kubernetes API: versions, labels and annotations of Job, JobSet, Kueue and GKE, and priority classes.
 
-Written by: Kubernetes, its operators, GKE and our manifests. Read by: exporter, `explain`, drills, linter. What is on
-nodes of a pool stands in `pools`; what pods and processes share stands in `holdfast.contract`.
+As Kubernetes, its operators and GKE spell them. What is on nodes of a pool stands in `pools`; what pods and processes
+share stands in `holdfast.contract`.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Names of cloud and storage objects, computed from an environment so that stacks never refer to each other.
 
-Written by: the stacks and the checkpoint writer. Read by: manifests, commands, restore, alerts.
+A name here is in use in deployed projects: changing how it is computed replaces what carries it.
 """
 
 import re

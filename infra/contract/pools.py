@@ -1,7 +1,7 @@
 """Node pools, and the labels and taints by which pods find or avoid them.
 
-Written by: the cluster stack, from an environment. Read by: manifests and linter. Both are handed the
-same `Pool`, so a selector that matches no pool cannot be written.
+Pools and the manifests that select them come from the same `Pool`, so a selector that matches no pool cannot be
+written.
 """
 
 from dataclasses import dataclass, field

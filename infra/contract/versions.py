@@ -1,7 +1,6 @@
 """Pins of the engine and its provider.
 
-Written by: an upgrade, together with the plan snapshots. Read by: the stacks (required_providers), the plan
-runner (mirror), doctor and upgrade-check.
+They change together with the plan snapshots, and a provider mirror must hold the same version.
 """
 
 GOOGLE_PROVIDER_SOURCE = "hashicorp/google"

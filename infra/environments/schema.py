@@ -1,7 +1,6 @@
 """The schema of an environment: one frozen literal that a fork edits, complete, without inheritance.
 
-Read by specs, rules, placement, manifests and monitoring. A value that passes here has the right form;
-whether the values fit each other on GKE is judged by infra.rules.
+A value that passes here has the right form; whether the values fit each other on GKE is judged by infra.rules.
 """
 
 from dataclasses import dataclass, fields, is_dataclass, replace

@@ -3,7 +3,7 @@
 from infra.contract.kubernetes import preemptions
 from monitoring.alerting.alert import HOUR, Alert, Limits, Severity, Source, dcgm, duty_cycle, grew, ours
 
-# Reasons by which the autoscaler's visibility log says that nothing will come.
+# Reasons by which the autoscaler's visibility log reports that no node will come.
 NO_SCALE_UP = (
     "scale.up.error.out.of.resources",
     "scale.up.error.quota.exceeded",

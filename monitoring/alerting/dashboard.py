@@ -47,7 +47,7 @@ class Chart:
 
 
 def render(title: str, charts: tuple[Chart, ...], labels: dict[str, str], *, choose: str = "") -> str:
-    """A mosaic filled row by row; a tile at the edge bears no zero, as the server would drop it.
+    """A mosaic filled row by row; a tile at the edge has no zero, as the server would drop it.
 
     `choose`: a metric label that the viewer picks a value of; queries refer to it as ${label.value}.
     """

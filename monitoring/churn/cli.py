@@ -35,7 +35,7 @@ def show_churn(
         raise InputError("churn has one source", got=got, allowed="--events or --project", fix="give one of them")
     if not project and (history or cluster):
         got = "--history with --events" if history else "--cluster with --events"
-        raise InputError("events know neither history nor cluster", got=got, allowed="--project", fix="leave it away")
+        raise InputError("events know neither history nor cluster", got=got, allowed="--project", fix="leave it out")
     if events is not None:
         from_events(events, half_life_days, as_json=as_json)
     else:

@@ -38,7 +38,7 @@ def in_words(begin_s: int, end_s: int) -> str:
 
 
 def daily(seconds: Sequence[Point], losses: Sequence[Point], end_s: int) -> list[Day]:
-    """Days on which nobody watched are left out, not told as quiet."""
+    """Days on which nobody watched are left out, not counted as quiet."""
     sums: dict[int, dict[tuple[Group, float], Exposure]] = defaultdict(lambda: defaultdict(Exposure))
     for point in seconds:
         sums[point.begin_s // DAY_S][_key(point)] += Exposure(hours=point.value / HOUR_S)

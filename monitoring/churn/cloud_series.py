@@ -96,7 +96,7 @@ def _points(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable
         for point in series.points:
             # A double of 0 and an unset one read alike, so the one that is set counts.
             value = float(point.value.double_value or point.value.int64_value)
-            end: Any = point.interval.end_time  # a datetime, whatever the client's stubs say
+            end: Any = point.interval.end_time  # a datetime, whatever the client's stubs declare
             yield Point(labels, round(end.timestamp()) - PERIOD_S, value, cluster)
 
 

@@ -1,5 +1,7 @@
-"""Churn by day: what cloud metrics tell and the history keeps. Pure. A day is counted from 00:00 UTC for so many full hours; of two counts of one day the fuller one holds the
-other, so merging in any order and any number of times gives the same days.
+"""Churn by day: what cloud metrics hold and the history keeps. Pure.
+
+A day is counted from 00:00 UTC for so many full hours; of two counts of one day the fuller one holds the other, so
+merging in any order and any number of times gives the same days.
 """
 
 import math

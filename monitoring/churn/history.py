@@ -25,11 +25,11 @@ class Store(Protocol):
     def names(self) -> Iterable[str]: ...
 
     def read(self, name: str) -> tuple[bytes, str]:
-        """Content, and what `write` must be told to replace exactly this; both empty if there is none."""
+        """Content, and what `write` needs to replace exactly this; both empty if there is none."""
         ...
 
     def write(self, name: str, data: bytes, replaces: str) -> bool:
-        """False, and nothing written, if the object is no longer what `replaces` says."""
+        """False, and nothing written, if the object is no longer the one of `replaces`."""
         ...
 
 

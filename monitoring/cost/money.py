@@ -1,7 +1,6 @@
 """What capacity costs, and from which share of useful time on the cheap one is the dear one.
 
-Prices and closed forms are those of `python -m infra place`, so
-that the two never disagree. Pure.
+Prices and closed forms are those of `python -m infra place`, so that the two never disagree. Pure.
 """
 
 # Why it is so: infra/decisions/0070.

@@ -71,7 +71,7 @@ def _names(workers: Sequence[ProcessRun]) -> dict[str, ProcessRun]:
 
 
 class _Silent:
-    """Killed without a word: no event after the eviction, but for one on its way. By their last event."""
+    """Killed without a trace: no event after the eviction, but for one on its way. By their last event."""
 
     def __init__(self, workers: Iterable[ProcessRun]) -> None:
         self._runs = sorted((w for w in workers if w.exit_code is None), key=lambda run: run.ends_us)

@@ -1,7 +1,7 @@
 """What an event line may hold. Any pod may print one, so everything behind this border relies on it (infra/decisions/0075).
 
 Guarantee of a record that is not refused: its name is short and printable, its time is a time, and each field of its
-type that it carries has the right type and a value that sums and products of doubles can bear. Fields that the
+type that it carries has the right type and a value that sums and products of doubles can hold. Fields that the
 contract does not know are never read.
 """
 

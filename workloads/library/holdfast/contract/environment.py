@@ -1,4 +1,4 @@
-"""The environment variables of pods, all of them: set by manifests, read by the processes of this library."""
+"""The environment variables of pods, all of them."""
 
 ENV_JOB = "HOLDFAST_JOB"  # name of the Job, JobSet or Deployment; see job_identity
 ENV_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in every pod of an Indexed Job

@@ -1,7 +1,7 @@
 """How long a process may live after the notice, and what its exit code means.
 
-Written by: the pools (kubelet settings). Read by: manifests (grace period, podFailurePolicy), the
-runtime (budgets), the linter. Source: GKE documentation on Spot VMs; kubelet graceful node shutdown.
+Pools, grace periods, podFailurePolicy and the budgets of processes must agree on these. Source: GKE
+documentation on Spot VMs; kubelet graceful node shutdown.
 """
 
 from dataclasses import dataclass

@@ -63,7 +63,7 @@ class PubSubOptions:
     subscription: str
     dead_topic: str = ""
     dead_subscription: str = ""
-    """Read by `redrive` alone."""
+    """Only `redrive` needs it."""
 
 
 def enqueue_source(

@@ -1,4 +1,4 @@
-"""The register of jobs: made by enqueue, opened by workers, read by status.
+"""The register of jobs, in PostgreSQL.
 
 A job is computed under one configuration: its first worker pins the fingerprint, others must match.
 """
