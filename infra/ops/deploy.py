@@ -18,6 +18,8 @@ from infra.specs.network import apis
 # Google makes an agent when its service is first used; the first apply grants it something before that. The
 # resource that makes one exists in google-beta only (infra/decisions/0017). Compute's comes with its API.
 MADE_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
+# gcloud has no "create unless it exists". The code 409 alone would not do: it also answers for a name that another
+# project of the world holds, and then the state must not be written there.
 BUCKET_IS_OURS = "HTTPError 409: Your previous request to create the named bucket succeeded"
 CDKTF = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
 
@@ -43,6 +45,7 @@ def deploy(environment: Environment, *, yes: bool) -> int:
 def diff(environment: Environment) -> int:
     """Stack by stack: the command line compares one at a time."""
     require_no_placeholders(environment)
+    # A failing stack must not end the comparison of the others, and its exit code must not be lost.
     return max(_cdktf(environment, "diff", stack) for stack in names.stacks(environment.name))
 
 
@@ -52,6 +55,7 @@ def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
     Protections stand in the cloud as well: they are taken off by a deployment first, all of them or none.
     """
     require_no_placeholders(environment)
+    # Terraform refuses a protected resource in the middle of a destroy, with half of the environment gone already.
     guards = protections(environment)
     if not guards:
         _require_consent(yes)
@@ -61,9 +65,11 @@ def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
         print(f"fix:       repeat with --confirm {environment.name}; the data goes for good", file=sys.stderr)
         return EXIT_STOPPED
     else:
+        # The name was typed above: a second question about the same thing is answered without reading.
         code = _cdktf(environment, "deploy", *names.stacks(environment.name), "--auto-approve", unprotected=True)
         if code:
             return code
+    # The cluster uses the network of the stacks before it, and the cloud refuses to remove a network in use.
     stacks = reversed(names.stacks(environment.name))
     answer = ["--auto-approve"] if yes or guards else []
     return _cdktf(environment, "destroy", *stacks, *answer, unprotected=bool(guards))
@@ -78,7 +84,7 @@ def _typed_name(environment: Environment) -> str:
 
 
 def protections(environment: Environment) -> list[str]:
-    """What would be lost and says that it must not be."""
+    """What a destroy would lose although its protection is on."""
     guards: list[str] = []
     if environment.cluster.deletion_protection:
         guards.append(f"cluster {environment.cluster_name} (cluster.deletion_protection)")
@@ -110,6 +116,7 @@ def _preparations(environment: Environment) -> Iterator[tuple[str, ...]]:
     if environment.enable_apis:
         yield "services", "enable", *(f"{name}.googleapis.com" for name in apis(environment)), project
     for name in MADE_AGENTS:
+        # Asks for one that exists without complaint, so a repeated bootstrap is harmless.
         yield "beta", "services", "identity", "create", f"--service={name}.googleapis.com", project
     yield "storage", "service-agent", project
     if environment.state_bucket:
@@ -118,6 +125,7 @@ def _preparations(environment: Environment) -> Iterator[tuple[str, ...]]:
             ("--uniform-bucket-level-access", "--public-access-prevention"),
         )
         yield "storage", "buckets", "create", url, project, f"--location={environment.region}", *private
+        # An apply that is killed while it writes can leave a bad state: the version before it is the only way back.
         yield "storage", "buckets", "update", url, project, "--versioning"
 
 
@@ -132,10 +140,12 @@ def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False)
     # With a mirror the command line cannot ask the registry for the checksums of other platforms.
     lock = ["--skip-provider-lock"] if engine.mirror() else []
     variables = {**_variables(environment), **({"HOLDFAST_UNPROTECTED": environment.name} if unprotected else {})}
+    # Not captured: the command line asks its questions on this terminal, and an apply takes many minutes.
     return subprocess.run([str(CDKTF), *arguments, *lock], cwd=ROOT, env=variables, check=False).returncode
 
 
 def _variables(environment: Environment) -> Mapping[str, str]:
+    # The app that cdktf starts needs this environment's python and the pinned Node, whatever the login shell has.
     folders = [str(folder) for folder in (node.folder(), Path(sys.executable).parent) if folder]
     return {
         **engine.connected().environment,

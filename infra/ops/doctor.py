@@ -41,6 +41,7 @@ def examine(environment: Environment, probes: Probes | None = None) -> Iterator[
     for name, probe in probes if probes is not None else (*LOCAL, *account_checks()):
         try:
             ok, found, fix = probe(environment)
+        # Nothing wider: any other error is a fault of ours and must not pass for "not judged".
         except Unjudged as error:
             yield Check(name=name, verdict=Verdict.UNKNOWN, found=str(error).splitlines()[0])
         else:
@@ -49,11 +50,13 @@ def examine(environment: Environment, probes: Probes | None = None) -> Iterator[
 
 def _python(_: Environment) -> tuple[bool, str, str]:
     version = ".".join(map(str, sys.version_info[:3]))
+    # The range of requires-python in pyproject.toml; pip checks it when it installs, and never again.
     return (3, 11) <= sys.version_info[:2] < (3, 14), version, "make setup with Python 3.11, 3.12 or 3.13"
 
 
 def _bindings(_: Environment) -> tuple[bool, str, str]:
     try:
+        # By metadata: importing cdktf starts a Node process and takes seconds.
         found = importlib.metadata.version("cdktf")
     except importlib.metadata.PackageNotFoundError:
         return False, "cdktf is not installed", "make setup"
@@ -61,11 +64,13 @@ def _bindings(_: Environment) -> tuple[bool, str, str]:
 
 
 def _node(_: Environment) -> tuple[bool, str, str]:
+    # Without the wheel this is the bare name, which the system looks up on PATH.
     program = (node.folder() or Path()) / "node"
     try:
         output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
         output = "no node"
+    # Exactly this line: a newer Node loads no prebuilt terminal module of cdktf-cli 0.21, which then fails at once.
     return output.startswith(f"v{NODE_MAJOR}."), output, f"make setup installs Node {NODE_MAJOR}"
 
 
@@ -76,6 +81,7 @@ def _command_line(_: Environment) -> tuple[bool, str, str]:
 
 def _engine(_: Environment) -> tuple[bool, str, str]:
     name, version = engine.connected().version()
+    # The two count apart since the fork: OpenTofu 1.8 is not Terraform 1.8.
     least = MIN_OPENTOFU if name == "tofu" else MIN_TERRAFORM
     wanted = ".".join(map(str, least))
     return version >= least, f"{name} {'.'.join(map(str, version))}", f"install {name} {wanted} or newer"
@@ -85,6 +91,7 @@ def _provider(_: Environment) -> tuple[bool, str, str]:
     folder = engine.mirror()
     if folder is None:
         return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
+    # With a mirror in force the registry is not asked for Google's provider, so an old mirror fails in `init`.
     held = any(folder.glob(f"*/hashicorp/google/{GOOGLE_PROVIDER_VERSION}/*"))
     return held, f"mirror {folder}", f"the mirror lacks google {GOOGLE_PROVIDER_VERSION}: make provider"
 

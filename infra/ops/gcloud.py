@@ -15,15 +15,18 @@ class Refused(Unjudged):
 
 def ask(*arguments: str, project: str, timeout_s: float = 60) -> Any:
     """The answer as JSON."""
+    # The project is always stated: a default of the user's configuration would answer about another one.
     output = run((*arguments, f"--project={project}", "--format=json", "--quiet"), timeout_s=timeout_s)
     return json.loads(output or "null")
 
 
 def run(arguments: Sequence[str], *, timeout_s: float = 60) -> str:
+    # Looked up first: an environment without gcloud is "not judged" with a fix, not a FileNotFoundError.
     program = shutil.which("gcloud")
     if program is None:
         raise Unjudged("gcloud is not installed: https://cloud.google.com/sdk/docs/install")
     try:
+        # gcloud retries on its own where packets are dropped, and `doctor` asks nine questions one after the other.
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
         raise Refused(f"gcloud {' '.join(arguments[:3])} took longer than {timeout_s:.0f} s") from None

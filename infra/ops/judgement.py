@@ -1,4 +1,4 @@
-"""Say what the rules found."""
+"""Print what the rules found, as text and as JSON."""
 
 import json
 from collections.abc import Iterable

@@ -36,7 +36,11 @@ SOURCES = (
     Source(kind="disk", arguments=("compute", "disks"), filter=BY_LABEL, bills=True),
     Source(kind="forwarding rule", arguments=("compute", "forwarding-rules"), filter=IN_NETWORK, bills=True),
     Source(
-        kind="address", arguments=("compute", "addresses"), filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING", bills=True
+        # The range of VPC_PEERING belongs to private services access and is Terraform's.
+        kind="address",
+        arguments=("compute", "addresses"),
+        filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING",
+        bills=True,
     ),
     Source(kind="endpoint group", arguments=("compute", "network-endpoint-groups"), filter=IN_NETWORK, bills=False),
     Source(
@@ -69,6 +73,7 @@ def _leftover(source: Source, item: dict[str, Any], project: str) -> Leftover:
     elif region:
         scope = f"--region={region}"
     else:
+        # Firewall rules are global without saying so: gcloud knows no --global for them, and the others need it.
         scope = "" if source.kind == "firewall rule" else "--global"
     arguments = ("gcloud", *source.arguments, "delete", item["name"], scope, f"--project={project}")
     return Leftover(
@@ -76,5 +81,5 @@ def _leftover(source: Source, item: dict[str, Any], project: str) -> Leftover:
         name=item["name"],
         where=zone or region or "global",
         bills=source.bills,
-        remove=" ".join(word for word in arguments if word),
+        remove=" ".join(part for part in arguments if part),
     )

@@ -1,4 +1,4 @@
-"""Make an environment of a fork: a copy of `example` in which everything personal says CHANGE-ME."""
+"""Make an environment of a fork: a copy of `example` in which everything personal reads CHANGE-ME."""
 
 import re
 from pathlib import Path
@@ -19,12 +19,14 @@ TRIAL_SETTINGS = {
 def create(name: str, folder: Path) -> Path:
     """The new module's path. Refuses a name that is taken."""
     dns_name("environment name", name, 12)
+    # The name becomes a Python module, and a piece of most names in the cloud.
     if not name.isidentifier() or name in names():
         taken = ", ".join(names())
         raise InputError(
             "environment name", got=name, allowed=f"a Python name that is not {taken}", fix="choose another"
         )
     path = folder / f"{name}.py"
+    # As text: a parsed and printed tree would lose the comments, which explain the fields to a fork.
     path.write_text(_literal((folder / "example.py").read_text(), name))
     return path
 

@@ -40,8 +40,8 @@ def outputs(environment: Environment) -> dict[str, str]:
     return found
 
 
-def _command(words: tuple[str, ...], *options: str) -> str:
-    return " ".join(shlex.quote(word) for word in (*words, *options))
+def _command(arguments: tuple[str, ...], *options: str) -> str:
+    return " ".join(shlex.quote(part) for part in (*arguments, *options))
 
 
 def show(environment: Environment, as_json: bool = False) -> None:

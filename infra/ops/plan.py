@@ -19,7 +19,7 @@ class Change:
     address: str
     kind: str
     actions: tuple[str, ...]
-    """As Terraform says: ("create",), ("delete", "create") for a replacement, ..."""
+    """As Terraform prints them: ("create",), ("delete", "create") for a replacement, ..."""
 
     @property
     def destroys(self) -> bool:
@@ -35,6 +35,7 @@ def plan_stacks(stacks: Mapping[str, Path], out: Path) -> dict[str, Path]:
     """Stack -> its plan from an empty state, in a file of `out`."""
     init = engine.offline()
     out.mkdir(parents=True, exist_ok=True)
+    # Each plan starts a provider process that holds hundreds of megabytes: all stacks at once may fill a laptop.
     with ThreadPoolExecutor(max_workers=2) as pool:
         running = {
             stack: pool.submit(_plan_stack, init, folder, out / f"{stack}.json") for stack, folder in stacks.items()
@@ -43,12 +44,15 @@ def plan_stacks(stacks: Mapping[str, Path], out: Path) -> dict[str, Path]:
 
 
 def _plan_stack(init: engine.Engine, folder: Path, target: Path) -> Path:
+    # A plan that fails leaves the file of the one before, and `show` would print that.
     (folder / "plan").unlink(missing_ok=True)
     # Local state would hold what an earlier trial applied; the plan of a blueprint begins from nothing.
     (folder / "backend_override.tf.json").write_text('{"terraform": {"backend": {"local": {"path": "none.tfstate"}}}}')
     init.run(folder, "init", "-no-color", "-reconfigure")
+    # From here on nothing may leave: the provider looks for its identity at Google although no resource asks for it.
     run = engine.cut_off(init)
     run.run(folder, "plan", "-no-color", "-out=plan")
+    # Sorted and indented, so that two plans can be compared by diff.
     target.write_text(json.dumps(json.loads(run.run(folder, "show", "-json", "plan")), indent=1, sort_keys=True) + "\n")
     return target
 

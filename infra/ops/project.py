@@ -31,6 +31,7 @@ def _login(_: Environment) -> Answer:
 
 def _project(environment: Environment) -> Answer:
     found = gcloud.ask("projects", "describe", environment.project, project=environment.project)
+    # Agents and identity pools are named by number: a wrong one grants roles to the agents of another project.
     number = str(found.get("projectNumber", ""))
     fix = f'project_number="{number}" in the environment'
     return number == environment.project_number, f"{environment.project} is {number}", fix
@@ -59,6 +60,7 @@ def _quota(environment: Environment) -> Answer:
     limits = {q["metric"]: q["limit"] for q in region.get("quotas", [])}
     lacking: list[str] = []
     for metric, needed in sorted(_wanted(environment).items()):
+        # Absent counts as none: GPU quota of a fresh project is 0, and one warning too many costs one look.
         if limits.get(metric, 0) < needed:
             lacking.append(f"{metric} {limits.get(metric, 0):.0f} of {needed}")
     return not lacking, "; ".join(lacking) or "enough", f"ask for more quota in {environment.region}, or lower the caps"
@@ -69,6 +71,7 @@ def _wanted(environment: Environment) -> dict[str, int]:
     for pool in environment.pools():
         if pool.gpus_per_node:
             model = pool.accelerator.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
+            # Flex-start draws on the preemptible quota too, although its nodes are not preempted.
             paid = "" if pool.capacity is Capacity.ON_DEMAND else "PREEMPTIBLE_"
             metric = f"{paid}NVIDIA_{model}_GPUS"
             wanted[metric] = wanted.get(metric, 0) + pool.max_nodes * pool.gpus_per_node
@@ -78,6 +81,7 @@ def _wanted(environment: Environment) -> dict[str, int]:
 def _zones(environment: Environment) -> Answer:
     """Whether each GPU pool's zones sell its accelerator today; the table of this checkout may be old."""
     sold = {
+        # The API names a zone by its whole URL.
         (a["name"], str(a["zone"]).rpartition("/")[2])
         for a in gcloud.ask("compute", "accelerator-types", "list", project=environment.project)
     }
@@ -100,11 +104,12 @@ def _state_bucket(environment: Environment) -> Answer:
 
 def _components(environment: Environment) -> Answer:
     """Terraform leaves these lists alone: the API orders them as it likes, and every plan would differ."""
-    words = ("container", "clusters", "describe", environment.cluster_name, f"--region={environment.region}")
+    arguments = ("container", "clusters", "describe", environment.cluster_name, f"--region={environment.region}")
     try:
-        found = gcloud.ask(*words, project=environment.project)
+        found = gcloud.ask(*arguments, project=environment.project)
     except gcloud.Refused as error:
         if "NOT_FOUND" in str(error) or "not found" in str(error):
+            # `doctor` also runs before the first deployment. Any other refusal may hide a cluster: not judged.
             return True, "no cluster yet", ""
         raise
     wanted = {"monitoring": set(METRICS), "logging": set(LOGGING)}
@@ -112,6 +117,7 @@ def _components(environment: Environment) -> Answer:
         name: set(found.get(f"{name}Config", {}).get("componentConfig", {}).get("enableComponents", []))
         for name in wanted
     }
+    # Sets, in any order (infra/decisions/0016).
     wrong = {name: wanted[name] ^ lists[name] for name in wanted if wanted[name] != lists[name]}
     names = {"monitoring": METRICS, "logging": LOGGING}
     flags = " ".join(f"--{name}={','.join(COMMAND_NAMES.get(c, c) for c in names[name])}" for name in wrong)
@@ -136,6 +142,7 @@ def _budget_currency(environment: Environment) -> Answer:
         return True, "no budget", ""
     account = environment.budget.billing_account
     found = gcloud.ask("billing", "accounts", "describe", account, project=environment.project)
+    # A budget in another currency than its account is refused by the API in the middle of an apply.
     currency = str(found.get("currencyCode", ""))
     return currency == environment.budget.currency, f"{account} is in {currency}", f'budget.currency="{currency}"'
 

@@ -13,6 +13,7 @@ from typing import Any
 from infra.ops import engine
 
 Plan = Mapping[str, Any]
+# Terraform demands one and compares it with nothing here; constant, so that a state is the same in every run.
 LINEAGE = "00000000-0000-0000-0000-000000000000"
 # Kinds whose name the cloud gives, and which others may refer to: a list may not hold the null that would stand there.
 NAMED_BY_GOOGLE = ("google_monitoring_notification_channel", "google_monitoring_alert_policy", "google_billing_budget")
@@ -34,6 +35,7 @@ def state_of(plan: Plan) -> dict[str, Any]:
 def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
     unknown = ("id", "name") if resource["type"] in NAMED_BY_GOOGLE else ("id",)
     attributes = dict.fromkeys(unknown, resource["address"]) | resource["values"]
+    # Without the version the provider would upgrade the attributes from a schema that they never had.
     instance = {"schema_version": resource["schema_version"], "attributes": attributes, "sensitive_attributes": []}
     return {
         "mode": "managed",
@@ -67,5 +69,6 @@ def plan_against(configuration: Mapping[str, Any], state: Mapping[str, Any], fol
     init = engine.offline()
     init.run(folder, "init", "-no-color", "-reconfigure")
     run = engine.cut_off(init)
+    # The recorded resources exist nowhere: a refresh would ask the cloud for each of them.
     run.run(folder, "plan", "-no-color", "-refresh=false", "-lock=false", "-out=plan", *options)
     return json.loads(run.run(folder, "show", "-json", "plan"))

@@ -56,6 +56,7 @@ def _with_a_provider(then: Path, now: Path, state: dict[str, Any], folder: Path)
     try:
         return replay.replan(then, state, folder)
     except engine.EngineFailed as error:
+        # Any other failure is one of the configuration and must not be hidden by planning with another provider.
         if "Failed to query available provider packages" not in error.output:
             raise
     configuration = json.loads((then / "cdk.tf.json").read_text())
@@ -76,6 +77,7 @@ def _effect(where: str, change: Change, before: Change) -> Iterator[Effect]:
         yield Effect(kind="destroyed", line=where)
     elif actions == ["create"]:
         yield Effect(kind="created", line=where)
+    # A state made from planned values forces some replacements of its own; both sides show those.
     elif forcing := sorted(_paths(change) - _paths(before)):
         yield Effect(kind="replaced", line=f"{where}: {', '.join(forcing)}")
     elif different := _differing(change.get("after") or {}, before.get("after") or {}):

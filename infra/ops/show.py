@@ -26,7 +26,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         table.add_column(column, no_wrap=not sys.stdout.isatty(), overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
+    # In a pipe rich would wrap at 80 columns, and grep would find half an address.
     width = None if sys.stdout.isatty() else 1_000
+    # Addresses hold brackets, which markup would swallow.
     Console(width=width, highlight=False, markup=False).print(table)
 
 
@@ -95,4 +97,5 @@ def leftovers(found: list[Leftover], as_json: bool) -> int:
         columns = ["KIND", "NAME", "WHERE", "BILLS", "REMOVE WITH"]
         print_table(columns, [(i.kind, i.name, i.where, "yes" if i.bills else "no", i.remove) for i in found])
         print(f"{len(found)} left, {len(bills)} of them bill")
+    # What costs nothing is shown and is no finding: a forgotten firewall rule must not fail a clean destroy.
     return EXIT_FINDINGS if bills else EXIT_DONE

@@ -16,7 +16,9 @@ def synthesise(name: str, out: Path, *, local_state: bool, root: Path = ROOT) ->
     """Stack name -> folder with its cdk.tf.json, in the order of deployment."""
     variables = {"HOLDFAST_ENV": name, "CDKTF_OUTDIR": str(out.resolve())}
     if local_state:
+        # Also what lets a CHANGE-ME be planned (infra/decisions/0011).
         variables["HOLDFAST_STATE"] = "local"
+    # `root` may hold another revision: two of them imported into one process would mix their modules.
     done = subprocess.run(
         [sys.executable, "-m", "infra.main"],
         cwd=root,

@@ -67,6 +67,7 @@ def _compare_stacks(upgrade: Upgrade, environment: str, root: Path, other: Path)
         [sys.executable, "-m", "infra", "check", environment, "--json"],
         cwd=other, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    # 1 is a judgement with findings; anything else could not read the environment at all.
     if judged.returncode not in (0, 1):
         upgrade.unloadable = judged.stderr.strip()
         return
@@ -83,6 +84,7 @@ def _fields(root: Path) -> set[str]:
     """`Network.pods_cidr`, with its default where it has one; read without running the other side's code."""
     found: set[str] = set()
     for name in SCHEMA:
+        # By syntax tree: importing both sides into one process would give the first one twice.
         path = root / ENVIRONMENTS / name
         for node in ast.parse(path.read_text()).body if path.exists() else []:
             if isinstance(node, ast.ClassDef) and node.decorator_list:  # dataclasses; the rest no fork writes
@@ -118,10 +120,12 @@ def _worktree(ref: str, root: Path) -> Generator[Path]:
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "upstream"
+        # Detached: a branch that is checked out elsewhere could not be checked out again.
         _git(root, "worktree", "add", "--detach", "--quiet", str(path), ref)
         try:
             yield path
         finally:
+            # Forced, since the copied environment file makes it dirty; one that is left behind stays registered in .git.
             _git(root, "worktree", "remove", "--force", str(path))
 
 

@@ -1,6 +1,6 @@
-"""How much of a long history a page carries, and which part of it. Used by the report's charts and tables; pure.
+"""How much of a long history a page carries, and which part of it. Pure.
 
-Nothing is left out silently: `sentence` words what was kept, and whoever cuts a table adds up the rest of it.
+Nothing is left out silently: `sentence` states what was kept, and the rest of a cut table is one row of sums.
 """
 
 from collections import defaultdict
@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from monitoring.ledger.account import Recovery
 from monitoring.ledger.job_ledger import JobLedger
 
+# A page of a month must open in a browser and be read by a person: without these limits it has millions of marks.
 MOST_JOBS, MOST_LANES, MOST_CLUSTERS = 6, 24, 4
 MOST_ROWS, MOST_EVICTIONS, MOST_STEPS = 60, 100, 12
 # Of a table that is never folded away.
@@ -36,6 +37,7 @@ def cut(rows: Sequence[T], most: int, weight: Callable[[T], float]) -> Cut[T]:
     """The heaviest in the order in which they came, and the rest."""
     if len(rows) <= most:
         return Cut(list(rows), [])
+    # Sorted by number, not by row: rows may be equal, and equal ones must not stand for each other.
     heavy = set(sorted(range(len(rows)), key=lambda n: -weight(rows[n]))[:most])
     return Cut([row for n, row in enumerate(rows) if n in heavy], [row for n, row in enumerate(rows) if n not in heavy])
 
@@ -47,6 +49,7 @@ def spread(rows: Sequence[T], most: int, at: Callable[[T], float]) -> list[T]:
     low, high = min(map(at, rows)), max(map(at, rows))
     kept: dict[int, T] = {}
     for row in rows:
+        # The last moment falls on the upper edge, one beyond the last stretch. All at one moment: no division by zero.
         kept.setdefault(min(most - 1, int((at(row) - low) * most / ((high - low) or 1))), row)
     return list(kept.values())
 
@@ -56,6 +59,7 @@ def spread_each(rows: Iterable[T], most: int, group: Callable[[T], Hashable], at
     groups: dict[Hashable, list[T]] = defaultdict(list)
     for row in rows:
         groups[group(row)].append(row)
+    # Each group its share, so that a frequent kind cannot push a rare one off the plot.
     return [row for found in groups.values() for row in spread(found, most // len(groups), at)]
 
 

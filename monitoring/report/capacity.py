@@ -33,11 +33,11 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """Productive share of a job's time from its beginning on, as the exporter told it."""
+    """Productive share of a job's time from its beginning on, as the exporter reported it."""
 
     job: str
     hours: int
-    """In so many hours of the window it was told."""
+    """Hours of the window with a value."""
     newest: float
     lowest: float
 
@@ -66,8 +66,9 @@ class Capacities:
     """(hour, pool, preemptions)"""
     churn: tuple[tuple[Group, Exposure], ...] = ()
     ages: tuple[tuple[float, float, Exposure], ...] = ()
+    # Of most, not of all: a price needs one machine type, and a cluster may run several.
     spot: tuple[str, str] = ("", "")
-    """Machine type and zone of most Spot nodes; empty where no line tells."""
+    """Machine type and zone of most Spot nodes; empty where no line names one."""
     saves: tuple[Saves, ...] = ()
     shares: tuple[Share, ...] = ()
 
@@ -95,6 +96,7 @@ def wait_row(wait: Wait) -> dict[str, Any]:
         "rounded_up": wait.rounded_up,
     }
     for name, value in (("p50", wait.p50_s), ("p95", wait.p95_s), ("longest", wait.longest_s)):
+        # Python would write `Infinity`, which no other JSON reader accepts.
         row[f"{name}_seconds"] = value if value is not None and math.isfinite(value) else None
     return row
 
@@ -108,6 +110,7 @@ def churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
 
 def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacities:
     nodes = [e for e in events if e.type in ("node_up", "node_down")]
+    # A node that is still up counts as at risk until the newest event, not until now: files may be weeks old.
     lives = estimate.lives(nodes, events[-1].t_us if events else 0)
     spot = Counter(
         (str(e.fields.get("machine_type", "")), str(e.fields.get("zone", "")))
@@ -120,6 +123,7 @@ def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacit
         churn=tuple(estimate.by_group(lives, events[-1].t_us).items()) if lives else (),
         ages=tuple(estimate.by_age(lives)) if lives else (),
         spot=spot.most_common(1)[0][0] if spot else ("", ""),
+        # Failed saves alone are reason enough: a job that never committed is the one to look at.
         saves=tuple(_saves(x) for x in ledgers if x.account.commits_us or x.account.failed_saves),
     )
 
@@ -138,6 +142,7 @@ def _waits(events: Iterable[Event]) -> Iterable[Wait]:
             n=len(waited),
             p50_s=at(waited, 50),
             p95_s=at(waited, 95),
+            # Only waits that ended: a pod that waits still has written no line (--project shows those as well).
             longest_s=waited[-1],
         )
 
@@ -149,8 +154,10 @@ def at(ordered: Sequence[float], percent: int) -> float:
 
 def _losses(nodes: Iterable[Event]) -> Counter[tuple[str, str]]:
     return Counter(
+        # In UTC: in local time the hour of a clock change would hold two hours of losses.
         (f"{datetime.fromtimestamp(e.t_us // HOUR_US * 3600, UTC):%Y-%m-%dT%H:00Z}", str(e.fields.get("pool", "")))
         for e in nodes
+        # Nodes also go when the autoscaler scales down; those are no losses.
         if e.type == "node_down" and str(e.fields.get("reason", "")) in estimate.PREEMPTED
     )
 
@@ -159,6 +166,7 @@ def _saves(found: JobLedger) -> Saves:
     commits = found.account.commits_us
     # The commit before each eviction, else the beginning of the job.
     before = (found.begin_us, *commits)
+    # `before` is one longer than `commits`, so the index found is that of the newest commit before the eviction.
     ages = sorted((r.t_us - before[bisect_right(commits, r.t_us)]) / 1e6 for r in found.recoveries)
     return Saves(
         job=found.run,

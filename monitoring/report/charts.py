@@ -39,6 +39,7 @@ from monitoring.report.totals import totals_of
 
 HOUR_MS = 3_600_000
 GAP_MS = HOUR_MS // 12  # between two bars
+# Of the axis: a single preemption would be a bar as wide as the plot.
 LEAST_MS = 12 * HOUR_MS
 FEW_NAMES = 3
 
@@ -52,12 +53,15 @@ def progress(ledgers: Sequence[JobLedger], *, slug: str, unit: str, title: str) 
         for t, done, life in outline(x.account.progress, MOST_POINTS // len(ledgers))
     ]
     shown = marked(every_eviction(ledgers))
+    # No point at all is possible: every job may have died before its first step.
     top = max((row["done"] for row in rows), default=1)
     x_axis = alt.X("t:Q", title=f"{name} since the run began", axis=alt.Axis(grid=False, tickCount=10))
+    # Room above the highest line for the names; a `nice` domain would differ from what _names counts with.
     scale = alt.Scale(domain=[0, top * 1.2], nice=False)
     y_axis = alt.Y("done:Q", title=unit, scale=scale, axis=alt.Axis(format="~s"))
     color = alt.Color("job:N", scale=jobs_scale(ledgers), legend=None)
     base = alt.Chart(alt.Data(values=rows)).encode(x=x_axis, y=y_axis, color=color)
+    # The same points twice: by job they join the runs and so draw the fall, by life they do not.
     falls = base.mark_line(strokeWidth=1.2, strokeDash=[2, 3], opacity=0.7).encode(detail="job:N")
     lines = base.mark_line(strokeWidth=2.4, strokeCap="round", strokeJoin="round").encode(detail="life:N")
     marks = (
@@ -87,15 +91,18 @@ def _notes(ledgers: Sequence[JobLedger], shown: int) -> Iterable[str]:
 def outline(points: Sequence[Point], most: int) -> list[Point]:
     """At most so many points that look like all: of each stretch the first, the lowest, the highest and the last."""
     if _many_lives(points):
+        # Many lives as lines of their own would be thinner than their strokes, and each needs four points.
         points = [(t, done, 0) for t, done, _ in points]
     if len(points) <= most:
         return list(points)
     lives = points[-1][2] - points[0][2] + 1
     begin, end = points[0][0], points[-1][0]
+    # Rounded up, and four points a stretch: a stretch more would go beyond the limit.
     length = max(1, -(-(end - begin + 1) // max(1, most // 4 - lives)))
     kept: list[Point] = []
     for _, found in groupby(points, key=lambda point: (point[2], (point[0] - begin) // length)):
         part = list(found)
+        # A fall between two points that were kept would vanish without the lowest and the highest.
         numbers = {0, len(part) - 1, *(choose(range(len(part)), key=lambda n: part[n][1]) for choose in (min, max))}
         kept += [part[n] for n in sorted(numbers)]
     return kept
@@ -132,11 +139,13 @@ def _ends(ledgers: Sequence[JobLedger]) -> str:
 
 def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()) -> Plot:
     """A bar for each job, and one for all the others together."""
+    # The rest is one bar, so that the bars of a page add up to all jobs.
     totals = [totals_of(x.run, [x]) for x in ledgers] + ([totals_of(f"{len(rest):,} other jobs", rest)] if rest else [])
     rows: list[dict[str, Any]] = [
         {"job": x.name, "state": s.value, "share": us / x.wall_us, "order": ORDER.index(s)}
         for x in totals
         for s, us in x.states_us.items()
+        # An event file with one line has a job of no length, whose shares are undefined.
         if us and x.wall_us
     ]
     jobs = [x.name for x in totals]
@@ -169,6 +178,7 @@ def where_time_went(ledgers: Sequence[JobLedger], rest: Sequence[JobLedger] = ()
 def recoveries(ledgers: Sequence[JobLedger]) -> Plot | None:
     """Seconds from an eviction until work went on; one mark for each."""
     pairs = sorted(((x, r) for x, r in every_eviction(ledgers) if r.seconds is not None), key=lambda p: -delay(p[1]))
+    # An empty plot would read as "recovered at once".
     if not pairs:
         return None
     # The slowest of a stretch of seconds stands for those that its mark would cover.
@@ -194,8 +204,10 @@ def recoveries(ledgers: Sequence[JobLedger]) -> Plot | None:
 def losses(found: Sequence[Loss], *, slug: str = "losses", hours: int = 1) -> Plot:
     """Preemptions by stretch of hours and pool, stacked, on an axis where a stretch without one takes its place."""
     inks = [COLOR[state] for state in (State.LOST, State.CHECKPOINTING, State.WAITING, State.PRODUCTIVE)]
+    # More pools than colours would give two pools one colour.
     found = few_pools(found, len(inks))
     pools = sorted({pool for _, pool, _ in found})
+    # Stacked here: these are rectangles on an axis of time, where an hour without a loss keeps its room.
     rows, tops = list[dict[str, Any]](), Counter[str]()
     for hour, pool, count in found:
         begin = round(datetime.fromisoformat(hour).timestamp()) * 1000
@@ -209,6 +221,7 @@ def losses(found: Sequence[Loss], *, slug: str = "losses", hours: int = 1) -> Pl
         max(max(r["from"] for r in rows) + hours * HOUR_MS, min(r["from"] for r in rows) + LEAST_MS),
     )
     most = max(tops.values(), default=0)
+    # Chosen here: a low count would get ticks at halves, which `d` rounds to labels that stand twice.
     steps = alt.Axis(values=list(range(0, most + 1, max(1, most // 4))), format="d")
     chart = (
         alt.Chart(alt.Data(values=rows))

@@ -1,4 +1,7 @@
-"""A report from Cloud Monitoring alone: what capacity did, each cluster apart. The exporter's series hold no event lines, so the parts that need them are named as missing, not drawn empty."""
+"""A report from Cloud Monitoring alone: what capacity did, each cluster apart.
+
+The exporter's series hold no event lines, so the parts that need them are named as missing, not drawn empty.
+"""
 
 import math
 from collections import defaultdict
@@ -22,6 +25,7 @@ MISSING = (
     "dollars, break-even and what to change: they follow from those",
     "objectives: a demo or a drill measures them (--events with --summary)",
 )
+# Names of the contract; a change there without one here shows as "never written".
 SPOT_S, LOSSES, WAITS, PENDING, GOODPUT = (
     "spot_node_seconds_total",
     "spot_node_losses_total",
@@ -55,12 +59,14 @@ class Series:
 def cloud_report(reader: CloudReader, now_s: float, since_s: float) -> Report:
     begin_s, end_s = window(now_s, since_s)
     found = read(reader, begin_s, end_s)
+    # A project without an exporter must not look like one without preemptions.
     if not found.points:
         where = f"cluster {reader.cluster} of project" if reader.cluster else "project"
         series = f"; {'; '.join(found.missing)}" if found.missing else ""
         raise Unjudged(
             f"the exporter wrote nothing of {where} {reader.project} from {in_words(begin_s, end_s)}{series}"
         )
+    # Apart: two clusters may have pools of one name, whose losses are not of one cause.
     clusters = tuple(_of_cluster(name, series, now_s, end_s) for name, series in sorted(found.points.items()))
     return Report(
         answer=_answer(clusters),
@@ -76,10 +82,12 @@ def cloud_report(reader: CloudReader, now_s: float, since_s: float) -> Report:
 
 def read(reader: CloudReader, begin_s: int, end_s: int) -> Series:
     found = Series()
+    # Counters as increases, which survive a restart of the exporter; gauges as what they were.
     asked = {SPOT_S: reader.increases, LOSSES: reader.increases, WAITS: reader.increases}
     for metric, ask in (asked | {PENDING: reader.highest, GOODPUT: reader.means}).items():
         try:
             found.add(metric, ask(metric, begin_s, end_s))
+        # One metric may be missing because the exporter is older than it; the others are still worth a page.
         except NoSeries:
             found.missing.append(f"{WITHOUT[metric]}: the exporter has never written {metric} in this project")
     return found
@@ -104,6 +112,7 @@ def _answer(clusters: Sequence[Capacities]) -> str:
 
 
 def _sentence(series: Capacities) -> str:
+    # Exposures add up, rates do not: the mean of two rates would weigh an idle pool like a busy one.
     total = sum((exposure for _, exposure in series.churn), Exposure())
     parts = ["no Spot node was watched, so no churn is known"]
     if total.per_hour is not None:
@@ -119,7 +128,7 @@ def _sentence(series: Capacities) -> str:
 
 
 def by_hour(losses: Sequence[Point]) -> Iterable[tuple[str, str, int]]:
-    """Whole preemptions, which add up to the total: over a silent hour the cloud tells fractions."""
+    """Whole preemptions, which add up to the total: over a silent hour the cloud interpolates, in fractions."""
     sums: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for point in losses:
         sums[point.labels.get("pool", "")][point.begin_s] += point.value
@@ -128,6 +137,7 @@ def by_hour(losses: Sequence[Point]) -> Iterable[tuple[str, str, int]]:
         series, total = 0, 0.0
         for begin_s, value in sorted(hours.items()):
             total += value
+            # Rounding each hour by itself could lose every preemption of a week of fractions.
             if count := round(total) - series:
                 rows.append((f"{datetime.fromtimestamp(begin_s, UTC):%Y-%m-%dT%H:00Z}", pool, count))
                 series += count
@@ -142,6 +152,7 @@ def waits(ended: Sequence[Point], pending: Sequence[Point]) -> Iterable[Wait]:
         bands[_kind(point)][_band(point)] += point.value
     for point in pending:
         longest[_kind(point)] = max(longest[_kind(point)], point.value)
+    # Both sources: a pod that waits still has ended no wait, and is the one that matters most.
     for kind in sorted(bands.keys() | {kind for kind, seconds in longest.items() if seconds > 0}):
         counts = bands.get(kind, {})
         yield Wait(
@@ -161,6 +172,7 @@ def _kind(point: Point) -> tuple[str, str]:
 
 def _band(point: Point) -> int:
     band = point.labels.get("wait_s", "")
+    # An exporter of another version may have other bands; a sum over both would be wrong without a sign of it.
     if not band.isdecimal() or int(band) not in BAND_END_S:
         raise Unjudged(f"a series of waits has a band of another version: {point.labels}")
     return int(band)
@@ -169,10 +181,12 @@ def _band(point: Point) -> int:
 def _percentile(counts: dict[int, float], percent: int) -> float | None:
     """The upper end of its band: never less than what was waited."""
     total, below = sum(counts.values()), 0.0
+    # Aligned increases leave fractions behind where nothing happened.
     if round(total) == 0:
         return None
     for band, count in sorted(counts.items()):
         below += count
+        # Sums of fractions miss the exact share by an ulp, and the percentile would jump a band.
         if below * 100 >= total * percent * (1 - 1e-9):
             return BAND_END_S[band]
     return math.inf

@@ -17,10 +17,12 @@ Row = dict[str, Any]
 
 def embedded(report: Report) -> str:
     """JSON that cannot end the script element it stands in."""
+    # A job may be named `</script>`. Escaped as JSON, it is the same text to every reader of the data.
     return json.dumps(page_data(report), sort_keys=True).replace("<", "\\u003c")
 
 
 def page_data(report: Report) -> Row:
+    # as_json builds anew, so cutting here leaves the report, and what --json prints, whole.
     data, left = report.as_json(), Counter[str]()
     _keep(data, "jobs", MOST_ROWS, _unused, left)
     _keep_recoveries(data["jobs"], left)
@@ -45,6 +47,7 @@ def _keep_recoveries(jobs: list[Row], left: Counter[str]) -> None:
     pairs = [(row["job"], row["kind"], r) for row in jobs for r in row["recoveries"]]
     found = cut(pairs, MOST_EVICTIONS, lambda pair: _delay(pair[2]))
     for row in jobs:
+        # Training and batch may share the name of a run.
         row["recoveries"] = [r for job, kind, r in found.rows if (job, kind) == (row["job"], row["kind"])]
     if found.rest:
         left["recoveries"] += len(found.rest)
@@ -55,4 +58,5 @@ def _unused(row: Row) -> float:
 
 
 def _delay(recovery: Row) -> float:
+    # An eviction that nothing came back from is worse than the slowest that something did.
     return float("inf") if recovery["seconds"] is None else recovery["seconds"]

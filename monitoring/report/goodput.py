@@ -1,6 +1,6 @@
 """The goodput stack: what the time of all jobs went to, bucket by bucket. Pure.
 
-Guarantee: over all buckets each state adds up to what the ledgers say, to the microsecond.
+Guarantee: over all buckets each state adds up to what the ledgers hold, to the microsecond.
 """
 
 from collections import Counter, defaultdict
@@ -14,6 +14,7 @@ from monitoring.ledger.timeline import STATES, Span, State
 
 MOST_BUCKETS = 60
 SECOND_US = 1_000_000
+# Lengths that people think in, the last one ten years: a wrong clock must not end in millions of buckets.
 LENGTHS_S = (
     1,
     2,
@@ -75,6 +76,7 @@ def split(spans: Iterable[Span], length: int, origin_us: int = 0) -> Iterable[tu
     """(number of the stretch, state, time of it): spans cut at the edges of stretches of one length."""
     for begin, end, state, _ in spans:
         while begin < end:
+            # Integers throughout: floats lose microseconds, and the states would no longer add up.
             number = (begin - origin_us) // length
             until = min(end, origin_us + (number + 1) * length)
             yield number, state, until - begin
@@ -85,6 +87,7 @@ def length_us(begin_us: int, end_us: int) -> int:
     """The shortest length that needs no more than MOST_BUCKETS."""
     for length_s in LENGTHS_S:
         length = length_s * SECOND_US
+        # The end is not of the stretch: one that ends on an edge needs no bucket beyond it.
         if (end_us - 1) // length - begin_us // length < MOST_BUCKETS:
             return length
     return LENGTHS_S[-1] * SECOND_US

@@ -31,6 +31,7 @@ def stack(found: Sequence[Bucket]) -> Plot:
     )
     wall = sum(b.wall_us for b in found)
     kept = sum(b.states_us.get(State.PRODUCTIVE, 0) for b in found)
+    # Buckets without time are left out before, so each has a goodput.
     worst = min(found, key=lambda b: b.goodput)
     described = (
         f"{kept / wall:.0%} of {wall / 1e6 / unit_s:.1f} {unit} were productive; "
@@ -48,6 +49,7 @@ def _rows(found: Iterable[Bucket], unit_s: int) -> Iterable[dict[str, Any]]:
         below_us = 0
         for state in (s for s in ORDER if s in bucket.states_us):
             high_us = below_us + bucket.states_us[state]
+            # Rounded: the last bit of a float may differ between machines, and tests compare the specification.
             low, high = (round(us / 1e6 / unit_s, 6) for us in (below_us, high_us))
             yield edges | {"state": state.value, "low": low, "high": high}
             below_us = high_us

@@ -19,8 +19,9 @@ from monitoring.report.sentences import answer, next_steps, pays
 from monitoring.report.times import exactly
 from monitoring.report.totals import totals_of
 
+# Others read this JSON: a field that goes or changes its unit needs a new number.
 SCHEMA = "holdfast.report/1"
-# Jobs of one experiment share a stem; the suffix says what a job is compared as.
+# Jobs of one experiment share a stem; the suffix names what a job is compared as.
 BASELINE, NAIVE = "-baseline", "-naive"
 
 
@@ -50,7 +51,7 @@ class Report:
     span: str = ""
     """Empty: that of the ledgers."""
     missing: tuple[str, ...] = ()
-    """What the source cannot tell."""
+    """What the source does not hold."""
 
     def of_kind(self, kind: str) -> list[JobLedger]:
         return [ledger for ledger in self.ledgers if ledger.kind == kind]
@@ -84,6 +85,7 @@ def build(
     )
     goals = objectives(ordered, summary)
     return Report(
+        # With a price the question is money; without one a sentence about money would be made up.
         answer=pays(money) if money else answer(ordered, summary),
         figures=figures(ordered, summary),
         objectives=goals,
@@ -93,6 +95,7 @@ def build(
         summary=summary,
         capacities=(capacity,) if capacity else (),
         money=money,
+        # A comparison would count as our own loss; where a folder holds nothing else, it is what was asked for.
         goodput=buckets([x for x in ordered if role_order(x.run) == 1] or ordered),
     )
 
@@ -122,7 +125,7 @@ def job_row(ledger: JobLedger) -> dict[str, Any]:
 
 
 def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[Figure, ...]:
-    """What survived, in four numbers; only those that the events or the summary can tell."""
+    """What survived, in four numbers; only those that follow from the events or the summary."""
     ours = [ledger for ledger in ledgers if role_order(ledger.run) == 1]
     shown: list[Figure] = []
     training = [ledger for ledger in ours if ledger.kind == KIND_TRAINING]
@@ -132,15 +135,18 @@ def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[F
         kills = sum(r.signal.upper() in ("SIGKILL", "KILL") for ledger in ours for r in ledger.recoveries)
         shown.append(Figure(label="evictions", value=str(evictions), note=f"{kills} of them without warning"))
     if training:
+        # Weighed by time: a mean of shares would let a job of a minute outweigh a week.
         wall, useful = sum(t.wall_us for t in training), sum(t.goodput * t.wall_us for t in training)
         note = f"{sum(t.account.lost for t in training)} steps done again"
         shown.append(Figure(label="useful training time", value=f"{useful / wall:.0%}" if wall else "none", note=note))
+    # Those that never came back have no time; they show under objectives, not in the median.
     back = [r.seconds for ledger in ours for r in ledger.recoveries if r.seconds is not None]
     if back:
         note = f"longest {exactly(max(back))}, n = {len(back)}"
         shown.append(Figure(label="back at work, median", value=exactly(statistics.median(back)), note=note))
     documents = summary.get("batch", {}).get("documents")
     if batch and documents:
+        # "?" and not 0: what was not counted is not known to be none.
         lost, twice = summary["batch"].get("lost", "?"), summary["batch"].get("duplicated", "?")
         shown.append(
             Figure(label="documents stored once", value=f"{documents:,}", note=f"{lost} lost, {twice} duplicated")

@@ -1,6 +1,6 @@
 """Goals with what was measured and a verdict. Pure.
 
-A goal is judged only on what the events or the summary say; what they do not say is inconclusive.
+A goal is judged only on what the events or the summary hold; what they lack is inconclusive.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +29,7 @@ class Objective:
 
 
 def judged(goal: str, held: bool | None, measured: str, n: int) -> Objective:
+    # No observation holds every goal: "no loss in 0 evictions" must not turn green.
     verdict = Verdict.INCONCLUSIVE if held is None or n == 0 else Verdict.HELD if held else Verdict.BROKEN
     return Objective(goal=goal, measured=measured, verdict=verdict, n=n)
 
@@ -52,9 +53,11 @@ def _ours(ledgers: Iterable[JobLedger], kind: str) -> list[JobLedger]:
 
 def _training(summary: Mapping[str, Any], ledgers: Sequence[JobLedger]) -> Iterable[Objective]:
     evictions = int(summary.get("evictions", 0))
+    # Absent is not False: nobody compared, so nobody may conclude.
     exact = summary.get("bit_exact")
     found = "not compared" if exact is None else "identical to the last bit" if exact else "different"
     yield judged("final parameters equal those of an undisturbed run", exact, found, evictions)
+    # 0 is a result here, so the check is for None.
     false = summary.get("false_completions")
     if false is not None:
         yield judged("never called complete before the last step", false == 0, f"{false} times", evictions)
@@ -80,6 +83,7 @@ def _batch(summary: Mapping[str, Any]) -> Iterable[Objective]:
 def _every_eviction_recovered(ledgers: Sequence[JobLedger]) -> Objective:
     """Training only: a batch's replacement may find the queue empty, and nobody has to come back for that."""
     recoveries = [r for x in _ours(ledgers, KIND_TRAINING) for r in x.recoveries]
+    # The end of the events may cut a recovery off; it counts as broken, since a hang looks the same.
     back = [r.seconds for r in recoveries if r.seconds is not None]
     slowest = f", slowest after {exactly(max(back))}" if back else ""
     measured = f"{len(back)} of {len(recoveries)}{slowest}"

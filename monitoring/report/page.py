@@ -40,7 +40,9 @@ def render(report: Report) -> str:
     shown = cut(with_data, MOST_CLUSTERS, lambda capacity: sum(count for _, _, count in capacity.losses))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
+        # Names of jobs come from event lines, which any pod may print (infra/decisions/0075).
         autoescape=True,
+        # A misspelled name would print nothing, and an empty cell reads as a zero.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -50,6 +52,7 @@ def render(report: Report) -> str:
     environment.filters["waited"] = _waited
     return environment.get_template("page.html.j2").render(
         report=report,
+        # Marked safe, as it is a file of ours. Text of events never may be.
         style=Markup((HERE / "style.css").read_text()),
         sections=sections(report),
         states=ORDER,
@@ -79,6 +82,7 @@ def _percent(share: float) -> str:
 def _waited(seconds: float | None, rounded_up: bool = False) -> str:
     if seconds is None:
         return "unknown"
+    # Beyond the last band no upper end is known.
     if math.isinf(seconds):
         return f"over {WAIT_BANDS_S[-1]:,}"
     return f"{'up to ' if rounded_up else ''}{seconds:,.0f}"

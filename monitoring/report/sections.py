@@ -42,6 +42,7 @@ def _of_kind(kind: str, title: str, unit: str, found: Sequence[JobLedger]) -> di
 
 
 def _of_all(report: Report) -> dict[str, Any]:
+    # By identity: a training and a batch job may share a name, and equal ledgers are not one job.
     shown = {id(x) for kind, _, _ in KINDS for x in worst_jobs(report.of_kind(kind)).rows}
     drawn = [x for x in report.ledgers if id(x) in shown]
     rest = [x for x in report.ledgers if id(x) not in shown]
@@ -56,6 +57,7 @@ def _of_all(report: Report) -> dict[str, Any]:
 
 def figure(plot: Plot) -> Markup:
     """The SVG with a name for those who cannot see it. Ids are unique in the page, clip paths included."""
+    # Every SVG numbers its clip paths from 0; the second one of a page would be clipped by the first one's.
     svg = re.sub(r'(id="|url\(#)(clip|gradient_)', rf"\1{plot.slug}-\2", plot.svg())
     # The picture is one image with a name; nameless parts of it would be read out as well.
     svg = re.sub(r' (role="graphics-[a-z-]+"|aria-roledescription="[^"]*")', "", svg)

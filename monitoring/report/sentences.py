@@ -19,8 +19,8 @@ def plural(number: int, noun: str) -> str:
 
 
 def spelled(number: int, noun: str) -> str:
-    word = NUMBER_WORDS[number] if number < len(NUMBER_WORDS) else str(number)
-    return f"{word} {noun}" if number == 1 else f"{word} {noun}s"
+    count = NUMBER_WORDS[number] if number < len(NUMBER_WORDS) else str(number)
+    return f"{count} {noun}" if number == 1 else f"{count} {noun}s"
 
 
 def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:
@@ -40,6 +40,7 @@ def answer(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> str:
 def pays(money: Money) -> str:
     """Does Spot still pay: with the interval, the count it rests on, and where it would stop."""
     low, high = money.interval
+    # With no eviction seen there is no upper bound, and a huge number would pass for one.
     spread = f"{low:.2f} to {high:.2f}" if math.isfinite(high) else f"at least {low:.2f}"
     flex = f" and ${money.flex_usd_per_useful_h:.2f} on flex-start" if money.flex_usd_per_useful_h else ""
     verdict = "Spot pays" if money.pays else "Spot does not pay"
@@ -81,6 +82,7 @@ def _demo(ledgers: Sequence[JobLedger], training: Mapping[str, Any], batch: Mapp
 def _batch(summary: Mapping[str, Any]) -> str:
     lost, twice, documents = (int(summary.get(key, 0)) for key in ("lost", "duplicated", "documents"))
     killed = f"the batch, killed {spelled(int(summary.get('kills', 0)), 'time')}, "
+    # The claim stands only on counts; _check_part has refused summaries whose counts are no numbers.
     if lost == twice == 0:
         return f"{killed}stored each of its {documents:,} documents exactly once"
     return f"{killed}lost {lost:,} of {documents:,} documents and stored {twice:,} twice"
@@ -91,6 +93,7 @@ def _extra_seconds(ledgers: Sequence[JobLedger]) -> float | None:
     seconds = {x.run: x.seconds for x in ledgers if x.kind == KIND_TRAINING}
     for job, taken in seconds.items():
         baseline = job.removesuffix("-evicted") + "-baseline"
+        # Without its own baseline the difference would be between two different jobs.
         if job.endswith("-evicted") and baseline in seconds:
             return taken - seconds[baseline]
     return None
@@ -132,6 +135,7 @@ def _advice(ledger: JobLedger) -> list[str]:
         State.RESTORING: "loading checkpoints: read shards in parallel, from a bucket in the region",
     }
     totals = ledger.totals_us()
+    # Productive and idle time have no remedy and must not win.
     state = max(remedies, key=lambda s: totals[s])
     share = totals[state] / ledger.wall_us if ledger.wall_us else 0.0
     return [f"{ledger.run}: {share:.0%} of its time went to {remedies[state]}."] if share > 0.05 else []

@@ -19,6 +19,7 @@ from monitoring.report.totals import Totals, totals_of
 
 Loss = tuple[str, str, int]
 MOST_STRETCHES, MOST_LOSSES, MOST_POOLS = 240, 800, 8
+# The last one is ten years, so that one always fits.
 STRETCHES_H = (1, 3, 6, 12, 24, 72, 168, 672, 2688, 8736, 87_360)
 
 
@@ -61,11 +62,13 @@ def churn_rows(capacity: Capacities) -> list[tuple[str, str, Exposure]]:
     found = cut(capacity.churn, MOST_OPEN_ROWS, lambda pair: pair[1].events)
     groups = [(g.pool or "no pool", f"{g.machine_type} {g.zone}".strip(), exposure) for g, exposure in found.rows]
     if found.rest:
+        # Events and hours are added; a rate of the rest follows from the sums, never from the rates.
         rest = sum((exposure for _, exposure in found.rest), Exposure())
         groups.append((f"the other {plural(len(found.rest), 'group')}", "together", rest))
     bands = [
         ("all", f"{low:g} to {high:g} h old" if math.isfinite(high) else f"over {low:g} h old", exposure)
         for low, high, exposure in capacity.ages
+        # A band that no node reached has no rate.
         if exposure.hours
     ]
     return groups + bands
@@ -89,6 +92,7 @@ def saves(found: Sequence[Saves]) -> list[Saves]:
         commits=sum(one.commits for one in kept.rest),
         failed=sum(one.failed for one in kept.rest),
         blocked_s=sum(one.blocked_s for one in kept.rest),
+        # Medians of jobs do not add up to a median of all.
         age_p50_s=None,
         age_max_s=max((one.age_max_s for one in kept.rest if one.age_max_s is not None), default=None),
     )
@@ -115,6 +119,7 @@ def few_pools(found: Sequence[Loss], most: int) -> list[Loss]:
     if len(sums) <= most:
         return list(found)
     kept = {pool for pool, _ in sums.most_common(most - 1)}
+    # One pool takes the place of the rest, hence `most - 1`.
     rest = f"{len(sums) - len(kept)} other pools"
     added = Counter[tuple[str, str]]()
     for begin, pool, count in found:
@@ -125,6 +130,7 @@ def few_pools(found: Sequence[Loss], most: int) -> list[Loss]:
 def _by_stretch(found: Sequence[Loss], hours: int) -> list[Loss]:
     sums = Counter[tuple[int, str]]()
     for begin, pool, count in found:
+        # Stretches are counted from the epoch, so two reports share their edges.
         sums[_hour(begin) // hours * hours, pool] += count
     return [
         (f"{datetime.fromtimestamp(hour * 3600, UTC):%Y-%m-%dT%H:00Z}", pool, count)

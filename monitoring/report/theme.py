@@ -1,6 +1,6 @@
 """Colours, theme and scales that the plots share, and what an eviction looks like in them.
 
-Used by charts.py and timeline.py. Every colour here is repeated by style.css for dark mode.
+Every colour here is repeated by style.css for dark mode.
 """
 
 from bisect import bisect_right
@@ -41,6 +41,7 @@ ORDER = [
     State.WAITING,
     State.IDLE,
 ]
+# A new state that is missing here would be left out of every plot, and the bars would end too early.
 assert set(ORDER) == set(STATES)
 
 
@@ -49,13 +50,15 @@ class Plot:
     slug: str
     title: str
     description: str
-    """Read by screen readers in place of the picture."""
+    """What a screen reader speaks in place of the picture."""
     spec: dict[str, Any]
     note: str = ""
 
     def svg(self) -> str:
+        # Loaded late: it carries a JavaScript engine, which only drawing needs.
         import vl_convert
 
+        # Pinned apart from the package, which holds several Vega-Lite versions: another one moves every mark.
         return vl_convert.vegalite_to_svg(self.spec, vl_version="5.21")
 
 
@@ -86,7 +89,11 @@ def theme(chart: Any) -> dict[str, Any]:
 def rows_axis(names: Sequence[str]) -> alt.Axis:
     """An axis of names that leaves the widest font room."""
     return alt.Axis(
-        domain=False, ticks=False, labelPadding=8, minExtent=round(7.4 * max(map(len, names), default=0)) + 12
+        # Estimated by characters: a label wider than its margin is cut off by the viewer without a sign.
+        domain=False,
+        ticks=False,
+        labelPadding=8,
+        minExtent=round(7.4 * max(map(len, names), default=0)) + 12,
     )
 
 
@@ -148,6 +155,7 @@ def evict_rows(pairs: Iterable[Marked], unit_s: float = 1) -> list[dict[str, Any
 def _done_at(ledger: JobLedger, t_us: int) -> float:
     """Progress at a moment, as the chart draws it: the newest point before it."""
     points = ledger.account.progress
+    # There may be thousands of points and hundreds of evictions: a search for each, not a scan.
     before = bisect_right(points, t_us, key=lambda point: point[0])
     return points[before - 1][1] if before else 0.0
 

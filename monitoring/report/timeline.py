@@ -100,6 +100,7 @@ def _bars(lane: Lane, unit_s: float, most: int) -> Iterable[dict[str, Any]]:
 
 def _exactly(lane: Lane) -> Iterable[tuple[int, int, State]]:
     """Without the slivers that rounding leaves, which would make the bars depend on the last bit of a clock."""
+    # A hundredth of a pixel.
     sliver_us = (lane.ledger.end_us - lane.ledger.begin_us) // (100 * WIDTH)
     drawn: list[tuple[int, int, State]] = []
     for begin, end, state, _ in lane.spans:
@@ -113,6 +114,7 @@ def _exactly(lane: Lane) -> Iterable[tuple[int, int, State]]:
 def _by_stretch(lane: Lane, most: int) -> Iterable[tuple[int, int, State]]:
     begin = lane.spans[0].begin_us
     count = max(1, most // len({span.state for span in lane.spans}))
+    # Rounded up: rounded down, the last microseconds would need a stretch more than there is room for.
     length = -(-(lane.spans[-1].end_us - begin) // count)
     sums: dict[int, Counter[State]] = defaultdict(Counter)
     for number, state, us in split(lane.spans, length, begin):
@@ -139,6 +141,7 @@ def _lane(ledger: JobLedger, lane: int) -> str:
 
 def _evict_rows(ledgers: Sequence[JobLedger], lanes: Sequence[str], unit_s: float) -> list[dict[str, Any]]:
     """As many as there is room for, of those on the lanes that are drawn."""
+    # By identity: two evictions of one moment and signal are equal, and may be of different lanes.
     stands = {id(r): name for x in ledgers for r, name in _places(x)}
     pairs = marked(pair for pair in every_eviction(ledgers) if stands[id(pair[1])] in lanes)
     rows = evict_rows(pairs, unit_s)
@@ -154,6 +157,7 @@ def _places(ledger: JobLedger) -> Iterable[tuple[Recovery, str]]:
         first = bisect_left(dead, t_us, key=lambda span: span.end_us)
         # The one that ends next is among the first few of each lane.
         near = islice(dead, first, first + 8 * ledger.lanes)
+        # Two seconds of grace: whoever evicts reads another clock than the process.
         lane = next((span.lane for span in near if span.begin_us - 2_000_000 <= t_us), 0)
         yield recovery, _lane(ledger, lane)
 

@@ -1,4 +1,4 @@
-"""Lengths of time in words. Used by every part of the report that tells one; pure."""
+"""Lengths of time as text. Pure."""
 
 
 def exactly(seconds: float) -> str:
@@ -7,6 +7,7 @@ def exactly(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
+    # Later than a minute on purpose: "1 min" for 89 s would hide half of it.
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:

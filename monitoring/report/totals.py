@@ -21,6 +21,7 @@ class Totals:
 
     @property
     def goodput(self) -> float:
+        # A job of one line has no length.
         return self.states_us[State.PRODUCTIVE] / self.wall_us if self.wall_us else 0.0
 
     def as_json(self) -> dict[str, Any]:
