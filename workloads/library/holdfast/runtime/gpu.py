@@ -21,6 +21,7 @@ from holdfast.contract.environment import ENV_GPUS
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
 from holdfast.runtime import logs
+from holdfast.runtime.errors import GpuLost
 
 LIBRARY = "libcuda.so.1"
 FOLDER = "/usr/local/nvidia/lib64"
@@ -48,10 +49,6 @@ class Found:
     def __str__(self) -> str:
         cards = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 2**30:.1f} GiB)" for gpu in self.gpus)
         return f"{len(self.gpus)} GPU: {cards}; driver {self.driver or 'unknown'}, CUDA {self.cuda[0]}.{self.cuda[1]}"
-
-
-class GpuLost(RuntimeError):
-    """This machine's fault and not the job's: another start, on another node, may work."""
 
 
 def promised(env: Mapping[str, str] | None = None) -> int:
@@ -121,6 +118,7 @@ def exit_code(child: BaseProcess | None) -> int:
     if child is None:
         return EXIT_COMPLETE
     child.join()
+    # Ended by a signal: the driver crashed, which is this machine's fault.
     return EXIT_RETRY if child.exitcode is None or child.exitcode < 0 else child.exitcode
 
 
@@ -157,6 +155,7 @@ def _library() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError as error:
+        # The dynamic loader hands on its text, and no errno.
         if error.errno == errno.EACCES or "ermission denied" in str(error):
             raise _no_gpu(f"{FOLDER} may not be read: {error}", "open it, or run as a user who may") from error
         raise _no_gpu(f"{LIBRARY} is not found", f"LD_LIBRARY_PATH={FOLDER} in the image") from error

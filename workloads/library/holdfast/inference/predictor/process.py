@@ -25,6 +25,7 @@ from holdfast.inference.predictor.protocol import Predictor
 from holdfast.inference.predictor.replies import configuration_of
 from holdfast.inference.predictor.spec import PredictorSpec, build
 from holdfast.runtime import gpu
+from holdfast.runtime.errors import GpuLost
 
 _PR_SET_PDEATHSIG = 1
 
@@ -60,7 +61,7 @@ def _loaded(link: socket.socket, spec: PredictorSpec) -> Predictor | None:
     except InputError as error:
         fields = {"what": error.what, "got": error.got, "allowed": error.allowed, "fix": error.fix}
         return frames.send(link, {"input": fields})
-    except (PredictorBroken, gpu.GpuLost) as error:
+    except (PredictorBroken, GpuLost) as error:
         return frames.send(link, {"broken": str(error)})
     except Exception as error:  # noqa: BLE001  a model's loader is a user's code and may raise anything
         traceback.print_exc()
