@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,3 +131,24 @@ def test_nothing_of_the_extras_or_of_this_repository_is_importable_there(python:
 def test_the_command_without_an_extra_names_the_extra(python: Path, tmp_path: Path) -> None:
     result = run(python, tmp_path, "-c", "from holdfast.cli import main; main()")
     assert result.returncode == 2 and "holdfast[all]" in result.stderr
+
+
+def test_the_wheel_carries_its_types_its_command_and_every_extra(python: Path, tmp_path: Path) -> None:
+    program = (
+        "import json, holdfast, importlib.metadata as m\n"
+        "from pathlib import Path\n"
+        "found = m.distribution('holdfast')\n"
+        "command, = found.entry_points\n"
+        "typed = Path(holdfast.__file__).with_name('py.typed').is_file()\n"
+        "print(json.dumps([typed, command.name, callable(command.load()), found.metadata.get_all('Provides-Extra'),"
+        " found.requires]))"
+    )
+    result = run(python, tmp_path, "-c", program)
+    assert result.returncode == 0, result.stderr
+    typed, command, callable_, extras, requires = json.loads(result.stdout)
+    declared = tomllib.loads((ROOT / "workloads" / "library" / "pyproject.toml").read_text())["project"]
+    assert (typed, [command], callable_) == (True, list(declared["scripts"]), True)
+    assert sorted(extras) == sorted(declared["optional-dependencies"])
+    needed = [Requirement(line) for line in requires]
+    for extra in extras:  # an extra that brings nothing would install, and fail in the pod
+        assert any(one.marker and one.marker.evaluate({"extra": extra}) for one in needed), extra
