@@ -22,7 +22,7 @@ ROOMS: dict[str, tuple[tuple[int, int], ...]] = {
     "Platform: `infra/` without placement": ((10, 19),),
     "Checkpoints: `workloads/library/holdfast/checkpoint/`": ((20, 29),),
     "Training and its stop: `holdfast/training/`, `holdfast/runtime/`": ((30, 39), (85, 89), (95, 95)),
-    "Batch inference and serving: `holdfast/inference/`": ((40, 49),),
+    "Batch inference: `holdfast/inference/`": ((40, 49),),
     "Placement: `infra/placement/`": ((50, 59),),
     "Manifests and linter: `workloads/manifests/`": ((60, 69), (80, 80)),
     "Monitoring: `monitoring/`": ((70, 79), (105, 109)),

@@ -11,6 +11,7 @@ from holdfast.contract.lifecycle import WINDOW_MARGIN_S
 
 def window_line(saver: Saver, cost: SaveCostModel, window_s: float, every: Cadence) -> str:
     """What the window allows, before it is needed."""
+    # Logged early: at the notice it is too late to choose a longer window or a smaller state.
     save_s = saver.full_save_s()
     verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
     kind, value = every
@@ -23,6 +24,7 @@ def window_line(saver: Saver, cost: SaveCostModel, window_s: float, every: Caden
 
 def loss_line(saver: Saver, step: int) -> str:
     """What leaving at `step` loses; empty where it loses nothing."""
+    # Counted from the commit: a save that was staged or uploaded and has no commit is not restored.
     lost = step - saver.durable_step
     seconds = time.monotonic() - saver.durable_since
     newest = f"leaving at step {step}, the newest checkpoint is of step {saver.durable_step}"

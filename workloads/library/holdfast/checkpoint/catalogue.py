@@ -41,4 +41,5 @@ def committed_steps(storage: Storage, run: str) -> list[int]:
 
 
 def runs(storage: Storage) -> list[str]:
+    # By the objects themselves: stores have no folders, and a run that never committed is listed too.
     return sorted({found.name.split("/")[0] for found in storage.list("") if "/" in found.name})

@@ -48,9 +48,11 @@ def list_attempts(
         print(json.dumps({"schema": "holdfast.checkpoints/1", "url": url, "attempts": attempts}))
     else:
         _print_table(found)
+    # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are in order.
     if not found:
         print(f"no checkpoint in {url}", file=sys.stderr)
         raise typer.Exit(EXIT_BAD_INPUT)
+    # An attempt without a commit is no damage: a save that is being written looks the same.
     if any(not row.sound and row.state != UNCOMMITTED for row in found):
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -92,6 +94,7 @@ def export(
 
     if to != "safetensors":
         raise InputError("export format is not known", got=to, allowed="safetensors", fix="leave --to away")
+    # Before the download: it may take minutes, and would end in the same refusal.
     if out.exists():
         raise InputError("file exists", got=str(out), allowed="a new file", fix="choose another --out")
     step, tensors = load_tensors(url, run, keys=keys.split(","))

@@ -89,6 +89,7 @@ def _wait_for_manifests(
     pause = FIRST_PAUSE_S
     missing = set(wanted)
     while True:
+        # Only what was missing is asked for again: each round costs one request for a rank.
         missing = {name for name in missing if not _exists(storage, name)}
         if not missing:
             return list(wanted.values())
@@ -111,6 +112,7 @@ def _exists(storage: Storage, name: str) -> bool:
 def _verified(stored: dict[str, Stat], own: Manifest, payload: bytes, ranks: list[int]) -> Manifest:
     """The manifest, if every shard it lists is there with its size (and checksum, where the store keeps one)."""
     manifest = parse_manifest(payload)
+    # The object's name proves nothing: bytes of another attempt may have been copied under it.
     if (*_id(manifest), manifest.world_size) != (*_id(own), own.world_size) or manifest.rank not in ranks:
         raise Damaged(f"the manifest of rank {manifest.rank} belongs to another attempt")
     for index, shard in enumerate(manifest.shards):
@@ -136,6 +138,7 @@ def _write(storage: Storage, record: Commit, damaged: frozenset[str]) -> bool:
         if holder is not None and holder.attempt not in damaged and holder.epoch >= record.epoch:
             return _stands(record)
         # What stands there is unreadable, damaged, or of a trainer that this one has superseded.
+        # A kill between these two leaves the step without a commit, and restore takes the one before.
         storage.delete(name)
         storage.put(name, memoryview(data), checksum)
     return True

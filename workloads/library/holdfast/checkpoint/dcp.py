@@ -82,6 +82,7 @@ class HoldfastWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         attempt, rank, world_size = plan.storage_data
         pieces = laid_out([_part_and_tensor(item, planner) for item in plan.items if item.tensor_data is not None])
+        # A second copy of this rank's part in host memory, for as long as the save lasts.
         stream = torch.empty(stream_bytes(pieces), dtype=torch.uint8)
         copy_into(stream, pieces)
         # JSON of the object itself and not DCP's bytes, which are a pickle.
@@ -109,6 +110,7 @@ class HoldfastWriter(StorageWriter):
             time.sleep(seconds)
             return False
 
+        # No epoch: `dcp.save` knows of no start of a run, so nothing fences two writers of one run here.
         commit(self._storage, self._own, series=Series(), timeout_s=self._tuning.commit_timeout_s, abandoned=never)
 
     @classmethod

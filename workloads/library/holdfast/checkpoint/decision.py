@@ -56,6 +56,7 @@ def decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str,
 
 def layout_digest(captured: Captured) -> str:
     """Of what must be the same on every rank."""
+    # Shapes too: one rank writes a replicated tensor, so another rank's different shape would never show.
     shared = [
         (key, str(tensor.dtype), list(tensor.shape))
         for key, tensor in captured.tensors.items()
@@ -65,6 +66,7 @@ def layout_digest(captured: Captured) -> str:
 
 
 def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    # First: a value that cannot be stored fails every later save too, so it is raised now and on all ranks.
     for outcome in outcomes:
         if "input" in outcome:
             return outcome
@@ -78,6 +80,7 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     # The first cause and not its echo: `another rank failed` explains nothing to who reads the log.
     causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
     reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
+    # `durable` is the coordinator's: the other ranks see their own uploads and no commit.
     return {
         "attempt": random_hex(6),
         "failed": reason,

@@ -28,6 +28,7 @@ def take(storage: Storage, run: str) -> int:
     while True:
         numbers = _numbers(storage, run)
         number = numbers[-1] + 1 if numbers else 1
+        # For the message that a fenced trainer logs; the number alone decides.
         about = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time())}
         data = memoryview(bytearray(json.dumps(about).encode()))
         # Taken meanwhile by another start, or by an earlier try of this one whose answer was lost: the next, then.

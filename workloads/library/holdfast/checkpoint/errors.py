@@ -51,6 +51,7 @@ class Full(StorageError):
     """No space or quota left."""
 
 
+# Only what may pass by itself belongs here: it is repeated for minutes, while the job's window may be seconds.
 class Transient(StorageError):
     """Trying again may help: 429, 5xx, timeout, broken connection."""
 
@@ -59,6 +60,7 @@ class Fenced(Exception):
     """A newer trainer of the same run has taken the right to commit; the text names it."""
 
 
+# No Exception: a loop that catches Exception for each batch would swallow the stop and train on.
 class CheckpointExit(SystemExit):
     """Leaves the process with a code that a launcher acts on."""
 

@@ -136,6 +136,7 @@ def _other_run(found: str, run: str) -> InputError:
 
 
 def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:
+    # Before it is parsed: nothing of a manifest is used unless it is the one that the commit names.
     if digest_of(data) != commit.manifests[rank]:
         raise Damaged(f"the manifest of rank {rank} is not the one that was committed")
     manifest = parse_manifest(data)
@@ -173,6 +174,7 @@ def _commit(body: Mapping[str, Json]) -> Commit:
         total_bytes=int(body["total_bytes"]),
         created=int(body["created"]),
         manifests=manifests,
+        # A commit without these two stays readable; it only takes no part in counting and fencing.
         standing=int(body.get("standing", 0)),
         epoch=int(body.get("epoch", 0)),
     )
@@ -222,6 +224,7 @@ def _checked_schema(body: Mapping[str, Json]) -> None:
 
 
 def _build(what: str, make: Callable[[], T]) -> T:
+    # InputError is a ValueError: a bad name inside a damaged object is damage and no mistake of the user's.
     try:
         return make()
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -242,6 +245,7 @@ def _object(value: Json, what: str) -> Mapping[str, Json]:
 
 
 def _encode(value: Json) -> bytes:
+    # One spelling: digest and signature are computed again from the parsed body, to the byte.
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 

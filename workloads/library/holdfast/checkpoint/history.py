@@ -15,6 +15,7 @@ from holdfast.checkpoint.interval import Hazard
 def node_age_s() -> float:
     """Seconds since this machine booted, which is when a Spot VM was born."""
     try:
+        # A container reads its machine's uptime here; that is wanted, since nodes are reclaimed and not pods.
         return float(Path("/proc/uptime").read_text().split()[0])
     except OSError:
         return time.monotonic()

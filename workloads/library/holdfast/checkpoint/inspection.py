@@ -88,6 +88,7 @@ def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Ro
     age_s = time.time() - entry.commit.modified
     try:
         opened = open_step(storage, run, entry.step)
+    # One bad checkpoint is a row of the table: whoever looks for a sound one has to see the others.
     except (Damaged, InputError, StorageError) as error:
         return Row(run=run, step=entry.step, attempt="", bytes=0, state=f"skipped: {error}", age_s=age_s)
     state = COMMITTED
@@ -124,6 +125,7 @@ def verify(storage: Storage, opened: Opened) -> None:
         if crc32c(data) != shard.crc32c:
             raise Damaged(f"{name} is not what was committed")
 
+    # Each thread holds a whole shard, so the memory needed does not grow with the checkpoint.
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(one, ((m.rank, index) for m in opened.manifests for index in range(len(m.shards)))))
 

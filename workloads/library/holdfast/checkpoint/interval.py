@@ -12,6 +12,8 @@ from typing import Any, Self
 
 HOUR_S = 3600.0
 # Upper ends of the node ages that are counted apart: young nodes are taken far more often than old ones.
+# Of 1,442 preemptible VMs (arXiv 1911.05160) the hazard of the first hour was some 18 times that of hours 6 to 23.
+# They are CPU machines of 2019: the bands come from there, the rates do not.
 AGE_BANDS_S = (1 * HOUR_S, 3 * HOUR_S, 6 * HOUR_S, math.inf)
 # What is assumed before anything is seen, weighing as much as one event: one eviction in six hours.
 PRIOR_EVENTS = 1.0
@@ -25,6 +27,7 @@ def young_s(cost_s: float, mtbf_s: float) -> float:
 
 def daly_s(cost_s: float, mtbf_s: float) -> float:
     """Compute time between saves that minimises what saves and repeated work cost together."""
+    # Daly's own bound: his series holds below it only.
     if cost_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = cost_s / (2 * mtbf_s)

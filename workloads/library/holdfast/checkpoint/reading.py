@@ -51,6 +51,7 @@ def open_step(storage: Storage, run: str, step: int) -> Opened:
             decode_manifest(read_object(storage, commit.manifest_name(rank), limit=MAX_JSON_BYTES), commit, rank)
             for rank in range(commit.world_size)
         )
+    # Also when retention has deleted the step since it was listed: the next candidate is tried.
     except (NotFound, EOFError) as error:
         raise Damaged(str(error)) from error
     opened = Opened(commit=commit, manifests=manifests)
@@ -238,6 +239,7 @@ def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:
 
 def saved_dtype(part: TensorPart) -> torch.dtype:
     dtype = dtype_of(part.dtype)
+    # Not damage: older checkpoints of the run hold the same dtype, and all of them would be passed over.
     if dtype is None:
         raise InputError(
             f"tensor {part.key} has a dtype that this PyTorch does not know",

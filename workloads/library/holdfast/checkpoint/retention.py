@@ -81,6 +81,7 @@ def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
 
 def _drop_orphans(storage: Storage, entry: StepObjects, committed: str, oldest: float) -> Iterator[str]:
     for attempt, objects in entry.attempts.items():
+        # By its newest object: the first one of a slow upload may be old while the last is still to come.
         if attempt != committed and max(found.modified for found in objects) < oldest:
             for found in objects:
                 storage.delete(found.name)

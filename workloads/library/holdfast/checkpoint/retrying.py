@@ -37,6 +37,7 @@ class Retrying:
         self._keep_trying(lambda: self._storage.read_into(name, start, into))
 
     def list(self, prefix: str) -> Iterator[Stat]:
+        # To its end within one try: a listing that breaks off would look like a store with fewer checkpoints.
         return iter(self._keep_trying(lambda: list(self._storage.list(prefix))))
 
     def stat(self, name: str) -> Stat:

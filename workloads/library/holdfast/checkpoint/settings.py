@@ -27,6 +27,7 @@ class Tuning:
     """A save beyond it waits for an earlier one. Each takes staging memory of the state's size."""
     keep_every: int = 0
     """Beside the newest `keep`, keep every checkpoint whose step is a multiple; 0: none."""
+    # Longer than any upload lasts: a save that is still being written looks like an orphan.
     orphan_age_s: float = 86_400.0
     """Attempts without a commit go when they are older."""
     commit_timeout_s: float = 1800.0
@@ -75,6 +76,7 @@ def parse_every(every: Every) -> Cadence:
     """`50` steps, `"30s"` / `"5m"` / `"1h"`, or `"auto"`."""
     if every == "auto":
         return "auto", 0.0
+    # For Python True is the number 1, and would mean a save in every step.
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
         return "steps", float(every)
     if isinstance(every, str) and (seconds := duration_s(every, "smh")):

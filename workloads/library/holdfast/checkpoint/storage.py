@@ -52,6 +52,8 @@ class Storage(Protocol):
 
 def checked_name(name: str) -> str:
     """`name` if it stays below the prefix in every store, whatever decodes or joins it."""
+    # A run's name comes from users and from commits: '..' would leave a local store's folder.
+    # GCS takes names of 1,024 bytes, the prefix of the URL included.
     if not _NAME.fullmatch(name) or ".." in name or len(name) > 900:
         raise InputError(
             "object name leaves its prefix or is not portable",

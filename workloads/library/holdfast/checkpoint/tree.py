@@ -148,6 +148,7 @@ def _rng_state() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "python": {"version": version, "state": torch.tensor(internal, dtype=torch.int64), "gauss": gauss},
     }
+    # To ask a GPU that nobody uses would initialise it: a context takes hundreds of megabytes of its memory.
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     # Only a program that has imported it can have drawn from it. Through sys.modules: `numpy.random` as an attribute

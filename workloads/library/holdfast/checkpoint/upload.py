@@ -18,6 +18,7 @@ from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.storage import Storage
 from holdfast.contract import object_names
 
+# Large enough to show the bandwidth and not the latency of one request.
 PROBE_BYTES = 8 << 20
 
 # The reason of a save that failed on the coordinator only because another rank's part did.

@@ -179,6 +179,7 @@ class Uploader:
             return
         report = Report(**fields)
         self._reports.append(report)
+        # An uploader that is started later goes on with the count; a lower one would look like deleted commits.
         self._standing += report.done == "committed"
         ends = ("failed", "fenced", "committed" if self._coordinator else "uploaded")
         if report.done in ends and report.save in self._in_flight:

@@ -147,6 +147,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    # First of all: until here each of them would end the process, and with it the save that it is started for.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
     options = arguments()

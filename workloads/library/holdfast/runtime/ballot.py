@@ -97,6 +97,7 @@ class Ballot:
             return Verdict.STOP if here >= self.stop_at else Verdict.GO
         if self.frozen:
             return Verdict.WAIT
+        # From here on this rank owes its peers the collectives up to the next boundary.
         self.bound_for = here.after()
         return Verdict.GO
 
@@ -132,6 +133,7 @@ class Ballot:
 
     def _watch(self, store: Store, asked: str) -> None:
         if asked:
+            # Several ranks may write it at once: either text is a reason, and nothing else is read from it.
             store.set(REQUEST, f"{asked} on rank {self.rank}")
             self.phase = Phase.FREEZE
         elif store.check([REQUEST]):

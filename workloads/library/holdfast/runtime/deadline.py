@@ -37,6 +37,7 @@ def planned_end(env: Mapping[str, str], *, annotations: Annotations, now: float)
     if not text:
         return None
     end = _parsed(text)
+    # Not a stop at once: the job would start, stop and be started again for ever.
     if end <= now:
         raise InputError(
             "the deadline has passed",
@@ -75,6 +76,7 @@ def node_annotations(node: str) -> Mapping[str, str]:
 
 def _fetched(node: str) -> Mapping[str, str]:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    # The token is read for each request: the kubelet replaces it while the pod runs.
     request = urllib.request.Request(
         f"https://{host}:{port}/api/v1/nodes/{node}",
         headers={"Authorization": f"Bearer {(_ACCOUNT / 'token').read_text().strip()}"},

@@ -30,10 +30,12 @@ def drain(
     """Stop the trainer or worker of this container in order. Exit: 0 stopped, 1 still running, 3 none found."""
     budget_ends = time.monotonic() + window - WINDOW_MARGIN_S
     asked = pidfiles.registered()
+    # A failure, so that the kubelet records FailedPreStopHook: a hook that finds nobody protects nobody.
     if not asked:
         raise Unjudged(f"no process that takes notices is registered in {pidfiles.folder()}")
     for pid in asked:
         os.kill(pid, DRAIN_SIGNAL)
+    # They are not children of this process, so there is no waiting for them but asking.
     while left := [pid for pid in asked if pidfiles.running(pid)]:
         if time.monotonic() > budget_ends:
             logs.warning("drain", f"still running at the end of the budget: {left}")

@@ -60,6 +60,7 @@ class EventLog:
     def _write(self, line: bytes) -> None:
         # After a torn line (disk full) a newline ends the fragment, so that it spoils one line only.
         payload = b"\n" + line if self._torn else line
+        # Once: the rest of a line, written later, could land behind another process's line.
         try:
             written = os.write(self._descriptor, payload)
         except OSError:
@@ -69,6 +70,7 @@ class EventLog:
         self.dropped += self._torn
 
     def close(self) -> None:
+        # Standard output belongs to the process: what it prints afterwards would be lost.
         if self._descriptor > 2:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -43,6 +43,7 @@ def _age_s() -> float:
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         born = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # starttime, the 22nd field, after boot
+        # Not CLOCK_MONOTONIC: the kernel counts a start from boot, suspended time included.
         return time.clock_gettime(time.CLOCK_BOOTTIME) - born
     except (OSError, AttributeError, ValueError):
         return 0.0

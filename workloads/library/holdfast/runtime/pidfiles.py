@@ -32,6 +32,7 @@ def unregister() -> None:
 def registered() -> list[int]:
     """Processes that are alive and wrote a pidfile; entries of dead ones are dropped."""
     place, alive = folder(), list[int]()
+    # Another user's files could name any process of ours, and the drain would stop it.
     if not place.is_dir() or place.stat().st_uid != os.getuid():
         return []
     for entry in sorted(place.glob("*.pid")):

@@ -27,6 +27,7 @@ NOTICES = (signal.SIGTERM, signal.SIGINT)
 # Asks for the same stop without counting: the kubelet's SIGTERM after a preStop drain is still the first.
 DRAIN_SIGNAL = signal.SIGUSR1
 # Ctrl-C reaches every process of a terminal, and then a launcher passes its own copy on: one press, two signals.
+# infra/decisions/0088
 ECHO_S = 0.5
 
 

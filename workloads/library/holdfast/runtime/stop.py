@@ -15,6 +15,7 @@ from holdfast.runtime import shutdown as notices
 from holdfast.runtime.ballot import REQUEST, Ballot, Boundary, Phase, Store, Verdict
 from holdfast.runtime.shutdown import Shutdown
 
+# Of a window of 15 s: the save in flight and the way out need the rest. infra/decisions/0030.
 PATIENCE_S = 4.0
 _CLOSE_S = 2.0
 _ANSWER_POLL_S = 0.01
@@ -75,6 +76,7 @@ class StopAgreement:
             verdict = self._ballot.pass_boundary(self._here)
         if verdict is Verdict.WAIT:
             return self._wait_for_peers()
+        # Without the store each rank follows its own notice: nobody can agree on anything any more.
         if self.lost is not None and self._ballot.stop_at is None:
             return self.requested
         return verdict is Verdict.STOP
@@ -83,6 +85,7 @@ class StopAgreement:
         settled = self._settled.wait(self._patience_s)
         if settled and self.lost is None:
             return self._ballot.pass_boundary(self._here) is Verdict.STOP
+        # A joint save would wait for the same peers until the window is over.
         self._gave_up = True
         return True
 
@@ -104,6 +107,7 @@ class StopAgreement:
             self._ballot.advance(self._store, asked=reason)
         if self._ballot.phase is Phase.WATCH:
             self._ballot.retire()
+        # The peers' notice becomes this process's own, or its window would not begin and nothing would enforce it.
         elif not self._shutdown.requested:
             self._shutdown.request(self._store.get(REQUEST).decode())
         while self._ballot.phase is not Phase.DECIDED:

@@ -56,6 +56,7 @@ def run(
     phases.lap("interpreter")
     from holdfast.runtime.deadline import node_annotations, planned_end
 
+    # In a child and before torch: a process that has initialised CUDA cannot fork ranks that use it.
     gpu_check = None if device == "cpu" else gpu.start_check()
     deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
     with uncollected():

@@ -11,6 +11,7 @@ from holdfast.contract.object_names import checked_run
 from holdfast.training.model import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda")
+# IPv6 in brackets: its own colons would be taken for the one before the port.
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
 
 
@@ -49,6 +50,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         checked_run(self.run)
         _at_least_one(self, "steps", "keep", "batch", "ranks", "nodes", "report_every", "peer_timeout_s")
+        # Not rounded: another global batch is another training, and the loss curve would not show why.
         if self.batch % self.world_size:
             raise InputError(
                 "the batch cannot be shared out evenly",

@@ -37,6 +37,7 @@ class Corpus:
         digest, parts, total = hashlib.sha256(), list[bytes](), 0
         for path in files:
             content = path.read_bytes()[: max_bytes - total]
+            # Relative: the same data below another mount point must not look like other data to a resumed run.
             digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
             digest.update(content)
             parts.append(content)
@@ -50,6 +51,7 @@ class Corpus:
                 allowed="a folder with at least one readable text file (no NUL byte in its first KiB)",
                 fix="give another folder, or leave the option out to train on Python's own sources",
             )
+        # A bytearray: a tensor over immutable bytes could write to them, and torch warns of it.
         text = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
         return cls(text=text, fingerprint=digest.hexdigest(), folder=root)
 

@@ -73,6 +73,7 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     total = hashlib.sha256()
     for name, tensor in _tensors({"model": model.state_dict(), "optimizer": optimizer.state_dict()}):
         total.update(name.encode())
+        # As bytes: in numbers -0.0 equals 0.0, and a NaN does not equal itself.
         total.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
@@ -81,6 +82,7 @@ def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value.reshape(-1)
     elif isinstance(value, dict):
+        # A restored state need not have its entries in the order of the one that was saved.
         for key in sorted(value, key=str):
             yield from _tensors(value[key], f"{path}/{key}")
     elif isinstance(value, list):

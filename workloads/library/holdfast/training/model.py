@@ -39,6 +39,7 @@ class Attention(nn.Module):
             part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
             for part in self.qkv(x).split(width, dim=2)
         )
+        # The function does not know of eval(): with the rate alone an evaluation would drop out too.
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
@@ -78,6 +79,7 @@ class ByteGPT(nn.Module):
         x = self.tokens(tokens) + self.positions(at)
         for block in self.blocks:
             x = block(x)
+        # Tied to the embedding: one parameter under one key, which a checkpoint holds once.
         return self.norm(x) @ self.tokens.weight.T
 
     def loss(self, tokens: Tensor, following: Tensor) -> Tensor:

@@ -70,6 +70,7 @@ def save(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer
     began = time.monotonic()
     path = _file(config)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A kill in here leaves a torn file in the place of the last good one: that is the comparison.
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
     took, size = time.monotonic() - began, path.stat().st_size
     events.emit("save", step=step, blocking_seconds=round(took, 6), bytes=size)

@@ -52,6 +52,7 @@ class Progress:
             )
 
 
+# Not the number of ranks: `consumed` counts samples, which any number can share out.
 _MUST_MATCH = (
     ("model", "model shape", "use the model options of that run, or another --run to start afresh"),
     ("seed", "seed", "use the seed of that run, or another --run to start afresh"),

@@ -37,6 +37,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
     replicas = DistributedDataParallel(model)
     meter.lap("model")
 
+    # `model` and not `replicas`: DDP's keys begin with `module.`, and fit no other layout.
     state = {"model": model, "optimizer": optimizer, "progress": progress}
     with Checkpointer(
         config.checkpoints,

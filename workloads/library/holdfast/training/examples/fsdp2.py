@@ -31,6 +31,7 @@ def main(url: str, *, replicas: int, steps: int, batch: int) -> None:
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    # After fully_shard: made before, it would go on with the parameters that were replaced.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     samples = Samples(text=Corpus.read(None).text, context=64, seed=0)
 

@@ -19,8 +19,10 @@ def main(url: str, steps: int = 200) -> None:
     model = torch.nn.Linear(32, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     replicas = DistributedDataParallel(model)
+    # The model and not its replica: DDP's keys begin with `module.`, and fit no other layout.
     with Checkpointer(url, {"model": model, "optimizer": optimizer}, run="plain-loop", every=20) as ckpt:
         for step in range(ckpt.step, steps):
+            # By step and rank: a resumed run draws what the interrupted one would have drawn.
             generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
             inputs = torch.randn(8, 32, generator=generator)
             loss = (replicas(inputs).squeeze(1) - inputs.sum(1)).square().mean()

@@ -30,6 +30,7 @@ class HoldfastCallback(TrainerCallback):
         optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])  # out of accelerate's wrapper
         kept = {"model": parts["model"], "optimizer": optimizer, "scheduler": parts["lr_scheduler"]}
         state.global_step = self._checkpoints.begin(kept)
+        # Batches and not steps: a loader knows nothing of accumulated gradients.
         self._position = Position(parts["train_dataloader"], state.global_step * args.gradient_accumulation_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -57,6 +57,7 @@ class EpochOrder:
         loader.worker_init_fn = Shielded(loader.worker_init_fn)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
+        # The stream before the draw, and neither a seed nor the order: infra/decisions/0034.
         return {"drawn_at": self._drawn_at.clone()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
@@ -65,6 +66,7 @@ class EpochOrder:
     def resume(self, batch: int) -> torch.Tensor:
         """Go on at `batch` of the run; the stream that the run had when that batch was read."""
         epoch, within = divmod(batch, len(self._loader))
+        # A DistributedSampler shuffles by the number of the epoch, and would begin at 0 again.
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
         stream = torch.get_rng_state()
