@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.errors import RankLost
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import FATAL_EXIT_CODES
 from holdfast.training.config import TrainConfig
@@ -56,6 +57,7 @@ def test_the_pod_exits_with_what_its_job_should_do(codes: list[int], noticed: bo
         (RuntimeError("[pair.cc:561] Connection closed by peer [127.0.0.1]"), False, 75),
         (RuntimeError("[pair.cc:561] Connection closed by peer [127.0.0.1]"), True, 143),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), True, 70),
+        (RankLost("no answer for hello from rank 1 within 600 s"), False, 75),
         (KeyError("loss"), False, 70),
     ],
 )

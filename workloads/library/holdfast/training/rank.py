@@ -8,6 +8,7 @@ from typing import Any
 from torch.distributed import DistError
 
 from holdfast.checkpoint import CheckpointExit
+from holdfast.checkpoint.errors import RankLost
 from holdfast.contract import exit_codes
 from holdfast.contract.errors import InputError
 from holdfast.contract.telemetry import KIND_TRAINING
@@ -88,7 +89,8 @@ def run_rank(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: 
 
 def failure_code(error: Exception, *, noticed: bool) -> int:
     """A lost peer is worth another try; during a shutdown it is part of it. All else is a bug."""
-    lost = isinstance(error, DistError) or (
+    # RankLost: a peer that is silent while a start or a save is agreed on, which no socket reports.
+    lost = isinstance(error, (DistError, RankLost)) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in _PEER_LOST)
     )
     if not lost:
