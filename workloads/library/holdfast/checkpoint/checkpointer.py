@@ -197,7 +197,8 @@ class Checkpointer:
             began = self._start()
             if self.stop.should_stop(began.restored.step):
                 raise Preempted(began.restored.step)
-        except Preempted:
+        except Preempted as end:
+            self._emit("stop", step=end.step, reason=self.stop.reason)
             self._log(logs.info, "stop", "asked to stop before the first step: nothing to save")
             self.stop.close()
             self._give_signals_back()
