@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 # package -> the command that shows it is there
-PACKAGES = {"chromium": "chromium", "prometheus": "promtool", "git": "git", "gcc": "cc"}
+PACKAGES = {"chromium": "chromium", "prometheus": "promtool", "git": "git", "build-essential": "cc"}
 
 
 def main() -> int:
