@@ -47,6 +47,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "holdfast.inference.retry",
         "holdfast.inference.values",
     },
+    "holdfast.inference.server": {
+        "holdfast.contract",
+        "holdfast.runtime",
+        "holdfast.checkpoint",
+        "holdfast.inference.errors",
+        "holdfast.inference.values",
+        "holdfast.inference.predictor",
+    },
     "holdfast.cli": {"holdfast.contract", "holdfast.commands"},
     "holdfast.commands": {
         "holdfast.contract",

@@ -1,0 +1,166 @@
+"""The queue of a model: nobody is lost, nobody is answered late who was let in, and nothing is refused for ever."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.inference.server.batcher import Batcher, Limits, Ticket
+from holdfast.inference.server.timing import BatchTime
+
+
+def ticket(items: int = 1, *, arrived: float = 0.0, deadline: float = 1.0, size: int = 10) -> Ticket:
+    return Ticket(items=items, size_bytes=size, arrived_s=arrived, deadline_s=arrived + deadline)
+
+
+@dataclass
+class Device:
+    """Exactly a + b n seconds for a batch, on a clock that is stepped."""
+
+    a: float
+    b: float
+    batcher: Batcher[Ticket]
+    now: float = 0.0
+
+    def run_one(self) -> list[tuple[Ticket, float]]:
+        """The next batch, computed; each request with the time of its answer."""
+        batch = self.batcher.take(self.now)
+        items = sum(t.items for t in batch)
+        assert items <= self.batcher.limits.batch_items
+        self.batcher.begin(batch, self.now)
+        self.now += self.a + self.b * items
+        self.batcher.end(items, self.a + self.b * items)
+        return [(t, self.now) for t in batch]
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.floats(0.0, 0.2),  # after the one before
+        st.integers(1, 8),  # items
+        st.floats(0.02, 1.0),  # time that its client gives it
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=50)
+@given(arrivals, st.floats(0.001, 0.05), st.floats(0.0001, 0.01), st.integers(8, 32))
+def test_every_request_leaves_once_and_whoever_is_let_in_is_answered_in_time(
+    stream: list[tuple[float, int, float]], a: float, b: float, most: int
+) -> None:
+    batcher = Batcher[Ticket](Limits(batch_items=most))
+    device = Device(a, b, batcher)
+    # The time is known, as after a minute of work.
+    for n in (1, most):
+        batcher.timing.observe(n, a + b * n)
+    answered: list[tuple[Ticket, float]] = []
+    late: list[Ticket] = []
+    let_in: list[Ticket] = []
+    at = 0.0
+    for gap, items, patience in stream:
+        at += gap
+        while batcher.waiting and device.now < at:
+            late += batcher.late(device.now)
+            answered += device.run_one()
+        device.now = max(device.now, at) if not batcher.waiting else device.now
+        request = ticket(items, arrived=at, deadline=patience)
+        # The device may be busy beyond this arrival: its clock has run ahead.
+        batcher.free_at_s, batcher.running = device.now, int(device.now > at)
+        if batcher.refusal(request, at) is None:
+            batcher.add(request)
+            let_in.append(request)
+        batcher.running = 0
+    while batcher.waiting:
+        late += batcher.late(device.now)
+        answered += device.run_one()
+    assert sorted(map(id, let_in)) == sorted([id(t) for t, _ in answered] + [id(t) for t in late])
+    one_batch = a + b * most
+    assert all(end <= t.deadline_s + one_batch + 1e-9 for t, end in answered)
+    assert [t for t, _ in answered] == [t for t in let_in if t not in late]  # in order of arrival
+
+
+def test_one_slow_batch_does_not_close_the_server_for_ever() -> None:
+    batcher = Batcher[Ticket](Limits())
+    batcher.timing.observe(1, 60.0)  # a first batch that compiled kernels
+    request = ticket(deadline=1.0)
+    assert batcher.refusal(request, 0.0) is None
+    batcher.add(request)
+    assert batcher.late(0.0) == []
+    assert batcher.take(0.0) == [request]
+    batcher.begin([request], 0.0)
+    assert batcher.refusal(ticket(deadline=1.0), 0.1) is not None
+
+
+def test_a_request_that_would_be_late_is_refused_with_the_time_to_come_back() -> None:
+    batcher = Batcher[Ticket](Limits(batch_items=10))
+    for n in (1, 10):
+        batcher.timing.observe(n, 0.1 * n)
+    for _ in range(30):
+        batcher.add(ticket(deadline=100.0))
+    refused = batcher.refusal(ticket(deadline=2.0), 0.0)
+    assert refused is not None
+    assert refused.reason == "deadline"
+    assert 1.0 < refused.retry_after_s < 1.2  # three batches of a second and its own 0.1, less the two given
+    assert batcher.refusal(ticket(deadline=4.0), 0.0) is None
+
+
+def test_the_queue_is_bounded_in_requests_and_in_bytes() -> None:
+    batcher = Batcher[Ticket](Limits(queue_requests=2, queue_bytes=100))
+    batcher.add(ticket(size=90, deadline=9.0))
+    refused = batcher.refusal(ticket(size=20, deadline=9.0), 0.0)
+    assert refused is not None
+    assert refused.reason == "bytes"
+    batcher.add(ticket(size=1, deadline=9.0))
+    refused = batcher.refusal(ticket(size=1, deadline=9.0), 0.0)
+    assert refused is not None
+    assert refused.reason == "queue"
+
+
+def test_a_client_that_is_gone_leaves_the_queue_and_its_bytes() -> None:
+    batcher = Batcher[Ticket](Limits(queue_bytes=100))
+    gone = ticket(size=90)
+    batcher.add(gone)
+    assert batcher.discard(gone)
+    assert not batcher.discard(gone)
+    assert batcher.refusal(ticket(size=90), 0.0) is None
+
+
+def test_a_batch_stops_before_it_makes_its_most_urgent_request_late() -> None:
+    batcher = Batcher[Ticket](Limits(batch_items=32))
+    for n in (1, 32):
+        batcher.timing.observe(n, 0.01 * n)
+    batcher.add(ticket(deadline=0.05))
+    for _ in range(20):
+        batcher.add(ticket(deadline=5.0))
+    assert len(batcher.take(0.0)) == 5
+
+
+def test_an_idle_device_waits_for_more_only_as_long_as_it_was_allowed_to() -> None:
+    batcher = Batcher[Ticket](Limits(batch_items=2, max_wait_s=0.005))
+    assert batcher.begins_at() is None
+    batcher.add(ticket(arrived=3.0))
+    assert batcher.begins_at() == 3.005
+    batcher.add(ticket(arrived=3.001))
+    assert batcher.begins_at() == 3.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.0, 10.0)), max_size=60))
+@settings(max_examples=50)
+def test_a_time_is_never_negative_and_never_falls_with_the_size(seen: list[tuple[int, float]]) -> None:
+    timing = BatchTime()
+    for items, seconds in seen:
+        timing.observe(items, seconds)
+    times = [timing.seconds(n) for n in (1, 2, 16, 64)]
+    assert times[0] >= 0.0
+    assert all(a <= b + 1e-9 for a, b in pairwise(times))
+
+
+def test_the_fit_finds_the_line_and_forgets_the_old_one() -> None:
+    timing = BatchTime(remembered=10)
+    for n in range(1, 11):
+        timing.observe(n, 1.0 + n)
+    for n in range(1, 11):
+        timing.observe(n, 0.01 + 0.0005 * n)
+    assert abs(timing.seconds(32) - 0.026) < 1e-9

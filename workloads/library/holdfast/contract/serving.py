@@ -1,0 +1,87 @@
+"""How an online server leaves without dropping a request: times that server, manifests, linter and proxy share.
+
+A Spot notice takes no pod out of a Service: only the pod's own failing readiness probe does. So a server goes on
+accepting for `accept_s` after SIGTERM, finishes what it has, and leaves. What is left of the window is the longest
+request that can be promised. Seconds throughout.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.contract.lifecycle import WINDOW_MARGIN_S
+
+# The readiness probe: httpGet, since exec probes do nothing while a pod terminates on Kubernetes 1.35.
+PROBE_PERIOD_S = 1
+PROBE_TIMEOUT_S = 1
+PROBE_FAILURES = 1
+# Probe, then the API server and the EndpointSlice, then the proxy: 1.0 + 0.5 + 1.0, rounded up, and 2 in reserve.
+LEAST_ACCEPT_S = 5.0
+# Of a longer window: there a proxy further away may learn it late.
+ACCEPT_SHARE = 1 / 7
+# After `accept_s` a server stops accepting as soon as no request has come for so long.
+QUIET_S = 1.0
+# Google's load balancers keep a backend connection for 600 s: a server that closes earlier answers some requests with
+# a reset.
+KEEP_ALIVE_S = 620
+# Of the window, before a server that cannot go on accepting (vLLM) gets its SIGTERM: the least, and the share.
+SIDECAR_LEAST_S = 4.0
+SIDECAR_SPARE_S = 4.0
+
+PORT = 8080
+"""Of the server: requests, probes and metrics; of the proxy: requests."""
+PROXY_ADMIN_PORT = 9901  # on the loopback interface only
+SIDECAR_PORT = 8081  # of a sidecar: probes and the preStop hook
+LIVE_PATH = "/v2/health/live"
+READY_PATH = "/v2/health/ready"
+DRAIN_PATH = "/drain"
+
+# On Services whose pods the proxy's watcher follows.
+LABEL_SERVED = "holdfast.dev/served-by"
+# On pods: which half of the capacity they are.
+LABEL_TIER = "holdfast.dev/serving-tier"
+TIER_BASE = "base"
+TIER_OVERFLOW = "overflow"
+
+# What may be retried by a proxy, and how often. 429 is load and must not be; `reset` covers a server that died.
+RETRY_ON = "connect-failure,refused-stream,reset,retriable-status-codes"
+RETRIABLE_STATUS = 503
+TRIES = 3
+# Envoy's default breaker lets three retries run at once, and fails the rest.
+MAX_RETRIES = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrainBudget:
+    """What a window leaves for each step of a drain."""
+
+    window_s: float
+    """From SIGTERM to SIGKILL."""
+    accept_s: float
+    longest_request_s: float
+    """From a request's first byte to the last of its answer."""
+
+    @property
+    def leave_s(self) -> float:
+        """When the process must be gone."""
+        return self.window_s - WINDOW_MARGIN_S
+
+    def latest_accept_s(self, request_s: float) -> float:
+        """When a server whose requests last at most `request_s` must stop accepting."""
+        return max(self.accept_s, self.leave_s - request_s)
+
+
+def drain_budget(window_s: float) -> DrainBudget:
+    """15 s: accept 5, request 7. 105 s: accept 15, request 87."""
+    accept_s = max(LEAST_ACCEPT_S, window_s * ACCEPT_SHARE)
+    return DrainBudget(
+        window_s=window_s, accept_s=accept_s, longest_request_s=max(0.0, window_s - WINDOW_MARGIN_S - accept_s)
+    )
+
+
+def sidecar_budget(window_s: float) -> tuple[float, float]:
+    """For a server that refuses requests from SIGTERM on: seconds not ready before it, and its shutdown timeout.
+
+    15 s: 4 and 7. 105 s: 15 and 80.
+    """
+    hold_s = max(SIDECAR_LEAST_S, window_s * ACCEPT_SHARE)
+    spare_s = SIDECAR_SPARE_S if hold_s == SIDECAR_LEAST_S else window_s * 2 / 21
+    return hold_s, window_s - hold_s - spare_s

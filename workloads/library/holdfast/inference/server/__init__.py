@@ -1,0 +1,1 @@
+"""Online inference: an HTTP server that leaves a machine without dropping a request."""

@@ -1,0 +1,133 @@
+"""The queue of one model: who is let in, who waits, who goes into the next batch. Pure: no clock, no I/O.
+
+Guarantees: a request leaves the queue once, in a batch, as late or as discarded; a batch holds at most
+`Limits.batch_items` and is taken in the order of arrival; a request that cannot be answered by its deadline is
+refused on arrival, when refusing costs least, and else dropped before the device would work for nothing.
+"""
+
+# Why it is so: infra/decisions/0048.
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from holdfast.inference.server.timing import BatchTime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    batch_items: int = 32
+    max_wait_s: float = 0.0
+    """With an idle device: how long a batch that is not full waits for more."""
+    queue_requests: int = 1024
+    queue_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(kw_only=True, eq=False)
+class Ticket:
+    """One request; its items are predicted in one batch, by one model. Times are the caller's monotonic seconds."""
+
+    items: int
+    size_bytes: int
+    arrived_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    reason: str
+    retry_after_s: float
+
+
+T = TypeVar("T", bound=Ticket)
+
+
+@dataclass
+class Batcher(Generic[T]):
+    limits: Limits
+    timing: BatchTime = field(default_factory=BatchTime)
+    free_at_s: float = 0.0
+    """When the batch in progress is expected to end."""
+    running: int = 0
+    """Requests of the batch in progress."""
+    _queue: list[T] = field(default_factory=list[T])
+    _items: int = 0
+    _bytes: int = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def wait_s(self, now: float) -> float:
+        """How long a request that came now would wait for its batch to begin."""
+        full = -(-self._items // self.limits.batch_items)
+        return max(0.0, self.free_at_s - now) + full * self.timing.seconds(self.limits.batch_items)
+
+    def refusal(self, ticket: Ticket, now: float) -> Refusal | None:
+        """Why it cannot be answered in time; None when it may be added."""
+        wait_s = self.wait_s(now)
+        if self.waiting >= self.limits.queue_requests:
+            return Refusal(reason="queue", retry_after_s=wait_s)
+        if self._bytes + ticket.size_bytes > self.limits.queue_bytes:
+            return Refusal(reason="bytes", retry_after_s=wait_s)
+        late_s = now + wait_s + self.timing.seconds(ticket.items) - ticket.deadline_s
+        # An idle device takes it whatever the estimate: one slow batch would else refuse everybody for ever, as no
+        # other batch could correct it.
+        idle = not self._queue and not self.running
+        return None if late_s <= 0 or idle else Refusal(reason="deadline", retry_after_s=late_s)
+
+    def add(self, ticket: T) -> None:
+        self._queue.append(ticket)
+        self._count(ticket, 1)
+
+    def discard(self, ticket: T) -> bool:
+        """Forget one whose client is gone; false when it is computed already."""
+        if ticket not in self._queue:
+            return False
+        self._queue.remove(ticket)
+        self._count(ticket, -1)
+        return True
+
+    def begins_at(self) -> float | None:
+        """When an idle device should take its next batch; None with an empty queue."""
+        if not self._queue:
+            return None
+        first = self._queue[0].arrived_s
+        return first if self._items >= self.limits.batch_items else first + self.limits.max_wait_s
+
+    def late(self, now: float) -> list[T]:
+        """Remove and return those that no batch begun now could answer in time."""
+        hopeless = [t for t in self._queue if t.deadline_s < now + self.timing.seconds(t.items)]
+        if len(hopeless) == len(self._queue) and hopeless and hopeless[-1].deadline_s > now:
+            hopeless.pop()  # the estimate may be wrong, and only another batch can show it
+        for ticket in hopeless:
+            self.discard(ticket)
+        return hopeless
+
+    def take(self, now: float) -> list[T]:
+        """The next batch, from the front of the queue: as many as fit and as do not make one of them late."""
+        items, earliest, count = 0, float("inf"), 0
+        for ticket in self._queue:
+            items += ticket.items
+            earliest = min(earliest, ticket.deadline_s)
+            fits = items <= self.limits.batch_items and now + self.timing.seconds(items) <= earliest
+            if count and not fits:
+                break
+            count += 1
+        batch, self._queue = self._queue[:count], self._queue[count:]
+        for ticket in batch:
+            self._count(ticket, -1)
+        return batch
+
+    def begin(self, batch: list[T], now: float) -> None:
+        self.running = len(batch)
+        self.free_at_s = now + self.timing.seconds(sum(ticket.items for ticket in batch))
+
+    def end(self, items: int, seconds: float | None) -> None:
+        """`seconds`: what the device took; None when the batch failed, which shows nothing of its time."""
+        self.running, self.free_at_s = 0, 0.0
+        if seconds is not None:
+            self.timing.observe(items, seconds)
+
+    def _count(self, ticket: Ticket, sign: int) -> None:
+        self._items += sign * ticket.items
+        self._bytes += sign * ticket.size_bytes
