@@ -1,15 +1,24 @@
 """How to break each rule, and nothing else: rule id -> an edit of a sound set of facts."""
 
-from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
-from infra.environments.schema import Database, Quota
+from infra.environments.schema import Quota
 from infra.rules.model import Facts, PlannedResource, facts_of_specs
+from tests.infra.rules.edits import (
+    Edit,
+    add,
+    after,
+    both,
+    drop,
+    group,
+    member,
+    put,
+    some,
+    state,
+    taints,
+    without,
+)
 from tests.infra.samples import hardened
-
-Edit = Callable[[Facts], Facts]
 
 CLUSTER = "google_container_cluster.cluster"
 SPOT = "google_container_node_pool.pool-spot-a100"
@@ -47,91 +56,6 @@ def sound() -> Facts:
         },
     )
     return replace(facts, resources=(*facts.resources, alert))
-
-
-def put(address: str, path: str, value: Any) -> Edit:
-    """Set one argument. A number in the path is an index."""
-
-    def edit(facts: Facts) -> Facts:
-        def changed(found: PlannedResource) -> PlannedResource:
-            if found.address != address:
-                return found
-            values = deepcopy(dict(found.values))
-            *parents, last = path.split(".")
-            holder: Any = values
-            for part in parents:
-                holder = holder[int(part)] if part.isdigit() else holder.setdefault(part, {})
-            holder[int(last) if last.isdigit() else last] = value
-            return replace(found, values=values)
-
-        edited = replace(facts, resources=tuple(changed(f) for f in facts.resources))
-        assert edited != facts, f"{address} {path} does not change"
-        return edited
-
-    return edit
-
-
-def add(address: str, **values: Any) -> Edit:
-    kind = address.split(".")[0]
-    return lambda facts: replace(
-        facts, resources=(*facts.resources, PlannedResource(kind=kind, address=address, values=values))
-    )
-
-
-def drop(*kinds: str) -> Edit:
-    return lambda facts: replace(facts, resources=tuple(f for f in facts.resources if f.kind not in kinds))
-
-
-def state(**fields: Any) -> Edit:
-    """Another environment with the same resources."""
-    return lambda facts: replace(facts, environment=replace(facts.environment, **fields))
-
-
-def both(first: Edit, second: Edit) -> Edit:
-    return lambda facts: second(first(facts))
-
-
-def taints(address: str, *keep: str) -> Edit:
-    """Only the taints with these keys."""
-
-    def edit(facts: Facts) -> Facts:
-        pool = next(f for f in facts.resources if f.address == address)
-        kept = [t for t in pool.values["node_config"]["taint"] if t["key"] in keep]
-        return put(address, "node_config.taint", kept)(facts)
-
-    return edit
-
-
-def member(kind: str, role: str, who: str = "serviceAccount:x@p.iam.gserviceaccount.com", **extra: Any) -> Edit:
-    return add(f"{kind}.extra", role=role, member=who, **extra)
-
-
-def after(address: str, *others: str) -> Edit:
-    """The resource comes after these, and nothing else."""
-    return lambda facts: replace(
-        facts,
-        resources=tuple(replace(r, after=frozenset(others)) if r.address == address else r for r in facts.resources),
-    )
-
-
-def without(address: str) -> Edit:
-    return lambda facts: replace(facts, resources=tuple(r for r in facts.resources if r.address != address))
-
-
-def group(name: str, **fields: Any) -> Edit:
-    return lambda facts: state(
-        groups=tuple(replace(g, **fields) if g.name == name else g for g in facts.environment.groups)
-    )(facts)
-
-
-def some(database: Database | None) -> Database:
-    assert database
-    return database
-
-
-def network(**fields: Any) -> Edit:
-    """The address space is too small when a node takes more of it."""
-    return lambda facts: state(network=replace(facts.environment.network, **fields))(facts)
 
 
 KEY = "projects/acme/locations/us-central1/keyRings/r/cryptoKeys/k"
