@@ -1,10 +1,11 @@
 """Make an environment of a fork: a copy of `example` in which everything personal reads CHANGE-ME."""
 
 import re
+from keyword import iskeyword
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
-from infra.environments import names, source_of
+from infra.environments import source_of
 from infra.environments.checks import PLACEHOLDER, dns_name
 
 TRIAL_SETTINGS = {
@@ -20,12 +21,12 @@ def create(name: str, folder: Path) -> Path:
     """The new module's path. Refuses a name that is taken."""
     dns_name("environment name", name, 12)
     # The name becomes a Python module, and a piece of most names in the cloud.
-    if not name.isidentifier() or name in names():
-        taken = ", ".join(names())
+    path = folder / f"{name}.py"
+    if not name.isidentifier() or iskeyword(name) or path.exists():
+        taken = ", ".join(sorted(module.stem for module in folder.glob("*.py")))
         raise InputError(
             "environment name", got=name, allowed=f"a Python name that is not {taken}", fix="choose another"
         )
-    path = folder / f"{name}.py"
     # As text: a parsed and printed tree would lose the comments, which explain the fields to a fork.
     path.write_text(_literal((folder / "example.py").read_text(), name))
     return path

@@ -37,7 +37,15 @@ def test_the_new_environment_keeps_what_a_trial_gives_up(folder: Path) -> None:
         assert trial not in text
 
 
-@pytest.mark.parametrize("name", ["example", "Dev", "a-name", "much-too-long-for-this"])
+@pytest.mark.parametrize("name", ["example", "Dev", "a-name", "class", "much-too-long-for-this"])
 def test_a_name_that_cannot_be_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(InputError, match="environment name"):
         create(name, folder)
+
+
+def test_no_module_of_the_schema_is_overwritten(folder: Path) -> None:
+    kept = folder / "schema.py"
+    kept.write_text("# the schema\n")
+    with pytest.raises(InputError, match="environment name"):
+        create("schema", folder)
+    assert kept.read_text() == "# the schema\n"
