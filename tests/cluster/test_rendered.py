@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from holdfast.contract.job_identity import attempt_of
 from infra import environments
 from infra.contract.pools import LABEL_NODEPOOL, SPOT_TAINT, Pool
 from tests.cluster.sim.waiting import until
@@ -168,11 +169,46 @@ def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, a
         before = wait_gang(api, gang, size, set())
         world.preempt([before[0]["spec"]["nodeName"]])
         world.add_nodes(environments.load("example").pool("spot-a100"), 1)
-        wait_gang(api, gang, size, {pod["metadata"]["uid"] for pod in before})
+        after = wait_gang(api, gang, size, {pod["metadata"]["uid"] for pod in before})
+        assert [{attempt(pod) for pod in pods} for pods in (before, after)] == [{0}, {1}]
         status = api.get(path)["status"]
         assert (status["restarts"], status.get("restartsCountTowardsMax", 0)) == (1, 0)
     finally:
         api.delete(path, propagationPolicy="Background")
+
+
+def test_an_index_that_was_evicted_counts_its_starts(world: World, api: Api) -> None:
+    """Of a Job by index, with the variables as rendered."""
+    sweep = next(doc for doc in judged() if doc["metadata"]["name"].startswith("train-sweep"))
+    pool = environments.load("example").pool("spot-a100")
+    spec = world.job_spec(pool, 1, backoffLimitPerIndex=3)
+    spec["template"]["spec"]["containers"][0]["env"] = sweep["spec"]["template"]["spec"]["containers"][0]["env"]
+    world.add_nodes(pool, 3)
+    world.create_job("counts", spec)
+    seen: list[int] = []
+    for _ in range(3):
+        (pod,) = world.wait_running(1)
+        seen.append(attempt(pod))
+        world.preempt([pod["spec"]["nodeName"]])
+        until("it is gone", lambda uid=pod["metadata"]["uid"]: uid not in uids(world.pods("Running")))
+    assert seen == [0, 1, 2]
+
+
+def uids(pods: list[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def attempt(pod: Object) -> int:
+    """HOLDFAST_ATTEMPT as the kubelet puts it together: fields of the pod, and references to what stands before."""
+    values: dict[str, str] = {}
+    for variable in pod["spec"]["containers"][0]["env"]:
+        path = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+        key = path.removeprefix("metadata.annotations['").removesuffix("']")
+        text = variable.get("value") or pod["metadata"].get("annotations", {}).get(key, "")
+        for name, value in values.items():
+            text = text.replace(f"$({name})", value)
+        values[variable["name"]] = text
+    return attempt_of(values)
 
 
 def test_the_platform_half_applied_again_changes_nothing_and_starts_no_job(api: Api) -> None:

@@ -56,6 +56,8 @@ class Work:
     env: dict[str, str] = field(default_factory=dict[str, str])
     secrets: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Variable -> (Secret, key)."""
+    from_pod: dict[str, str] = field(default_factory=dict[str, str])
+    """Variable -> field of the pod, as the downward API names it. Stand before `env`, which may refer to them."""
     calls_kubernetes: bool = False
     """Mounts a token, and tells the process which node it may ask about."""
     restart: str | None = None
@@ -186,11 +188,20 @@ def _env(work: Work) -> list[client.V1EnvVar]:
         values[ENV_GPUS] = str(work.size.gpus)
     if work.pool and work.pool.interruptible and LABEL_FLEX_START not in work.selector:
         values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
-    listed = [client.V1EnvVar(name=name, value=value) for name, value in sorted(values.items())]
-    if work.calls_kubernetes:
-        node = client.V1ObjectFieldSelector(field_path="spec.nodeName")
-        listed.append(client.V1EnvVar(name=ENV_NODE, value_from=client.V1EnvVarSource(field_ref=node)))
+    fields = work.from_pod | ({ENV_NODE: "spec.nodeName"} if work.calls_kubernetes else {})
+    listed = [_of_pod(name, path) for name, path in sorted(fields.items())]
+    listed += [client.V1EnvVar(name=name, value=value) for name, value in sorted(values.items())]
     for name, (secret, key) in sorted(work.secrets.items()):
         source = client.V1EnvVarSource(secret_key_ref=client.V1SecretKeySelector(name=secret, key=key))
         listed.append(client.V1EnvVar(name=name, value_from=source))
     return listed
+
+
+def annotation(key: str) -> str:
+    """The field of a pod that holds it, as the downward API names it."""
+    return f"metadata.annotations['{key}']"
+
+
+def _of_pod(name: str, path: str) -> client.V1EnvVar:
+    source = client.V1EnvVarSource(field_ref=client.V1ObjectFieldSelector(field_path=path))
+    return client.V1EnvVar(name=name, value_from=source)

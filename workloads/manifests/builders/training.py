@@ -7,12 +7,21 @@ from dataclasses import dataclass, field, replace
 
 from kubernetes import client
 
-from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB
+from holdfast.contract.environment import (
+    ENV_ATTEMPT,
+    ENV_CHARGED_FAILURES,
+    ENV_COMPLETION_INDEX,
+    ENV_IGNORED_FAILURES,
+    ENV_JOB,
+)
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
 from infra.contract.kubernetes import (
+    ANNOTATION_CHARGED_FAILURES,
+    ANNOTATION_IGNORED_FAILURES,
     ANNOTATION_PROVISIONED_RUN,
+    ANNOTATION_RESTART,
     DRIVER_LATEST,
     JOB_API,
     JOBSET_API,
@@ -25,7 +34,7 @@ from infra.contract.machines import MACHINE_TYPES
 from infra.contract.names import NAMESPACE_TRAINING
 from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT, Pool, Role
 from workloads.manifests.builders import data
-from workloads.manifests.builders.pods import MAIN, Size, Work, template
+from workloads.manifests.builders.pods import MAIN, Size, Work, annotation, template
 from workloads.manifests.builders.rbac import reading
 from workloads.manifests.builders.render_context import Body, RenderContext, marked, meta, plain, versioned
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
@@ -34,6 +43,13 @@ DAY_S = 86_400
 INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in
 NODES = 2
 FLEX_NODES = 4
+# Where Kubernetes counts the starts before this one. A Job by index counts crashes and evictions apart.
+RESTARTS = {ENV_ATTEMPT: annotation(ANNOTATION_RESTART)}
+FAILURES = {
+    ENV_CHARGED_FAILURES: annotation(ANNOTATION_CHARGED_FAILURES),
+    ENV_IGNORED_FAILURES: annotation(ANNOTATION_IGNORED_FAILURES),
+}
+ADDED_UP = {ENV_ATTEMPT: f"$({ENV_CHARGED_FAILURES})+$({ENV_IGNORED_FAILURES})"}
 DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
 
 
@@ -116,7 +132,8 @@ def gang(context: RenderContext, given: Gang) -> Body:
     name, work = given.work.name, given.work
     # Kubernetes expands the variable, which holds the name that the JobSet has in the end.
     head = f"$({ENV_JOB})-workers-0-0.$({ENV_JOB}):{RENDEZVOUS_PORT}"
-    work = replace(work, command=[*work.command, "--nodes", str(given.pods), "--rendezvous", head])
+    command = [*work.command, "--nodes", str(given.pods), "--rendezvous", head]
+    work = replace(work, command=command, from_pod=work.from_pod | RESTARTS)
     failed = client.V1PodFailurePolicy(
         rules=[client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])]
     )
@@ -178,6 +195,7 @@ class Task:
 
 
 def job(context: RenderContext, task: Task) -> Body:
+    work = replace(task.work, from_pod=task.work.from_pod | FAILURES, env=task.work.env | ADDED_UP)
     body = client.V1Job(
         api_version=JOB_API,
         kind="Job",
@@ -192,7 +210,7 @@ def job(context: RenderContext, task: Task) -> Body:
             active_deadline_seconds=task.deadline_s,
             ttl_seconds_after_finished=DAY_S,
             pod_failure_policy=ignoring_evictions(),
-            template=template(context, task.work),
+            template=template(context, work),
         ),
     )
     return versioned(plain(body))

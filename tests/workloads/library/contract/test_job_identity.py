@@ -29,8 +29,10 @@ def test_the_identity_of_a_run(run: str, environ: dict[str, str], expected: tupl
     assert found.run == (run if found.index is not None else found.job)
 
 
-@pytest.mark.parametrize(("text", "attempt"), [("3", 3), ("", 0), ("-1", 0), ("x", 0), ("9" * 5_000, 0)])
-def test_an_attempt_that_is_no_number_is_the_first(text: str, attempt: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "attempt"), [("3", 3), ("", 0), ("-1", 0), ("x", 0), ("9" * 5_000, 0), ("2+1", 3), ("1+", 1), ("+", 0)]
+)
+def test_an_attempt_is_one_count_or_several_and_what_is_none_is_no_start(text: str, attempt: int) -> None:
     assert JobIdentity.of_run("a", {ENV_ATTEMPT: text}).attempt == attempt
 
 

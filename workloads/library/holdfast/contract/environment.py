@@ -2,7 +2,9 @@
 
 ENV_JOB = "HOLDFAST_JOB"  # name of the Job, JobSet or Deployment; see job_identity
 ENV_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in every pod of an Indexed Job
-ENV_ATTEMPT = "HOLDFAST_ATTEMPT"  # counts starts of the job from 0
+ENV_ATTEMPT = "HOLDFAST_ATTEMPT"  # counts starts from 0; or counts to add up, as in 2+1
+ENV_CHARGED_FAILURES = "HOLDFAST_CHARGED_FAILURES"  # what ENV_ATTEMPT adds up in a Job by index: Kubernetes counts
+ENV_IGNORED_FAILURES = "HOLDFAST_IGNORED_FAILURES"  # crashes and evictions of an index apart
 ENV_EVENTS = "HOLDFAST_EVENTS"  # path of the event file; empty: standard output
 ENV_WINDOW_S = "HOLDFAST_WINDOW_SECONDS"  # what the pool grants an ordinary pod
 ENV_DEADLINE = "HOLDFAST_DEADLINE"  # RFC 3339: planned end of the node or of the job

@@ -37,13 +37,19 @@ class JobIdentity:
     def of_run(cls, run: str, environ: Mapping[str, str] = os.environ) -> Self:
         """The identity of a process that works on `run`; outside Kubernetes the run is the job."""
         job = environ.get(ENV_JOB) or run
-        index, attempt = environ.get(ENV_COMPLETION_INDEX, ""), environ.get(ENV_ATTEMPT, "")
+        index = environ.get(ENV_COMPLETION_INDEX, "")
         apart = is_count(index) and run in (run_name(each, int(index)) for each in (job, _VERSION.sub("", job)))
-        return cls(job=job, index=int(index) if apart else None, attempt=int(attempt) if is_count(attempt) else 0)
+        return cls(job=job, index=int(index) if apart else None, attempt=attempt_of(environ))
 
     def fields(self) -> dict[str, object]:
         """What an event line carries of it; the attempt stands in `start`."""
         return {"job": self.job} if self.index is None else {"job": self.job, "index": self.index}
+
+
+def attempt_of(environ: Mapping[str, str] = os.environ) -> int:
+    """Starts of the run before this one: a count, or several joined by `+`, since a manifest cannot add up. Else 0."""
+    counts = environ.get(ENV_ATTEMPT, "").split("+")
+    return sum(int(each) for each in counts if is_count(each))
 
 
 def is_count(text: str) -> bool:

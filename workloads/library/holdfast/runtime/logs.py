@@ -18,7 +18,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from holdfast.contract.environment import ENV_ATTEMPT, ENV_JOB
+from holdfast.contract.environment import ENV_JOB
+from holdfast.contract.job_identity import attempt_of
 from holdfast.contract.values import finite
 
 NAME = "holdfast"
@@ -74,7 +75,7 @@ def as_json(record: logging.LogRecord) -> str:
         "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
         "message": _message(record),
         "job": _job or os.environ.get(ENV_JOB, ""),
-        "attempt": _number(ENV_ATTEMPT) or 0,
+        "attempt": attempt_of(),
         "action": vars(record).get("action", ""),
     }
     if (rank := _number("RANK")) is not None:

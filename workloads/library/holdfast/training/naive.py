@@ -6,7 +6,6 @@ at once; and a resume that restores weights and step, and forgets where in the d
 the run was.
 """
 
-import os
 import signal
 import sys
 import tempfile
@@ -23,8 +22,8 @@ import typer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.contract.environment import ENV_ATTEMPT
 from holdfast.contract.errors import run_cli
+from holdfast.contract.job_identity import attempt_of
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.phases import Phases
@@ -43,7 +42,7 @@ def train(rank: int, config: TrainConfig, corpus: Corpus, rendezvous: str) -> No
     torch.use_deterministic_algorithms(True)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=config.ranks)
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
-    events.emit("start", rank=rank, world_size=config.ranks, attempt=int(os.environ.get(ENV_ATTEMPT, "0")))
+    events.emit("start", rank=rank, world_size=config.ranks, attempt=attempt_of())
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model)

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.contract.environment import ENV_ATTEMPT
 from holdfast.contract.errors import InputError
+from holdfast.contract.job_identity import attempt_of
 from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
 from holdfast.training.config import TrainConfig
@@ -28,7 +28,7 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
     """Run to the last step and return the digest of the result; Preempted after a notice."""
     rank, device = init_process_group(config)
     meter.lap("process group")
-    events.emit("start", rank=rank, world_size=config.world_size, attempt=int(os.environ.get(ENV_ATTEMPT, "0")))
+    events.emit("start", rank=rank, world_size=config.world_size, attempt=attempt_of())
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model).to(device)
