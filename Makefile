@@ -109,7 +109,7 @@ bench-lint: setup
 
 ##@ Platform (ENV=example|dev|prod)
 
-.PHONY: render lint apply-manifests
+.PHONY: render lint apply-manifests operators
 render: setup ## Write the manifests of every environment
 	@$(PY) -m workloads render
 
@@ -119,6 +119,9 @@ lint: setup ## Judge the rendered manifests
 apply-manifests: setup ## Show what would change in the current cluster, then apply the platform half of ENV: no job, no GPU
 	@kubectl diff --server-side -k workloads/rendered/$(ENV)/platform || [ $$? -eq 1 ]
 	@kubectl apply --server-side -k workloads/rendered/$(ENV)/platform
+
+operators: setup ## JobSet and Kueue as pinned into the current cluster; waits until their webhooks answer
+	@$(PY) -m workloads operators apply $(ENV)
 
 .PHONY: synth plan rules check-env leftovers upgrade-check doctor snapshots inventory outputs bootstrap deploy diff destroy
 synth: setup ## Terraform JSON of every stack of ENV

@@ -75,6 +75,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules"},
     "infra.__main__": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops"},
     "workloads.manifests": CONTRACTS | {"infra.environments"},
+    "workloads.operators": CONTRACTS
+    | {"infra.environments", "workloads.jobs.api", "workloads.manifests.builders.render_context"},
     "workloads.jobs": CONTRACTS | {"infra.environments", "infra.placement", "workloads.manifests", "monitoring.ledger"},
     "workloads.drill": CONTRACTS
     | {
@@ -84,7 +86,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "workloads.jobs.api",
         "workloads.jobs.job_snapshot",
     },
-    "workloads.__main__": CONTRACTS | {"workloads.jobs", "workloads.manifests", "workloads.drill"},
+    "workloads.__main__": CONTRACTS
+    | {"workloads.jobs", "workloads.manifests", "workloads.operators", "workloads.drill"},
     # The one arithmetic of useful time: whoever counts it may ask it.
     "monitoring.ledger": {"holdfast.contract"},
     "monitoring.churn": CONTRACTS | {"monitoring.ledger", "monitoring.cloud_api"},

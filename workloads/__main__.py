@@ -7,6 +7,7 @@ from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.drill.cli import demo, drill
 from workloads.jobs.cli import explain, list_jobs, submit
 from workloads.manifests.cli import lint, render, rules
+from workloads.operators.cli import app as operators
 
 app = typer.Typer(
     help="Jobs, manifests and drills. What runs in pods has a command of its own: holdfast train|batch|checkpoints.",
@@ -20,6 +21,7 @@ app.command("submit")(submit)
 app.command("list")(list_jobs)
 app.command("explain")(explain)
 app.add_typer(drill, name="drill")
+app.add_typer(operators, name="operators")
 app.command("render")(render)
 app.command("lint")(lint)
 app.command("rules")(rules)

@@ -12,6 +12,8 @@ JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 KUEUE_API = "kueue.x-k8s.io/v1beta2"
 PROVISIONING_API = "autoscaling.x-k8s.io/v1"
 COMPUTE_CLASS_API = "cloud.google.com/v1"
+# GKE's managed metrics adapter: general from 1.37, preview from 1.36.4.
+AUTOSCALING_METRIC_API = "autoscaling.gke.io/v1beta1"
 
 
 def api_path(api_version: str) -> str:
@@ -40,6 +42,9 @@ PROVISIONING_CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 PROVISIONING_CLASS = "queued-provisioning.gke.io"
 # On a Job: passed on to the ProvisioningRequest that Kueue makes.
 ANNOTATION_PROVISIONED_RUN = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
+# On nodes made for one ProvisioningRequest: the name that its status holds under the detail.
+LABEL_PROVISIONING_REQUEST = "autoscaling.gke.io/provisioning-request"
+RESIZE_REQUEST_DETAIL = "ResizeRequestName"
 # On pods of a ProvisioningRequest, by Kueue or by the user.
 ANNOTATION_CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 

@@ -1,6 +1,6 @@
-"""Pins of the engine and its provider.
+"""Pins of the engine and its provider, of the operators in the cluster, and of GPU drivers.
 
-They change together with the plan snapshots, and a provider mirror must hold the same version.
+The first two change together with the plan snapshots, and a provider mirror must hold the same version.
 """
 
 GOOGLE_PROVIDER_SOURCE = "hashicorp/google"
@@ -16,3 +16,6 @@ MIN_TERRAFORM = (1, 9)  # `terraform show -json` and preconditions as the plan r
 MIN_OPENTOFU = (1, 8)
 CDKTF_CLI_VERSION = "0.21.0"
 NODE_MAJOR = 22  # the only line on which both the cdktf and the cdktn command line run
+# Of the operators: `python -m workloads operators vendor` renders their manifests anew, `make operators` applies them.
+JOBSET_VERSION = "0.12.0"
+KUEUE_VERSION = "0.19.2"

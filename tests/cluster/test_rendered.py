@@ -22,7 +22,10 @@ from workloads.jobs.job_snapshot import find as view_of
 ROOT = Path(__file__).parents[2]
 RENDERED = ROOT / "workloads" / "rendered" / "example"
 # Served by GKE only; nothing else may be unknown to the cluster.
-GKE_ONLY = {"cloud.google.com/v1", "monitoring.googleapis.com/v1", "networking.gke.io/v1", "autoscaling.x-k8s.io/v1"}
+GKE_ONLY = {
+    *("autoscaling.gke.io/v1beta1", "autoscaling.x-k8s.io/v1", "cloud.google.com/v1"),
+    *("monitoring.googleapis.com/v1", "networking.gke.io/v1"),
+}
 
 # What a cluster has before any job is submitted.
 PLATFORM_KINDS = {

@@ -1,79 +1,57 @@
-"""JobSet and Kueue as host processes: their own manifests and RBAC, webhooks pointed at this host.
+"""JobSet and Kueue as host processes: what `operators apply` sends, webhooks pointed at this host.
 
 Installed once into the session's cluster. What runs in the cluster otherwise (Deployment, Service, ...) is
-left out; what decides (CRDs, roles, admission) is theirs, unchanged.
+left out; what decides (definitions, roles, configuration, admission) is what a real cluster gets.
 """
 
 import base64
+import json
 import os
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from infra import environments
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from tests.tools.build import TOOLS
 from workloads.jobs.api import Api, Object
+from workloads.manifests.builders.render_context import RenderContext
+from workloads.operators import install as product
+from workloads.operators import overlay
+from workloads.operators.catalogue import CRD, JOBSET, KUEUE, WEBHOOKS, Operator
 
-REPLACED_BY_THE_PROCESS = {"Deployment", "Service", "ConfigMap", "Secret", "APIService"}
-WEBHOOKS = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
-# The API paths of what the manifests contain.
-PATHS = {
-    "Namespace": "/api/v1/namespaces",
-    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-}
+__all__ = ["JOBSET", "KUEUE", "Operator", "install"]
+
+# PodDisruptionBudget and quota bound pods that are not there.
+REPLACED_BY_THE_PROCESS = {"Deployment", "Service", "ConfigMap", "Secret", "PodDisruptionBudget", "ResourceQuota"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operator:
-    name: str
-    config: Object
-    kinds: tuple[str, ...] = ()
-    """Keep only the webhooks of these plurals; empty keeps all."""
-    fixed_certificates: str = ""
-    """Where the binary insists on its metrics certificate, below /etc."""
-
-    @property
-    def namespace(self) -> str:
-        return f"{self.name}-system"
-
-
-JOBSET = Operator(name="jobset", config={"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration"})
-KUEUE = Operator(
-    name="kueue",
-    config={
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "featureGates": {"VisibilityOnDemand": False},
-        "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
-    },
-    kinds=("clusterqueues", "cohorts", "jobs", "jobsets", "resourceflavors", "workloads"),
-    fixed_certificates="kueue/metrics/certs",
-)
+# Where a binary insists on its metrics certificate, below /etc.
+FIXED_CERTIFICATES = {"kueue": "kueue/metrics/certs"}
 
 
 def install(operator: Operator, plane: Host, api: Api) -> None:
-    """Its objects, its process, and last its webhooks, which would refuse everything before it serves."""
+    """What `operators apply` sends, its process, and last its webhooks, which would refuse everything before it serves."""
     plane.authority.issue(operator.name)
     health, metrics = free_ports(2)
     (webhook,) = free_ports(1, plane.address)
     address = f"https://{plane.address}:{webhook}"
-    objects = [aimed(o, operator, address, plane.authority.ca) for o in manifests(operator)]
-    for each in (o for o in objects if o["kind"] not in WEBHOOKS):
-        apply(api, each)
-    until("the CRDs are served", lambda: all(established(api, o) for o in objects))
-    config = operator.config | {
+    context = RenderContext(environments.load("example"))
+    objects = [aimed(o, address, plane.authority.ca) for o in overlay.objects(operator, context)]
+    list(product.apply(api, operator, [o for o in objects if served_by_the_cluster(o)]))
+    _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics))
+    plane.processes.wait_until(f"{operator.name} is ready", lambda: _serves(health))
+    list(product.apply(api, operator, [o for o in objects if o["kind"] not in REPLACED_BY_THE_PROCESS]))
+    until(f"the webhooks of {operator.name} answer", lambda: not product.webhook_fault(api, operator))
+
+
+def served_by_the_cluster(each: Object) -> bool:
+    return each["kind"] not in {*REPLACED_BY_THE_PROCESS, *WEBHOOKS}
+
+
+def _configuration(operator: Operator, plane: Host, webhook: int, health: int, metrics: int) -> Object:
+    """The platform's own, but for addresses, certificates and the pace of one client in a storm."""
+    config = json.loads(overlay.configuration_text(operator)) | {
         "webhook": {"port": webhook, "host": plane.address, "certDir": str(_certificates(operator, plane))},
         "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
         "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
@@ -81,59 +59,29 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
         "internalCertManagement": {"enable": False},
         "clientConnection": {"qps": 500, "burst": 1000},
     }
-    if not operator.fixed_certificates:
+    if operator.name not in FIXED_CERTIFICATES:
         config["metrics"] |= {"certDir": str(_certificates(operator, plane))}
-    _start(operator, plane, api, config)
-    plane.processes.wait_until(f"{operator.name} is ready", lambda: _serves(health))
-    for each in (o for o in objects if o["kind"] in WEBHOOKS):
-        apply(api, each)
+    return config
 
 
-def manifests(operator: Operator) -> list[Object]:
-    folder = TOOLS[operator.name].binary.parent / "config" / "default"
-    command = [str(TOOLS["kubectl"].binary), "kustomize", str(folder)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return [each for each in found if each["kind"] not in REPLACED_BY_THE_PROCESS]
-
-
-def aimed(each: Object, operator: Operator, address: str, ca: Path) -> Object:
+def aimed(each: Object, address: str, ca: Path) -> Object:
     """The object with its webhooks at the host process."""
     bundle = base64.b64encode(ca.read_bytes()).decode()
     if each["kind"] in WEBHOOKS:
-        each["webhooks"] = [w for w in each["webhooks"] if _wanted(w, operator)]
         for webhook in each["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]
             webhook["clientConfig"] = {"url": f"{address}{path}", "caBundle": bundle}
-    conversion = each["spec"].get("conversion", {}) if each["kind"] == "CustomResourceDefinition" else {}
+    conversion = each["spec"].get("conversion", {}) if each["kind"] == CRD else {}
     if conversion.get("strategy") == "Webhook":
         url = f"{address}/convert"
         conversion["webhook"]["clientConfig"] = {"url": url, "caBundle": bundle}
     return each
 
 
-def _wanted(webhook: dict[str, Any], operator: Operator) -> bool:
-    named = {resource.split("/")[0] for rule in webhook["rules"] for resource in rule["resources"]}
-    return not operator.kinds or bool(named & set(operator.kinds))
-
-
-def apply(api: Api, each: Object) -> None:
-    meta = each["metadata"]
-    path = PATHS[each["kind"]].format(namespace=meta.get("namespace", ""))
-    api.apply(f"{path}/{meta['name']}", each)
-
-
-def established(api: Api, each: Object) -> bool:
-    if each["kind"] != "CustomResourceDefinition":
-        return True
-    found = api.get(f"{PATHS[each['kind']]}/{each['metadata']['name']}")
-    return any(c["type"] == "Established" and c["status"] == "True" for c in found["status"].get("conditions") or ())
-
-
 def _certificates(operator: Operator, plane: Host) -> Path:
     """The layout that controllers expect: tls.crt and tls.key in a folder; below it what /etc should hold."""
     etc = plane.folder / operator.name / "etc"
-    folder = etc / (operator.fixed_certificates or "certs")
+    folder = etc / FIXED_CERTIFICATES.get(operator.name, "certs")
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in (("tls.crt", plane.authority.certificate), ("tls.key", plane.authority.key)):
         (folder / name).touch(mode=0o600)
@@ -147,7 +95,7 @@ def _start(operator: Operator, plane: Host, api: Api, config: Object) -> None:
     token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]
     kubeconfig = plane.write_kubeconfig(operator.name, {"token": token})
     command = [str(TOOLS[operator.name].binary), f"--config={plane.write_json(f'{operator.name}.json', config)}"]
-    if operator.fixed_certificates:
+    if operator.name in FIXED_CERTIFICATES:
         command = under_etc(plane.folder / operator.name / "etc", command)
     plane.processes.start(operator.name, command, {"KUBECONFIG": str(kubeconfig)})
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast.contract.exit_codes import FATAL_EXIT_CODES
+from infra.contract.kubernetes import LABEL_PART_OF, PART_OF
 from infra.contract.pools import GPU_RESOURCE, Pool
 from tests.cluster.sim import nodes, storm
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S
@@ -29,7 +30,7 @@ class World:
         self._made = 0
 
     def create(self) -> None:
-        self.api.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": self.name, "labels": {LABEL_PART_OF: PART_OF}}})
         account = f"{self.path('serviceaccounts')}/default"
         until("the namespace has its service account", lambda: self.api.find(account))
 

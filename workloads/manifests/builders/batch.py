@@ -6,7 +6,14 @@ from kubernetes import client
 
 from holdfast.contract.telemetry import METRIC_PREFIX
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
-from infra.contract.kubernetes import JOB_API, LABEL_NAME, PRIORITY_PLATFORM, PRIORITY_SPOT
+from infra.contract.kubernetes import (
+    AUTOSCALING_METRIC_API,
+    JOB_API,
+    LABEL_NAME,
+    PRIORITY_PLATFORM,
+    PRIORITY_SPOT,
+    api_group,
+)
 from infra.contract.names import NAMESPACE_BATCH
 from workloads.manifests.builders import data, database
 from workloads.manifests.builders.pods import Size, Work, template
@@ -15,6 +22,7 @@ from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignorin
 
 LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
 MAX_WORKERS = 8
+WANTED = "workers-wanted"
 LANES = {DRAIN: 1, STEADY: 2}  # they run at the same time
 
 
@@ -22,6 +30,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
     yield load(context)
     yield drain(context)
     yield steady(context)
+    yield measured(context)
     yield follower(context)
 
 
@@ -120,13 +129,18 @@ def steady(context: RenderContext) -> Body:
     )
 
 
+def measured(context: RenderContext) -> Body:
+    """The exporter computes how many workers meet the deadline; GKE's managed adapter reads it, so nothing is installed."""
+    selector = f'cluster_name="{context.env.cluster_name}",job="{STEADY}"'
+    query = f"max({METRIC_PREFIX.replace('.', '_').replace('/', ':')}_batch_replicas_wanted{{{selector}}})"
+    metric = {"promql": {"name": WANTED, "query": query}}
+    head = {"apiVersion": AUTOSCALING_METRIC_API, "kind": "AutoscalingMetric"}
+    return head | {"metadata": plain(meta(STEADY, NAMESPACE_BATCH)), "spec": {"metrics": [metric]}}
+
+
 def follower(context: RenderContext) -> Body:
-    """The exporter computes how many workers meet the deadline; this asks for as many."""
-    metric = f"{METRIC_PREFIX}/batch_replicas_wanted".replace("/", "|")
     source = client.V2ExternalMetricSource(
-        metric=client.V2MetricIdentifier(
-            name=metric, selector=client.V1LabelSelector(match_labels={"metric.labels.job": STEADY})
-        ),
+        metric=client.V2MetricIdentifier(name=f"{api_group(AUTOSCALING_METRIC_API)}|{STEADY}|{WANTED}"),
         target=client.V2MetricTarget(type="AverageValue", average_value="1"),
     )
     calm = client.V2HPAScalingRules(stabilization_window_seconds=600)

@@ -10,9 +10,11 @@ from infra.contract.kubernetes import (
     DRIVER_LATEST,
     KUEUE_API,
     LABEL_PART_OF,
+    LABEL_PROVISIONING_REQUEST,
     PART_OF,
     PROVISIONING_CLASS,
     PROVISIONING_CONTROLLER,
+    RESIZE_REQUEST_DETAIL,
     api_group,
 )
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
@@ -25,6 +27,10 @@ QUEUES = {
     "queued": (Capacity.QUEUED,),
     "on-demand": (Capacity.ON_DEMAND,),
 }
+
+# After the last one the job is deactivated for good. Kueue's own three are over in seven minutes, which is one capacity
+# revoked and two bookings that expired; ten make three hours, and each of them may wait a week in Google's queue.
+RETRIES = {"backoffLimitCount": 10, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1_800}
 
 
 def objects(context: RenderContext) -> Iterator[Body]:
@@ -98,9 +104,15 @@ def _cluster_queue(name: str, flavors: list[tuple[Body, int]]) -> Body:
 
 
 def _provisioning() -> Iterator[Body]:
-    """A gang is admitted when Google has all its nodes, never before."""
+    """A gang is admitted when Google has all its nodes, never before, and keeps to those nodes."""
+    selected = {"key": LABEL_PROVISIONING_REQUEST, "valueFromProvisioningClassDetail": RESIZE_REQUEST_DETAIL}
     yield _body("ProvisioningRequestConfig", "queued") | {
-        "spec": {"provisioningClassName": PROVISIONING_CLASS, "managedResources": [GPU_RESOURCE]}
+        "spec": {
+            "provisioningClassName": PROVISIONING_CLASS,
+            "managedResources": [GPU_RESOURCE],
+            "retryStrategy": RETRIES,
+            "podSetUpdates": {"nodeSelector": [selected]},
+        }
     }
     yield _body("AdmissionCheck", "queued") | {
         "spec": {

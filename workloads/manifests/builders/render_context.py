@@ -3,6 +3,7 @@
 # Why it is so: infra/decisions/0061.
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -79,6 +80,17 @@ class RenderContext:
     def image(self, role: str) -> str:
         # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff, it runs nothing else.
         return f"{self.env.image_registry}/{role}@sha256:{self.digests.get(role, '0' * 64)}"
+
+    def require_digests(self, roles: Sequence[str], fix: str) -> None:
+        """InputError where one of `roles` has no image yet; for what is sent to a cluster, not for what is rendered."""
+        absent = [role for role in roles if role not in self.digests]
+        if absent:
+            raise InputError(
+                f"image digests of {self.env.name}",
+                got=f"none for {', '.join(absent)} in {'/'.join(DIGESTS.parts[-3:])}",
+                allowed=f"the sha256 of each in {self.env.image_registry}",
+                fix=fix,
+            )
 
     def pool(self, role: Role, capacity: Capacity) -> Pool | None:
         return next((p for p in self.env.pools() if (p.role, p.capacity) == (role, capacity)), None)

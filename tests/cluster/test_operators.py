@@ -1,0 +1,141 @@
+"""The operators as `make operators` applies them, on a control plane of their own that no other test needs."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.errors import InputError, Unjudged
+from infra import environments
+from infra.contract.pools import Pool
+from tests import support
+from tests.cluster.sim import nodes, queues
+from tests.cluster.sim.control_plane import ControlPlane, missing_tools
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.tools.build import TOOLS
+from workloads.jobs.api import Api
+from workloads.manifests.builders import render_context
+from workloads.manifests.builders.render_context import RenderContext
+from workloads.operators import cli, install, overlay, vendor
+from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS, Operator, upstream
+
+STOCK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration"
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    support.require(not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-operators-"))
+    made = ControlPlane(folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def own(plane: ControlPlane) -> Api:
+    api = Api(plane.kubeconfig("admin"))
+    system = RenderContext(environments.load("example")).system
+    names = nodes.add(api, [nodes.node(system, f"system-{n}") for n in range(2)])
+    until("the system pool is ready", lambda: nodes.ready(api, names))
+    return api
+
+
+@pytest.fixture
+def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "digests.json"
+    path.write_text(json.dumps({"example": {"jobset": "a" * 64, "kueue": "b" * 64}}))
+    monkeypatch.setattr(render_context, "DIGESTS", path)
+    return path
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda each: each.name)
+def test_the_vendored_manifest_is_what_the_pinned_module_holds(operator: Operator) -> None:
+    tool = TOOLS[operator.name]
+    support.require(tool.binary.exists(), f"`make tools` has not built {operator.name}")
+    pins = (tool.pins / "go.sum").read_text().splitlines()
+    checksum = next(line.split()[-1] for line in pins if line.startswith(f"{operator.module} v{operator.version} "))
+    module = vendor.Module(folder=tool.binary.parent, checksum=checksum)
+    rendered = vendor.render(operator, module, str(TOOLS["kubectl"].binary))
+    assert operator.file.read_text() == rendered, "run `python -m workloads operators vendor` and commit the result"
+
+
+def test_without_digests_nothing_is_applied(plane: ControlPlane, own: Api) -> None:
+    with pytest.raises(InputError, match="image digests") as refused:
+        cli.apply("example", plane.kubeconfig("admin"))
+    assert "make operators-pin ENV=example" in str(refused.value)
+    assert own.find("/api/v1/namespaces/jobset-system") is None
+
+
+def test_it_stops_where_webhooks_do_not_answer_and_says_which(
+    plane: ControlPlane, own: Api, digests: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pods of simulated nodes serve nothing: ready and deaf, as behind a closed firewall."""
+    with pytest.raises(Unjudged, match=r"jobset-controller-manager is rolled out|webhooks of jobset"):
+        cli.apply("example", plane.kubeconfig("admin"), timeout_s=1)
+    assert "created Deployment/jobset-controller-manager" in capsys.readouterr().out
+    until("both replicas are available", lambda: install.rolled_out(own, JOBSET) is None)
+    pods = own.items("/api/v1/namespaces/jobset-system/pods")
+    assert {pod["spec"]["nodeName"] for pod in pods} == {"system-0", "system-1"}
+    with pytest.raises(Unjudged, match=r"webhooks of jobset answer.*failed calling webhook"):
+        cli.apply("example", plane.kubeconfig("admin"), timeout_s=2)
+    assert not capsys.readouterr().out, "a second run changes nothing"
+
+
+def test_stock_webhooks_go_what_an_older_version_left_goes_and_a_second_run_changes_nothing(
+    own: Api, digests: Path
+) -> None:
+    stock = next(body for body in upstream(KUEUE) if body["kind"] == "MutatingWebhookConfiguration")
+    own.apply(STOCK, stock, fieldManager="kubectl")
+    assert before_every_pod(own)
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/kueue-of-an-older-version"
+    labels = {"holdfast.dev/operator": "kueue"}
+    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+    own.apply(role, kind | {"metadata": {"name": "kueue-of-an-older-version", "labels": labels}, "rules": []})
+    bodies = overlay.objects(KUEUE, RenderContext(environments.load("example")))
+
+    first = list(install.apply(own, KUEUE, bodies))
+    assert {change.verb for change in first} == {"created", "changed", "removed"}
+    assert [change.name for change in first if change.verb == "removed"] == ["ClusterRole/kueue-of-an-older-version"]
+    assert not before_every_pod(own) and own.find(role) is None
+    until("both replicas are available", lambda: install.rolled_out(own, KUEUE) is None)
+    assert {change.verb for change in install.apply(own, KUEUE, bodies)} == {"unchanged"}
+
+
+def before_every_pod(api: Api) -> bool:
+    """Whether a webhook of Kueue stands, fail-closed, before pods of namespaces that are not ours."""
+    return "pods" in {name for w in api.get(STOCK)["webhooks"] for rule in w["rules"] for name in rule["resources"]}
+
+
+@pytest.mark.usefixtures("kueue")
+def test_a_job_with_a_part_of_its_pods_is_not_waited_for(world: World, spot: Pool) -> None:
+    """Kueue's default evicts it after half an hour, again and again; the condition that it judges by is never written."""
+    world.add_nodes(spot, 2)
+    queues.lend(world, spot, 3)
+    queues.submit(world, spot, "partial", completions=3, parallelism=3)
+    world.wait_running(2)
+
+    def admitted() -> list[str] | None:
+        (workload,) = world.api.items(world.path("workloads", queues.GROUP))
+        found = [each["type"] for each in workload.get("status", {}).get("conditions", ())]
+        return found if "Admitted" in found else None
+
+    assert "PodsReady" not in until("it is admitted", admitted)
+
+
+@pytest.mark.usefixtures("kueue")
+def test_jobs_of_namespaces_that_are_not_ours_are_left_alone(world: World, spot: Pool, api: Api) -> None:
+    api.merge(f"/api/v1/namespaces/{world.name}", {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}})
+    spec = world.job_spec(spot, 1)
+    labels = {queues.QUEUE_LABEL: "nowhere"}
+    made = world.api.create(
+        world.path("jobs", "/apis/batch/v1"), {"metadata": {"name": "foreign", "labels": labels}, "spec": spec}
+    )
+    assert not made["spec"].get("suspend"), "a queue that does not exist would have held it"

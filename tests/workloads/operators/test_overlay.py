@@ -1,0 +1,75 @@
+"""What `make operators` would send, judged without a cluster."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.contract.kubernetes import LABEL_PART_OF, PART_OF
+from infra.environments import load, names
+from workloads.manifests.builders.render_context import RenderContext
+from workloads.operators import overlay, settings
+from workloads.operators.catalogue import KUEUE, OPERATORS, WEBHOOKS, Body, Operator
+
+
+def objects(operator: Operator, name: str = "example") -> list[Body]:
+    return overlay.objects(operator, RenderContext(load(name)))
+
+
+@pytest.fixture(autouse=True)
+def without_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schemas are 2.5 MB, and nothing here looks at them."""
+    monkeypatch.setattr(overlay, "upstream", vendored)
+
+
+@cache
+def vendored(operator: Operator) -> list[Body]:
+    parts = operator.file.read_text().split("\n---\n")
+    return [yaml.load(part, yaml.CSafeLoader) for part in parts if "\nkind: CustomResourceDefinition\n" not in part]
+
+
+def test_no_webhook_that_fails_closed_stands_before_pods_or_jobs_of_others() -> None:
+    kept = {KUEUE.name: {*settings.OWN_KINDS}, "jobset": {"jobsets"}}
+    seen = 0
+    for operator in OPERATORS:
+        for webhook in (w for b in objects(operator) if b["kind"] in WEBHOOKS for w in b["webhooks"]):
+            plurals = {resource.split("/")[0] for rule in webhook["rules"] for resource in rule["resources"]}
+            scope = webhook.get("namespaceSelector", {}), webhook.get("objectSelector", {})
+            seen += 1
+            assert webhook["failurePolicy"] == "Fail"
+            assert plurals <= kept[operator.name] or scope[0].get("matchLabels") == {LABEL_PART_OF: PART_OF} or scope[1]
+    assert seen > 8
+
+
+@pytest.mark.parametrize("name", names())
+def test_operators_run_twice_on_the_system_pool_by_digest(name: str) -> None:
+    context = RenderContext(load(name))
+    for operator in OPERATORS:
+        (deployment,) = [b for b in objects(operator, name) if b["kind"] == "Deployment"]
+        pod = deployment["spec"]["template"]["spec"]
+        assert deployment["spec"]["replicas"] == 2
+        assert (pod["nodeSelector"], pod["tolerations"]) == (context.system.selector(), context.system.tolerations())
+        assert "@sha256:" in pod["containers"][0]["image"]
+        assert pod["containers"][0]["image"].startswith(f"{context.env.image_registry}/{operator.name}@")
+
+
+def test_another_configuration_is_another_pod_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is mounted by subPath: without this the pods would run on with the old one."""
+
+    def digest() -> str:
+        (deployment,) = [b for b in objects(KUEUE) if b["kind"] == "Deployment"]
+        return deployment["spec"]["template"]["metadata"]["annotations"][overlay.ANNOTATION_CONFIG]
+
+    before = digest()
+    monkeypatch.setitem(settings.CONFIGURATIONS["kueue"], "manageJobsWithoutQueueName", True)
+    assert digest() != before
+
+
+def test_what_is_written_for_a_gitops_controller_is_what_would_be_applied(tmp_path: Path) -> None:
+    context = RenderContext(load("example"))
+    *files, last = overlay.write(context, tmp_path)
+    assert yaml.safe_load(last.read_text())["resources"] == [path.name for path in files]
+    for operator, path in zip(OPERATORS, files, strict=True):
+        assert list(yaml.load_all(path.read_text(), yaml.CSafeLoader)) == json.loads(json.dumps(objects(operator)))

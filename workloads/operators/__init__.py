@@ -1,0 +1,1 @@
+"""JobSet and Kueue: pinned, with settings of ours, applied and waited for."""

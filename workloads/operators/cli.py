@@ -1,0 +1,86 @@
+"""Commands `operators apply|render|vendor`. Bodies import what they need, so that --help is quick."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from workloads.manifests.builders.render_context import RenderContext
+
+app = typer.Typer(
+    help="JobSet and Kueue: pinned, with the platform's settings.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
+
+
+def _require_images(context: "RenderContext") -> None:
+    """Before anything is applied: by a tag an operator would change by itself."""
+    from workloads.operators.catalogue import OPERATORS
+
+    context.require_digests([each.name for each in OPERATORS], f"make operators-pin ENV={context.env.name}")
+
+
+@app.command()
+def apply(
+    env: Env,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=1, help="For each operator's pods and webhooks.")] = 300,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Apply them, wait until their webhooks answer, show what changed. Run again, it changes nothing."""
+    from infra import environments
+    from workloads.jobs.api import Api
+    from workloads.manifests.builders.render_context import RenderContext
+    from workloads.operators import install, overlay
+    from workloads.operators.catalogue import OPERATORS
+
+    context = RenderContext(environments.load(env))
+    _require_images(context)
+    api, report = Api(kubeconfig), list[dict[str, object]]()
+    for operator in OPERATORS:
+        every = list(install.apply(api, operator, overlay.objects(operator, context)))
+        changed = [change for change in every if change.verb != "unchanged"]
+        for change in changed if not as_json else ():
+            print(f"{change.verb} {change.name}")
+        install.wait_ready(api, operator, timeout_s)
+        typer.echo(f"{operator.name} v{operator.version}: {len(changed)} of {len(every)} changed, it answers", err=True)
+        listed = [{"verb": change.verb, "object": change.name} for change in changed]
+        report.append({"operator": operator.name, "version": operator.version, "changes": listed})
+    if as_json:
+        print(json.dumps({"schema": "holdfast.operators/1", "environment": env, "operators": report}, indent=1))
+    typer.echo(f"Next: make apply-manifests ENV={env}", err=True)
+
+
+@app.command()
+def render(
+    env: Env, out: Annotated[Path, typer.Option(help="Folder for a GitOps controller; made where it is missing.")]
+) -> None:
+    """Write what `apply` would send, one file for each operator."""
+    from infra import environments
+    from workloads.manifests.builders.render_context import RenderContext
+    from workloads.operators import overlay
+
+    context = RenderContext(environments.load(env))
+    _require_images(context)
+    out.mkdir(parents=True, exist_ok=True)
+    for path in overlay.write(context, out):
+        print(path)
+
+
+@app.command()
+def vendor(
+    go: Annotated[str, typer.Option(help="The go command.")] = "go",
+    kubectl: Annotated[str, typer.Option(help="The kubectl command; it holds kustomize.")] = "kubectl",
+) -> None:
+    """Render upstream's manifests of the pinned versions anew, from their Go modules."""
+    from workloads.operators import vendor as room
+
+    changed = room.vendor(go, kubectl)
+    for path in changed:
+        print(path)
+    typer.echo(f"{len(changed)} files changed", err=True)

@@ -1,0 +1,145 @@
+"""Apply the operators server-side, remove what an older version left, and wait until their webhooks answer."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.contract.errors import InputError, Unjudged
+from infra.contract.kubernetes import JOBSET_API, KUEUE_API
+from workloads.jobs.api import Api, ApiError, Object
+from workloads.operators.catalogue import CRD, LABEL_OPERATOR, WEBHOOKS, Body, Operator
+
+# Shared with nobody: what people changed by hand in these objects is taken back, as with any applied file.
+MANAGER = "holdfast-operators"
+# Never removed: with a definition go all its objects, with a namespace all that stands in it.
+KEPT = ("Namespace", CRD, "Secret")
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    verb: str
+    """created, changed, removed or unchanged."""
+    name: str
+    """Kind/name."""
+
+
+def apply(api: Api, operator: Operator, bodies: Sequence[Body]) -> Iterator[Change]:
+    """One change for each object, as it is made; definitions are served before anything of their kind is sent."""
+    for body in bodies:
+        yield _put(api, body)
+        if body["kind"] == CRD:
+            _wait(f"{body['metadata']['name']} is served", lambda made=body: _established(api, made), 60)
+    yield from _prune(api, operator, bodies)
+
+
+def wait_ready(api: Api, operator: Operator, timeout_s: float) -> None:
+    """Its pods are ready and its webhooks answer. Raises Unjudged with the last reason when the time is over."""
+    _wait(f"{operator.deployment} is rolled out", lambda: rolled_out(api, operator), timeout_s)
+    _wait(f"the webhooks of {operator.name} answer", lambda: webhook_fault(api, operator) or None, timeout_s)
+
+
+def rolled_out(api: Api, operator: Operator) -> str | None:
+    """None when every replica is of the newest template and available; else what is lacking."""
+    path = f"/apis/apps/v1/namespaces/{operator.namespace}/deployments/{operator.deployment}"
+    found = api.find(path)
+    if found is None:
+        return f"no Deployment {operator.deployment} in {operator.namespace}"
+    wanted, status = found["spec"].get("replicas", 1), found.get("status", {})
+    if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
+        return "the controller has not seen the newest template"
+    fresh, there = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+    if fresh < wanted or there < wanted or status.get("replicas", 0) > wanted:
+        return f"{there} of {wanted} replicas available, {fresh} of the newest template"
+    return None
+
+
+def webhook_fault(api: Api, operator: Operator) -> str:
+    """Empty when a dry-run create of the operator's own kind passes its webhooks, which fail closed."""
+    try:
+        api.create(*_PROBES[operator.name], dryRun="All")
+    except ApiError as error:
+        # Forbidden and invalid are answers; unreachable webhooks are an internal error that names them.
+        return str(error) if error.status >= 500 or error.status == 404 else ""
+    return ""
+
+
+def _child() -> Body:
+    container = {"name": "main", "image": "none"}
+    return {"spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}}
+
+
+_PROBES: dict[str, tuple[str, Object]] = {
+    "jobset": (
+        f"/apis/{JOBSET_API}/namespaces/jobset-system/jobsets",
+        {
+            "apiVersion": JOBSET_API,
+            "kind": "JobSet",
+            "metadata": {"name": "probe"},
+            "spec": {"replicatedJobs": [{"name": "probe", "template": _child()}]},
+        },
+    ),
+    "kueue": (
+        f"/apis/{KUEUE_API}/resourceflavors",
+        {"apiVersion": KUEUE_API, "kind": "ResourceFlavor", "metadata": {"name": "probe"}, "spec": {}},
+    ),
+}
+
+
+def _put(api: Api, body: Body) -> Change:
+    name = f"{body['kind']}/{body['metadata']['name']}"
+    try:
+        path = api.path_of(body)
+        before = api.find(path)
+        after = api.apply(path, body, fieldManager=MANAGER)
+        if body["kind"] in WEBHOOKS:
+            after = _only(api, path, body, after)
+    except ApiError as error:
+        raise _refused(name, error) from error
+    if before is None:
+        return Change(verb="created", name=name)
+    same = before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
+    return Change(verb="unchanged" if same else "changed", name=name)
+
+
+def _only(api: Api, path: str, body: Body, stored: Object) -> Object:
+    """Applying merges lists by name: webhooks of a stock installation would stay before every pod of the cluster."""
+    wanted = {webhook["name"] for webhook in body["webhooks"]}
+    kept = [webhook for webhook in stored["webhooks"] if webhook["name"] in wanted]
+    return stored if len(kept) == len(stored["webhooks"]) else api.call("PUT", path, {}, stored | {"webhooks": kept})
+
+
+def _refused(name: str, error: ApiError) -> Exception:
+    if error.status in (401, 403):
+        return Unjudged(f"no right to apply {name}: {error}")
+    return InputError(
+        f"the cluster refuses {name}; what stands before it was applied",
+        got=error,
+        allowed="what its API server accepts",
+        fix="correct the cause and run it again: what is applied stays as it is",
+    )
+
+
+def _prune(api: Api, operator: Operator, bodies: Sequence[Body]) -> Iterator[Change]:
+    """What carries the operator's label and is in its manifest no more."""
+    paths = {api.path_of(body): body["kind"] for body in bodies if body["kind"] not in KEPT}
+    for collection, kind in sorted({(path.rpartition("/")[0], kind) for path, kind in paths.items()}):
+        for item in api.items(collection, labelSelector=f"{LABEL_OPERATOR}={operator.name}"):
+            name = item["metadata"]["name"]
+            if f"{collection}/{name}" not in paths:
+                api.delete(f"{collection}/{name}")
+                yield Change(verb="removed", name=f"{kind}/{name}")
+
+
+def _established(api: Api, definition: Body) -> str | None:
+    conditions = api.get(api.path_of(definition)).get("status", {}).get("conditions") or ()
+    served = any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+    return None if served else "not Established"
+
+
+def _wait(what: str, lacking: Callable[[], str | None], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (reason := lacking()) is not None:
+        if time.monotonic() > deadline:
+            raise Unjudged(f"waited {timeout_s:.0f} s until {what}: {reason}")
+        time.sleep(POLL_S)

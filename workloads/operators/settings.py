@@ -1,0 +1,115 @@
+"""Settings of the operators for this platform: configuration, where they run, which webhooks stand before whom."""
+
+# Why it is so: infra/decisions/0110.
+
+from collections.abc import Sequence
+from typing import Any
+
+from infra.contract.kubernetes import LABEL_PART_OF, PART_OF
+from workloads.operators.catalogue import Body
+
+# GKE's own firewall rule lets the control plane reach nodes on 443 and 10250 only, and ours closes the rest.
+WEBHOOK_PORT = 10_250
+REPLICAS = 2
+# Beside GKE's add-ons on the system pool; evicting the admission of every job for a metrics agent would be wrong.
+PRIORITY = "system-cluster-critical"
+FRAMEWORKS = ("batch/job", "jobset.x-k8s.io/jobset")
+# Plurals before which a webhook of Kueue stays: its own kinds, and the jobs that it manages.
+OWN_KINDS = ("clusterqueues", "cohorts", "resourceflavors", "workloads")
+MANAGED_KINDS = ("jobs", "jobsets")
+OURS: Body = {"matchLabels": {LABEL_PART_OF: PART_OF}}
+
+CONFIGURATIONS: dict[str, Body] = {
+    "jobset": {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "webhook": {"port": WEBHOOK_PORT},
+        "leaderElection": {"leaderElect": True},
+        "internalCertManagement": {"enable": True},
+    },
+    "kueue": {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": ":8081"},
+        "metrics": {"bindAddress": ":8443", "enableClusterQueueResources": True},
+        "webhook": {"port": WEBHOOK_PORT},
+        "leaderElection": {"leaderElect": True, "resourceName": "c1f6bfd2.kueue.x-k8s.io"},
+        "controller": {"groupKindConcurrency": {"Job.batch": 5, "Workload.kueue.x-k8s.io": 10}},
+        "clientConnection": {"qps": 50, "burst": 100},
+        "featureGates": {
+            # Ready means that every pod of a workload is: a batch of which Spot grants 5 of 8 pods, or a job that
+            # waits for flex-start, would be evicted and queued anew after half an hour, for ever.
+            "DisableWaitForPodsReady": True,
+            # Its aggregated API is asked by nobody here; while it is away, discovery and deletion of namespaces fail.
+            "VisibilityOnDemand": False,
+        },
+        "manageJobsWithoutQueueName": False,
+        "managedJobsNamespaceSelector": OURS,
+        "integrations": {"frameworks": list(FRAMEWORKS)},
+    },
+}
+# Kueue keeps every pending workload in memory; at upstream's 512 MiB it is killed by some thousands of them.
+RESOURCES: dict[str, Body] = {
+    "jobset": {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}},
+    "kueue": {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}},
+}
+
+
+def stays(body: Body) -> bool:
+    """Whether an upstream object is applied. The aggregated API is off, and roles for kinds of others serve nobody."""
+    name: str = body["metadata"]["name"]
+    if body["kind"] == "APIService" or "visibility" in name:
+        return False
+    if body["kind"] != "ClusterRole" or not name.endswith(("-editor-role", "-viewer-role")):
+        return True
+    return "pending-workloads" not in name and not any(f"-{kind}-" in name for kind in _FOREIGN)
+
+
+_FOREIGN = (
+    *("jaxjob", "leaderworkerset", "mpijob", "paddlejob", "pytorchjob", "raycluster", "rayjob", "rayservice"),
+    *("sparkapplication", "tfjob", "trainjob", "xgboostjob"),
+)
+
+
+def webhooks(operator: str, listed: Sequence[Body]) -> list[Body]:
+    """Those that stay, in order. JobSet's stand before its own kind, and before pods that carry its label.
+
+    Kueue's all fail closed. Upstream one stands before every pod, Deployment and Job of the cluster, so that with the
+    operator gone nothing starts anywhere; here they stand before jobs in namespaces of ours.
+    """
+    if operator != "kueue":
+        return list(listed)
+    return [_scoped(each) for each in listed if _plurals(each) & {*OWN_KINDS, *MANAGED_KINDS}]
+
+
+def _scoped(webhook: Body) -> Body:
+    return webhook | {"namespaceSelector": OURS} if _plurals(webhook) & set(MANAGED_KINDS) else webhook
+
+
+def _plurals(webhook: Body) -> set[str]:
+    return {resource.split("/")[0] for rule in webhook["rules"] for resource in rule["resources"]}
+
+
+def bounds(namespace: str) -> list[Body]:
+    """GKE grants the system classes by quota, and none outside kube-system; the budget keeps one replica on drains."""
+    quota: Body = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "system-priority", "namespace": namespace},
+        "spec": {
+            "hard": {"pods": str(4 * REPLICAS)},
+            "scopeSelector": {
+                "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": [PRIORITY]}]
+            },
+        },
+    }
+    return [quota]
+
+
+def budget(namespace: str, selector: dict[str, Any]) -> Body:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "controller-manager", "namespace": namespace},
+        "spec": {"maxUnavailable": 1, "selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
+    }

@@ -1,0 +1,61 @@
+"""Render the operators' manifests from their Go modules into `upstream/`. The module's checksum is the source's proof."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.contract.errors import Unjudged
+from workloads.operators.catalogue import OPERATORS, Operator
+
+_HEAD = """\
+# Rendered by `python -m workloads operators vendor`; do not edit.
+# Source: Go module {module} v{version}, folder config/default. Licence: Apache-2.0 (that of the module).
+# Checksum of the module: {checksum}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    folder: Path
+    checksum: str
+    """`h1:...`, as go.sum has it."""
+
+
+def vendor(go: str, kubectl: str) -> list[Path]:
+    """The files that changed."""
+    changed: list[Path] = []
+    for operator in OPERATORS:
+        text = render(operator, download(operator, go), kubectl)
+        if not operator.file.exists() or operator.file.read_text(encoding="utf-8") != text:
+            operator.file.write_text(text, encoding="utf-8")
+            changed.append(operator.file)
+    return changed
+
+
+def download(operator: Operator, go: str) -> Module:
+    """From the user's Go proxy, checked against the checksum database."""
+    wanted = f"{operator.module}@v{operator.version}"
+    found = json.loads(_run([go, "mod", "download", "-json", wanted]))
+    return Module(folder=Path(found["Dir"]), checksum=found["Sum"])
+
+
+def render(operator: Operator, module: Module, kubectl: str) -> str:
+    text = _run([kubectl, "kustomize", str(module.folder / "config" / "default")])
+    # Some schemas end lines in blanks; nothing in YAML of this kind depends on them.
+    text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
+    return _HEAD.format(module=operator.module, version=operator.version, checksum=module.checksum) + text
+
+
+def _run(command: list[str]) -> str:
+    program = shutil.which(command[0])
+    if program is None:
+        raise Unjudged(f"{command[0]} is not on PATH; operators are vendored with Go and kubectl")
+    # No folder of a module of ours: its go.mod would decide which version is taken.
+    done = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=False, cwd="/")
+    if done.returncode:
+        reason = (done.stderr or done.stdout).strip().splitlines()
+        raise Unjudged(f"{' '.join(command[:3])}: {reason[-1] if reason else f'exit {done.returncode}'}")
+    return done.stdout
