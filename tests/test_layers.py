@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "holdfast.contract",
         "holdfast.checkpoint.cli",
         "holdfast.inference.cli",
+        "holdfast.inference.server.cli",
         "holdfast.training.cli",
     },
     "holdfast.__main__": {"holdfast.cli"},

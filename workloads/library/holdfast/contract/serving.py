@@ -48,6 +48,34 @@ TRIES = 3
 # Envoy's default breaker lets three retries run at once, and fails the rest.
 MAX_RETRIES = 1000
 
+# Metrics of a server, as Prometheus reads them: dashboards, alerts and autoscalers name them from here.
+RUNNING = "holdfast_server_requests_running"
+WAITING = "holdfast_server_requests_waiting"
+READY = "holdfast_server_ready"
+DRAINING = "holdfast_server_draining"
+REQUESTS = "holdfast_server_requests_total"
+REFUSED = "holdfast_server_refused_total"
+PREDICTOR_DEATHS = "holdfast_server_predictor_deaths_total"
+SWAPS = "holdfast_server_swaps_total"
+QUEUE_SECONDS = "holdfast_server_queue_seconds"
+PREDICT_SECONDS = "holdfast_server_predict_seconds"
+REQUEST_SECONDS = "holdfast_server_request_seconds"
+BATCH_ITEMS = "holdfast_server_batch_items"
+SERVER_METRICS = {
+    RUNNING: "requests in the batch that is computed",
+    WAITING: "requests that wait for a batch",
+    READY: "1 while the readiness probe is answered with 200",
+    DRAINING: "1 from SIGTERM on",
+    REQUESTS: "requests for a prediction that were answered, by HTTP code; 499: the client was gone",
+    REFUSED: "requests refused, by reason: queue, bytes, deadline, late, loading, leaving, restarting",
+    PREDICTOR_DEATHS: "predicting processes that ended by themselves",
+    SWAPS: "newer models asked for, by outcome: taken, same, refused",
+    QUEUE_SECONDS: "from a request's arrival to the start of its batch",
+    PREDICT_SECONDS: "of a batch in the predicting process",
+    REQUEST_SECONDS: "from a request's first byte to its answer",
+    BATCH_ITEMS: "items of a batch",
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainBudget:

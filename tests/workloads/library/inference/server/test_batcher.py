@@ -30,7 +30,8 @@ class Device:
         assert items <= self.batcher.limits.batch_items
         self.batcher.begin(batch, self.now)
         self.now += self.a + self.b * items
-        self.batcher.end(items, self.a + self.b * items)
+        self.batcher.timing.observe(items, self.a + self.b * items)
+        self.batcher.end()
         return [(t, self.now) for t in batch]
 
 

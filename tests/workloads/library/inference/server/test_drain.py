@@ -40,7 +40,8 @@ def test_it_goes_on_accepting_while_endpoints_move_and_then_until_it_is_quiet() 
     assert server.leaving
     assert server.serving
     assert server.advance(104.9) is Phase.ACCEPTING
-    server.began(104.8)
+    server.began()
+    server.asked(104.8)
     server.ended()
     assert server.advance(105.1) is Phase.ACCEPTING
     assert server.advance(104.8 + QUIET_S) is Phase.GONE
@@ -51,10 +52,12 @@ def test_requests_that_never_stop_coming_do_not_hold_it_beyond_its_window() -> N
     server.loaded()
     server.notice(0.0)
     for tenth in range(109):
-        server.began(tenth / 10)
+        server.began()
+        server.asked(tenth / 10)
         server.ended()
         assert server.advance(tenth / 10) is Phase.ACCEPTING
-    server.began(11.0)
+    server.began()
+    server.asked(11.0)
     assert server.advance(11.0) is Phase.FINISHING
     assert not server.serving
     server.ended()
@@ -76,6 +79,7 @@ def test_whoever_is_accepted_has_the_time_that_was_promised(
     for at, _ in sorted(requests):
         server.advance(at)
         if server.serving:
-            server.began(at)
+            server.began()
+            server.asked(at)
             assert at + server.longest_request_s <= server.budget.leave_s + 1e-6
             server.ended()

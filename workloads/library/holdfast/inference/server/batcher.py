@@ -122,11 +122,8 @@ class Batcher(Generic[T]):
         self.running = len(batch)
         self.free_at_s = now + self.timing.seconds(sum(ticket.items for ticket in batch))
 
-    def end(self, items: int, seconds: float | None) -> None:
-        """`seconds`: what the device took; None when the batch failed, which shows nothing of its time."""
+    def end(self) -> None:
         self.running, self.free_at_s = 0, 0.0
-        if seconds is not None:
-            self.timing.observe(items, seconds)
 
     def _count(self, ticket: Ticket, sign: int) -> None:
         self._items += sign * ticket.items

@@ -42,8 +42,12 @@ class Drain:
         if self.phase is Phase.LOADING:
             self.phase = Phase.READY
 
-    def began(self, now: float) -> None:
+    def began(self) -> None:
+        """The first byte of any request."""
         self.in_flight += 1
+
+    def asked(self, now: float) -> None:
+        """It is for a prediction: probes and scrapes go on for ever, and must not keep a server from being quiet."""
         self._last_request_s = now
 
     def ended(self) -> None:

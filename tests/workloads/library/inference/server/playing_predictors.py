@@ -1,0 +1,66 @@
+"""Predictors that take their time, and whose items do to their process what their body names."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.values import Value
+
+BATCH_S, ITEM_S = 0.010, 0.0005
+
+
+class GpuLike:
+    """10 ms and 0.5 ms an item, as a small model on a GPU; `sleep S` and `wait FILE` take longer."""
+
+    configuration: Mapping[str, object] = {"predictor": "gpu-like"}
+
+    def load(self) -> None: ...
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        time.sleep(BATCH_S + ITEM_S * len(bodies))
+        for body in bodies:
+            match body.decode(errors="replace").split(" "):
+                case ["kill"]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case ["raise"]:
+                    raise ValueError("asked to")
+                case ["sleep", seconds]:
+                    time.sleep(float(seconds))
+                case ["wait", path]:
+                    _wait_for(Path(path))
+                case _:
+                    pass
+        return [{"length": len(body), "pid": os.getpid()} for body in bodies]
+
+
+class Slow(GpuLike):
+    """Its model takes longer to load than any test."""
+
+    def load(self) -> None:
+        time.sleep(600)
+
+
+class Stubborn(GpuLike):
+    def load(self) -> None:
+        raise RuntimeError("cannot")
+
+
+def _wait_for(path: Path) -> None:
+    path.with_suffix(".begun").touch()
+    while not path.exists():
+        time.sleep(0.005)
+
+
+def gpu_like(_: PredictorSpec) -> GpuLike:
+    return GpuLike()
+
+
+def slow(_: PredictorSpec) -> GpuLike:
+    return Slow()
+
+
+def stubborn(_: PredictorSpec) -> GpuLike:
+    return Stubborn()

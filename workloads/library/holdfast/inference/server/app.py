@@ -1,0 +1,179 @@
+"""The routes: Open Inference Protocol v2, Triton's route to load a model, metrics. Edges only: state is elsewhere."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.contract.serving import LIVE_PATH, READY_PATH
+from holdfast.inference.server import tensors
+from holdfast.inference.server.drain import Drain, Phase
+from holdfast.inference.server.errors import Refused
+from holdfast.inference.server.lane import Lane, Request, Values
+from holdfast.inference.server.metrics import CONTENT_TYPE, Metrics
+from holdfast.inference.server.models import Models, commit_of
+from holdfast.inference.server.reading import GONE, began_at, deadline, read_body
+from holdfast.inference.server.settings import ServerSettings
+
+Handler = Callable[[HttpRequest], Awaitable[Response]]
+_ADMIN_BODY_BYTES = 64 * 1024
+
+
+class App:
+    def __init__(self, settings: ServerSettings, drain: Drain, models: Models, metrics: Metrics) -> None:
+        self._settings, self._drain, self._models, self._metrics = settings, drain, models, metrics
+
+    def routes(self) -> list[Route]:
+        model = "/v2/models/{model}"
+        return [
+            Route(LIVE_PATH, self.live),
+            Route(READY_PATH, self.ready),
+            Route("/v2", self.server),
+            Route(model, self.refusing(self.metadata)),
+            Route(model + "/ready", self.refusing(self.model_ready)),
+            Route(model + "/infer", self.counted(self.infer), methods=["POST"]),
+            Route("/v2/repository/models/{model}/load", self.refusing(self.load), methods=["POST"]),
+            Route("/metrics", self.scrape),
+        ]
+
+    def asgi(self) -> ASGIApp:
+        return closing_when_leaving(Starlette(routes=self.routes()), self._drain)
+
+    async def live(self, _: HttpRequest) -> Response:
+        """200 for as long as this process can answer at all: a kubelet must not end a server that drains."""
+        return _json({"live": True})
+
+    async def ready(self, _: HttpRequest) -> Response:
+        """The only thing that takes a pod out of its Service when a Spot node goes."""
+        ok = self._drain.phase is Phase.READY
+        return _json({"ready": ok, "phase": self._drain.phase.value}, 200 if ok else 503)
+
+    async def server(self, _: HttpRequest) -> Response:
+        return _json({"name": "holdfast", "extensions": ["model_repository"]})
+
+    async def metadata(self, request: HttpRequest) -> Response:
+        lane = self.lane(request)
+        commit = commit_of(lane.configuration)
+        texts = {"name": "text", "datatype": "BYTES", "shape": [-1]}
+        outputs = [{"name": "output", "datatype": "BYTES", "shape": [-1]}]
+        found = {"name": self._settings.model, "versions": [commit], "platform": "holdfast", "inputs": [texts]}
+        return _json(found | {"outputs": outputs})
+
+    async def model_ready(self, request: HttpRequest) -> Response:
+        self.lane(request)
+        return await self.ready(request)
+
+    async def infer(self, request: HttpRequest) -> Response:
+        until_s = deadline(request, self._settings.request_s)
+        lane = self.lane(request)
+        body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until_s)
+        asked = tensors.parse(body, self._settings.limits.batch_items)
+        values = await self.predicted(request, lane, asked.bodies, until_s)
+        commit = commit_of(lane.configuration)
+        content = tensors.answer(values, model=self._settings.model, commit=commit, request_id=asked.id)
+        return Response(content, media_type="application/json", headers={"x-model-commit": commit})
+
+    async def load(self, request: HttpRequest) -> Response:
+        """Triton's route; `parameters.step` names a commit other than the newest."""
+        self.lane(request)
+        body = await read_body(
+            request, most_bytes=_ADMIN_BODY_BYTES, until_s=deadline(request, self._settings.request_s)
+        )
+        parameters = tensors.json_object(body or b"{}").get("parameters", {})
+        step = parameters.get("step") if isinstance(parameters, dict) else None
+        if step is not None and (type(step) is not int or step < 0):
+            raise Refused(400, "parameters.step must be a whole number")
+        outcome = await self._models.swap(step)
+        return _json({"outcome": outcome, "model_version": commit_of(self.lane(request).configuration)})
+
+    async def scrape(self, _: HttpRequest) -> Response:
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+
+    def lane(self, request: HttpRequest) -> Lane:
+        """The model that the URL names, as of now: a request stays with it to its end."""
+        name = request.path_params.get("model", self._settings.model)
+        if name != self._settings.model:
+            raise Refused(404, f"no model {name[:80]!r} here; there is {self._settings.model!r}")
+        lane = self._models.current
+        if lane is None:
+            raise Refused(503, "the model is being loaded", retry_after_s=1.0, reason="loading")
+        if not self._drain.serving:
+            raise Refused(503, "this server is leaving", retry_after_s=1.0, reason="leaving")
+        return lane
+
+    async def predicted(self, request: HttpRequest, lane: Lane, bodies: list[bytes], until_s: float) -> Values:
+        """Refused when the queue, the deadline or the model refuses, or when the client is gone."""
+        now, size = time.monotonic(), sum(map(len, bodies))
+        wanted = Request(items=len(bodies), size_bytes=size, arrived_s=now, deadline_s=until_s, bodies=bodies)
+        if refused := lane.refusal(wanted, now):
+            raise refused
+        lane.add(wanted)
+        gone = asyncio.ensure_future(request.receive())
+        try:
+            async with asyncio.timeout_at(until_s):
+                await asyncio.wait({wanted.answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise Refused(504, "the answer did not come before the deadline", reason="late") from None
+        finally:
+            gone.cancel()
+            if not wanted.answer.done():
+                wanted.answer.cancel()
+                lane.discard(wanted)
+        if wanted.answer.cancelled():
+            raise Refused(GONE, "the client is gone")
+        return wanted.answer.result()
+
+    def counted(self, handler: Handler) -> Handler:
+        """A route that predicts: it keeps a drain from being quiet, and its answers are counted."""
+        inner = self.refusing(handler)
+
+        async def handle(request: HttpRequest) -> Response:
+            self._drain.asked(time.monotonic())
+            response = await inner(request)
+            self._metrics.requests.labels(str(response.status_code)).inc()
+            self._metrics.request_seconds.observe(time.monotonic() - began_at(request))
+            return response
+
+        return handle
+
+    def refusing(self, handler: Handler) -> Handler:
+        async def handle(request: HttpRequest) -> Response:
+            try:
+                return await handler(request)
+            except Refused as refused:
+                self._metrics.refused.labels(refused.reason).inc()
+                return refusal(refused)
+
+        return handle
+
+
+def refusal(refused: Refused) -> Response:
+    headers = {} if refused.retry_after_s is None else {"retry-after": str(refused.retry_after_s)}
+    # What was read of a request that came too slowly cannot be told from the next one.
+    if refused.status in (408, 413):
+        headers["connection"] = "close"
+    return _json({"error": refused.message}, refused.status, headers)
+
+
+def closing_when_leaving(app: ASGIApp, drain: Drain) -> ASGIApp:
+    """Each answer of a leaving server ends its connection: a kept one would stay with this pod whatever endpoints say."""
+
+    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start" and drain.leaving:
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        await app(scope, receive, marked)
+
+    return outer
+
+
+def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(value), status, headers, media_type="application/json")

@@ -1,0 +1,89 @@
+"""One HTTP connection: uvicorn's, with read timeouts of its own, a bound on headers, and no request cut at a drain.
+
+uvicorn takes a connection whose headers are not complete for an idle one and closes it, and waits for slow senders
+without end. Here a request counts from its first byte.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from holdfast.inference.server.drain import Drain
+
+MAX_HEADER_BYTES = 64 * 1024
+BEGAN = "holdfast.began"
+"""In the scope: when the first byte came, on the loop's clock."""
+
+
+class Connection(HttpToolsProtocol):
+    drain: Drain
+    header_s: float
+
+    @classmethod
+    def of(cls, drain: Drain, header_s: float) -> type["Connection"]:
+        """A class for one server: uvicorn makes the instances itself."""
+        return type("ServerConnection", (cls,), {"drain": drain, "header_s": header_s})
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._open = 0
+        """Requests that have begun and are not answered."""
+        self._began_at = 0.0
+        self._header_bytes = -1
+        """Of the request whose headers are being read; -1: none is."""
+        self._header_timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        was_reading = self._header_bytes >= 0
+        super().data_received(data)
+        if self._header_bytes < 0 or self.transport.is_closing():
+            return
+        self._header_bytes = self._header_bytes + len(data) if was_reading else len(data)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(b"431 Request Header Fields Too Large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._open += 1
+        self.drain.began()
+        self._began_at, self._header_bytes = self.loop.time(), 0
+        self._header_timer = self.loop.call_later(self.header_s, self._refuse, b"408 Request Timeout")
+
+    def on_headers_complete(self) -> None:
+        self._headers_done()
+        # Into the scope before the application is started with it.
+        self.scope["state"][BEGAN] = self._began_at  # pyright: ignore[reportTypedDictNotRequiredAccess]
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self._answered(1)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._headers_done()
+        self._answered(self._open)
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Close when idle; a request that has begun, even with half of its headers, is answered first."""
+        if not self._open:
+            self.transport.close()
+        elif self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  None until the first headers
+            self.cycle.keep_alive = False
+
+    def _answered(self, count: int) -> None:
+        for _ in range(min(count, self._open)):
+            self._open -= 1
+            self.drain.ended()
+
+    def _headers_done(self) -> None:
+        self._header_bytes = -1
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _refuse(self, status: bytes) -> None:
+        self._headers_done()
+        self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.close()

@@ -1,0 +1,159 @@
+"""The server's process, from the first signal handler to its exit code, told in the order in which it happens."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Generator
+
+import uvicorn
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.contract.serving import KEEP_ALIVE_S
+from holdfast.inference.errors import LoaderFailed, PredictorBroken
+from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.server.app import App
+from holdfast.inference.server.connection import Connection
+from holdfast.inference.server.drain import Drain, Phase
+from holdfast.inference.server.metrics import Metrics
+from holdfast.inference.server.models import Models
+from holdfast.inference.server.settings import ServerSettings
+from holdfast.runtime import logs
+from holdfast.runtime.shutdown import Shutdown, of_process
+
+_TICK_S = 0.05
+_BACKLOG = 2048
+
+
+def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
+    """Until a notice, or until the model is lost. The exit code."""
+    shutdown = of_process()  # before the model loads: a notice may come first
+    shutdown.leave_after(settings.window_s)
+    with _listening(settings) as listener:
+        return asyncio.run(_Process(spec, settings, shutdown).run(listener))
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """None: `Shutdown` has them. uvicorn's own would stop listening at once."""
+        yield
+
+
+class _Process:
+    def __init__(self, spec: PredictorSpec, settings: ServerSettings, shutdown: Shutdown) -> None:
+        self._settings, self._shutdown = settings, shutdown
+        self._drain = Drain(budget=settings.budget, longest_request_s=settings.request_s)
+        self._metrics = Metrics()
+        self._models = Models(spec, settings, self._metrics, lost=self._give_up)
+        self._code = EXIT_PREEMPTED
+        app = App(settings, self._drain, self._models, self._metrics)
+        self._server = _Server(_configuration(app, self._drain, settings))
+
+    async def run(self, listener: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._pass_notice, args=(loop,), name="notice", daemon=True).start()
+        serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        loading = asyncio.create_task(self._load())
+        leaving = asyncio.create_task(self._leave_in_order())
+        await leaving  # not before the last answer is sent, or nothing was ever begun
+        loading.cancel()
+        self._models.close()
+        await serving
+        self._report()
+        return self._code
+
+    def _pass_notice(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._shutdown.wait()
+        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            loop.call_soon_threadsafe(self._notice)
+
+    def _notice(self) -> None:
+        logs.info("drain", f"{self._shutdown.reason}: not ready, accepting for {self._settings.budget.accept_s:g} s")
+        self._drain.notice(time.monotonic())
+        self._metrics.ready.set(0)
+        self._metrics.draining.set(1)
+
+    async def _load(self) -> None:
+        try:
+            await self._models.start()
+        except InputError as error:
+            self._stop(EXIT_BAD_INPUT, error.lines())
+        except LoaderFailed as error:
+            self._stop(EXIT_BUG, f"load() has a bug: {error}")
+        except PredictorBroken as error:
+            self._stop(EXIT_RETRY, str(error))
+        else:
+            self._drain.loaded()
+            self._metrics.ready.set(self._drain.phase is Phase.READY)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._stop(EXIT_RETRY if isinstance(error, PredictorBroken) else EXIT_BUG, f"the model is lost: {error}")
+
+    def _stop(self, code: int, why: str) -> None:
+        """Without a model there is nothing to accept for: what comes while endpoints move is answered with 503."""
+        if self._shutdown.requested:
+            return  # killed beside us, by the same end of the machine
+        logs.error("serve", why)
+        self._code = code
+        self._shutdown.request(why.splitlines()[0])
+
+    async def _leave_in_order(self) -> None:
+        while self._drain.advance(time.monotonic()) not in (Phase.FINISHING, Phase.GONE):
+            await asyncio.sleep(_TICK_S)
+        # Closes the listener and idle connections, then waits for those with a request.
+        self._server.should_exit = True
+        while self._drain.advance(time.monotonic()) is not Phase.GONE:
+            await asyncio.sleep(_TICK_S)
+
+    def _report(self) -> None:
+        if self._shutdown.received_at is not None:
+            seconds = time.monotonic() - self._shutdown.received_at
+            logs.info("drain", f"gone after {seconds:.2f} s", seconds=round(seconds, 3))
+
+
+def _configuration(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Config:
+    _pass_on_warnings()
+    return uvicorn.Config(
+        app.asgi(),
+        http=Connection.of(drain, min(settings.header_s, settings.request_s)),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        loop="asyncio",
+    )
+
+
+class _PassOn(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        (logs.error if error else logs.warning)("http", record.getMessage(), **({"cause": error} if error else {}))
+
+
+def _pass_on_warnings() -> None:
+    """uvicorn's own lines become ours: one form on standard output."""
+    logger = logging.getLogger("uvicorn.error")
+    logger.handlers, logger.propagate = [_PassOn(logging.WARNING)], False
+
+
+@contextlib.contextmanager
+def _listening(settings: ServerSettings) -> Generator[socket.socket]:
+    """Bound before the model loads, so that probes are answered from the start."""
+    try:
+        listener = socket.create_server((settings.host, settings.port), backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(
+            "the address cannot be listened on",
+            got=f"{settings.host}:{settings.port}: {error.strerror}",
+            allowed="a free port of this machine",
+            fix="give another --port, or end what has it",
+        ) from None
+    with listener:
+        logs.info("serve", f"listening on port {listener.getsockname()[1]}", port=listener.getsockname()[1])
+        yield listener

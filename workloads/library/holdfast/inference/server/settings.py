@@ -1,0 +1,61 @@
+"""The dials of a server, few and checked; everything else follows from them."""
+
+from dataclasses import dataclass, field
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
+from holdfast.contract.serving import LEAST_ACCEPT_S, PORT, DrainBudget, drain_budget
+from holdfast.contract.values import between
+from holdfast.inference.server.batcher import Limits
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    model: str = "model"
+    """Its name in URLs."""
+    host: str = "0.0.0.0"  # a pod's only address; network policies decide who reaches it
+    port: int = PORT
+    """0: any that is free; the first log line names it."""
+    window_s: float = float(DEFAULT_WINDOW.pod_s)
+    """What the pool grants after the notice."""
+    longest_request_s: float = 0.0
+    """From the first byte of a request to the last of its answer; 0: as long as the window allows."""
+    body_bytes: int = 8 * MIB
+    header_s: float = 5.0
+    """Within which a request's headers must have come."""
+    predict_timeout_s: float = 30.0
+    """A batch that takes longer is ended, and tried again in halves."""
+    limits: Limits = field(default_factory=Limits)
+    follow_s: float = 0.0
+    """Between looks for a newer commit of the run; 0: only when asked to load."""
+    warm_up: bytes = b"warm-up"
+    """A body that is predicted before the server is ready."""
+
+    def __post_init__(self) -> None:
+        least = WINDOW_MARGIN_S + LEAST_ACCEPT_S + 1.0
+        between("the window is out of range", self.window_s, least, 86_400.0)
+        most = self.budget.longest_request_s
+        if not 0.0 <= self.longest_request_s <= most:
+            raise InputError(
+                "the longest request does not fit the window",
+                got=f"{self.longest_request_s:g} s",
+                allowed=f"at most {most:g} s of a window of {self.window_s:g} s",
+                fix="lower --longest-request, or serve on a pool with a longer window",
+            )
+        between("the port is out of range", self.port, 0, 65_535)
+        between("the largest body is out of range", self.body_bytes, 1, 1024 * MIB)
+        between("the items of a batch are out of range", self.limits.batch_items, 1, 4096)
+        between("the queue is out of range", self.limits.queue_requests, 1, 1_000_000)
+        between("the wait for more requests is out of range", self.limits.max_wait_s, 0.0, 1.0)
+        between("the time between looks for a newer commit is out of range", self.follow_s, 0.0, 86_400.0)
+        between("the predict timeout is out of range", self.predict_timeout_s, 0.1, 3_600.0)
+
+    @property
+    def budget(self) -> DrainBudget:
+        return drain_budget(self.window_s)
+
+    @property
+    def request_s(self) -> float:
+        return self.longest_request_s or self.budget.longest_request_s

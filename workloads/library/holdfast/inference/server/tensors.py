@@ -1,0 +1,145 @@
+"""Open Inference Protocol v2: a request's tensors become items, items' values become tensors. Pure.
+
+An item is one row along the first dimension. Of a request with one input of BYTES and shape [n] the item is the text
+itself; of any other it is a JSON object {input: row}. Source: KServe, Open Inference Protocol, REST.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from holdfast.inference.server.errors import Refused
+from holdfast.inference.values import Value
+
+MAX_INPUTS = 64
+MAX_DIMENSIONS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferRequest:
+    id: str | None
+    bodies: list[bytes]
+
+
+def _integers(low: int, high: int) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(cast("float", value))
+
+
+_FITS: dict[str, Callable[[object], bool]] = {
+    "BYTES": lambda value: isinstance(value, str),
+    "BOOL": lambda value: isinstance(value, bool),
+    **{f"UINT{bits}": _integers(0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+    **{f"INT{bits}": _integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": _is_finite for bits in (16, 32, 64)},
+}
+
+
+def parse(body: bytes, most_items: int) -> InferRequest:
+    """Refused with 400 for what is no request, with 413 for more items than a batch holds."""
+    request = json_object(body)
+    found = request.get("inputs")
+    if not isinstance(found, list) or not 1 <= len(cast("list[object]", found)) <= MAX_INPUTS:
+        raise Refused(400, f"inputs must be a list of 1 to {MAX_INPUTS} tensors")
+    given = request.get("id")
+    if given is not None and not isinstance(given, str):
+        raise Refused(400, "id must be text")
+    inputs = [_Input.of(tensor) for tensor in cast("list[object]", found)]
+    counts = {tensor.shape[0] for tensor in inputs}
+    if len(counts) > 1 or len({tensor.name for tensor in inputs}) < len(inputs):
+        raise Refused(400, "inputs must have different names and one first dimension")
+    (count,) = counts
+    if count > most_items:
+        raise Refused(413, f"{count} items; a request may hold {most_items}")
+    return InferRequest(id=given, bodies=_bodies(inputs, count))
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is no JSON (NaN and Infinity are none either)") from None
+    if not isinstance(value, dict):
+        raise Refused(400, "the body must be a JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[object]
+
+    @classmethod
+    def of(cls, tensor: object) -> "_Input":
+        if not isinstance(tensor, dict):
+            raise Refused(400, "an input must be an object")
+        match cast("dict[str, object]", tensor):
+            case {"name": str(name), "datatype": str(datatype), "shape": list(shape), "data": list(data)}:
+                pass
+            case _:
+                raise Refused(400, "an input needs name, datatype, shape and data; binary tensors are not read")
+        shape, data = cast("list[object]", shape), cast("list[object]", data)
+        if datatype not in _FITS:
+            raise Refused(400, f"datatype must be one of {', '.join(_FITS)}")
+        if not 1 <= len(shape) <= MAX_DIMENSIONS or not all(type(n) is int and 0 < n <= 2**31 for n in shape):
+            raise Refused(400, f"shape must be 1 to {MAX_DIMENSIONS} positive whole numbers")
+        sizes = cast("list[int]", shape)
+        flat = _flat(data, len(sizes))
+        if len(flat) != math.prod(sizes) or not all(map(_FITS[datatype], flat)):
+            raise Refused(400, f"data of {name[:80]!r} must be {sizes} values of {datatype}")
+        return cls(name, datatype, sizes, flat)
+
+
+def _flat(data: list[object], dimensions: int) -> list[object]:
+    """Row-major; the protocol lets data be nested as its shape."""
+    for _ in range(dimensions - 1):
+        if not data or not isinstance(data[0], list):
+            break
+        data = [value for row in data if isinstance(row, list) for value in cast("list[object]", row)]
+    return data
+
+
+def _bodies(inputs: Sequence[_Input], count: int) -> list[bytes]:
+    try:
+        if len(inputs) == 1 and inputs[0].datatype == "BYTES" and len(inputs[0].shape) == 1:
+            return [cast("str", text).encode() for text in inputs[0].data]
+        rows = [{tensor.name: _row(tensor, n) for tensor in inputs} for n in range(count)]
+        return [json.dumps(row, ensure_ascii=False).encode() for row in rows]
+    except UnicodeEncodeError:
+        raise Refused(400, "a text holds half a surrogate pair") from None
+
+
+def _row(tensor: _Input, n: int) -> object:
+    size = math.prod(tensor.shape[1:])
+    values: list[object] = tensor.data[n * size : (n + 1) * size]
+    for width in reversed(tensor.shape[2:]):
+        values = [values[at : at + width] for at in range(0, len(values), width)]
+    return values if len(tensor.shape) > 1 else values[0]
+
+
+def answer(values: Sequence[Value], *, model: str, commit: str, request_id: str | None) -> bytes:
+    """One output for each key that all values have; else one output of JSON texts."""
+    keys = list(values[0])
+    if any(value.keys() != values[0].keys() for value in values) or not keys:
+        outputs = [_output("output", list(values))]
+    else:
+        outputs = [_output(key, [value[key] for value in values]) for key in keys]
+    found: dict[str, object] = {"model_name": model, "model_version": commit, "outputs": outputs}
+    return json.dumps(found | ({} if request_id is None else {"id": request_id})).encode()
+
+
+def _output(name: str, column: Sequence[object]) -> Mapping[str, object]:
+    datatype = next((kind for kind in ("BOOL", "INT64", "FP64", "BYTES") if all(map(_FITS[kind], column))), "")
+    data = column if datatype else [json.dumps(value) for value in column]
+    return {"name": name, "datatype": datatype or "BYTES", "shape": [len(column)], "data": list(data)}
