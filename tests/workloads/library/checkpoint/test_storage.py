@@ -1,26 +1,48 @@
-"""One suite over the local file system and Cloud Storage: what checkpoints rely on."""
+"""One suite over every store: what checkpoints rely on."""
 
 import os
+import sys
 import threading
 from pathlib import Path
+from typing import cast
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.checkpoint import epochs
 from holdfast.checkpoint.checksum import crc32c
-from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
+from holdfast.checkpoint.errors import AlreadyExists, Fenced, NotFound, StorageError
+from holdfast.checkpoint.file_systems import FileSystemStorage
 from holdfast.checkpoint.local import LocalStorage
 from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.errors import InputError
 
+SERVERS = ("gcs", "s3", "azure")
+STORES = (
+    "local",
+    "fsspec-local",
+    "fsspec-memory",
+    *(pytest.param(name, marks=pytest.mark.process) for name in SERVERS),
+)
 
-@pytest.fixture(params=["local", pytest.param("gcs", marks=pytest.mark.process)])
+
+def bucket_url(request: pytest.FixtureRequest, kind: str) -> str:
+    scheme, fixture = {"gcs": ("gs", "bucket"), "s3": ("s3", "s3_bucket"), "azure": ("az", "azure_container")}[kind]
+    return f"{scheme}://{request.getfixturevalue(fixture)}"
+
+
+@pytest.fixture(params=STORES)
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    if request.param == "gcs":
-        return open_storage(f"gs://{request.getfixturevalue('bucket')}/some/prefix")
-    return open_storage(f"file://{tmp_path}/store")
+    if request.param == "local":
+        return open_storage(f"file://{tmp_path}/store")
+    if request.param == "fsspec-local":
+        return open_storage(f"local://{tmp_path}/store")
+    if request.param == "fsspec-memory":
+        return FileSystemStorage(fsspec.filesystem("memory"), f"/{tmp_path.name}")
+    return open_storage(f"{bucket_url(request, request.param)}/some/prefix")
 
 
 def put(storage: Storage, name: str, data: bytes) -> None:
@@ -165,16 +187,81 @@ def test_no_name_leaves_its_prefix_in_a_bucket(bucket: str, name: str) -> None:
     assert not list(gcs.Client().list_blobs(bucket))
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/x", "http://host/x", "file://host/x", "", "file://"])
+@pytest.mark.parametrize(
+    "url", ["nonsense://bucket/x", "http://host/x", "memory://x", "file://host/x", "", "file://", "s3://", "gs://[x"]
+)
 def test_a_url_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="no known kind"):
         open_storage(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [
+        ("gs://b/x", "google.cloud.storage", "gcs"),
+        ("s3://b/x", "boto3", "s3"),
+        ("az://c/x", "azure.storage.blob", "azure"),
+        ("abfss://c@account.dfs.core.windows.net/x", "azure.storage.blob", "azure"),
+        ("sftp://host/x", "fsspec", "fsspec"),
+    ],
+)
+def test_a_store_without_its_package_names_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, url: str, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError) as refused:
+        open_storage(url)
+    assert refused.value.fix == f"pip install 'holdfast[{extra}]'"
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InputError, match="holds a password") as refused:
+        open_storage("sftp://somebody:hunter2@host/dir")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_without_credentials_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(InputError, match="Unable to locate credentials"):
+        open_storage("s3://bucket/x")
+    with pytest.raises(InputError, match="AZURE_STORAGE_CONNECTION_STRING"):
+        open_storage("az://container/x")
+    monkeypatch.setitem(sys.modules, "azure.identity", None)
+    with pytest.raises(InputError, match="azure-identity is not installed"):
+        open_storage("abfss://container@account.dfs.core.windows.net/x")
+
+
 @pytest.mark.process
-def test_a_bucket_that_is_not_there_is_refused_at_once(bucket: str) -> None:
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_bucket_that_is_not_there_is_refused_at_once(request: pytest.FixtureRequest, kind: str) -> None:
     with pytest.raises(InputError, match="cannot be used"):
-        open_storage(f"gs://{bucket}-not/x")
+        open_storage(f"{bucket_url(request, kind)}-not/x")
+
+
+@pytest.mark.process
+def test_a_store_that_ignores_conditions_is_found_out_and_two_starts_still_differ(deaf_s3_bucket: str) -> None:
+    """Both look before either writes, as two trainers that start in one moment do."""
+    first, second = (open_storage(f"s3://{deaf_s3_bucket}/runs") for _ in range(2))
+    assert not first.create_only
+    assert not list(first.list(""))
+    put(first, "run/x", b"first")
+    with pytest.raises(AlreadyExists):
+        put(second, "run/x", b"second")
+
+    class Early:
+        """Lists what was there before the other start."""
+
+        def __getattr__(self, name: str) -> object:
+            return (lambda _: iter(())) if name == "list" else getattr(second, name)
+
+    numbers = epochs.take(first, "run"), epochs.take(cast(Storage, Early()), "run")
+    assert numbers[0] != numbers[1]
+    with pytest.raises(Fenced, match="another trainer"):
+        epochs.check(first, "run", min(numbers))
+    epochs.check(first, "run", max(numbers))
 
 
 def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from holdfast.checkpoint.decision import check_state, worst_ending
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost, Superseded
 from holdfast.checkpoint.history import History, node_age_s
 from holdfast.checkpoint.interval import SaveCostModel
+from holdfast.checkpoint.mirrored import mirrored
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.resume import Resume, checked_resume, creates
@@ -54,12 +55,13 @@ class Checkpointer:
         window_s: float = DEFAULT_WINDOW.pod_s,
         resume: Resume = "auto",
         strict: int = 0,
+        mirror: str = "",
         tuning: Tuning | None = None,
     ) -> None:
         """`resume`: "auto" takes up the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses
         to take up, a number insists on this step. `strict`: leave with NotDurable after so many saves in a row have
-        failed; 0: train on."""
-        self._url, self._state, self._run = url, checked_state(state), checked_run(run)
+        failed; 0: train on. `mirror`: URL of a store with the same objects, for reads that the first fails."""
+        self._url, self._mirror, self._state, self._run = url, mirror, checked_state(state), checked_run(run)
         self._resume: Resume = checked_resume(resume)
         self._strict = checked_strict(strict)
         self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
@@ -224,7 +226,7 @@ class Checkpointer:
     def _start(self) -> Start:
         opened = open_storage if creates(self._resume) else existing_storage
         store = on_every_rank(self._ranks, lambda: opened(self._url, request_s=self._tuning.request_s))
-        storage = Retrying(store, budget_s=self._tuning.retry_s)
+        storage = mirrored(Retrying(store, budget_s=self._tuning.retry_s), self._mirror, self._tuning)
         began = start(
             storage, self._run, self._state, self._ranks, self._tuning, self._resume, lambda: self.stop.requested
         )

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import AlreadyExists, Fenced, StorageError
+from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.contract import object_names
 
@@ -27,7 +28,9 @@ def take(storage: Storage, run: str) -> int:
     """The number of this start: higher than that of every start before it."""
     while True:
         numbers = _numbers(storage, run)
-        number = numbers[-1] + 1 if numbers else 1
+        number = (numbers[-1] if numbers else 0) + 1
+        # Where a taken name is overwritten two starts of one moment would share a number, and neither be fenced.
+        number += 0 if storage.create_only else int(random_hex(3), 16)
         # For the message that a fenced trainer logs; the number alone decides.
         about = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time())}
         data = memoryview(bytearray(json.dumps(about).encode()))

@@ -32,6 +32,7 @@ _FIELDS = "items(name,size,updated,crc32c),nextPageToken"
 
 
 class GcsStorage:
+    create_only = True
     read_bytes = 1 << 30
 
     def __init__(self, client: Any, bucket: str, prefix: str, request_s: float) -> None:

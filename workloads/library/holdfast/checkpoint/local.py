@@ -42,12 +42,13 @@ _KINDS: dict[int, type[StorageError]] = {
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def _refused(error: OSError, name: str) -> StorageError:
+def refused(error: OSError, name: str) -> StorageError:
     kind = _KINDS.get(error.errno or 0, Transient)
     return kind(f"{name}: {error.strerror}")
 
 
 class LocalStorage:
+    create_only = True
     read_bytes = 4 << 20
 
     def __init__(self, root: Path) -> None:
@@ -77,7 +78,7 @@ class LocalStorage:
             _write_new(incoming, data, crc32c)
             self._publish(incoming, target)
         except OSError as error:
-            raise _refused(error, name) from error
+            raise refused(error, name) from error
         finally:
             with suppress(OSError):
                 incoming.unlink(missing_ok=True)
@@ -105,7 +106,7 @@ class LocalStorage:
                         raise EOFError(f"{name} ends at byte {start + done}, {len(into) - done} bytes early")
                     done += count
         except OSError as error:
-            raise _refused(error, name) from error
+            raise refused(error, name) from error
 
     def list(self, prefix: str) -> Iterator[Stat]:
         top = self._root / checked_name(prefix) if prefix else self._root
@@ -121,7 +122,7 @@ class LocalStorage:
         try:
             found = path.stat()
         except OSError as error:
-            raise _refused(error, name) from error
+            raise refused(error, name) from error
         return Stat(name=name, bytes=found.st_size, modified=found.st_mtime, crc32c=_kept_checksum(path))
 
     def delete(self, name: str) -> None:
@@ -131,7 +132,7 @@ class LocalStorage:
         except NotADirectoryError:
             return
         except OSError as error:
-            raise _refused(error, name) from error
+            raise refused(error, name) from error
         for parent in path.parents:
             if parent == self._root:
                 return

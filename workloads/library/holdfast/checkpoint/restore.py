@@ -8,18 +8,19 @@ candidate verifies the job ends: it never begins again from step 0 silently whil
 # Why it is so: infra/decisions/0022.
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
-from holdfast.checkpoint.agreement import agreed, outcome
+from holdfast.checkpoint.agreement import agreed, outcome, worst
 from holdfast.checkpoint.catalogue import committed_steps, runs
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.live import check_same, compare, versions
+from holdfast.checkpoint.mirrored import copies_of
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
 from holdfast.checkpoint.resume import Resume
@@ -76,8 +77,10 @@ def restore(
     for step in candidates:
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
-        attempt = _Attempt(storage, run, step, state, ranks.rank, tuning, live, stop_asked)
-        reason = _verdict(ranks, attempt)
+        attempt, reason = _first_sound(
+            ranks,
+            (_Attempt(copy, run, step, state, ranks.rank, tuning, live, stop_asked) for copy in copies_of(storage)),
+        )
         if not reason:
             attempt.apply()
             live = capture(state).tensors
@@ -123,11 +126,31 @@ def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume) -> lis
     return agreed(ranks, mine)["value"]
 
 
+def _first_sound(ranks: Ranks, attempts: "Iterator[_Attempt]") -> "tuple[_Attempt, str]":
+    """The first copy that all ranks have verified; else the last one, and why the first may not be loaded."""
+    reasons: list[str] = []
+    attempt = None
+    for attempt in attempts:
+        if not (reason := _verdict(ranks, attempt)):
+            return attempt, ""
+        reasons.append(reason)
+    assert attempt is not None
+    return attempt, reasons[0]
+
+
 def _verdict(ranks: Ranks, attempt: "_Attempt") -> str:
     """Why no rank may load this checkpoint; empty if all have verified it. Raises InputError on all alike."""
     mine = outcome(attempt.verify)
     failpoint("restore.verified")
-    return agreed(ranks, mine).get("damaged", "")
+    return agreed(ranks, mine, _worst_or_mixed).get("damaged", "")
+
+
+def _worst_or_mixed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+    found = worst(outcomes)
+    # A mirror may lag behind: one rank would read an attempt there that the others' store has replaced.
+    if "value" in found and len({one["value"] for one in outcomes}) > 1:
+        return {"damaged": "the ranks read different attempts of it"}
+    return found
 
 
 class _Attempt:
@@ -150,13 +173,15 @@ class _Attempt:
         self.attempt = ""
         self.notes: dict[str, Any] = {}
 
-    def verify(self) -> None:
+    def verify(self) -> str:
+        """Which attempt it was."""
         opened = self._opened = open_step(self._storage, self._run, self._step)
         self.attempt = opened.commit.attempt
         self._target = Target(self._state, opened, self._rank, live=self._live)
         self._read(self._target.wanted(), self._stop_asked)
         self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
+        return self.attempt
 
     def apply(self) -> None:
         self._before = versions(self._target.loaded)

@@ -30,6 +30,10 @@ class Retrying:
         self.read_bytes = storage.read_bytes
         self._storage, self._budget_s, self._sleep, self._clock = storage, budget_s, sleep, clock
 
+    @property
+    def create_only(self) -> bool:
+        return self._storage.create_only
+
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         self._keep_trying(lambda: self._storage.put(name, data, crc32c))
 

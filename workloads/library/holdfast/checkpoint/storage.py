@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.checkpoint.errors import AlreadyExists, NotFound
 from holdfast.contract.errors import InputError
 
 REQUEST_S = 60.0
@@ -28,8 +29,15 @@ class Stat:
 class Storage(Protocol):
     """Names are relative to the URL that the storage was opened with."""
 
-    read_bytes: int
-    """How much one read should ask for: little where a read is cheap, a whole shard where it is a request."""
+    @property
+    def read_bytes(self) -> int:
+        """How much one read should ask for: little where a read is cheap, a whole shard where it is a request."""
+        ...
+
+    @property
+    def create_only(self) -> bool:
+        """Whether the store itself refuses a name that is taken, so that of two writers exactly one wins."""
+        ...
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         """Create `name`, durably and whole or not at all. Raises AlreadyExists."""
@@ -48,6 +56,15 @@ class Storage(Protocol):
     def delete(self, name: str) -> None:
         """Deleting what is not there is success."""
         ...
+
+
+def check_absent(storage: Storage, name: str) -> None:
+    """Raises AlreadyExists: for stores that would overwrite."""
+    try:
+        storage.stat(name)
+    except NotFound:
+        return
+    raise AlreadyExists(f"{name} is there already")
 
 
 def checked_name(name: str) -> str:

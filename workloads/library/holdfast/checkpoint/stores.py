@@ -1,16 +1,30 @@
 """From a URL to the store behind it."""
 
+from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.checkpoint.local import LocalStorage
 from holdfast.checkpoint.storage import REQUEST_S, Storage
 from holdfast.contract.errors import InputError
 
+ALLOWED = "file:///absolute/dir, a path, gs://bucket/prefix, s3://bucket/prefix, az://container/prefix or, with \
+fsspec, the scheme of one of its drivers"
+
+# What each store is imported from, and the extra that brings it.
+EXTRAS = {
+    "gs": ("google.cloud.storage", "gcs"),
+    "s3": ("boto3", "s3"),
+    "az": ("azure.storage.blob", "azure"),
+    "abfss": ("azure.storage.blob", "azure"),
+}
+# fsspec has them, and they keep nothing for the next process.
+NO_STORES = frozenset({"memory", "http", "https", "data", "github", "git", "zip", "tar"})
+
 
 def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
     """For readers: a folder that is not there is an error, not created."""
-    parts = urlsplit(url)
+    parts = _split(url)
     # Opening creates the folder, and a mistyped path would become an empty store.
     if parts.scheme in ("", "file") and not Path(unquote(parts.path)).is_dir():
         raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
@@ -18,17 +32,87 @@ def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
 
 
 def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
-    """`file:///dir`, a plain path, or `gs://bucket/prefix`. `request_s`: how long a bucket may stay silent."""
-    parts = urlsplit(url)
-    if parts.scheme == "gs":
-        from holdfast.checkpoint.gcs import GcsStorage  # an extra: only who keeps checkpoints in a bucket has it
-
-        return GcsStorage.open(bucket=parts.netloc, prefix=parts.path.strip("/"), request_s=request_s)
+    """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay silent."""
+    parts = _split(url)
+    if parts.scheme in EXTRAS and parts.netloc:
+        return _bucket(parts, request_s)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and parts.path:
         return LocalStorage.open(url if not parts.scheme else unquote(parts.path))
-    raise InputError(
+    if parts.scheme and parts.scheme not in {*EXTRAS, "file"} | NO_STORES:
+        return _of_fsspec(url, parts.scheme)
+    raise _no_known_kind(url)
+
+
+def _bucket(parts: SplitResult, request_s: float) -> Storage:
+    module, extra = EXTRAS[parts.scheme]
+    if not _installed(module):
+        raise _not_installed(parts.scheme, extra)
+    prefix = parts.path.strip("/")
+    # Imported here: an extra, which only who keeps checkpoints in such a bucket has.
+    if parts.scheme == "gs":
+        from holdfast.checkpoint.gcs import GcsStorage
+
+        return GcsStorage.open(bucket=parts.netloc, prefix=prefix, request_s=request_s)
+    if parts.scheme == "s3":
+        from holdfast.checkpoint.s3 import S3Storage
+
+        return S3Storage.open(bucket=parts.netloc, prefix=prefix, request_s=request_s)
+    from holdfast.checkpoint.azure import AzureStorage
+
+    container, _, account = parts.netloc.partition("@")
+    account = account.replace(".dfs.", ".blob.")
+    return AzureStorage.open(container=container, account=account, prefix=prefix, request_s=request_s)
+
+
+def _of_fsspec(url: str, scheme: str) -> Storage:
+    if not _installed("fsspec"):
+        raise _not_installed(scheme, "fsspec")
+    import fsspec
+
+    if scheme not in fsspec.available_protocols():
+        raise _no_known_kind(url)
+    from holdfast.checkpoint.file_systems import FileSystemStorage
+
+    return FileSystemStorage.open(url)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        secret = parts.password
+    except ValueError as error:  # a bracket that is not closed
+        raise _no_known_kind(url) from error
+    # A URL goes into logs, arguments of processes and errors.
+    if secret:
+        raise InputError(
+            "checkpoint URL holds a password",
+            got=f"{parts.scheme}://{parts.username}:...@{parts.hostname}",
+            allowed="a URL without one",
+            fix="give the credentials to the driver by its environment or configuration file",
+        )
+    return parts
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a dotted name the first half is missing
+        return False
+
+
+def _not_installed(scheme: str, extra: str) -> InputError:
+    return InputError(
+        f"{scheme}:// needs a package that is not installed",
+        got=f"holdfast without its extra {extra}",
+        allowed="file:///absolute/dir and paths need none",
+        fix=f"pip install 'holdfast[{extra}]'",
+    )
+
+
+def _no_known_kind(url: str) -> InputError:
+    return InputError(
         "checkpoint URL is of no known kind",
         got=url[:200],
-        allowed="file:///absolute/dir, a path, or gs://bucket/prefix",
+        allowed=ALLOWED,
         fix="write the URL in one of these forms",
     )
