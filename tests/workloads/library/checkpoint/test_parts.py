@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from holdfast.checkpoint.cadence import cadence_of
+from holdfast.checkpoint.decoding import decode_commit, parse_manifest
 from holdfast.checkpoint.errors import Damaged, Denied, StorageError, Transient
-from holdfast.checkpoint.format import decode_commit, parse_manifest
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import MIB, Tuning, checked_keep, parse_every

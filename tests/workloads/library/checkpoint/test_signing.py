@@ -12,6 +12,7 @@ import torch
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
+from tests.workloads.library.checkpoint.forgeries import encoded
 
 RUN = "run"
 
@@ -54,9 +55,9 @@ def test_a_commit_of_another_writer_is_passed_over(tmp_path: Path, monkeypatch: 
 
 def resigned(commit: Path, **changed: Any) -> None:
     envelope = json.loads(commit.read_text())
-    body = envelope["body"] | changed
-    sha256 = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    commit.write_text(json.dumps(envelope | {"body": body, "sha256": sha256}))
+    body = encoded(envelope["body"] | changed)
+    digest = hashlib.sha256(body).hexdigest()
+    commit.write_bytes(b'{"body":%s,"seal":"%s","sha256":"%s"}' % (body, envelope["seal"].encode(), digest.encode()))
 
 
 @pytest.mark.process

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint import epochs
 from holdfast.checkpoint.checksum import crc32c
+from holdfast.checkpoint.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, parse_manifest
 from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import MAX_JSON_BYTES, Commit, Manifest, decode_commit, digest_of, parse_manifest
+from holdfast.checkpoint.format import Commit, Manifest, digest_of
+from holdfast.checkpoint.soundness import check_manifests, check_stored
 from holdfast.checkpoint.storage import Stat, Storage, read_object
-from holdfast.checkpoint.tiling import check_tiling
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 
@@ -50,12 +51,13 @@ def commit(
     # A manifest is written after its shards, so manifests of all ranks mean that every shard was sent.
     written = _wait_for_manifests(storage, own, timeout_s, abandoned)
     payloads = [
-        read_object(storage, object_names.manifest_object(*_id(own), rank), limit=MAX_JSON_BYTES) for rank in written
+        read_object(storage, object_names.manifest_object(*_id(own), rank), limit=MAX_MANIFEST_BYTES)
+        for rank in written
     ]
     # One listing for all shards: a stat for each would be thousands of requests in the commit's way.
     stored = {found.name: found for found in storage.list(object_names.attempt_prefix(*_id(own)))}
     manifests = [_verified(stored, own, payload, written) for payload in payloads]
-    check_tiling(manifests)
+    check_manifests(manifests)
     failpoint("commit.verified")
     record = Commit(
         run=own.run,
@@ -115,11 +117,7 @@ def _verified(stored: dict[str, Stat], own: Manifest, payload: bytes, ranks: lis
     # The object's name proves nothing: bytes of another attempt may have been copied under it.
     if (*_id(manifest), manifest.world_size) != (*_id(own), own.world_size) or manifest.rank not in ranks:
         raise Damaged(f"the manifest of rank {manifest.rank} belongs to another attempt")
-    for index, shard in enumerate(manifest.shards):
-        name = manifest.shard_name(index)
-        found = stored.get(name)
-        if found is None or found.bytes != shard.bytes or (found.crc32c or shard.crc32c) != shard.crc32c:
-            raise Damaged(f"{name} is not stored as it was sent: {found}")
+    check_stored(manifest, stored)
     return manifest
 
 
@@ -153,7 +151,7 @@ def _stands(record: Commit) -> bool:
 def _committed(storage: Storage, record: Commit) -> Commit | None:
     """The commit that stands at this step; None where it cannot be read."""
     try:
-        data = read_object(storage, object_names.commit_object(record.run, record.step), limit=MAX_JSON_BYTES)
+        data = read_object(storage, object_names.commit_object(record.run, record.step), limit=MAX_COMMIT_BYTES)
         return decode_commit(data, run=record.run, step=record.step)
     except (Damaged, EOFError, NotFound, InputError):
         return None

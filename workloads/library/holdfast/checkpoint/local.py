@@ -14,7 +14,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
+from stat import S_ISREG
 from typing import Self
 
 from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
@@ -31,6 +33,10 @@ CHECKSUM_ATTRIBUTE = "user.crc32c"
 _KINDS: dict[int, type[StorageError]] = {
     errno.EEXIST: AlreadyExists,
     errno.ENOENT: NotFound,
+    # A folder, a link to itself or a file in the place of a folder: no object of that name, however often it is asked.
+    errno.EISDIR: NotFound,
+    errno.ELOOP: NotFound,
+    errno.ENOTDIR: NotFound,
     errno.EACCES: Denied,
     errno.EPERM: Denied,
     errno.EROFS: Denied,
@@ -98,7 +104,7 @@ class LocalStorage:
 
     def read_into(self, name: str, start: int, into: memoryview) -> None:
         try:
-            with (self._root / checked_name(name)).open("rb", buffering=0) as file:
+            with _opened(self._root / checked_name(name)) as file:
                 done = 0
                 while done < len(into):
                     count = os.preadv(file.fileno(), [into[done:]], start + done)
@@ -123,6 +129,8 @@ class LocalStorage:
             found = path.stat()
         except OSError as error:
             raise refused(error, name) from error
+        if not S_ISREG(found.st_mode):
+            raise NotFound(f"{name} is no regular file")
         return Stat(name=name, bytes=found.st_size, modified=found.st_mtime, crc32c=_kept_checksum(path))
 
     def delete(self, name: str) -> None:
@@ -147,6 +155,15 @@ class LocalStorage:
             with suppress(OSError):
                 if path.stat().st_mtime < limit:
                     path.unlink()
+
+
+def _opened(path: Path) -> FileIO:
+    # Without waiting: to open a FIFO for reading lasts until somebody writes to it, maybe for ever.
+    file = FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), closefd=True)
+    if S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise FileNotFoundError(errno.ENOENT, "no regular file")
 
 
 def _write_new(path: Path, data: memoryview, crc32c: str) -> None:

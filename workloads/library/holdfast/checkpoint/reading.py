@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 import torch
 
 from holdfast.checkpoint.checksum import Crc32c
+from holdfast.checkpoint.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, decode_manifest
 from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
-from holdfast.checkpoint.format import MAX_JSON_BYTES, Commit, Manifest, TensorPart, decode_commit, decode_manifest
+from holdfast.checkpoint.format import Commit, Manifest, TensorPart
 from holdfast.checkpoint.pieces import dtype_of, memory_of
+from holdfast.checkpoint.soundness import check_committed, check_stored
 from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.contract import object_names
-from holdfast.contract.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +33,16 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A commit and its manifests, digests checked; tensor bytes not yet read."""
+    """A commit and its manifests, digests and agreement checked; tensor bytes not yet read."""
 
     commit: Commit
     manifests: tuple[Manifest, ...]
     sources: dict[str, list[Source]] = field(default_factory=dict[str, list[Source]])
+
+    def part(self, key: str, rank: int) -> TensorPart:
+        """What describes a tensor to `rank`: its own, since an entry of each rank's own may differ in shape."""
+        sources = self.sources[key]
+        return next((source.part for source in sources if source.rank == rank), sources[0].part)
 
     def values(self, rank: int) -> dict[str, object]:
         """The skeleton as `rank` saved it; a rank that did not exist then sees what rank 0 saved."""
@@ -44,16 +50,21 @@ class Opened:
 
 
 def open_step(storage: Storage, run: str, step: int) -> Opened:
+    """Raises Damaged for whatever is odd; no memory has been taken for a tensor yet."""
     try:
-        data = read_object(storage, object_names.commit_object(run, step), limit=MAX_JSON_BYTES)
+        data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES)
         commit = decode_commit(data, run=run, step=step)
         manifests = tuple(
-            decode_manifest(read_object(storage, commit.manifest_name(rank), limit=MAX_JSON_BYTES), commit, rank)
+            decode_manifest(read_object(storage, commit.manifest_name(rank), limit=MAX_MANIFEST_BYTES), commit, rank)
             for rank in range(commit.world_size)
         )
+        stored = {found.name: found for found in storage.list(commit.prefix)}
     # Also when retention has deleted the step since it was listed: the next candidate is tried.
     except (NotFound, EOFError) as error:
         raise Damaged(str(error)) from error
+    check_committed(commit, manifests)
+    for manifest in manifests:
+        check_stored(manifest, stored)
     opened = Opened(commit=commit, manifests=manifests)
     for manifest in manifests:
         for part in manifest.tensors:
@@ -104,6 +115,8 @@ def _copies(opened: Opened, want: Wanted, rank: int) -> list[Copy]:
 def _overlap(source: Source, want: Wanted) -> Copy | None:
     part = source.part
     into = want.into
+    if len(part.shape) != into.ndim:
+        return None  # another rank's own entry of this name
     start: list[int] = []
     extent: list[int] = []
     for axis, (have_at, have, want_at) in enumerate(zip(part.offset, part.extent, want.offset, strict=True)):
@@ -239,12 +252,14 @@ def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:
 
 def saved_dtype(part: TensorPart) -> torch.dtype:
     dtype = dtype_of(part.dtype)
-    # Not damage: older checkpoints of the run hold the same dtype, and all of them would be passed over.
-    if dtype is None:
-        raise InputError(
-            f"tensor {part.key} has a dtype that this PyTorch does not know",
-            got=part.dtype[:40],
-            allowed="the dtypes of the installed PyTorch",
-            fix="restore with the PyTorch version that wrote the checkpoint, or a newer one",
-        )
+    assert dtype is not None, "checked when the step was opened"
     return dtype
+
+
+def empty_like_saved(part: TensorPart) -> torch.Tensor:
+    """Memory for the whole tensor. Raises Damaged where there is not enough."""
+    try:
+        return torch.empty(part.shape, dtype=saved_dtype(part))
+    # A sparse file has any size for nothing; PyTorch reports a refused allocation as RuntimeError.
+    except (MemoryError, RuntimeError) as error:
+        raise Damaged(f"tensor {part.key[:80]} of {list(part.shape)} does not fit into memory") from error

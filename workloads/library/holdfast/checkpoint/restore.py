@@ -22,15 +22,16 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.live import check_same, compare, versions
 from holdfast.checkpoint.mirrored import copies_of
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, plan, saved_dtype
+from holdfast.checkpoint.reading import Opened, Transfer, Wanted, empty_like_saved, open_step, plan
 from holdfast.checkpoint.resume import Resume
 from holdfast.checkpoint.resume import candidates as steps_to_try
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.skeleton import NOTES_KEY
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.stores import existing_storage
 from holdfast.checkpoint.target import Target, wanted_of
-from holdfast.checkpoint.tree import NOTES_KEY, capture
+from holdfast.checkpoint.tree import capture
 from holdfast.contract.errors import InputError
 
 Skipped = list[tuple[int, str]]
@@ -82,7 +83,7 @@ def restore(
             (_Attempt(copy, run, step, state, ranks.rank, tuning, live, stop_asked) for copy in copies_of(storage)),
         )
         if not reason:
-            attempt.apply()
+            agreed(ranks, outcome(attempt.apply))
             live = capture(state).tensors
             agreed(ranks, outcome(partial(attempt.compare, live)))
             failpoint("restore.applied")
@@ -179,6 +180,7 @@ class _Attempt:
         self.attempt = opened.commit.attempt
         self._target = Target(self._state, opened, self._rank, live=self._live)
         self._read(self._target.wanted(), self._stop_asked)
+        self._target.check_random_state()
         self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
         return self.attempt
@@ -230,8 +232,7 @@ def read_whole(storage: Storage, opened: Opened, keys: Collection[str] | None) -
     found: dict[str, torch.Tensor] = {}
     for key, sources in opened.sources.items():
         if keys is None or key in keys or any(k.endswith("/") and key.startswith(k) for k in keys):
-            part = sources[0].part
-            found[key] = torch.empty(part.shape, dtype=saved_dtype(part))
+            found[key] = empty_like_saved(sources[0].part)
     wanted = [Wanted(key=key, offset=(0,) * into.ndim, into=into) for key, into in found.items()]
     Transfer(storage, opened, parallel=4).run(plan(opened, wanted, rank=0))
     return found

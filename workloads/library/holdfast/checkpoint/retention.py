@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.checkpoint.catalogue import StepObjects, survey
-from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.decoding import MAX_COMMIT_BYTES, decode_commit
+from holdfast.checkpoint.errors import Damaged, NotFound
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import decode_commit
 from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
-
-MAX_COMMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +57,7 @@ def _committed_attempt(storage: Storage, run: str, entry: StepObjects) -> str:
     try:
         data = read_object(storage, object_names.commit_object(run, entry.step), limit=MAX_COMMIT_BYTES)
         return decode_commit(data, run=run, step=entry.step).attempt
-    except (Damaged, EOFError, InputError):
+    except (Damaged, EOFError, NotFound, InputError):
         return ""
 
 

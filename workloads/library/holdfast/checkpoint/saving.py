@@ -24,8 +24,9 @@ from holdfast.checkpoint.pieces import Piece, pieces_of
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.skeleton import NOTES_KEY
 from holdfast.checkpoint.staging import Staging
-from holdfast.checkpoint.tree import NOTES_KEY, Captured, capture
+from holdfast.checkpoint.tree import Captured, capture
 from holdfast.checkpoint.upload import Job
 from holdfast.checkpoint.uploader import Report, Uploader
 from holdfast.contract.errors import InputError

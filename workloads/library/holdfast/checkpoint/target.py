@@ -13,9 +13,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint.boxes import boxes_of
+from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.pieces import dtype_name, memory_at
-from holdfast.checkpoint.reading import Opened, Wanted, saved_dtype
-from holdfast.checkpoint.tree import NOTES_KEY, RNG_KEY, Stateful, decode, set_rng_state, targets, tensor_keys
+from holdfast.checkpoint.reading import Opened, Wanted, empty_like_saved, saved_dtype
+from holdfast.checkpoint.skeleton import NOTES_KEY
+from holdfast.checkpoint.tree import RNG_KEY, Stateful, check_rng_state, decode, set_rng_state, targets, tensor_keys
 from holdfast.contract.errors import InputError
 
 # Of these a state_dict() after load_state_dict() gives back what was loaded; loaders and schedulers may not.
@@ -37,8 +39,7 @@ class Target:
                 self._tensors[key] = self._fitting(key, value)
         if self._own_rng:
             for key in tensor_keys(self._saved[RNG_KEY]):
-                part = opened.sources[key][0].part
-                self._tensors[key] = torch.empty(part.shape, dtype=saved_dtype(part))
+                self._tensors[key] = empty_like_saved(opened.part(key, rank))
 
     @property
     def _own_rng(self) -> bool:
@@ -54,6 +55,11 @@ class Target:
     def wanted(self) -> list[Wanted]:
         return wanted_of(self._tensors)
 
+    def check_random_state(self) -> None:
+        """Raises Damaged, once the tensors are filled, where no generator would take what is in them."""
+        if self._own_rng:
+            check_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
+
     def load(self) -> None:
         for name, value in self._entries:
             self._load_entry(name, value, decode(self._saved[name], self._tensors.__getitem__))
@@ -62,7 +68,11 @@ class Target:
 
     def _load_entry(self, name: str, value: Any, saved: Any) -> None:
         if isinstance(value, torch.optim.Optimizer):
-            _load_optimizer(value, saved)
+            try:
+                _load_optimizer(value, saved)
+            # PyTorch reads what is saved without checking it.
+            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                raise _other_model(f"{name}: {error!r}"[:300], "the optimizer that was saved") from error
         elif isinstance(value, nn.Module) and _filled_in_place(value, saved):
             pass
         elif isinstance(value, Stateful):
@@ -89,11 +99,11 @@ class Target:
             raise _other_model(f"not in the checkpoint: {extra}; only in the checkpoint: {missing}", "the same tensors")
 
     def _fitting(self, key: str, owner: Any) -> torch.Tensor:
-        part = self._opened.sources[key][0].part
+        part = self._opened.part(key, self._rank)
         dtype = saved_dtype(part)
         live = self._live.get(key)
         if live is None or (not isinstance(owner, nn.Module | torch.Tensor) and tuple(live.shape) != part.shape):
-            return _new_tensor(key, part.shape, dtype, owner)
+            return _new_tensor(key, part, owner)
         if tuple(live.shape) != part.shape or live.dtype != dtype:
             raise _other_model(
                 f"{key}: {dtype_name(live.dtype)}{list(live.shape)} here", f"{part.dtype}{list(part.shape)} as saved"
@@ -114,16 +124,16 @@ def wanted_of(tensors: dict[str, torch.Tensor]) -> list[Wanted]:
     return [Wanted(key=box.key, offset=box.offset, into=box.local) for box in boxes]
 
 
-def _new_tensor(key: str, shape: tuple[int, ...], dtype: torch.dtype, owner: Any) -> torch.Tensor:
+def _new_tensor(key: str, part: TensorPart, owner: Any) -> torch.Tensor:
     if isinstance(owner, torch.optim.Optimizer):
         parameters = [p for group in owner.param_groups for p in group["params"]]
         _, _, place, *_ = [*key.split("/"), "", ""]
         if place.isdigit() and int(place) < len(parameters):
             parameter = parameters[int(place)].detach()
-            if tuple(parameter.shape) == shape and (shape or isinstance(parameter, DTensor)):
-                return torch.empty_like(parameter, dtype=dtype)
+            if tuple(parameter.shape) == part.shape and (part.shape or isinstance(parameter, DTensor)):
+                return torch.empty_like(parameter, dtype=saved_dtype(part))
     # On the CPU: load_state_dict moves it to where its owner wants it.
-    return torch.empty(shape, dtype=dtype)
+    return empty_like_saved(part)
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:

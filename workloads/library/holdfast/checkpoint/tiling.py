@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format import Json, Manifest, TensorPart
+from holdfast.checkpoint.format import Manifest, TensorPart
+from holdfast.checkpoint.skeleton import tensors_in
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Offset and extent."""
+MAX_SPLIT_AXES = 8
 
 
 def check_tiling(manifests: Iterable[Manifest]) -> None:
@@ -21,7 +23,7 @@ def check_tiling(manifests: Iterable[Manifest]) -> None:
     boxes: defaultdict[tuple[str, tuple[int, ...]], set[Box]] = defaultdict(set)
     named: set[str] = set()
     for manifest in manifests:
-        named.update(_tensors_of(manifest.values))
+        named.update(tensors_in(manifest.values))
         for part in manifest.tensors:
             boxes[part.key, part.shape].add(_box(part))
     for key, shape in boxes:
@@ -38,17 +40,27 @@ def _box(part: TensorPart) -> Box:
 def tiles(shape: tuple[int, ...], boxes: set[Box]) -> bool:
     """Boxes of no elements count for nothing."""
     whole = ((0,) * len(shape), shape)
-    if boxes == {whole}:
+    if boxes == {whole} or 0 in shape:
         return True
+    split = [axis for axis, size in enumerate(shape) if any((o[axis], e[axis]) != (0, size) for o, e in boxes)]
+    # Each axis that is split doubles the corners of every box: no layout splits more, and a forger's 60 never end.
+    if len(split) > MAX_SPLIT_AXES:
+        return False
+    whole = _on(split, whole)
     # The signed corners of a set of boxes are the derivative of how often each element is covered, so they cancel
     # to those of the whole if and only if every element is covered once.
     corners: defaultdict[tuple[int, ...], int] = defaultdict(int)
     for box in boxes:
-        for corner, sign in _corners(box):
+        for corner, sign in _corners(_on(split, box)):
             corners[corner] += sign
     for corner, sign in _corners(whole):
         corners[corner] -= sign
     return not any(corners.values())
+
+
+def _on(axes: list[int], box: Box) -> Box:
+    offset, extent = box
+    return tuple(offset[axis] for axis in axes), tuple(extent[axis] for axis in axes)
 
 
 def _corners(box: Box) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -60,14 +72,3 @@ def _corners(box: Box) -> Iterator[tuple[tuple[int, ...], int]]:
             for _, factor in corner:
                 sign *= factor
             yield tuple(at for at, _ in corner), sign
-
-
-def _tensors_of(skeleton: Json) -> Iterator[str]:
-    if isinstance(skeleton, dict):
-        if isinstance(key := skeleton.get("$tensor"), str):
-            yield key
-        for value in skeleton.values():
-            yield from _tensors_of(value)
-    elif isinstance(skeleton, list):
-        for value in skeleton:
-            yield from _tensors_of(value)

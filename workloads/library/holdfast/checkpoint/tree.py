@@ -15,14 +15,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from holdfast.checkpoint.errors import Damaged
 from holdfast.contract.errors import InputError
+from holdfast.contract.printable import printable
 
 Skeleton = Any
 
 # Written by capture beside the user's own entries.
 RNG_KEY = "__rng__"
-# Written by the checkpointer: what it has learnt of this run (plain JSON, no skeleton).
-NOTES_KEY = "__notes__"
 
 
 @runtime_checkable
@@ -163,15 +163,35 @@ def _rng_state() -> dict[str, Any]:
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
-    python = state["python"]
-    random.setstate((python["version"], tuple(python["state"].tolist()), python["gauss"]))
+    random.setstate(_python_state(state["python"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
     if "numpy" in state and find_spec("numpy") is not None:
-        saved = state["numpy"]
-        keys = saved["keys"].numpy().astype("uint32")
         # Imported here if need be: the program may do so only later, and would then draw from a fresh seed.
-        import_module("numpy.random").set_state(("MT19937", keys, saved["at"], saved["gauss"], saved["cached"]))
+        import_module("numpy.random").set_state(_numpy_state(state["numpy"]))
+
+
+def check_rng_state(state: Any) -> None:
+    """Raises Damaged unless generators take it. Tried on generators of its own: those of the program stay."""
+    try:
+        torch.Generator().set_state(state["torch"])
+        random.Random().setstate(_python_state(state["python"]))
+        if "numpy" in state and find_spec("numpy") is not None:
+            import_module("numpy.random").RandomState().set_state(_numpy_state(state["numpy"]))
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise Damaged(f"its random state is none: {printable(repr(error))}") from error
+
+
+def _python_state(saved: Mapping[str, Any]) -> tuple[Any, ...]:
+    return saved["version"], tuple(saved["state"].tolist()), saved["gauss"]
+
+
+def _numpy_state(saved: Mapping[str, Any]) -> tuple[Any, ...]:
+    keys = saved["keys"].numpy().astype("uint32")
+    # NumPy does not look at it, and would read the memory there.
+    if not 0 <= saved["at"] <= len(keys):
+        raise ValueError("the position lies outside the state")
+    return "MT19937", keys, saved["at"], saved["gauss"], saved["cached"]
 
 
 def targets(state: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from holdfast.contract.errors import InputError
 
 COMMIT_OBJECT = "COMMIT.json"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_STEP = re.compile(r"step-(\d{10})")
+_STEP = re.compile(r"step-([0-9]{10})")
 _ATTEMPT = re.compile(r"[0-9a-f]{12}")
 
 
