@@ -25,8 +25,9 @@ def _work(limits: Limits) -> tuple[Alert, ...]:
             severity=Severity.PAGE,
             why="two intervals without a commit: the next eviction costs more than the job was built to lose",
             query=(
-                f"{age} > on (job, index) 2 * {ours('commit_interval_seconds', cluster)} > 120 "
-                f"or {age} > {limits.checkpoint_age_s}"
+                # Aggregated, or the second half would be another alert beside the first.
+                f"max by (job, index) ({age} > on (job, index) 2 * {ours('commit_interval_seconds', cluster)} > 120 "
+                f"or {age} > {limits.checkpoint_age_s})"
             ),
             hold_s=120,
         ),
@@ -40,7 +41,8 @@ def _work(limits: Limits) -> tuple[Alert, ...]:
             name="HoldfastGoodputBelowBreakEven",
             severity=Severity.TICKET,
             why="below this share of useful time the cheaper machine is the dearer one",
-            query=f"{ours('goodput_ratio', cluster)} < {limits.goodput_min}",
+            # Of the time on machines: a wait for capacity costs nothing and has alerts of its own.
+            query=f"{ours('useful_paid_ratio', cluster)} < {limits.goodput_min}",
             hold_s=1_800,
         ),
         Alert(

@@ -102,7 +102,7 @@ def on_call(
         ),
         Chart(
             title="Useful share of machine time",
-            queries=(("{{job}} {{index}}", ours("goodput_ratio", cluster)),),
+            queries=(("{{job}} {{index}}", ours("useful_paid_ratio", cluster)),),
             threshold=goodput_min,
         ),
         Chart(

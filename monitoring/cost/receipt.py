@@ -15,13 +15,11 @@ from typing import Any
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.kubernetes import JOB_API, JOBSET_API, api_path
 from monitoring.ledger.events import read_folder
-from monitoring.ledger.job_ledger import JobLedger, job_ledgers
+from monitoring.ledger.job_ledger import UNPAID, JobLedger, job_ledgers
 from monitoring.ledger.timeline import STATES, Span, State
 
 SCHEMA = "holdfast.receipt/1"
 ANNOTATION = "holdfast.dev/receipt"
-# Nobody pays for a machine that does not exist yet.
-UNPAID = frozenset({State.WAITING})
 WASTED = frozenset({State.LOST, State.RESTARTING, State.RESTORING})
 
 
@@ -79,20 +77,25 @@ def leave(made: Receipt, namespace: str, api: Any) -> str:
     raise InputError("no object for the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
 
 
-def receipt(runs: Sequence[JobLedger], usd_per_hour: float, on_demand_usd_per_hour: float) -> Receipt:
-    """`runs`: of one job, at least one; prices are those of one lane."""
+def receipt(
+    runs: Sequence[JobLedger], usd_per_hour: float, on_demand_usd_per_hour: float, watched_h: float | None = None
+) -> Receipt:
+    """`runs`: of one job, at least one; prices are those of one lane. `watched_h`: hours of its lanes on machines, where
+    somebody watched; the time beyond them that no line explains was a wait, in a queue or for a node."""
     hours = {state: sum(run.totals_us()[state] for run in runs) / 3.6e9 for state in STATES}
-    paid_h = sum(h for state, h in hours.items() if state not in UNPAID)
+    accounted_h = sum(h for state, h in hours.items() if state not in UNPAID)
+    paid_h = accounted_h if watched_h is None else watched_h
+    away_h = max(0.0, accounted_h - paid_h)
     # A first start is no waste: an undisturbed run has it too.
     first_start_h = sum(s.length_us for run in runs for s in _first_starts(run)) / 3.6e9
-    wasted_h = max(0.0, sum(hours[state] for state in WASTED) - first_start_h)
+    wasted_h = max(0.0, sum(hours[state] for state in WASTED) - first_start_h - away_h)
     useful_h = hours[State.PRODUCTIVE]
     return Receipt(
         job=runs[0].job,
         evictions=sum(len(run.recoveries) for run in runs),
         machine_hours=paid_h,
         useful_hours=useful_h,
-        waited_hours=hours[State.WAITING],
+        waited_hours=hours[State.WAITING] + away_h,
         paid_usd=paid_h * usd_per_hour,
         wasted_usd=wasted_h * usd_per_hour,
         on_demand_usd=(paid_h - wasted_h) * on_demand_usd_per_hour,

@@ -18,11 +18,12 @@ from monitoring.exporter.ends import Ended
 from monitoring.exporter.lines import Line
 from monitoring.exporter.node_usage import NodeUsage, NodeUsages
 from monitoring.exporter.objects import (
+    BY_KUBELET,
     SPOT,
     Node,
     Pod,
     bound_s,
-    ended_by_kubelet,
+    disruption,
     is_taken,
     read_node,
     read_pod,
@@ -74,23 +75,29 @@ class Cluster:
             self._take(name)
 
     def pod(self, change: str, found: Mapping[str, Any]) -> None:
-        if ended_by_kubelet(found):
+        reason, since_s = disruption(found)
+        if reason == BY_KUBELET:
             # Often the first sign: the pod's condition comes before the node's.
             self._take((found.get("spec") or {}).get("nodeName") or "")
         uid = found["metadata"]["uid"]
+        before = self.pods.get(uid)
+        # One that was not watched while it lived was evicted before this exporter began.
+        if reason and before and before.node and not before.disrupted:
+            self._evicted(found, before, since_s or self.clock(), reason)
         done = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if change == "DELETED" or done:
             self.pods.pop(uid, None)
         else:
-            before, now = self.pods.get(uid), read_pod(found)
+            now = read_pod(found)
             if before and now.node and not before.node:
                 self._scheduled(found, now)
             self.pods[uid] = now
 
     def budget(self, change: str, found: Mapping[str, Any]) -> None:
+        """Those of jobs are left out: without a node, or done, none of their pods is healthy, as it should be."""
         meta, status = found["metadata"], found.get("status", {})
         key = (meta["namespace"], meta["name"])
-        if change == "DELETED":
+        if change == "DELETED" or meta["namespace"] in ends.NAMESPACES:
             self.budgets.pop(key, None)
         else:
             self.budgets[key] = max(0, int(status.get("desiredHealthy", 0)) - int(status.get("currentHealthy", 0)))
@@ -146,6 +153,10 @@ class Cluster:
         if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):
             self._lines.append(line)
             self.waits.ended(line["capacity"], line["accelerator"], waited)
+
+    def _evicted(self, found: Mapping[str, Any], pod: Pod, t: float, reason: str) -> None:
+        if line := lines.evicted(found["metadata"].get("name", ""), pod, t, reason):
+            self._lines.append(line)
 
     def lines(self, now_s: float) -> list[Line]:
         """What happened since the last call, as event lines of the contract."""

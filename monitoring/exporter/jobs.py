@@ -17,7 +17,7 @@ from monitoring.exporter.sample import Sample, run_labels, sample
 from monitoring.exporter.sources import Source
 from monitoring.ledger.events import KEPT_PROBLEMS, Event, parse
 from monitoring.ledger.job_ledger import KINDS, job_ledger
-from monitoring.ledger.processes import computing_us
+from monitoring.ledger.processes import FOREIGN_TYPES, computing_us
 
 KEEP_EVENTS = 20_000
 KEEP_COMMITS = 20
@@ -39,24 +39,36 @@ class Run:
     dead: int = 0
     failures: Counter[str] = field(default_factory=Counter[str])
     newest_s: float = 0.0
+    """Of the lines that its own processes wrote."""
+    heard_s: float = 0.0
+    """Of all lines about it."""
     complete: bool = False
+    fallen: set[str] = field(default_factory=set[str])
+    """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
 
     def take(self, event: Event, *, counts: bool) -> None:
         """`counts`: it is new, and was not published by an exporter before this one."""
         t, fields = event.t_us / 1e6, event.fields
-        self.newest_s = max(self.newest_s, t)
+        self.heard_s = max(self.heard_s, t)
         self.events.append(event)
+        if event.type in FOREIGN_TYPES:
+            return
+        self.newest_s = max(self.newest_s, t)
         match event.type:
             case "start":
                 self.complete = False
+                self.fallen.clear()
             case "commit":
                 self.commits.append(t)
+                self.crashes = 0
+            case "stored":
                 self.crashes = 0
             case "restore":
                 self.skipped += counts * len(fields.get("skipped") or ())
             case "exit":
                 self.complete = fields.get("code") == EXIT_COMPLETE
-                self.crashes += fields.get("code") not in NO_CRASH
+                if fields.get("code") not in NO_CRASH:
+                    self._fell(event.process)
             case "dead_lettered":
                 self.dead += counts
             case "item_failed":
@@ -64,16 +76,29 @@ class Run:
             case _:
                 pass
 
+    def _fell(self, process: str) -> None:
+        """A host that falls again does so in another attempt, even if none got as far as to start."""
+        host = process.rsplit("-", 2)[0]
+        if not self.fallen or host in self.fallen:
+            self.crashes += 1
+            self.fallen.clear()
+        self.fallen.add(host)
+
     def _error_class(self, name: str) -> str:
         """Each is a series that is kept for years."""
         return name if name in self.failures or len(self.failures) < MOST_ERROR_CLASSES else "other"
 
     def samples(self, run: JobIdentity, now_s: float, running_since_s: float | None) -> Iterable[Sample]:
+        if not self.newest_s:
+            return  # it waits for its first node
         labels = run_labels(run)
         yield sample("restores_skipped_total", self.skipped, **labels)
         if running_since_s is not None or now_s - self.newest_s <= ALIVE_S:
             yield sample("fruitless_restarts", self.crashes, **labels)
-            yield sample("goodput_ratio", job_ledger(list(self.events)).goodput, **labels)
+            # Lines of a pod and of the watcher come by different ways, so not in the order of their time.
+            ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
+            yield sample("goodput_ratio", ledger.goodput, **labels)
+            yield sample("useful_paid_ratio", ledger.useful_paid, **labels)
         if self.kind != KIND_TRAINING:
             yield sample("dead_letters_total", self.dead, **labels)
             for error_class, count in self.failures.items():
@@ -124,7 +149,7 @@ class Jobs:
 
     def samples(self, now_s: float, running: Mapping[JobIdentity, float]) -> Iterable[Sample]:
         """`running`: runs that have a pod whose containers run, and since when."""
-        for run in [run for run, held in self.runs.items() if now_s - held.newest_s > FORGET_S]:
+        for run in [run for run, held in self.runs.items() if now_s - held.heard_s > FORGET_S]:
             del self.runs[run]
         for run, held in self.runs.items():
             yield from held.samples(run, now_s, running.get(run))

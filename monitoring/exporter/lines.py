@@ -18,6 +18,7 @@ Line = dict[str, Any]
 KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
 WATCHER = f"watcher-{socket.gethostname()}"
 PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
+SCHEDULED, EVICT = "scheduled", "evict"
 # A flex-start node goes within minutes of its planned end.
 EXPIRY_S = 900.0
 
@@ -36,13 +37,16 @@ def node_down(name: str, node: Node) -> Line:
 
 def scheduled(name: str, pod: Pod, node: Node | None, t: float, waited_s: float) -> Line | None:
     """None for pods that belong to no job of ours."""
-    kind = KIND_OF.get(pod.namespace)
-    if not (kind and pod.job):
-        return None
+    line = _of_pod(SCHEDULED, name, pod, t)
     where = {"node": pod.node, "pool": node.pool if node else ""}
     what = {"capacity": node.capacity if node else pod.capacity, "accelerator": pod.accelerator}
-    line = _line("scheduled", t, pod.job, kind, name) | pod.identity.fields()
-    return line | {"seconds": round(waited_s, 3)} | where | what
+    return line | {"seconds": round(waited_s, 3)} | where | what if line else None
+
+
+def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:
+    """The platform ended a pod: what no process can write that is killed."""
+    line = _of_pod(EVICT, name, pod, t)
+    return line | {"signal": "SIGTERM", "target": name, "reason": reason} if line else None
 
 
 def append(target: Path | None, lines: Iterable[Line]) -> None:
@@ -57,6 +61,11 @@ def append(target: Path | None, lines: Iterable[Line]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("a") as handle:
         handle.write(text)
+
+
+def _of_pod(event_type: str, name: str, pod: Pod, t: float) -> Line | None:
+    kind = KIND_OF.get(pod.namespace)
+    return _line(event_type, t, pod.job, kind, name) | pod.identity.fields() if kind and pod.job else None
 
 
 def _of_node(event_type: str, name: str, node: Node, t: float) -> Line:

@@ -20,7 +20,8 @@ from requests import RequestException
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.telemetry import EVENT_VERSION
 from holdfast.contract.values import rfc3339, unix_s
-from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING, events_view
+from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING, events_view
+from monitoring.exporter.lines import EVICT, SCHEDULED
 from monitoring.exporter.log import logger
 from monitoring.exporter.objects import JOB_LABELS
 from monitoring.exporter.sources import Lines, of
@@ -35,6 +36,8 @@ LOOK_BACK_S = 6 * 3600.0
 REMEMBERED = 50_000
 HTTP_OK = 200
 NOBODY = "(a pod of no job)"
+# What the exporter writes about the pods of jobs: waits for a node, and evictions. No job's own pod knows either.
+OF_THE_WATCHER = (EVICT, SCHEDULED)
 # The log agent copies the labels of pods, with "_" in place of ".".
 _JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
 
@@ -121,10 +124,12 @@ class CloudLogs(threading.Thread):
         return bool(token)
 
     def _query(self, since: str, job: str = "") -> dict[str, Any]:
+        watched = " OR ".join(f'"{each}"' for each in OF_THE_WATCHER)
         wanted = [
             'resource.type="k8s_container"',
             f'resource.labels.cluster_name="{self._cluster}"',
-            f'resource.labels.namespace_name=("{NAMESPACE_TRAINING}" OR "{NAMESPACE_BATCH}")',
+            f'(resource.labels.namespace_name=("{NAMESPACE_TRAINING}" OR "{NAMESPACE_BATCH}") OR '
+            f'(resource.labels.namespace_name="{NAMESPACE_MONITORING}" AND jsonPayload.event=({watched})))',
             f"jsonPayload.v={EVENT_VERSION}",
             "jsonPayload.event:*",
             f'timestamp>="{since}"',
@@ -146,7 +151,11 @@ class CloudLogs(threading.Thread):
 
 
 def job_of_pod(entry: Mapping[str, Any]) -> str:
-    """The job whose pod wrote an entry: by what the log agent, and not the container, states in it."""
+    """The job that an entry may speak for: by what the log agent, and not the container, states in it."""
+    place = (entry.get("resource") or {}).get("labels") or {}
+    if place.get("namespace_name") == NAMESPACE_MONITORING:
+        line = entry["jsonPayload"]
+        return str(line.get("job") or NOBODY) if line.get("event") in OF_THE_WATCHER else NOBODY
     labels = entry.get("labels") or {}
     return next((name for label in _JOB_LABELS if (name := labels.get(label))), NOBODY)
 

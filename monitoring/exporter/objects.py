@@ -47,6 +47,8 @@ class Pod:
     capacity: str
     accelerator: str
     system: bool
+    disrupted: bool = False
+    """The platform ends it."""
 
     @property
     def identity(self) -> JobIdentity:
@@ -80,13 +82,15 @@ def is_taken(found: Mapping[str, Any]) -> bool:
     )
 
 
-def ended_by_kubelet(pod: Mapping[str, Any]) -> bool:
-    """The kubelet ends pods for one reason that sets this: its node is shutting down."""
+# The kubelet ends pods for one reason that sets this: its node is shutting down.
+BY_KUBELET = "TerminationByKubelet"
+
+
+def disruption(pod: Mapping[str, Any]) -> tuple[str, float]:
+    """Why and when the platform ended the pod; empty if it did not."""
     conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(
-        c.get("type") == "DisruptionTarget" and c.get("status") == "True" and c.get("reason") == "TerminationByKubelet"
-        for c in conditions
-    )
+    found = [c for c in conditions if c.get("type") == "DisruptionTarget" and c.get("status") == "True"]
+    return (str(found[0].get("reason") or ""), unix_s(found[0].get("lastTransitionTime"))) if found else ("", 0.0)
 
 
 def _capacity(labels: Mapping[str, str]) -> str:
@@ -112,6 +116,7 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
         # DaemonSets belong on every node, and static pods are the node's own.
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
+        disrupted=bool(disruption(found)[0]),
     )
 
 

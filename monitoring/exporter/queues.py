@@ -68,8 +68,9 @@ class Queues:
         pending, started = Counter[str](), Counter[str]()
         for one in self.workloads.values():
             # A series for every queue: zero is news, and an absent series would be none.
-            pending[one.queue] += bool(one.reason and one.reason != STOPPED)
-            started[one.queue] += not one.reason
+            pending[one.queue] += one.reason in (QUOTA, INADMISSIBLE)
+            # What waits for an admission check has passed its queue: Google's answer takes hours by design.
+            started[one.queue] += one.reason in ("", CHECK)
             if one.reason:
                 key = one.queue, one.flavor, one.accelerator, one.reason
                 longest[key] = max(longest[key], now_s - one.since_s)

@@ -96,8 +96,8 @@ def make(order: Order, source: Source) -> Receipt:
     return receipt(found, *lane_prices(found, order.node_usage))
 
 
-def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float, float]:
-    """Dollars an hour of one lane of the ledger, as paid and on demand."""
+def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float, float, float]:
+    """Dollars an hour of one lane of the ledger, as paid and on demand, and the hours of its lanes on machines."""
     paid = demand = 0.0
     for (machine, region, capacity), seconds in node_usage.node_s.items():
         prices = prices_of(machine, region)
@@ -106,7 +106,7 @@ def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float
     # A gang is one lane whatever its size; a batch has one for each worker, and runs by index have one each.
     gang = runs[0].kind == KIND_TRAINING and runs[0].index is None
     lane_s = node_usage.on_s if gang else node_usage.pod_s
-    return paid / lane_s, demand / lane_s
+    return paid / lane_s, demand / lane_s, lane_s / 3600
 
 
 def _paid(prices: Prices, capacity: str) -> float:

@@ -16,6 +16,8 @@ from monitoring.ledger.timeline import Span, State
 
 KINDS = (KIND_TRAINING, KIND_BATCH)
 USEFUL = frozenset({State.PRODUCTIVE})
+# Nobody pays for a machine that does not exist yet.
+UNPAID = frozenset({State.WAITING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,12 @@ class JobLedger:
     @property
     def useful_us(self) -> int:
         return sum(self.totals_us()[state] for state in USEFUL)
+
+    @property
+    def useful_paid(self) -> float:
+        """The useful share of the time on machines: what a price is held against."""
+        paid_us = self.wall_us - sum(self.totals_us()[state] for state in UNPAID)
+        return self.useful_us / paid_us if paid_us else 0.0
 
     @property
     def unused_us(self) -> int:

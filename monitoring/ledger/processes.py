@@ -43,6 +43,12 @@ class ProcessRun:
     def of(self, event_type: str) -> list[Event]:
         return self.by_type.get(event_type, [])
 
+    def end_with(self, exit_event: Event) -> None:
+        """Written for it by another process."""
+        self.events.append(exit_event)
+        self.by_type["exit"].append(exit_event)
+        self.ends_us = max(self.ends_us, exit_event.t_us)
+
     def newest_us(self, *types: str) -> int:
         """When the last event of any of these types was written; the end of the run if none was."""
         return max((found[-1].t_us for each in types if (found := self.of(each))), default=self.ends_us)

@@ -34,7 +34,7 @@ class Work(NamedTuple):
 
 def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s: float | None = None) -> Account:
     evicts = evictions(events)
-    leads = _close([run for run in process_runs(events) if run.rank == 0], evicts)
+    leads = _close(_leads(process_runs(events)), evicts)
     work = [_work(run) for run in leads]
     kept = _kept_steps(leads)
     usual = usual_step_s or _usual_step_s(work)
@@ -55,6 +55,18 @@ def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s
         commits_us=tuple(e.t_us for e in events if e.type == "commit"),
         failed_saves=sum(e.type == "save_failed" for e in events),
     )
+
+
+def _leads(runs: Iterable[ProcessRun]) -> list[ProcessRun]:
+    """Runs of rank 0. A launcher writes of itself only how it ended: that is how the ranks before it did."""
+    found: list[ProcessRun] = []
+    for run in (run for run in runs if run.rank == 0):
+        launcher = run.by_type.keys() == {"exit"}
+        if not (launcher and found):
+            found.append(run)
+        elif found[-1].exit_code is None:
+            found[-1].end_with(run.of("exit")[0])
+    return found
 
 
 def _work(run: ProcessRun) -> list[Work]:
@@ -143,9 +155,13 @@ def _recoveries(
     begins = [run.begins_us for run in leads]
     next_worker = _next_workers(leads)
     lost: dict[tuple[int, int], int] = {}
+    counted: int | None = None
     for evict in evicts:
         after = bisect_right(begins, evict.t_us)
         hit, back = after - 1, next_worker[after]
+        if hit == counted:
+            continue  # pods of a gang are taken together, and it stops once
+        counted = hit
         signal, target = str(evict.fields.get("signal", "")), str(evict.fields.get("target", ""))
         if back is None:
             yield Recovery(evict.t_us, signal, target, None)

@@ -14,7 +14,7 @@ from pytest_kubernetes.providers.base import AClusterManager
 from infra import environments
 from infra.contract.pools import Pool
 from tests import support
-from tests.cluster.sim import kind, operators
+from tests.cluster.sim import flex, kind, operators
 from tests.cluster.sim.control_plane import missing_tools
 from tests.cluster.sim.manager import HostManager, OwnManager, foreign
 from tests.cluster.sim.runnable import HOST_FOLDERS
@@ -108,7 +108,8 @@ def jobset(cluster: AClusterManager, api: Api) -> None:
 
 @pytest.fixture
 def kueue(jobset: None, cluster: AClusterManager, api: Api) -> None:
-    """The cluster with the real JobSet and Kueue controllers."""
+    """The cluster with the real JobSet and Kueue controllers; Kueue makes ProvisioningRequests, nobody fulfils them."""
+    flex.install(api)
     _install(operators.KUEUE, cluster, api)
 
 

@@ -42,7 +42,6 @@ def test_a_flex_queue_is_explained_by_its_request(world: World, spot: Pool, kueu
     found = ask(world, "queued", "gate").cause
     assert found.blocker == f"quota is reserved, admission check {world.name} is Pending"
 
-    flex.install(world)
     (workload,) = world.api.items(world.path("workloads", queues.GROUP))
     accepted = {"type": "Accepted", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     waits = {"type": "Provisioned", "status": "False", "message": "Provisioning Request wasn't found."}

@@ -6,15 +6,15 @@ The resource is that of GKE's autoscaler, with its conditions; the real Kueue re
 from tests.cluster.sim import queues
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.jobs.api import ApiError, Object
+from workloads.jobs.api import Api, ApiError, Object
 from workloads.jobs.cluster_snapshot import PROVISIONING
 
 CONDITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PLURAL = "provisioningrequests"
 
 
-def install(world: World) -> None:
-    """Once for the cluster."""
+def install(api: Api) -> None:
+    """Once for the cluster. A Kueue that starts afterwards makes requests of its own."""
     group = PROVISIONING.split("/")[2]
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
@@ -24,11 +24,11 @@ def install(world: World) -> None:
     # The API server lets nobody define a resource of this group without its reviewers' word.
     meta = {"name": f"{PLURAL}.{group}", "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}}
     try:
-        world.api.create(CONDITIONS, {"metadata": meta, "spec": spec})
+        api.create(CONDITIONS, {"metadata": meta, "spec": spec})
     except ApiError as error:
         if error.status != 409:
             raise
-    until("requests are served", lambda: world.api.find(PROVISIONING))
+    until("requests are served", lambda: api.find(PROVISIONING))
 
 
 def request(world: World, name: str, owner: Object, *conditions: Object) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from infra.contract.kubernetes import LABEL_MACHINE_TYPE
 from infra.contract.machines import MACHINE_TYPES
 from infra.contract.pools import GPU_RESOURCE, LABEL_ZONE, Pool
 from tests.cluster.sim.stages import MANAGED
@@ -24,7 +25,10 @@ def node(pool: Pool, name: str, *, zone: str = "", labels: dict[str, str] | None
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": {"kubernetes.io/hostname": name, POOL: pool.name} | pool.node_labels() | zones | (labels or {}),
+            "labels": {"kubernetes.io/hostname": name, POOL: pool.name, LABEL_MACHINE_TYPE: pool.machine_type}
+            | pool.node_labels()
+            | zones
+            | (labels or {}),
             "annotations": {MANAGED: "fake"},
         },
         "spec": {"taints": taints(pool)},

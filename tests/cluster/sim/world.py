@@ -44,11 +44,12 @@ class World:
 
     # -- nodes --
 
-    def add_nodes(self, pool: Pool, count: int) -> list[str]:
-        """Ready nodes of `pool`; names are never used twice."""
+    def add_nodes(self, pool: Pool, count: int, *, zone: str = "", labels: dict[str, str] | None = None) -> list[str]:
+        """Ready nodes of `pool`; names are never used twice. `labels`: instead of those that keep others away."""
         first, self._made = self._made, self._made + count
+        own = self.selector if labels is None else labels
         wanted = [
-            nodes.node(pool, f"{self.name}-{pool.name}-{n}", labels=self.selector) for n in range(first, first + count)
+            nodes.node(pool, f"{self.name}-{pool.name}-{n}", zone=zone, labels=own) for n in range(first, first + count)
         ]
         fresh = nodes.add(self.api, wanted)
         self.nodes += fresh

@@ -98,13 +98,16 @@ JOBS: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastGoodputBelowBreakEven": (
         History(
-            series=((ours("goodput_ratio", 'job="a"'), "0.9x10 0.79x50"),),
+            series=((ours("useful_paid_ratio", 'job="a"'), "0.9x10 0.79x50"),),
             at_min=42,
             fires=labels(job="a", cluster_name=EXAMPLE.cluster),
             quiet_until_min=38,
         ),
         History(
-            series=((ours("goodput_ratio", 'job="a"'), "0.2x20 0.8x60"), (ours("goodput_ratio", "", OTHER), "0x80")),
+            series=(
+                (ours("useful_paid_ratio", 'job="a"'), "0.2x20 0.8x60"),
+                (ours("useful_paid_ratio", "", OTHER), "0x80"),
+            ),
             at_min=75,
         ),
     ),

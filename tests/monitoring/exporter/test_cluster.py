@@ -125,6 +125,28 @@ def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
     assert values(cluster, "node_end_seconds") == {("run-7",): 2 * 3600}
 
 
+def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    cluster.pod("ADDED", pod("p", on="a", phase="Running"))
+    for _ in range(2):
+        cluster.pod("MODIFIED", pod("p", on="a", phase="Running", conditions=ENDED))
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
+    cluster.pod("ADDED", pod("before us", on="a", phase="Failed", conditions=ENDED))
+    cluster.pod("ADDED", pod("of nobody", on="a", phase="Running", namespace="serving"))
+    cluster.pod("MODIFIED", pod("of nobody", on="a", phase="Failed", namespace="serving", conditions=ENDED))
+    (evict,) = parse(sample.encoded(line for line in cluster.lines(NOW) if line["event"] == "evict")).events
+    assert (evict.job, evict.kind, evict.fields["reason"]) == ("run-7", "training", "TerminationByKubelet")
+
+
+def test_a_budget_of_a_job_is_left_out() -> None:
+    """Without a node, or done, none of its pods is healthy."""
+    cluster = Cluster()
+    meta = {"namespace": "training", "name": "train-gang"}
+    cluster.budget("ADDED", {"metadata": meta, "status": {"desiredHealthy": 1, "currentHealthy": 0}})
+    assert values(cluster, "disruption_budget_shortfall") == {}
+
+
 def test_a_broken_budget_shows_how_many_are_missing() -> None:
     cluster = Cluster()
     budget = {

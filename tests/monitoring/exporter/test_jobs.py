@@ -43,10 +43,49 @@ def test_a_job_without_a_commit_ages_from_its_start_and_a_complete_one_does_not(
 
 
 def test_crashes_count_until_the_next_commit_and_evictions_never(tmp_path: Path) -> None:
-    ends = [line(EPOCH + n, "exit", code=code, step=1, process=f"p{n}") for n, code in enumerate((70, 143, 137, 1, 75))]
+    codes = enumerate((70, 143, 137, 1, 75))
+    ends = [line(EPOCH + n, "exit", code=code, step=1, process=f"host-1{n}-ab") for n, code in codes]
     assert values(jobs_of(tmp_path, *ends), EPOCH + 9)["fruitless_restarts"] == 3
     saved = jobs_of(tmp_path, *ends, line(EPOCH + 8, "commit", step=2, seconds=1, bytes=1))
     assert values(saved, EPOCH + 9)["fruitless_restarts"] == 0
+
+
+def test_a_gang_that_falls_falls_once_however_many_pods_it_has(tmp_path: Path) -> None:
+    def attempt(n: int, starts: bool) -> list[Any]:
+        hosts = [f"run-workers-0-{pod}-1-a{n}" for pod in range(4)]
+        begun = [line(EPOCH + 10 * n, "start", rank=rank, process=host) for rank, host in enumerate(hosts) if starts]
+        return begun + [line(EPOCH + 10 * n + 5, "exit", code=75, step=0, process=host) for host in hosts]
+
+    for starts in (True, False):  # False: it falls before it says a word
+        rows = [row for n in range(3) for row in attempt(n, starts)]
+        for count in (1, 2, 3):
+            found = values(jobs_of(tmp_path, *rows[: count * len(rows) // 3]), EPOCH + 40)
+            assert found["fruitless_restarts"] == count
+
+
+def test_results_of_a_batch_end_a_row_of_crashes(tmp_path: Path) -> None:
+    fell = [line(EPOCH + n, "exit", kind="batch", code=1, step=0, process=f"host-{n}-a") for n in range(3)]
+    stored = line(EPOCH + 5, "stored", kind="batch", items=3, seconds=1, process="host-9-a")
+    assert values(jobs_of(tmp_path, *fell), EPOCH + 9)["fruitless_restarts"] == 3
+    assert values(jobs_of(tmp_path, *fell, stored), EPOCH + 9)["fruitless_restarts"] == 0
+
+
+def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_time(tmp_path: Path) -> None:
+    rows = [
+        line(EPOCH, "start", rank=0, process="host-1-a"),
+        line(EPOCH + 100, "window", first_step=1, last_step=100, seconds=100, process="host-1-a"),
+        line(EPOCH + 100, "exit", code=143, step=100, process="host-1-b"),
+        line(EPOCH + 400, "scheduled", seconds=300, node="n", pool="p", capacity="spot", accelerator="a"),
+        line(EPOCH + 400, "start", rank=0, process="host-1-c"),
+        line(EPOCH + 500, "window", first_step=101, last_step=200, seconds=100, process="host-1-c"),
+    ]
+    found = values(jobs_of(tmp_path, *rows), EPOCH + 500)
+    assert (found["goodput_ratio"], found["useful_paid_ratio"]) == (0.4, 1.0)
+
+
+def test_a_job_that_waits_for_its_first_node_has_no_state_yet(tmp_path: Path) -> None:
+    waits = line(EPOCH, "scheduled", seconds=300, node="n", pool="p", capacity="spot", accelerator="a")
+    assert values(jobs_of(tmp_path, waits), EPOCH + 9000) == {}
 
 
 def test_files_are_followed_and_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:

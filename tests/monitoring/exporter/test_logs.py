@@ -116,3 +116,21 @@ def test_a_server_that_is_away_is_a_passing_fault() -> None:
         source = CloudLogs(session, "acme-ai", "holdfast-example", url="http://127.0.0.1:9/", clock=Clock(EPOCH))
         with pytest.raises(Unjudged, match="did not answer: ConnectionError"):
             source.of_job("run-7", EPOCH)
+
+
+def test_waits_and_evictions_that_the_exporter_wrote_count_for_the_job_they_name(
+    server: LogServer, source: CloudLogs
+) -> None:
+    """And nothing else from its namespace does, nor do lines of a job's pod about another job."""
+    wait = line(EPOCH, "scheduled", "run-7", seconds=60, node="n", pool="p", capacity="spot", accelerator="a")
+    evict = line(EPOCH + 1, "evict", "run-7", signal="SIGTERM", target="pod")
+    lies = line(EPOCH + 2, "commit", "run-7", step=9, seconds=1, bytes=1)
+    server.add_lines(sample.encoded([wait, evict, lies]), {"k8s-pod/app_kubernetes_io/name": "exporter"}, "monitoring")
+    server.writer = "run-8"
+    server.add([evict | {"t": EPOCH + 3}])
+    source.turn()
+    jobs = Jobs(source)
+    jobs.read()
+    (run,) = jobs.runs.values()
+    assert [event.type for event in run.events] == ["scheduled", "evict"]
+    assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict"]

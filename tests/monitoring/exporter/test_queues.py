@@ -84,6 +84,12 @@ def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:
     assert values(cluster, "queue_pending_workloads") == {("spot",): 0}
 
 
+def test_a_job_that_waits_for_googles_answer_has_passed_its_queue() -> None:
+    cluster = seen(("ADDED", workload("a", QuotaReserved="True")))
+    assert values(cluster, "queue_pending_workloads") == {("spot",): 0}
+    assert values(cluster, "queue_started_workloads") == {("spot",): 1}
+
+
 def test_what_vanished_while_nobody_watched_is_forgotten() -> None:
     cluster = seen(("ADDED", workload("a")), ("ADDED", workload("b")))
     cluster.forget_all_but("workloads", {"b"})

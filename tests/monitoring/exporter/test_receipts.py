@@ -170,8 +170,8 @@ def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None
     queue = job_ledgers(events_of("batch"))
     mixed = NodeUsage(node_s={L4: 300.0, (*L4[:2], "on-demand"): 100.0}, pod_s=200.0, on_s=100.0)
     paid = (300 * at.spot + 100 * at.on_demand) / 100
-    assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * at.on_demand))
-    assert lane_prices(queue, mixed) == pytest.approx((paid / 2, 2 * at.on_demand))
+    assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * at.on_demand, 100 / 3600))
+    assert lane_prices(queue, mixed) == pytest.approx((paid / 2, 2 * at.on_demand, 200 / 3600))
 
 
 def events_of(kind: str) -> list[Event]:

@@ -16,7 +16,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "save": ("step", "blocking_seconds", "bytes"),  # staged; the upload goes on in the background
     "commit": ("step", "seconds", "bytes"),  # durable; seconds since its save began
     "save_failed": ("step", "reason"),
-    "evict": ("signal", "target"),  # written by whoever evicts: drill, demo, node watcher
+    "evict": ("signal", "target"),  # written by whoever evicts (drill, demo) or sees it (the node watcher)
     "stop": ("step", "reason"),  # the ranks agreed to stop after this step
     "exit": ("code", "step"),
     "claimed": ("items",),  # batch: leased from the queue
@@ -44,6 +44,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "spot_node_seconds_total": ("s", "time that Spot nodes were at risk, by pool, machine_type, zone and age_h"),
     "spot_node_losses_total": ("1", "Spot nodes taken away, by pool, machine_type, zone and age_h"),
     "goodput_ratio": ("1", "productive share of wall time, by job"),
+    "useful_paid_ratio": ("1", "productive share of the time on machines: without waits for capacity, by job"),
     "last_commit_age_seconds": ("s", "seconds since the newest committed checkpoint, by job"),
     "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),
     # Read by the report. wait_s: lower end of the band, in seconds.
@@ -53,8 +54,8 @@ METRICS: dict[str, tuple[str, str]] = {
         "s",
         "longest wait of a job that Kueue has not started, by queue, flavor, accelerator, reason",
     ),
-    "queue_pending_workloads": ("1", "jobs that wait to be started, by queue"),
-    "queue_started_workloads": ("1", "jobs that were started and have not finished, by queue"),
+    "queue_pending_workloads": ("1", "jobs that wait for quota, by queue"),
+    "queue_started_workloads": ("1", "jobs that hold quota and have not finished, by queue"),
     "provisioning_requests_lost_total": ("1", "ProvisioningRequests that failed, expired or were revoked, by reason"),
     "batch_backlog_items": ("1", "items not yet done, by job"),
     "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
@@ -62,7 +63,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "node_end_seconds": ("s", "seconds until the planned end of a job's nodes, by job"),
     "commit_interval_seconds": ("s", "usual time between commits, by job"),
     "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
-    "fruitless_restarts": ("1", "crashes in a row without a new commit; evictions do not count, by job"),
+    "fruitless_restarts": ("1", "crashes in a row without a new commit or result; evictions do not count, by job"),
     "dead_letters_total": ("1", "items given up, by job"),
     "batch_failures_total": ("1", "items that failed and were tried again, by job and class of error"),
     "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),

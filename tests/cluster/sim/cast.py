@@ -1,0 +1,176 @@
+"""Rendered jobs in a real cluster, and the machines that a story gives and takes."""
+
+import copy
+import json
+import time
+from dataclasses import dataclass
+from typing import Self
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.values import rfc3339
+from infra.contract.kubernetes import LABEL_NAME
+from monitoring.cost.receipt import ANNOTATION, Receipt
+from tests.cluster.sim import nodes
+from tests.cluster.sim.stages import EXIT_CODE, RUN_S
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.walk import ENVIRONMENT, Walk
+from tests.cluster.sim.world import World
+from tests.workloads.manifests import rendered
+from workloads.jobs.api import Api, ApiError, Object
+from workloads.jobs.cluster_snapshot import PROVISIONING
+from workloads.jobs.job_snapshot import KUEUE
+
+SPOT, FLEX, SYSTEM = (ENVIRONMENT.pool(name) for name in ("spot-a100", "flex-a100", "system"))
+ZONE = "us-central1-a"
+TRAINING = "/api/v1/namespaces/training/pods"
+EXIT_CRASH = 1
+OVER = ("Complete", "Completed", "Failed")
+
+
+def sized(kind: str, name: str, pods: int) -> Object:
+    doc = copy.deepcopy(rendered.named("example", kind, name))
+    spec = doc["spec"] if kind == "Job" else doc["spec"]["replicatedJobs"][0]["template"]["spec"]
+    spec |= {"parallelism": pods, "completions": pods}
+    return doc
+
+
+@dataclass
+class Submitted:
+    """One rendered job in the cluster."""
+
+    api: Api
+    doc: Object
+
+    @property
+    def name(self) -> str:
+        return self.doc["metadata"]["name"]
+
+    @property
+    def selector(self) -> dict[str, str]:
+        spec = self.doc["spec"] if self.doc["kind"] == "Job" else self.doc["spec"]["replicatedJobs"][0]["template"]["spec"]  # fmt: skip
+        return spec["template"]["spec"]["nodeSelector"]
+
+    def workload(self) -> Object | None:
+        """Kueue's record of it."""
+        uid = self.body()["metadata"]["uid"]
+        found = self.api.items(f"{KUEUE}/namespaces/training/workloads")
+        return next((w for w in found if w["metadata"]["ownerReferences"][0]["uid"] == uid), None)
+
+    def submit(self) -> None:
+        self.api.apply(self.api.path_of(self.doc), self.doc)
+
+    def cancel(self) -> None:
+        try:
+            self.api.delete(self.api.path_of(self.doc), propagationPolicy="Background")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        until(f"no pod of {self.name} is left", lambda: not self.pods() or None)
+
+    def body(self) -> Object:
+        return self.api.get(self.api.path_of(self.doc))
+
+    def pods(self, phase: str = "") -> list[Object]:
+        found = self.api.items(TRAINING, labelSelector=f"{LABEL_NAME}={self.doc['metadata']['labels'][LABEL_NAME]}")
+        return [pod for pod in found if not phase or pod["status"].get("phase") == phase]
+
+    def wait(self, phase: str, count: int) -> list[Object]:
+        def there() -> list[Object] | None:
+            found = [pod for pod in self.pods(phase) if "deletionTimestamp" not in pod["metadata"]]
+            return found if len(found) == count else None
+
+        return until(f"{count} pods of {self.name} are {phase}", there)
+
+    def end(self, code: int) -> None:
+        """Of the pods; what their processes wrote before is Trainers' affair."""
+        for pod in self.pods("Running"):
+            annotations = {RUN_S: "0"} | ({EXIT_CODE: str(code)} if code else {})
+            self.api.merge(f"{TRAINING}/{pod['metadata']['name']}", {"metadata": {"annotations": annotations}})
+
+    def ended(self) -> str:
+        def condition() -> str | None:
+            found = (self.body().get("status") or {}).get("conditions") or ()
+            return next((c["type"] for c in found if c["type"] in OVER and c["status"] == "True"), None)
+
+        return until(f"{self.name} has ended", condition)
+
+    def receipt(self) -> Receipt:
+        def left() -> Object | None:
+            return json.loads(self.body()["metadata"].get("annotations", {}).get(ANNOTATION, "null"))
+
+        fields = until(f"{self.name} has its receipt", left, 60)
+        return Receipt(**{name: value for name, value in fields.items() if name != "schema"})
+
+
+@dataclass
+class Cast:
+    """The jobs of the story, and where they run."""
+
+    gang: Submitted
+    sweep: Submitted
+    flex: Submitted
+    queued: Submitted
+    world: World
+    story: Walk
+
+    @classmethod
+    def of(cls, world: World, story: Walk) -> Self:
+        return cls(
+            gang=Submitted(world.api, sized("JobSet", "train-gang", 4)),
+            sweep=Submitted(world.api, sized("Job", "train-sweep", 2)),
+            flex=Submitted(world.api, sized("Job", "train-flex-tesla-a100", 2)),
+            queued=Submitted(world.api, sized("JobSet", "train-queued-tesla-a100", 2)),
+            world=world,
+            story=story,
+        )
+
+    @property
+    def jobs(self) -> tuple[Submitted, ...]:
+        return self.gang, self.sweep, self.flex, self.queued
+
+    def add_spot(self) -> list[str]:
+        """As many as the queue lends."""
+        return self.world.add_nodes(SPOT, 4, zone=ZONE, labels={})
+
+    def add_flex(self, job: Submitted, *, ends_s: float = 0.0) -> list[str]:
+        """As auto-provisioning makes them for a job's selector."""
+        found = self.world.add_nodes(FLEX, 2, zone=ZONE, labels=job.selector)
+        for name in found if ends_s else ():
+            self.world.api.merge(f"{nodes.NODES}/{name}", {"metadata": {"annotations": {ANNOTATION_TERMINATION: rfc3339(ends_s)}}})  # fmt: skip
+        return found
+
+    def take(self, job: Submitted, machines: list[str]) -> None:
+        """The nodes of a job are taken away, with notice."""
+        self.story.trainers.leave(job.name, EXIT_PREEMPTED)
+        self.world.preempt(machines)
+        if SPOT.name in machines[0]:
+            self.story.lost_nodes(SPOT.name, len(machines))
+        job.wait("Pending", len(machines))
+
+    def finish(self, job: Submitted) -> None:
+        self.story.trainers.leave(job.name, EXIT_COMPLETE)
+        job.end(EXIT_COMPLETE)
+        job.ended()
+
+    def crash(self, job: Submitted) -> None:
+        """All its pods end with a bug's exit code, and are made anew."""
+        before = {pod["metadata"]["uid"] for pod in job.pods("Running")}
+        self.story.trainers.leave(job.name, EXIT_CRASH)
+        job.end(EXIT_CRASH)
+
+        def anew() -> bool:
+            fresh = {pod["metadata"]["uid"] for pod in job.pods("Running")} - before
+            return len(fresh) == len(before)
+
+        until(f"{job.name} runs again", anew)
+
+    def provision(self, job: Submitted) -> None:
+        """Google's answer to the request that Kueue made."""
+        requests = f"{PROVISIONING}/namespaces/training/provisioningrequests"
+        (request,) = until("Kueue asks for nodes", lambda: list(job.api.items(requests)))
+        self.add_flex(job)
+        met = {"status": "True", "reason": "Met", "message": "", "lastTransitionTime": rfc3339(time.time())}
+        conditions = [met | {"type": each} for each in ("Accepted", "Provisioned")]
+        job.api.merge(f"{requests}/{request['metadata']['name']}/status", {"status": {"conditions": conditions}})
+        job.wait("Running", 2)

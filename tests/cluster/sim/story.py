@@ -1,0 +1,120 @@
+"""Hours in seconds: what a real cluster does in moments, shown to the exporter with the hours between left out.
+
+Names, labels, conditions and their order are the cluster's; only its clock is stretched, in jumps between acts.
+"""
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from kubernetes import client
+
+from holdfast.contract.values import rfc3339, unix_s
+from monitoring.exporter.cluster import Cluster
+from monitoring.exporter.watch import ENDING, KINDS, QUEUED, Kind, Watcher
+from tests.cluster.sim.waiting import until
+from workloads.jobs.api import Api, Object
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+class StoryClock:
+    """Real time plus what has been skipped so far."""
+
+    def __init__(self) -> None:
+        self.began_s = time.time()
+        self._jumps: list[tuple[float, float]] = []
+        self._held: float | None = None
+
+    def __call__(self) -> float:
+        return self._held if self._held is not None else self.of(time.time())
+
+    def of(self, real_s: float) -> float:
+        """When in the story something happened that really happened then."""
+        return real_s + sum(skipped for at, skipped in self._jumps if at <= real_s)
+
+    def skip(self, minutes: int, each_minute: Callable[[], None]) -> None:
+        """The cluster stands still meanwhile: what it records carries whole seconds, so the jump is on one."""
+        first = self()
+        for minute in range(1, minutes + 1):
+            self._held = first + 60 * minute
+            each_minute()
+        jump_s = math.ceil(time.time()) + 1.0
+        until("the next second", lambda: time.time() >= jump_s)
+        self._jumps.append((jump_s, self._held - self.of(jump_s) if self._held is not None else 0.0))
+        self._held = None
+
+    def translated(self, value: Any) -> Any:
+        """Every moment in an object, but what annotations hold, in the story's time."""
+        if isinstance(value, dict):
+            return {key: each if key == "annotations" else self.translated(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.translated(each) for each in value]
+        return rfc3339(self.of(unix_s(value))) if isinstance(value, str) and _TIME.fullmatch(value) else value
+
+
+class StoryApi(Api):
+    """The API as somebody sees it who lives in the story: for `list` and `explain`."""
+
+    def __init__(self, api: Api, clock: StoryClock) -> None:
+        self._api, self._clock = api, clock
+
+    def call(self, method: str, path: str, query: Object, body: object = None, content_type: str = "application/json") -> Object:  # fmt: skip
+        assert method == "GET"
+        return self._clock.translated(self._api.call(method, path, query, body, content_type))
+
+
+class Watched:
+    """A Cluster that the exporter's own watchers keep, under the rights of whoever `credentials` are."""
+
+    def __init__(self, credentials: client.ApiClient, clock: StoryClock) -> None:
+        self.cluster, self.lock = Cluster(clock=clock), threading.Lock()
+        self._clock, self._seen = clock, dict[str, dict[str, str]]()
+        kinds = [self._in_story(kind) for kind in (*KINDS, *QUEUED, *ENDING)]
+        self.watchers = [Watcher(kind, credentials, self.cluster, self.lock) for kind in kinds]
+
+    def _in_story(self, kind: Kind) -> Kind:
+        seen = self._seen.setdefault(kind.path, {})
+
+        def apply(cluster: Cluster) -> Callable[[str, Mapping[str, Any]], None]:
+            take = kind.apply(cluster)
+
+            def change(how: str, found: Mapping[str, Any]) -> None:
+                take(how, self._clock.translated(found))
+                seen[found["metadata"]["uid"]] = "" if how == "DELETED" else found["metadata"]["resourceVersion"]
+
+            return change
+
+        return replace(kind, apply=apply)
+
+    def catch_up(self, api: Api) -> None:
+        """Until the exporter has seen every object as it is now."""
+
+        def same() -> bool:
+            for watcher in self.watchers:
+                seen = self._seen[watcher.kind.path]
+                now = {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in api.items(watcher.kind.path)}
+                if {uid: version for uid, version in seen.items() if version} != now:
+                    return False
+            return True
+
+        until("the exporter has seen everything", same)
+
+
+@contextmanager
+def watching(credentials: client.ApiClient, clock: StoryClock) -> Generator[Watched]:
+    watched = Watched(credentials, clock)
+    for watcher in watched.watchers:
+        watcher.start()
+    try:
+        until("the first lists are read", lambda: all(w.ready.is_set() for w in watched.watchers))
+        yield watched
+    finally:
+        for watcher in watched.watchers:
+            watcher.close()
+            watcher.join(30)

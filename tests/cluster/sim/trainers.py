@@ -1,0 +1,153 @@
+"""What the trainers in simulated pods would write: event lines through the library's own log, with the identity that
+the pod really has, and log entries with the labels that the log agent copies from the pod.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from holdfast.contract.environment import ENV_ATTEMPT
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime.events import EventLog
+from tests.cluster.sim.story import StoryClock
+from tests.monitoring.exporter.log_server import LogServer
+from workloads.jobs.api import Api, Object
+
+STEP_S, COMMIT_EVERY_MIN = 6.0, 10
+STEPS_A_MINUTE = round(60 / STEP_S)
+_FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+
+
+def environment(pod: Object) -> dict[str, str]:
+    """Of its main container, as the kubelet would resolve it."""
+    found: dict[str, str] = {}
+    for entry in pod["spec"]["containers"][0]["env"]:
+        path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+        if match := _FIELD.fullmatch(path):
+            found[entry["name"]] = pod["metadata"].get(match[1], {}).get(match[2], "")
+        elif path:
+            section, _, name = path.partition(".")
+            found[entry["name"]] = str(pod[section].get(name, ""))
+        else:
+            found[entry["name"]] = entry.get("value", "")
+    return found
+
+
+def run_of(pod: Object) -> str:
+    words: list[str] = pod["spec"]["containers"][0]["command"]
+    run = words[words.index("--run") + 1]
+    return re.sub(r"\$\((\w+)\)", lambda match: environment(pod)[match[1]], run)
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One process of a trainer. The pod of rank 0 writes for all ranks, each pod writes its own exit."""
+
+    pod: Object
+    clock: StoryClock
+    path: Path
+    step: int = 0
+    minutes: int = 0
+
+    @property
+    def run(self) -> str:
+        return run_of(self.pod)
+
+    @property
+    def leads(self) -> bool:
+        words = self.pod["spec"]["containers"][0]["command"]
+        return "--nodes" not in words or environment(self.pod)["JOB_COMPLETION_INDEX"] == "0"
+
+    def emit(self, event: str, /, agent: bool = False, **fields: Any) -> None:
+        host, uid = self.pod["spec"].get("hostname") or self.pod["metadata"]["name"], self.pod["metadata"]["uid"][:6]
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        with mock.patch.dict(os.environ, environment(self.pod)):
+            process = f"{host}-{1 if agent else 7}-{uid}"
+            with EventLog(descriptor, job=self.run, kind=KIND_TRAINING, process=process, clock=self.clock) as log:
+                log.emit(event, **fields)
+
+    def start(self, step: int) -> None:
+        self.step = step
+        rank = 0 if self.leads else int(environment(self.pod)["JOB_COMPLETION_INDEX"])
+        self.emit("start", rank=rank, world_size=1, attempt=int(environment(self.pod).get(ENV_ATTEMPT) or 0))
+        if self.leads:
+            self.emit("restore", step=step, seconds=0.5, skipped=[])
+
+    def minute(self, *, saves: bool) -> int | None:
+        """The step that is durable since; None if none became so."""
+        self.minutes += 1
+        if not self.leads:
+            return None
+        self.emit("window", first_step=self.step + 1, last_step=self.step + STEPS_A_MINUTE, seconds=60.0, loss=1.0)
+        self.step += STEPS_A_MINUTE
+        return self.save() if saves and self.minutes % COMMIT_EVERY_MIN == 0 else None
+
+    def save(self) -> int:
+        self.emit("save", step=self.step, blocking_seconds=0.1, bytes=1_000)
+        self.emit("commit", step=self.step, seconds=1.0, bytes=1_000)
+        return self.step
+
+    def leave(self, code: int) -> int | None:
+        """In order after a notice, which saves, or with any other exit code."""
+        saved = None
+        if code == EXIT_PREEMPTED and self.leads:
+            self.emit("stop", step=self.step, reason="SIGTERM")
+            saved = self.save()
+        self.emit("exit", agent=True, code=code, step=self.step)
+        return saved
+
+
+@dataclass(slots=True)
+class Trainers:
+    """Those of every pod that runs, and what each run has made durable."""
+
+    api: Api
+    clock: StoryClock
+    folder: Path
+    logs: LogServer
+    alive: dict[str, Trainer] = field(default_factory=dict[str, Trainer])
+    saved: dict[str, int] = field(default_factory=dict[str, int])
+    hung: set[str] = field(default_factory=set[str])
+    """Runs that no longer save."""
+    _sent: dict[Path, int] = field(default_factory=dict[Path, int])
+    _labels: dict[Path, dict[str, str]] = field(default_factory=dict[Path, dict[str, str]])
+
+    def sync(self) -> None:
+        """A process begins in each pod that runs, and those of pods that are gone are forgotten."""
+        pods = {pod["metadata"]["uid"]: pod for pod in self.api.items("/api/v1/namespaces/training/pods")}
+        running = {uid: pod for uid, pod in pods.items() if pod["status"]["phase"] == "Running" and "--run" in pod["spec"]["containers"][0]["command"]}  # fmt: skip
+        for uid in self.alive.keys() - running.keys():
+            del self.alive[uid]
+        for uid in running.keys() - self.alive.keys():
+            path = self.folder / f"{running[uid]['metadata']['name']}.jsonl"
+            made = self.alive[uid] = Trainer(running[uid], self.clock, path)
+            self._labels[path] = {f"k8s-pod/{k.replace('.', '_')}": v for k, v in running[uid]["metadata"]["labels"].items()}  # fmt: skip
+            made.start(self.saved.get(made.run, 0))
+
+    def minute(self) -> None:
+        for trainer in self.alive.values():
+            self._keep(trainer, trainer.minute(saves=trainer.run not in self.hung))
+        self.send()
+
+    def leave(self, job: str, code: int) -> None:
+        """Every process of a job ends."""
+        for uid, trainer in list(self.alive.items()):
+            if environment(trainer.pod)["HOLDFAST_JOB"] == job:
+                self._keep(trainer, trainer.leave(code))
+                del self.alive[uid]
+        self.send()
+
+    def _keep(self, trainer: Trainer, saved: int | None) -> None:
+        if saved is not None:
+            self.saved[trainer.run] = saved
+
+    def send(self) -> None:
+        """As the log agent does: each whole line once."""
+        for path, labels in self._labels.items():
+            text = path.read_bytes()
+            fresh, self._sent[path] = text[self._sent.get(path, 0) :], len(text)
+            self.logs.add_lines(fresh.splitlines(), labels, "training")

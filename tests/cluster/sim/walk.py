@@ -1,0 +1,104 @@
+"""The whole way in one place: a real cluster, the exporter as it is rendered, Cloud Logging and Cloud Monitoring played.
+
+`minutes` lets the story go on; what fired in it is asked of Prometheus' engine afterwards.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+from kubernetes import client
+
+from infra import environments
+from infra.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
+from infra.contract.names import NAMESPACE_MONITORING, events_view
+from monitoring.alerting.alerts import alerts
+from monitoring.exporter import lines
+from monitoring.exporter.cloud import CloudWriter
+from monitoring.exporter.jobs import Jobs
+from monitoring.exporter.logs import CloudLogs
+from monitoring.exporter.main import Exporter
+from monitoring.exporter.receipts import Receipts, leaver
+from monitoring.stack import limits_of
+from tests.cluster.sim.story import StoryClock, Watched
+from tests.cluster.sim.trainers import Trainers
+from tests.monitoring.alerting.firings import Firing, Recorder, firings
+from tests.monitoring.exporter.log_server import LogServer
+from tests.workloads.manifests import rendered
+from workloads.jobs.api import Api
+
+ENVIRONMENT = environments.load("example")
+LIMITS = limits_of(ENVIRONMENT)
+
+
+@dataclass(slots=True)
+class Walk:
+    api: Api
+    clock: StoryClock
+    watched: Watched
+    logs: LogServer
+    trainers: Trainers
+    exporter: Exporter
+    recorder: Recorder
+    writer: CloudWriter
+    source: CloudLogs
+    receipts: Receipts
+    labels: dict[str, str]
+    """Of the exporter's pod, as the log agent copies them."""
+    seen: dict[str, float] = field(default_factory=dict[str, float])
+    """Of the last minute: metric and labels -> value."""
+
+    def minutes(self, count: int) -> None:
+        self.watched.catch_up(self.api)
+        self.trainers.sync()
+        self.clock.skip(count, self._minute)
+
+    @property
+    def now_min(self) -> int:
+        return self.recorder.minute
+
+    def lost_nodes(self, pool: str, count: int) -> None:
+        """GKE's own count of them, which comes without our doing."""
+        labels = {"monitored_resource": "k8s_node_pool", "cluster_name": LIMITS.cluster, "node_pool_name": pool}
+        labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
+        self.recorder.add(INTERRUPTIONS_METRIC, labels, count)
+
+    def fired(self) -> list[Firing]:
+        return firings(alerts(LIMITS), self.recorder)
+
+    def _minute(self) -> None:
+        self.trainers.minute()
+        self.source.turn()
+        self.recorder.minute += 1
+        samples = self.exporter.gather()
+        self.seen = {f"{s.metric} {' '.join(f'{k}={v}' for k, v in s.labels)}".strip(): s.value for s in samples}
+        assert self.writer.write(samples) == len(samples)
+        own = self.exporter.lines()
+        lines.append(self.trainers.folder / "exporter.jsonl", own)
+        self.logs.add_lines([json.dumps(line).encode() for line in own], self.labels, NAMESPACE_MONITORING)
+        for ended, usage in self.exporter.ended():
+            self.receipts.order(ended, usage)
+
+
+def walk(
+    api: Api, clock: StoryClock, watched: Watched, logs: LogServer, session: requests.Session,
+    credentials: client.ApiClient, folder: Path,
+) -> Walk:  # fmt: skip
+    """With the arguments that the rendered Deployment gives the exporter."""
+    deployment = rendered.named("example", "Deployment", "exporter")
+    words: list[str] = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+    project, location, cluster = (rendered.option(words, name) for name in ("--project", "--location", "--cluster"))
+    logs.view = events_view(project, cluster)
+    source = CloudLogs(session, project, cluster, url=logs.url, clock=clock)
+    recorder = Recorder(began_s=clock.began_s)
+    playing: Any = recorder
+    labels = {f"k8s-pod/{k.replace('.', '_')}": v for k, v in deployment["spec"]["template"]["metadata"]["labels"].items()}  # fmt: skip
+    return Walk(
+        api=api, clock=clock, watched=watched, logs=logs, recorder=recorder, source=source, labels=labels,
+        trainers=Trainers(api, clock, folder, logs),
+        exporter=Exporter(watched.cluster, watched.lock, Jobs(source), clock),
+        writer=CloudWriter(playing, project, location, cluster, clock=clock),
+        receipts=Receipts(source, leaver(credentials), again_s=0.5),
+    )  # fmt: skip
