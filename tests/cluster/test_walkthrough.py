@@ -147,7 +147,6 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
 
     receipts_hold(cast, tmp_path)
     fired = story.fired()
-    waits = "accelerator=nvidia-tesla-a100"
     expected = [
         ("HoldfastQueueWaitTooLong", "queue=spot", 0, LIMITS.queue_wait_s // 60 + 5, admitted_min),
         (
@@ -156,7 +155,7 @@ def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_t
             evicted_min,
             LIMITS.spot_pending_s // 60 + 5,
             back_min,
-        ),  # fmt: skip
+        ),
         # The last save may be ten minutes old when it begins to hang.
         ("HoldfastNoRecentCommit", flex_index, hung_min, 20 + 2, hung_min + 65),
         ("HoldfastFlexNodeEndsUnsaved", flex_index, hung_min, 30 + 5, hung_min + 65),
