@@ -78,7 +78,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workloads.manifests": CONTRACTS | {"infra.environments"},
     "workloads.operators": CONTRACTS
     | {"infra.environments", "workloads.jobs.api", "workloads.manifests.builders.render_context"},
-    "workloads.jobs": CONTRACTS | {"infra.environments", "infra.placement", "workloads.manifests", "monitoring.ledger"},
+    "workloads.jobs": CONTRACTS
+    | {"infra.environments", "infra.placement", "infra.ops.gcloud", "workloads.manifests", "monitoring.ledger"},
     "workloads.drill": CONTRACTS
     | {
         "infra.environments",

@@ -6,6 +6,7 @@ from holdfast.contract.errors import run_cli
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.drill.cli import demo, drill
 from workloads.jobs.cli import explain, list_jobs, submit
+from workloads.jobs.own.cli import new_job
 from workloads.manifests.cli import lint, render, rules
 from workloads.operators.cli import app as operators
 
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo)
+app.command("new-job")(new_job)
 app.command("submit")(submit)
 app.command("list")(list_jobs)
 app.command("explain")(explain)

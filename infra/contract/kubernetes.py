@@ -62,6 +62,10 @@ ANNOTATION_GOOGLE_ACCOUNT = "iam.gke.io/gcp-service-account"
 # GKE adds the Cloud Storage FUSE sidecar to pods that carry it.
 ANNOTATION_FUSE = "gke-gcsfuse/volumes"
 FUSE_DRIVER = "gcsfuse.csi.storage.gke.io"
+# GKE's Secret Manager add-on: its provider and driver are not those of the open-source chart.
+SECRETS_API = "secrets-store.csi.x-k8s.io/v1"
+SECRETS_DRIVER = "secrets-store-gke.csi.k8s.io"
+SECRETS_PROVIDER = "gke"
 
 # The driver branch that auto-provisioning installs; without it GKE's default, which is too old for CUDA 13.
 LABEL_DRIVER = "cloud.google.com/gke-gpu-driver-version"

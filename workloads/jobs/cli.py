@@ -4,12 +4,15 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
+
+if TYPE_CHECKING:
+    from workloads.jobs.submit import Caps, Plan
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]
@@ -19,7 +22,7 @@ Env = Annotated[str, typer.Option(help="Environment whose pools and region give 
 
 
 def submit(
-    manifest: Annotated[Path, typer.Argument(help="A rendered manifest with a Job or JobSet.")],
+    manifest: Annotated[Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")],
     job: Annotated[str, typer.Option(help="One job of the manifest; default: all of them.")] = "",
     env: Env = "example",
     hours: Annotated[float | None, typer.Option(help="Undisturbed work, for finish time and total.")] = None,
@@ -31,15 +34,11 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Show what a manifest buys, refuse it over a cap (exit 4), else start it."""
-    from infra import environments
-    from infra.placement import prices
-    from workloads.jobs import manifest as files
     from workloads.jobs import show
     from workloads.jobs import submit as room
     from workloads.jobs.api import Api
 
-    caps = room.Caps(usd_per_hour=max_usd_per_hour, usd=max_usd)
-    made = room.plan(files.only(files.read(manifest), job), environments.load(env), prices.load(), caps, hours)
+    made = _planned(manifest, job, env, room.Caps(usd_per_hour=max_usd_per_hour, usd=max_usd), hours)
     if as_json:
         show.as_json(made.as_json())
     else:
@@ -54,6 +53,20 @@ def submit(
     for name in room.apply(Api(kubeconfig), made.documents):
         show.note(f"applied {name}")
     show.note(f"Next: python -m workloads explain {made.purchases[0].job}")
+
+
+def _planned(file: Path, job: str, env: str, caps: "Caps", hours: float | None) -> "Plan":
+    """Of a manifest, or of the file of a job of one's own, which names its environment itself."""
+    from infra import environments
+    from infra.placement import prices
+    from workloads.jobs import manifest, submit
+    from workloads.jobs.own import commands, file_text
+
+    documents = manifest.documents(file)
+    if documents and file_text.is_job(documents[0]):
+        return commands.plan(commands.read(documents[0], file), caps, hours)
+    chosen = manifest.only(manifest.checked(file, documents), job)
+    return submit.plan(chosen, environments.load(env), prices.load(), caps, hours)
 
 
 def list_jobs(

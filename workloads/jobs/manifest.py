@@ -16,11 +16,19 @@ RENDERED = Path("workloads/rendered")
 _RENDER = "`python -m workloads render` writes manifests with jobs"
 
 
-def read(path: Path) -> list[Object]:
-    """The documents of a manifest; InputError where one is no object, or none is a job."""
+def documents(path: Path) -> list[Any]:
+    """What stands in a YAML file, whatever it is; InputError where there is none, or it cannot be read."""
     if not path.is_file():
         raise _no_such_file(path)
-    documents = _documents(path)
+    return _documents(path)
+
+
+def read(path: Path) -> list[Object]:
+    """The documents of a manifest; InputError where one is no object, or none is a job."""
+    return checked(path, documents(path))
+
+
+def checked(path: Path, documents: list[Any]) -> list[Object]:
     for number, document in enumerate(documents, start=1):
         _check(document, f"{path}, document {number}")
     if not any(doc["kind"] in KINDS for doc in documents):

@@ -104,12 +104,11 @@ def load(context: RenderContext) -> Body:
 def drain(context: RenderContext) -> Body:
     """Workers end when the queue is empty: nodes go to zero without any autoscaler of pods."""
     pods = min(MAX_WORKERS, context.batch.max_nodes)
-    body = job(
+    work = _work(context, DRAIN, restart="Never")
+    return job(
         context,
-        Task(name=DRAIN, pods=pods, deadline_s=7 * DAY_S, queue="spot", work=_work(context, DRAIN, restart="Never")),
+        Task(name=DRAIN, pods=pods, deadline_s=7 * DAY_S, queue="spot", work=work, namespace=NAMESPACE_BATCH),
     )
-    body["metadata"]["namespace"] = NAMESPACE_BATCH
-    return body
 
 
 def steady(context: RenderContext) -> Body:

@@ -8,6 +8,7 @@ from kubernetes import client
 from holdfast.contract.environment import ENV_GPUS, ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
+from infra.contract.machines import MachineType
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
 from workloads.manifests.builders.rbac import CALLS
 from workloads.manifests.builders.render_context import RenderContext
@@ -24,9 +25,23 @@ class Size:
     cpu: str
     memory: str
     disk: str = "4Gi"
+    scratch: str = "1Gi"
+    """Of /tmp; counts against the disk."""
     gpus: int = 0
     shared_memory: str = "1Gi"
     """Of a pod with GPUs; counts against its memory."""
+
+    @classmethod
+    def share(cls, machine: MachineType, gpus: int, *, disk: str = "4Gi") -> "Size":
+        """Of a machine with GPUs, in proportion to them, with room left for the system's own pods."""
+        milli = (machine.vcpus - 2) * 1000 * gpus // machine.gpus
+        return cls(
+            cpu=f"{milli}m" if milli % 1000 else str(milli // 1000),
+            memory=f"{machine.memory_gib * 3 * gpus // (4 * machine.gpus)}Gi",
+            gpus=gpus,
+            disk=disk,
+            shared_memory=f"{machine.memory_gib * gpus // (4 * machine.gpus)}Gi",
+        )
 
     def limits(self) -> dict[str, str]:
         limits = {"cpu": self.cpu, "memory": self.memory, "ephemeral-storage": self.disk}
@@ -39,7 +54,8 @@ class Work:
 
     name: str
     role: str
-    """Image and service account."""
+    """Service account, and image where no other is given."""
+    image: str = ""
     command: list[str]
     size: Size
     pool: Pool | None
@@ -67,6 +83,8 @@ class Work:
     volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
     """Volume and where it is mounted, read-only."""
     annotations: dict[str, str] = field(default_factory=dict[str, str])
+    pre_stop: list[str] = field(default_factory=list[str])
+    """Run in the container before SIGTERM, within the same window."""
     probe: str = ""
     """Path answered on the first port."""
 
@@ -94,7 +112,7 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
         ),
         volumes=[volume for volume, _ in volumes],
         init_containers=work.sidecars or None,
-        containers=[_container(context, work, volumes)],
+        containers=[container(context, work)],
     )
     return client.V1PodTemplateSpec(
         metadata=client.V1ObjectMeta(labels=labels, annotations=work.annotations or None), spec=spec
@@ -120,7 +138,7 @@ def _selector(work: Work) -> dict[str, str]:
 
 
 def _scratch_volumes(size: Size) -> list[tuple[client.V1Volume, str]]:
-    found = [(_scratch("tmp", "1Gi"), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
+    found = [(_scratch("tmp", size.scratch), TMP), (_scratch("run", "1Mi"), RUN_DIR)]
     if size.gpus:
         # The runtime's own is 64 MB: too small for NCCL between the ranks of a pod, and for workers of data loaders.
         memory = client.V1EmptyDirVolumeSource(medium="Memory", size_limit=size.shared_memory)
@@ -132,13 +150,15 @@ def _scratch(name: str, size: str) -> client.V1Volume:
     return client.V1Volume(name=name, empty_dir=client.V1EmptyDirVolumeSource(size_limit=size))
 
 
-def _container(context: RenderContext, work: Work, volumes: list[tuple[client.V1Volume, str]]) -> client.V1Container:
+def container(context: RenderContext, work: Work, name: str = MAIN) -> client.V1Container:
+    volumes = _scratch_volumes(work.size) + work.volumes
     limits = work.size.limits()
     probe = _probe(work) if work.probe else None
     return client.V1Container(
-        name=MAIN,
-        image=context.image(work.role),
+        name=name,
+        image=work.image or context.image(work.role),
         image_pull_policy="Always",
+        lifecycle=_hook(work),
         command=work.command,
         env=[*_env(work)],
         ports=[client.V1ContainerPort(container_port=port) for port in work.ports] or None,
@@ -148,6 +168,12 @@ def _container(context: RenderContext, work: Work, volumes: list[tuple[client.V1
         security_context=restricted(),
         volume_mounts=[_mount(volume, path) for volume, path in volumes],
     )
+
+
+def _hook(work: Work) -> client.V1Lifecycle | None:
+    if not work.pre_stop:
+        return None
+    return client.V1Lifecycle(pre_stop=client.V1LifecycleHandler(_exec=client.V1ExecAction(command=work.pre_stop)))
 
 
 def restricted() -> client.V1SecurityContext:

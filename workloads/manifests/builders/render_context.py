@@ -75,6 +75,8 @@ class RenderContext:
     @cached_property
     def digests(self) -> dict[str, str]:
         """Role -> sha256 of its image; written by whoever pushes the images."""
+        if not DIGESTS.is_file():
+            return {}
         return json.loads(DIGESTS.read_text(encoding="utf-8")).get(self.env.name, {})
 
     def image(self, role: str) -> str:

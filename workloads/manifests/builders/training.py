@@ -50,11 +50,13 @@ FAILURES = {
     ENV_IGNORED_FAILURES: annotation(ANNOTATION_IGNORED_FAILURES),
 }
 ADDED_UP = {ENV_ATTEMPT: f"$({ENV_CHARGED_FAILURES})+$({ENV_IGNORED_FAILURES})"}
+# The first pod of a gang. Kubernetes expands the variable, which holds the name that the JobSet has in the end.
+HEAD = f"$({ENV_JOB})-workers-0-0.$({ENV_JOB})"
 DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
-    yield gang(context, _spot_gang(context))
+    yield gang(context, joined(_spot_gang(context)))
     reason = (
         "An eviction through the API restarts the whole gang: drains take one node at a time. "
         "Spot preemption does not ask."
@@ -74,13 +76,7 @@ def rights() -> Iterator[Body]:
 
 def gpu_size(pool: Pool) -> Size:
     """A pod that fills a node, with room left for the system's own pods."""
-    machine = MACHINE_TYPES[pool.machine_type]
-    return Size(
-        cpu=str(machine.vcpus - 2),
-        memory=f"{machine.memory_gib * 3 // 4}Gi",
-        gpus=pool.gpus_per_node,
-        shared_memory=f"{machine.memory_gib // 4}Gi",
-    )
+    return Size.share(MACHINE_TYPES[pool.machine_type], pool.gpus_per_node)
 
 
 def command(context: RenderContext, run: str, pool: Pool) -> list[str]:
@@ -115,6 +111,7 @@ class Gang:
     work: Work
     pods: int
     queue: str
+    """Kueue's, which starts it; empty: it starts at once."""
     deadline_s: int
     restarts: int
     annotations: dict[str, str] = field(default_factory=dict[str, str])
@@ -127,13 +124,15 @@ def _spot_gang(context: RenderContext) -> Gang:
     return Gang(work=work, pods=NODES, queue="spot", deadline_s=7 * DAY_S, restarts=3)
 
 
+def joined(given: Gang) -> Gang:
+    """The reference trainer with the number of nodes and the place where they find each other."""
+    command = [*given.work.command, "--nodes", str(given.pods), "--rendezvous", f"{HEAD}:{RENDEZVOUS_PORT}"]
+    return replace(given, work=replace(given.work, command=command))
+
+
 def gang(context: RenderContext, given: Gang) -> Body:
     """An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
-    name, work = given.work.name, given.work
-    # Kubernetes expands the variable, which holds the name that the JobSet has in the end.
-    head = f"$({ENV_JOB})-workers-0-0.$({ENV_JOB}):{RENDEZVOUS_PORT}"
-    command = [*work.command, "--nodes", str(given.pods), "--rendezvous", head]
-    work = replace(work, command=command, from_pod=work.from_pod | RESTARTS)
+    name, work = given.work.name, replace(given.work, from_pod=given.work.from_pod | RESTARTS)
     failed = client.V1PodFailurePolicy(
         rules=[client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])]
     )
@@ -151,19 +150,23 @@ def gang(context: RenderContext, given: Gang) -> Body:
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
-    labels, annotations = {LABEL_QUEUE: given.queue}, given.annotations or None
+    labels, annotations = queued_by(given.queue), given.annotations or None
     body = {
         "apiVersion": JOBSET_API,
         "kind": "JobSet",
         "metadata": plain(meta(name, NAMESPACE_TRAINING, labels=labels, annotations=annotations)),
         "spec": {
-            "suspend": True,
+            **({"suspend": True} if given.queue else {}),
             "ttlSecondsAfterFinished": DAY_S,
             "failurePolicy": {"maxRestarts": given.restarts, "rules": [preempted]},
             "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": plain(spec)}}],
         },
     }
     return versioned(marked(body))
+
+
+def queued_by(queue: str) -> dict[str, str]:
+    return {LABEL_QUEUE: queue} if queue else {}
 
 
 def ignoring_evictions() -> client.V1PodFailurePolicy:
@@ -191,7 +194,11 @@ class Task:
     pods: int
     deadline_s: int
     queue: str
+    """Kueue's, which starts it; empty: it starts at once."""
     work: Work
+    namespace: str = NAMESPACE_TRAINING
+    restarts: int = 3
+    """Crashes of an index; evictions are not counted."""
 
 
 def job(context: RenderContext, task: Task) -> Body:
@@ -199,14 +206,14 @@ def job(context: RenderContext, task: Task) -> Body:
     body = client.V1Job(
         api_version=JOB_API,
         kind="Job",
-        metadata=meta(task.name, NAMESPACE_TRAINING, labels={LABEL_QUEUE: task.queue}),
+        metadata=meta(task.name, task.namespace, labels=queued_by(task.queue)),
         spec=client.V1JobSpec(
-            suspend=True,  # Kueue starts it
+            suspend=True if task.queue else None,
             completion_mode="Indexed",
             completions=task.pods,
             parallelism=task.pods,
             # By index: one back-off for all would double with every round of evictions, ignored or not.
-            backoff_limit_per_index=3,
+            backoff_limit_per_index=task.restarts,
             active_deadline_seconds=task.deadline_s,
             ttl_seconds_after_finished=DAY_S,
             pod_failure_policy=ignoring_evictions(),
@@ -270,4 +277,4 @@ def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
     if pods:
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
         given = Gang(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
-        yield gang(context, given)
+        yield gang(context, joined(given))

@@ -1,0 +1,167 @@
+"""What a job of one's own becomes: placed where its pools are, and clean under the linter whatever it says."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from holdfast.contract.errors import InputError
+from infra.contract.capacity import Capacity
+from infra.environments import load, names
+from infra.placement import prices
+from tests.workloads.jobs.own.test_job_file import IMAGE, own
+from workloads.jobs.own import placing, rendered
+from workloads.jobs.own.job_file import OwnJob
+from workloads.jobs.own.offers import offers
+from workloads.manifests.builders.render_context import RenderContext
+
+PRICES = prices.load()
+WORDS = st.text("abcxyz ./-_=", min_size=1, max_size=20).filter(lambda word: word.strip())
+
+
+def made(job: OwnJob) -> list[dict[str, Any]]:
+    """The objects as they are written, after the linter has seen them."""
+    env = load(job.environment)
+    context = RenderContext(env)
+    text = rendered.text(job, rendered.bodies(job, context, placing.place(job, env, PRICES)))
+    rendered.judge("job.yaml", text)
+    return [each for each in YAML(typ="safe").load_all(text) if each]
+
+
+def pod_of(bodies: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = bodies[-1]["spec"]
+    holder = spec["replicatedJobs"][0]["template"]["spec"] if bodies[-1]["kind"] == "JobSet" else spec
+    return holder["template"]["spec"]
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> OwnJob:
+    """Any job that some environment can run: GPUs and nodes come from what it offers."""
+    environment = draw(st.sampled_from(names()))
+    offer = draw(st.sampled_from(offers(load(environment))))
+    count = draw(st.integers(1, min(offer.machine.gpus, 8)))
+    nodes = draw(st.integers(1, min(offer.lent_gpus // count, 8)))
+    gpus = draw(st.sampled_from(("none", f"{count}x{offer.accelerator}", f"{count}x{offer.accelerator}")))
+    batch = draw(st.booleans())
+    return own(
+        environment=environment,
+        gpus=gpus,
+        nodes=nodes,
+        command=tuple(draw(st.lists(WORDS, min_size=1, max_size=4))),
+        resumes=draw(st.booleans()),
+        on_notice="handles" if batch else draw(st.sampled_from(("handles", "drain", "wrap"))),
+        data="gs://bucket/a/b" if batch else draw(st.sampled_from(("", "gs://bucket", "gs://bucket/a/b"))),
+        predictor="mine:predict" if batch else "",
+        env=draw(st.dictionaries(st.sampled_from(("MODE", "A_B", "LEVEL")), WORDS)),
+        secrets=draw(st.sampled_from(({}, {"HF_TOKEN": "hf"}, {"A": "a/3", "B": "b"}))),
+        claims=draw(st.sampled_from(({}, {"/mnt/models": "models"}))),
+        checkpoint_key=draw(st.sampled_from(("", "key"))),
+        scratch=draw(st.sampled_from(("512Mi", "10Gi", "50Gi"))),
+        shm=draw(st.sampled_from(("", "1Gi"))),
+        restarts=draw(st.integers(0, 9)),
+        max_hours=draw(st.sampled_from((0.5, 24.0, 168.0))),
+    )
+
+
+@pytest.mark.process
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(jobs())
+def test_the_linter_passes_whatever_a_job_becomes(job: OwnJob) -> None:
+    try:
+        bodies = made(job)
+    except InputError as refused:
+        # What the environment lends one by one it may not lend together.
+        assert refused.what == "no capacity for this job" or refused.what.startswith(f"{job.environment} lends"), (
+            refused
+        )
+        return
+    pod = pod_of(bodies)
+    (container,) = pod["containers"]
+    assert container["image"] == IMAGE
+    assert int(container["resources"]["limits"].get("nvidia.com/gpu", 0)) == job.gpu_count
+    assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+    if not job.predictor:
+        assert container["command"][-len(job.command) :] == list(job.command)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_machine_that_an_environment_offers_runs_a_job(name: str) -> None:
+    """One that fills it, and one with a single of its GPUs; alone and as a gang."""
+    env, context = load(name), RenderContext(load(name))
+    for offer, (whole, nodes) in itertools.product(offers(env), ((True, 1), (False, 1), (True, 2))):
+        gpus = offer.machine.gpus if whole else 1
+        wrong = (offer.capacity is Capacity.QUEUED and nodes == 1) or (
+            offer.capacity is Capacity.FLEX_START and nodes > 1
+        )
+        if wrong or gpus * nodes > offer.lent_gpus:
+            continue
+        job = own(environment=name, gpus=f"{gpus}x{offer.accelerator}", nodes=nodes, capacity=offer.capacity.value)
+        placed = placing.place(job, env, PRICES)
+        assert placed.offer is not None and placed.offer.capacity is offer.capacity
+        assert pod_of(rendered.bodies(job, context, placed))["containers"][0]["resources"]["limits"][
+            "nvidia.com/gpu"
+        ] == str(gpus)
+
+
+def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
+    bodies = made(own(gpus="1xa100", nodes=3, capacity="spot"))
+    assert [body["kind"] for body in bodies] == ["PodDisruptionBudget", "JobSet"]
+    env = {each["name"]: each for each in pod_of(bodies)["containers"][0]["env"]}
+    assert (
+        env["PET_MASTER_ADDR"]["value"] == env["MASTER_ADDR"]["value"] == "$(HOLDFAST_JOB)-workers-0-0.$(HOLDFAST_JOB)"
+    )
+    assert list(env).index("HOLDFAST_JOB") < list(env).index("MASTER_ADDR"), "Kubernetes expands what stands before"
+    assert env["PET_NNODES"]["value"] == "3" and env["PET_NPROC_PER_NODE"]["value"] == "1"
+    assert "job-completion-index" in env["PET_NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+
+
+def test_secrets_are_references_and_files_never_values() -> None:
+    bodies = made(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
+    assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
+    listed = YAML(typ="safe").load(bodies[0]["spec"]["parameters"]["secrets"])
+    assert {each["path"]: each["resourceName"] for each in listed} == {
+        "HF_TOKEN": "projects/acme-ai-platform/secrets/hf/versions/3",
+        "checkpoint-key": "projects/acme-ai-platform/secrets/signing/versions/latest",
+    }
+    env = {each["name"]: each.get("value") for each in pod_of(bodies)["containers"][0]["env"]}
+    assert env["HF_TOKEN_FILE"] == "/etc/holdfast/secrets/HF_TOKEN" and "HF_TOKEN" not in env
+    assert env["HOLDFAST_CHECKPOINT_KEY_FILE"] == "/etc/holdfast/secrets/checkpoint-key"
+
+
+def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
+    bodies = made(own(predictor="mine:predict", data="gs://bucket/a", nodes=3, command=("--micro-batch", "8")))
+    pod = pod_of(bodies)
+    assert [each["name"] for each in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
+    command = pod["containers"][0]["command"]
+    assert command[3:6] == ["batch", "run", "my-run"] and command[-2:] == ["--micro-batch", "8"]
+    assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "allowed"),
+    [
+        ({"gpus": "1xh100"}, "no pool of example has this GPU", "1xl4 spot"),
+        ({"gpus": "1xl4", "nodes": 40}, "lends fewer GPUs", "1xl4 spot"),
+        ({"gpus": "1xa100", "nodes": 2, "capacity": "flex-start"}, "one by one", "queued"),
+        ({"gpus": "1xl4", "capacity": "on-demand"}, "no such machines", "spot"),
+        ({"gpus": "1xl4", "capacity": "spot", "resumes": False}, "cannot resume", "flex-start"),
+        ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
+        ({"env": {"API_TOKEN": "hunter2hunter2hunter2"}}, "HF416", "HF416"),
+        ({"command": ("sh", "-c", "trap 'exit 0' TERM; python train.py")}, "HF105", "HF105"),
+    ],
+)
+def test_what_no_environment_can_run_is_refused_with_what_it_can(
+    fields: dict[str, Any], what: str, allowed: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        made(own(**fields))
+    assert what in refused.value.what and allowed in refused.value.allowed, str(refused.value)
+
+
+def test_with_hours_the_planner_places_the_job_and_says_why() -> None:
+    job = own(gpus="1xl4", hours=10.0)
+    placed = placing.place(job, load("example"), PRICES)
+    assert placed.offer is not None and "%" in placed.reason, placed.reason

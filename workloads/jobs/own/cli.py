@@ -1,0 +1,51 @@
+"""The command new-job. Bodies import: `--help` must not wait for what only a run needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def new_job(
+    name: Annotated[str, typer.Argument(help="Of the run; started again under it, it resumes.")],
+    command: Annotated[list[str] | None, typer.Argument(help="After --, the program and its options.")] = None,
+    image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, NAME:TAG, or a role as trainer.")] = "",
+    gpus: Annotated[str, typer.Option(help="Of each node, as 8xa100; none: CPU only.")] = "none",
+    nodes: Annotated[int, typer.Option(help="Above 1 they run together or not at all.")] = 1,
+    capacity: Annotated[str, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = "auto",
+    env: Annotated[str, typer.Option(help="Environment whose pools it uses.")] = "example",
+    data: Annotated[str, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = "",
+    variables: Annotated[list[str] | None, typer.Option("--set", help="VARIABLE=VALUE, repeatable.")] = None,
+    secrets: Annotated[list[str] | None, typer.Option("--secret", help="VARIABLE=SECRET, repeatable.")] = None,
+    claims: Annotated[list[str] | None, typer.Option("--claim", help="PATH=CLAIM, read-only, repeatable.")] = None,
+    hours: Annotated[float, typer.Option(help="Undisturbed work: the planner then computes the placement.")] = 0.0,
+    max_hours: Annotated[float, typer.Option(help="Stopped after so many, waits included.")] = 168.0,
+    resumes: Annotated[bool, typer.Option(help="It can go on elsewhere where it stopped.")] = True,
+    on_notice: Annotated[str, typer.Option(help="handles, drain or wrap: what SIGTERM does to it.")] = "handles",
+    restarts: Annotated[int, typer.Option(help="Crashes until it is given up.")] = 3,
+    processes: Annotated[int, typer.Option(help="That torchrun starts in a pod; 0: one a GPU.")] = 0,
+    checkpoints: Annotated[str, typer.Option(help="gs://BUCKET; default: the environment's.")] = "",
+    checkpoint_key: Annotated[str, typer.Option(help="Secret that signs commits.")] = "",
+    scratch: Annotated[str, typer.Option(help="Size of /tmp.")] = "10Gi",
+    shm: Annotated[str, typer.Option(help="Size of /dev/shm; default: a quarter of the memory.")] = "",
+    cpus: Annotated[float, typer.Option(help="Without GPUs.")] = 4.0,
+    memory: Annotated[str, typer.Option(help="Without GPUs.")] = "16Gi",
+    predictor: Annotated[str, typer.Option(help="MODULE:FUNCTION: a batch over --data instead of a program.")] = "",
+    out: Annotated[Path | None, typer.Option(help="The job file; default: NAME.yaml.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Also write what it becomes to this folder, for Git.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that say something else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Write the file of a job of your own: your image and command, and all that survives eviction around them."""
+    from workloads.jobs.own import commands
+    from workloads.jobs.own.job_file import OwnJob
+
+    job = OwnJob(
+        name=name, environment=env, image=image, command=tuple(command or ()), gpus=gpus, nodes=nodes,
+        capacity=capacity, hours=hours, max_hours=max_hours, resumes=resumes, on_notice=on_notice, restarts=restarts,
+        processes=processes, data=data, checkpoints=checkpoints, checkpoint_key=checkpoint_key,
+        env=commands.pairs("--set", variables), secrets=commands.pairs("--secret", secrets),
+        claims=commands.pairs("--claim", claims), scratch=scratch, shm=shm, cpus=cpus, memory=memory,
+        predictor=predictor,
+    )  # fmt: skip
+    commands.new_job(job, out or Path(f"{name}.yaml"), write, force=force, as_json=as_json)

@@ -1,0 +1,202 @@
+"""The file that describes a job of one's own. Everything that it does not say follows from the environment."""
+
+# The metadata of a field is its documentation, its line in the written file, and its JSON schema.
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.values import between
+from infra.contract.capacity import Capacity
+from infra.contract.kubernetes import FUSE_DRIVER
+from workloads.jobs.own import forms
+
+SCHEMA = "holdfast.job/1"
+AUTO = "auto"
+CAPACITIES = (AUTO, *(each.value for each in Capacity))
+CPU_ONLY = "none"
+# A child Job, an index of three digits and the pod's suffix come behind it, and a pod's name is its host name.
+MAX_NAME = 34
+MAX_NODES = 1000
+MAX_HOURS = 168.0
+LONGEST_TEXT = 4096
+DATA, DRIVER = "/data", FUSE_DRIVER
+
+
+class OnNotice(StrEnum):
+    """What the program does when its node is taken away."""
+
+    HANDLES = "handles"
+    DRAIN = "drain"
+    WRAP = "wrap"
+
+
+LOSES = {
+    OnNotice.HANDLES: "",
+    OnNotice.DRAIN: "the preStop hook waits within the same window: what it takes, the program does not have, and the "
+    "image needs the package holdfast",
+    OnNotice.WRAP: "the program does not know that it is stopped: each eviction loses what it did since its own last "
+    "save, and the image needs /bin/sh",
+}
+
+
+def described(text: str, **schema: Any) -> dict[str, Any]:
+    return {"about": text, "schema": schema}
+
+
+def about(text: str, default: Any = None, /, **schema: Any) -> Any:
+    """A field with its documentation and its JSON schema; `None` as default: it must be given."""
+    kept = described(text, **schema)
+    return field(metadata=kept) if default is None else field(default=default, metadata=kept)
+
+
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnJob:
+    name: str = about(
+        "Name of the run; a job started again under it resumes from its checkpoints.",
+        type="string", pattern=forms.NAME, maxLength=MAX_NAME,
+    )  # fmt: skip
+    environment: str = about("Environment whose pools, buckets and queues it uses.", type="string")
+    image: str = about(
+        "NAME@sha256:DIGEST, or a role of the environment: trainer, batch.", type="string", minLength=1
+    )  # fmt: skip
+    command: tuple[str, ...] = about(
+        "What runs in each pod, word by word; no shell.", type="array", items={"type": "string"}, minItems=1
+    )
+    gpus: str = about(
+        f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only.",
+        CPU_ONLY,
+        type="string",
+        pattern=f"{CPU_ONLY}|{forms.GPUS}",
+    )
+    nodes: int = about(
+        "Pods; above 1 they are a gang: all run or none.", 1, type="integer", minimum=1, maximum=MAX_NODES
+    )
+    capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=list(CAPACITIES))
+    hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0)
+    max_hours: float = about(
+        "Stopped after so many hours, waits included.", MAX_HOURS, type="number", exclusiveMinimum=0, maximum=MAX_HOURS
+    )
+    resumes: bool = about("Another machine can go on where this one stopped.", True, type="boolean")
+    on_notice: str = about(
+        "handles: the program hears SIGTERM and does not exit 0 then. drain: a preStop hook stops the process in it that "
+        "uses holdfast. wrap: it knows nothing of notices.",
+        OnNotice.HANDLES.value, enum=[each.value for each in OnNotice],
+    )  # fmt: skip
+    restarts: int = about(
+        "Crashes until it is given up; evictions are not counted.", 3, type="integer", minimum=0, maximum=100
+    )
+    processes: int = about(
+        "Processes that torchrun starts in a pod; 0: one a GPU.", 0, type="integer", minimum=0, maximum=64
+    )
+    data: str = about(
+        f"gs://BUCKET/FOLDER, mounted read-only at {DATA}.", "", type="string", pattern=f"|{forms.BUCKET}"
+    )
+    checkpoints: str = about(
+        "gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.", "",
+        type="string", pattern=f"|{forms.BUCKET}",
+    )  # fmt: skip
+    checkpoint_key: str = about(
+        "Secret with the key that signs commits; empty: unsigned.", "", type="string", pattern=f"|{forms.SECRET}"
+    )
+    env: dict[str, str] = field(default_factory=dict[str, str], metadata=described("Environment variables.", **_TEXTS))
+    secrets: dict[str, str] = field(
+        default_factory=dict[str, str],
+        metadata=described(
+            "Variable -> secret of Secret Manager, as NAME or NAME/VERSION. It is a file, whose path is in VARIABLE_FILE.",
+            **_TEXTS,
+        ),
+    )
+    claims: dict[str, str] = field(
+        default_factory=dict[str, str],
+        metadata=described("Path -> PersistentVolumeClaim, mounted read-only.", **_TEXTS),
+    )
+    scratch: str = about(
+        "Size of /tmp, the only folder that can be written; lost with the pod.",
+        "10Gi",
+        type="string",
+        pattern=forms.SIZE,
+    )
+    shm: str = about(
+        "Size of /dev/shm; empty: a quarter of the machine's memory.", "", type="string", pattern=f"|{forms.SIZE}"
+    )
+    cpus: float = about("CPUs of a pod without GPUs.", 4.0, type="number", exclusiveMinimum=0, maximum=200)
+    memory: str = about("Memory of a pod without GPUs.", "16Gi", type="string", pattern=forms.SIZE)
+    predictor: str = about(
+        "MODULE:FUNCTION of the image, or gpt, hf, entropy: a batch over `data`, each item once, with `nodes` workers. "
+        "`command` is then options of `holdfast batch run`.",
+        "", type="string",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        forms.name("name", self.name, MAX_NAME)
+        self._check_words()
+        self._check_numbers()
+        self._check_mappings()
+        self._check_together()
+
+    def _check_words(self) -> None:
+        if not self.command and not self.predictor:
+            raise InputError(
+                "command is missing", got="nothing", allowed="a program and its options, word by word",
+                fix="add -- python train.py",
+            )  # fmt: skip
+        for word in self.command:
+            forms.text("command", word, LONGEST_TEXT)
+        forms.one_of("capacity", self.capacity, CAPACITIES)
+        forms.one_of("on_notice", self.on_notice, tuple(OnNotice))
+        forms.text("image", self.image, 512, empty=False)
+        if self.gpus != CPU_ONLY:
+            forms.gpus(self.gpus)
+        for what in ("data", "checkpoints"):
+            if getattr(self, what):
+                forms.bucket(what, getattr(self, what))
+        if self.checkpoint_key:
+            forms.secret("checkpoint_key", self.checkpoint_key)
+        for what in ("scratch", "memory", *(("shm",) if self.shm else ())):
+            forms.size(what, getattr(self, what))
+
+    def _check_numbers(self) -> None:
+        for what, low, high in (("nodes", 1, MAX_NODES), ("restarts", 0, 100), ("processes", 0, 64)):
+            forms.whole(what, getattr(self, what), low, high)
+        between("hours", self.hours, 0, 10_000)
+        between("max_hours", self.max_hours, 0.1, MAX_HOURS)
+        between("cpus", self.cpus, 0.1, 200)
+
+    def _check_mappings(self) -> None:
+        for variable, value in self.env.items():
+            forms.variable("env", variable)
+            forms.text(f"env[{variable}]", value, LONGEST_TEXT)
+        for variable, secret in self.secrets.items():
+            forms.variable("secrets", variable)
+            forms.secret(f"secrets[{variable}]", secret)
+        for path, claim in self.claims.items():
+            forms.path("claims", path)
+            forms.name(f"claims[{path}]", claim, 63)
+
+    def _check_together(self) -> None:
+        if self.predictor and not self.data:
+            raise InputError("a batch needs items", got="no data", allowed="data: gs://BUCKET/FOLDER", fix="add --data")
+        if self.predictor and self.on_notice != OnNotice.HANDLES:
+            raise InputError("on_notice", got=self.on_notice, allowed="handles, for a batch", fix="leave it out")
+
+    @property
+    def gpu_count(self) -> int:
+        """Of each node."""
+        return 0 if self.gpus == CPU_ONLY else forms.gpus(self.gpus)[0]
+
+    @property
+    def accelerator(self) -> str:
+        return "" if self.gpus == CPU_ONLY else forms.gpus(self.gpus)[1]
+
+    @property
+    def gang(self) -> bool:
+        return self.nodes > 1 and not self.predictor
+
+
+def documented() -> list[tuple[str, str, dict[str, Any]]]:
+    """Field, what it means, its JSON schema."""
+    return [(each.name, each.metadata["about"], each.metadata["schema"]) for each in fields(OwnJob)]

@@ -1,0 +1,57 @@
+"""How a program of somebody else's is started: what torchrun and plain scripts read, and what wraps the deaf."""
+
+from dataclasses import replace
+
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from infra.contract.kubernetes import ANNOTATION_INDEX
+from workloads.jobs.own.job_file import OnNotice, OwnJob
+from workloads.manifests.builders.pods import Work, annotation
+from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT
+from workloads.manifests.builders.training import HEAD
+
+DRAIN_HOOK = ["python", "-m", "holdfast.runtime.drain"]
+# `wait` returns when the trap has run, so it is asked again while the child is there. An end of 0 after a notice would
+# mark the index complete and lose the work.
+WRAPPER = f"""\
+noticed=
+trap 'noticed=1; kill -TERM "$child" 2>/dev/null' TERM
+"$@" &
+child=$!
+while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done
+[ -n "$noticed" ] && exit {EXIT_PREEMPTED}
+exit "$code"
+"""
+
+
+def started(own: OwnJob, work: Work) -> Work:
+    if own.predictor:
+        return work
+    work = replace(work, env=_torchrun(own) | work.env, from_pod=work.from_pod | _rank(own))
+    if own.on_notice == OnNotice.DRAIN:
+        return replace(work, pre_stop=DRAIN_HOOK)
+    if own.on_notice == OnNotice.WRAP:
+        return replace(work, command=["/bin/sh", "-c", WRAPPER, "wrap", *work.command])
+    return work
+
+
+def _torchrun(own: OwnJob) -> dict[str, str]:
+    """What torchrun takes instead of options (PET_*), and what scripts read that start one process themselves.
+
+    RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for peers.
+    """
+    processes = own.processes or max(own.gpu_count, 1)
+    found = {
+        "NNODES": own.nodes,
+        "NPROC_PER_NODE": processes,
+        "PET_NNODES": own.nodes,
+        "PET_NPROC_PER_NODE": processes,
+    }
+    if own.gang:
+        head = {"MASTER_ADDR": HEAD, "MASTER_PORT": RENDEZVOUS_PORT}
+        found |= head | {f"PET_{name}": value for name, value in head.items()}
+    return {name: str(value) for name, value in found.items()}
+
+
+def _rank(own: OwnJob) -> dict[str, str]:
+    names = ("NODE_RANK", "PET_NODE_RANK") if own.gang else ()
+    return {name: annotation(ANNOTATION_INDEX) for name in names}

@@ -1,0 +1,136 @@
+"""Which of the offered machines a job takes: as asked, as the planner computes, or as the matrix says."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
+from infra.contract.capacity import Capacity, Placement, PlacementRule
+from infra.environments import Environment
+from infra.placement.matrix import RULES, Deadline, Kind, Workload, decide
+from infra.placement.prices import Table
+from workloads.jobs.own.job_file import AUTO, OwnJob
+from workloads.jobs.own.offers import Offer, fitting
+
+CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
+_CHEAPEST_FIRST = (Capacity.SPOT, Capacity.FLEX_START, Capacity.QUEUED, Capacity.ON_DEMAND)
+_OF = {
+    Placement.SPOT: (Capacity.SPOT,),
+    Placement.HYBRID: (Capacity.SPOT,),
+    Placement.FLEX_START: (Capacity.FLEX_START, Capacity.QUEUED),
+    Placement.ON_DEMAND: (Capacity.ON_DEMAND,),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    offer: Offer | None
+    """None: CPU only."""
+    rule: PlacementRule
+    reason: str
+
+
+def place(job: OwnJob, env: Environment, prices: Table) -> Placed:
+    """InputError where the environment has no such GPUs, or not with this capacity."""
+    if not job.gpu_count:
+        return Placed(offer=None, rule=PlacementRule.PLATFORM, reason=_cpu_only(job))
+    found = fitting(env, job.accelerator, job.gpu_count, job.nodes)
+    usable = [offer for offer in found if not _refused(job, offer.capacity)]
+    by_price = sorted(usable, key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(env, prices)))
+    if job.capacity != AUTO:
+        return _as_asked(job, by_price, found)
+    if not by_price:
+        raise _nowhere(job, found)
+    return _planned(job, env, by_price) if job.hours else _by_matrix(job, by_price)
+
+
+def workload(job: OwnJob) -> Workload:
+    """The job as the matrix sees it."""
+    return Workload(
+        kind=Kind.BATCH if job.predictor else Kind.TRAINING,
+        resumable=job.resumes,
+        gang=job.gang,
+        deadline=Deadline.NONE,
+        beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,
+    )
+
+
+def _cpu_only(job: OwnJob) -> str:
+    if job.capacity not in (AUTO, Capacity.ON_DEMAND):
+        raise InputError(
+            "capacity of a job without GPUs", got=job.capacity, allowed="auto, on-demand", fix="leave it out"
+        )
+    return "on demand: without a GPU it costs little, and nobody takes it away"
+
+
+def _refused(job: OwnJob, capacity: Capacity) -> str:
+    """Why a capacity cannot serve this job; empty where it can."""
+    if capacity is Capacity.SPOT and not job.resumes:
+        return "each eviction starts a job that cannot resume over"
+    if capacity is Capacity.FLEX_START and job.gang:
+        return "its nodes come one by one, and a gang pays for those that wait: take queued"
+    if capacity is Capacity.QUEUED and not job.gang:
+        return "it is for nodes that must come together: take flex-start"
+    return ""
+
+
+def _as_asked(job: OwnJob, usable: Sequence[Offer], found: Sequence[Offer]) -> Placed:
+    chosen = next((offer for offer in usable if offer.capacity == job.capacity), None)
+    if chosen is None:
+        why = _refused(job, Capacity(job.capacity)) or f"{job.environment} has no such machines with this capacity"
+        allowed = ", ".join(sorted({offer.capacity.value for offer in usable})) or "none for this job"
+        raise InputError(
+            f"capacity: {why}", got=job.capacity, allowed=allowed, fix=f"--capacity {AUTO}, or other GPUs"
+        )  # fmt: skip
+    return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason="as asked")
+
+
+def _nowhere(job: OwnJob, found: Sequence[Offer]) -> InputError:
+    why = "; ".join(f"{offer.capacity.value}: {_refused(job, offer.capacity)}" for offer in found)
+    return InputError(
+        "no capacity for this job", got=why, allowed="another number of nodes, or GPUs", fix="change --nodes"
+    )
+
+
+def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
+    rule = decide(workload(job))
+    chosen = next((offer for offer in usable if offer.capacity in _OF[rule.placement]), None)
+    if chosen is not None:
+        return Placed(offer=chosen, rule=rule.id, reason=f"{chosen.capacity.value}: {rule.reason}")
+    chosen = usable[0]
+    reason = (
+        f"{chosen.capacity.value}: the matrix says {rule.placement.value}, which {job.environment} does not offer here"
+    )
+    return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason)
+
+
+def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
+    """By the planner's dollars and hours, over the machines that the environment has."""
+    from infra.placement import ask
+    from infra.placement.job import Job
+
+    asked = Job(
+        accelerator=job.accelerator,
+        gpus=usable[0].machine.gpus * job.nodes,
+        hours=job.hours,
+        checkpoint_h=CHECKPOINT_H if job.resumes else math.inf,
+        batch=bool(job.predictor),
+        offered=frozenset(offer.machine.name for offer in usable),
+    )
+    answer = ask.answer(asked, ask.Belief(), env.price_region)
+    ranked = sorted((o for o in answer.options if not o.refused), key=lambda o: (o is not answer.chosen, o.mean_usd))
+    for option in ranked:
+        chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
+        if chosen is not None:
+            first = option is answer.chosen
+            reason = answer.reason if first else f"{option.policy}: the cheapest that {env.name} offers"
+            return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason)
+    return _by_matrix(job, usable)
+
+
+def _rule(job: OwnJob, capacity: Capacity) -> PlacementRule:
+    """The row of the matrix that fits the job and places it so; else the row that fits it."""
+    asked = workload(job)
+    rows = (row for row in (decide(asked), *RULES) if row.when.matches(asked) and capacity in _OF[row.placement])
+    return next((row.id for row in rows), decide(asked).id)
