@@ -59,7 +59,7 @@ fmt: setup ## Format and mend what ruff can
 lock: setup ## Locks of every dependency group, with hashes and without addresses
 	@$(PY) .ci/lock.py
 
-.PHONY: test-cluster test-kind test-node test-gpu test-alert kill-matrix test-mutants
+.PHONY: test-cluster test-kind test-node test-gpu test-alert kill-matrix test-mutants fuzz
 test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
 
@@ -77,6 +77,9 @@ test-alert: setup tools ## Play the bad and good histories of ALERT (name or slu
 
 test-mutants: setup tools ## Break the product in one place at a time: named tests must notice each
 	@$(PY) -m tests.mutants
+
+fuzz: setup ## Hostile input at every border, for an hour: SECONDS=3600 [SEED=n]
+	@$(PY) -m tests.fuzz --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
 	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))

@@ -1,6 +1,7 @@
 """One module per environment, each with one literal `ENVIRONMENT`. A fork edits or adds a module here, nothing else."""
 
 import traceback
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -29,23 +30,28 @@ def load(name: str) -> Environment:
         near = get_close_matches(name, names(), n=1)
         fix = f"did you mean {near[0]}?" if near else f"`python -m infra new {name}` makes one"
         raise InputError("unknown environment", got=name, allowed=", ".join(names()), fix=fix)
-    try:
-        environment = import_module(f"{__name__}.{name}").ENVIRONMENT
-    except InputError as error:
-        raise _placed(error, name) from error
-    except TypeError as error:
-        # A field that the schema lost or gained.
-        raise _placed(_unknown_field(error), name) from error
+    environment = built(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
     if environment.name != name:
         what = f"{source_of(name)}: name"
         raise InputError(what, got=environment.name, allowed=name, fix="let name equal the module's name")
     return environment
 
 
-def _unknown_field(error: TypeError) -> InputError:
-    fields = "the fields of infra/environments/schema.py"
-    fixed = InputError("fields", got=error, allowed=fields, fix="add what is missing, remove what is unknown")
-    return fixed.with_traceback(error.__traceback__)
+def built(name: str, make: Callable[[], Environment]) -> Environment:
+    """What `make` gives, or an InputError that names the file of the environment."""
+    try:
+        return make()
+    except InputError as error:
+        raise _placed(error, name) from error
+    # A field that the schema lost or gained, or a value of a type that no check of a field expects.
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise _placed(_unknown_field(error), name) from error
+
+
+def _unknown_field(error: Exception) -> InputError:
+    fields = "the fields of infra/environments/schema.py, with values of their types"
+    fix = "add what is missing, remove what is unknown, correct what is of another type"
+    return InputError("fields", got=error, allowed=fields, fix=fix).with_traceback(error.__traceback__)
 
 
 def _placed(error: InputError, name: str) -> InputError:

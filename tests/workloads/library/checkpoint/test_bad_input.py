@@ -1,6 +1,5 @@
 """What a user gets wrong is an error on every rank, soon, and leaves nothing that looks like a checkpoint."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.workloads.library.checkpoint.forgeries import encoded, envelope
 from tests.workloads.library.checkpoint.jobs import RUN, WIDTH, Jobs
 
 pytestmark = pytest.mark.process
@@ -104,8 +104,7 @@ def test_a_checkpoint_of_another_run_is_an_error_on_both(jobs: Jobs, url: Path, 
 def test_a_checkpoint_of_a_newer_format_is_an_error_on_both(jobs: Jobs, url: Path, tmp_path: Path) -> None:
     commit = url / RUN / f"step-{OLD:010d}" / "COMMIT.json"
     body = json.loads(commit.read_text())["body"] | {"schema": "holdfast.checkpoint/2"}
-    sha256 = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    commit.write_text(json.dumps({"body": body, "sha256": sha256}))
+    commit.write_bytes(envelope(encoded(body)))
     refused(jobs, url, tmp_path, "another format version")
 
 

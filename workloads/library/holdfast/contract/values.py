@@ -7,6 +7,8 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 
+# Below it every integer becomes a float, and a sum of two stays one.
+LARGEST = 1e300
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 # Stricter than fromisoformat, which also reads 20270131 and 2027-W05.
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?")
@@ -14,7 +16,7 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\
 
 def between(what: str, got: object, low: float, high: float, *, fix: str = "write a number in this range") -> None:
     """A finite number from `low` to `high`, or an InputError; True and False are no numbers here."""
-    ok = isinstance(got, int | float) and not isinstance(got, bool) and math.isfinite(got) and low <= got <= high
+    ok = isinstance(got, int | float) and not isinstance(got, bool) and abs(got) < LARGEST and low <= got <= high
     if not ok:
         allowed = f"{low:,} to {high:,}" if math.isfinite(high) else f"{low:,} or more"
         raise InputError(what, got=got, allowed=allowed, fix=fix)

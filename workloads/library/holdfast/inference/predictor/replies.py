@@ -1,7 +1,6 @@
 """What a predicting process may answer, checked in the worker: that process runs a model's code, which is not ours."""
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -10,6 +9,8 @@ from holdfast.inference.errors import ItemFault, LoaderFailed, PredictorBroken
 from holdfast.inference.values import Value
 
 MAX_CONFIGURATION_CHARS = 64 * 1024
+MAX_SECONDS = 1e9
+"""Of one answer. An integer in JSON may be too large for a float."""
 
 
 def raise_error(reply: Mapping[str, Any]) -> None:
@@ -37,7 +38,7 @@ def values_of(reply: Any, count: int) -> tuple[list[Value], float]:
         raise _unreadable("values must be a list of objects")
     if len(cast("list[object]", values)) != count:
         raise _unreadable(f"{len(cast('list[object]', values))} values for {count} items")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < MAX_SECONDS:
         raise _unreadable("seconds must be a number")
     return cast("list[Value]", values), float(seconds)
 
