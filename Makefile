@@ -112,16 +112,17 @@ bench-lint: setup
 
 ##@ Platform (ENV=example|dev|prod)
 
-.PHONY: render lint apply-manifests operators
+.PHONY: render lint apply apply-manifests operators
 render: setup ## Write the manifests of every environment
 	@$(PY) -m workloads render
 
 lint: setup ## Judge the rendered manifests
 	@$(PY) -m workloads lint workloads/rendered
 
-apply-manifests: setup ## Show what would change in the current cluster, then apply the platform half of ENV: no job, no GPU
-	@kubectl diff --server-side -k workloads/rendered/$(ENV)/platform || [ $$? -eq 1 ]
-	@kubectl apply --server-side -k workloads/rendered/$(ENV)/platform
+apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no job, no GPU
+	@$(PY) -m workloads apply $(ENV)
+
+apply-manifests: apply
 
 operators: setup ## JobSet and Kueue as pinned into the current cluster; waits until their webhooks answer
 	@$(PY) -m workloads operators apply $(ENV)

@@ -77,7 +77,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.__main__": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops"},
     "workloads.manifests": CONTRACTS | {"infra.environments"},
     "workloads.operators": CONTRACTS
-    | {"infra.environments", "workloads.jobs.api", "workloads.manifests.builders.render_context"},
+    | {
+        "infra.environments",
+        "workloads.jobs.api",
+        "workloads.manifests.builders.render_context",
+        "workloads.manifests.rendering",
+    },
     "workloads.jobs": CONTRACTS
     | {"infra.environments", "infra.placement", "infra.ops.gcloud", "workloads.manifests", "monitoring.ledger"},
     "workloads.drill": CONTRACTS

@@ -9,6 +9,7 @@ from workloads.jobs.cli import explain, list_jobs, submit
 from workloads.jobs.own.cli import new_job
 from workloads.manifests.cli import lint, render, rules
 from workloads.operators.cli import app as operators
+from workloads.operators.platform_cli import apply
 
 app = typer.Typer(
     help="Jobs, manifests and drills. What runs in pods has a command of its own: holdfast train|batch|checkpoints.",
@@ -24,6 +25,7 @@ app.command("list")(list_jobs)
 app.command("explain")(explain)
 app.add_typer(drill, name="drill")
 app.add_typer(operators, name="operators")
+app.command("apply")(apply)
 app.command("render")(render)
 app.command("lint")(lint)
 app.command("rules")(rules)

@@ -52,6 +52,9 @@ ANNOTATION_CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
 LABEL_NAME = "app.kubernetes.io/name"
 LABEL_PART_OF = "app.kubernetes.io/part-of"
 PART_OF = "holdfast"
+# On what `make apply` applies, and on nothing else: of these objects it removes those that are rendered no more.
+LABEL_HALF = "holdfast.dev/half"
+PLATFORM_HALF = "platform"
 
 LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"  # set by the API server on every namespace

@@ -53,7 +53,7 @@ def apply(
         report.append({"operator": operator.name, "version": operator.version, "changes": listed})
     if as_json:
         print(json.dumps({"schema": "holdfast.operators/1", "environment": env, "operators": report}, indent=1))
-    typer.echo(f"Next: make apply-manifests ENV={env}", err=True)
+    typer.echo(f"Next: make apply ENV={env}", err=True)
 
 
 @app.command()

@@ -11,8 +11,9 @@ from workloads.operators.catalogue import CRD, LABEL_OPERATOR, WEBHOOKS, Body, O
 
 # Shared with nobody: what people changed by hand in these objects is taken back, as with any applied file.
 MANAGER = "holdfast-operators"
-# Never removed: with a definition go all its objects, with a namespace all that stands in it.
-KEPT = ("Namespace", CRD, "Secret")
+# Never removed: with a definition go all its objects, with a namespace all that stands in it,
+# with a volume what it holds.
+KEPT = ("Namespace", CRD, "Secret", "PersistentVolume", "PersistentVolumeClaim")
 POLL_S = 0.5
 
 
@@ -27,10 +28,10 @@ class Change:
 def apply(api: Api, operator: Operator, bodies: Sequence[Body]) -> Iterator[Change]:
     """One change for each object, as it is made; definitions are served before anything of their kind is sent."""
     for body in bodies:
-        yield _put(api, body)
+        yield put(api, body, MANAGER)
         if body["kind"] == CRD:
             _wait(f"{body['metadata']['name']} is served", lambda made=body: _established(api, made), 60)
-    yield from _prune(api, operator, bodies)
+    yield from prune(api, bodies, f"{LABEL_OPERATOR}={operator.name}")
 
 
 def wait_ready(api: Api, operator: Operator, timeout_s: float) -> None:
@@ -86,12 +87,13 @@ _PROBES: dict[str, tuple[str, Object]] = {
 }
 
 
-def _put(api: Api, body: Body) -> Change:
+def put(api: Api, body: Body, manager: str) -> Change:
+    """Server-side apply; InputError where the cluster refuses it."""
     name = f"{body['kind']}/{body['metadata']['name']}"
     try:
         path = api.path_of(body)
         before = api.find(path)
-        after = api.apply(path, body, fieldManager=MANAGER)
+        after = api.apply(path, body, fieldManager=manager)
         if body["kind"] in WEBHOOKS:
             after = _only(api, path, body, after)
     except ApiError as error:
@@ -120,11 +122,11 @@ def _refused(name: str, error: ApiError) -> Exception:
     )
 
 
-def _prune(api: Api, operator: Operator, bodies: Sequence[Body]) -> Iterator[Change]:
-    """What carries the operator's label and is in its manifest no more."""
+def prune(api: Api, bodies: Sequence[Body], selector: str) -> Iterator[Change]:
+    """What the selector finds among the kinds of `bodies` and is in them no more."""
     paths = {api.path_of(body): body["kind"] for body in bodies if body["kind"] not in KEPT}
     for collection, kind in sorted({(path.rpartition("/")[0], kind) for path, kind in paths.items()}):
-        for item in api.items(collection, labelSelector=f"{LABEL_OPERATOR}={operator.name}"):
+        for item in api.items(collection, labelSelector=selector):
             name = item["metadata"]["name"]
             if f"{collection}/{name}" not in paths:
                 api.delete(f"{collection}/{name}")

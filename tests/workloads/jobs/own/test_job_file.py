@@ -92,7 +92,7 @@ def test_a_fault_names_the_file_and_the_field(change: dict[str, Any], what: str,
     assert fix in refused.value.fix
 
 
-def test_a_field_that_must_be_said_is_asked_for() -> None:
+def test_a_field_without_a_default_is_asked_for() -> None:
     body = YAML(typ="safe").load(file_text.dump(own()))
     del body["image"]
     with pytest.raises(InputError, match="allowed: image; fix: add it"):

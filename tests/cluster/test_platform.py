@@ -1,0 +1,100 @@
+"""The platform half on the real control plane: applied, applied again, and pruned."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from infra import environments
+from infra.contract.kubernetes import LABEL_HALF
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.jobs.api import Api, Object
+from workloads.manifests.builders import render_context
+from workloads.manifests.builders.render_context import RenderContext
+from workloads.manifests.rendering import platform as rendered
+from workloads.operators import platform
+
+pytestmark = pytest.mark.usefixtures("kueue")
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+NAMESPACES = ("training", "batch", "serving", "monitoring")
+
+
+@pytest.fixture
+def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "digests.json"
+    monkeypatch.setattr(render_context, "DIGESTS", path)
+    return path
+
+
+@pytest.fixture
+def gke_kinds(api: Api) -> None:
+    """ComputeClass, which only GKE serves: a kind of that name, whose objects are not judged."""
+    names = {"plural": "computeclasses", "singular": "computeclass", "kind": "ComputeClass"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    spec = {"group": "cloud.google.com", "names": names, "scope": "Cluster", "versions": [version]}
+    body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
+    api.apply(
+        f"{CRDS}/computeclasses.cloud.google.com", body | {"metadata": {"name": "computeclasses.cloud.google.com"}}
+    )
+    until("ComputeClass is served", lambda: api.find("/apis/cloud.google.com/v1"))
+
+
+@pytest.fixture
+def cleared(api: Api) -> Iterator[None]:
+    yield
+    for body in rendered(RenderContext(environments.load("example"))):
+        if body["kind"] in ("Deployment", "CronJob"):
+            api.delete(api.path_of(body), propagationPolicy="Background")
+
+
+def pods(api: Api) -> list[Object]:
+    return [pod for space in NAMESPACES for pod in api.items(f"/api/v1/namespaces/{space}/pods")]
+
+
+@pytest.mark.usefixtures("gke_kinds", "cleared")
+def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(
+    world: World, api: Api, digests: Path
+) -> None:
+    context = RenderContext(environments.load("example"))
+    with pytest.raises(InputError, match="make images ENV=example"):
+        list(platform.apply(api, context))
+    digests.write_text(json.dumps({"example": dict.fromkeys(("trainer", "exporter", "cloud-sql-proxy"), "a" * 64)}))
+    context = RenderContext(environments.load("example"))
+    world.add_nodes(environments.load("example").pool("system"), 1)
+    first = list(platform.apply(api, context))
+    assert {"Deployment/exporter", "ClusterQueue/spot"} <= {change.name for change in first}
+    assert {change.verb for change in platform.apply(api, context)} == {"unchanged"}
+    (exporter,) = until("the exporter runs, alone", lambda: _all_running(api))
+    assert exporter["metadata"]["namespace"] == "monitoring" and "nvidia.com/gpu" not in json.dumps(exporter["spec"])
+    assert not any(
+        "nvidia.com/gpu" in json.dumps(body["spec"]["template"])
+        for body in rendered(context)
+        if "template" in body.get("spec", {})
+    )
+    _prunes_only_its_own(api, context)
+
+
+def _all_running(api: Api) -> list[Object]:
+    found = pods(api)
+    return found if found and all(pod["status"].get("phase") == "Running" for pod in found) else []
+
+
+def _prunes_only_its_own(api: Api, context: RenderContext) -> None:
+    """A class that is rendered no more goes; one that carries another's label, and a namespace, stay."""
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    for name, labels in (
+        ("old-class", {LABEL_HALF: "platform"}),
+        ("their-class", {"app.kubernetes.io/part-of": "holdfast"}),
+    ):
+        head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}
+        api.apply(f"{classes}/{name}", head | {"metadata": {"name": name, "labels": labels}})
+    api.apply("/api/v1/namespaces/old-space", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "old-space", "labels": {LABEL_HALF: "platform"}}})  # fmt: skip
+    changed = [change for change in platform.apply(api, context) if change.verb != "unchanged"]
+    assert [(change.verb, change.name) for change in changed] == [("removed", "PriorityClass/old-class")]
+    assert api.find(f"{classes}/their-class") and api.find("/api/v1/namespaces/old-space")
+    api.delete(f"{classes}/their-class")
+    api.delete("/api/v1/namespaces/old-space")

@@ -1,0 +1,57 @@
+"""Apply the platform half of an environment: namespaces, priorities, queues, rights, the exporter. No job, no GPU."""
+
+from collections.abc import Iterator
+
+from holdfast.contract.errors import InputError
+from infra.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
+from workloads.jobs.api import Api, ApiError
+from workloads.manifests.builders.render_context import Body, RenderContext
+from workloads.manifests.rendering import platform
+from workloads.operators.install import Change, prune, put
+
+MANAGER = "holdfast-platform"
+_ABSENT = "0" * 64
+
+
+def apply(api: Api, context: RenderContext) -> Iterator[Change]:
+    """One change for each object. The cluster judges all of them first: InputError, and nothing was applied."""
+    bodies = platform(context)
+    _require_images(context, bodies)
+    _try(api, bodies)
+    for body in bodies:
+        yield put(api, body, MANAGER)
+    yield from prune(api, bodies, f"{LABEL_HALF}={PLATFORM_HALF}")
+
+
+def _require_images(context: RenderContext, bodies: list[Body]) -> None:
+    """A pod of zeros would wait for its image for ever."""
+    registry = f"{context.env.image_registry}/"
+    absent = {image.removeprefix(registry).partition("@")[0] for image in _images(bodies) if image.endswith(_ABSENT)}
+    context.require_digests(sorted(absent), f"make images ENV={context.env.name}")
+
+
+def _images(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key == "image" and isinstance(each, str):
+                yield each
+            else:
+                yield from _images(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _images(each)
+
+
+def _try(api: Api, bodies: list[Body]) -> None:
+    made = {body["metadata"]["name"] for body in bodies if body["kind"] == "Namespace"}
+    there = {name for name in made if api.find(f"/api/v1/namespaces/{name}")}
+    for body in bodies:
+        if body["metadata"].get("namespace") in made - there:
+            continue  # there is no such place yet
+        try:
+            api.apply(api.path_of(body), body, dryRun="All", fieldManager=MANAGER)
+        except ApiError as error:
+            raise InputError(
+                f"the cluster refuses {body['kind']}/{body['metadata']['name']}; nothing was applied", got=error,
+                allowed="what its API server accepts", fix="`make operators` first, and a cluster of GKE",
+            ) from error  # fmt: skip

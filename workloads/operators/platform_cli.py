@@ -1,0 +1,29 @@
+"""The command `apply`. The body imports what it needs, so that --help is quick."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def apply(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")],
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Apply the platform half: namespaces, priorities, queues, rights, the exporter. Starts no job and needs no GPU."""
+    from infra import environments
+    from workloads.jobs.api import Api
+    from workloads.manifests.builders.render_context import RenderContext
+    from workloads.operators import platform
+
+    every = list(platform.apply(Api(kubeconfig), RenderContext(environments.load(env))))
+    changed = [change for change in every if change.verb != "unchanged"]
+    if as_json:
+        listed = [{"verb": change.verb, "object": change.name} for change in changed]
+        print(json.dumps({"schema": "holdfast.platform/1", "environment": env, "changes": listed}, indent=1))
+    for change in changed if not as_json else ():
+        print(f"{change.verb} {change.name}")
+    typer.echo(f"{len(changed)} of {len(every)} objects changed; none of them is a job or needs a GPU", err=True)
+    typer.echo(f"Next: python -m workloads try {env}", err=True)
