@@ -112,17 +112,26 @@ bench-lint: setup
 
 ##@ Platform (ENV=example|dev|prod)
 
-.PHONY: render lint apply apply-manifests operators
+.PHONY: render lint apply apply-manifests operators operators-pin images images-base
 render: setup ## Write the manifests of every environment
 	@$(PY) -m workloads render
 
 lint: setup ## Judge the rendered manifests
 	@$(PY) -m workloads lint workloads/rendered
 
-apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no job, no GPU
+apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no GPU
 	@$(PY) -m workloads apply $(ENV)
 
 apply-manifests: apply
+
+images: setup ## Build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
+	@$(PY) -m workloads images build $(ENV)
+
+images-base: setup ## Record what the base image's tag means today
+	@$(PY) -m workloads images base
+
+operators-pin: setup ## Copy the images of JobSet, Kueue and the Cloud SQL proxy into the registry of ENV, and write their digests
+	@$(PY) -m workloads images copy $(ENV)
 
 operators: setup ## JobSet and Kueue as pinned into the current cluster; waits until their webhooks answer
 	@$(PY) -m workloads operators apply $(ENV)

@@ -29,6 +29,7 @@ BINDINGS = "cdktf_cdktf_provider_google"
 # Arguments that the bindings (google 6.50.0, frozen) do not know, and the provider release that brought each.
 # They are written past the bindings as overrides.
 NEWER_THAN_BINDINGS = {
+    "database_roles": "7.39.0",  # and earlier; the pinned provider has it
     "deletion_policy": "7.39.0",
     "node_config.kubelet_config.shutdown_grace_period_seconds": "7.39.0",
     "node_config.kubelet_config.shutdown_grace_period_critical_pods_seconds": "7.39.0",

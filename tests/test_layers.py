@@ -76,6 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules"},
     "infra.__main__": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops"},
     "workloads.manifests": CONTRACTS | {"infra.environments"},
+    "workloads.images": CONTRACTS | {"infra.environments", "workloads.operators.catalogue"},
     "workloads.operators": CONTRACTS
     | {
         "infra.environments",
@@ -94,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "workloads.jobs.job_snapshot",
     },
     "workloads.__main__": CONTRACTS
-    | {"workloads.jobs", "workloads.manifests", "workloads.operators", "workloads.drill"},
+    | {"workloads.jobs", "workloads.manifests", "workloads.images", "workloads.operators", "workloads.drill"},
     # The one arithmetic of useful time: whoever counts it may ask it.
     "monitoring.ledger": {"holdfast.contract"},
     "monitoring.churn": CONTRACTS | {"monitoring.ledger", "monitoring.cloud_api"},

@@ -5,6 +5,7 @@ import typer
 from holdfast.contract.errors import run_cli
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.drill.cli import demo, drill
+from workloads.images.cli import app as images
 from workloads.jobs.cli import explain, list_jobs, submit
 from workloads.jobs.own.cli import new_job
 from workloads.manifests.cli import lint, render, rules
@@ -24,6 +25,7 @@ app.command("submit")(submit)
 app.command("list")(list_jobs)
 app.command("explain")(explain)
 app.add_typer(drill, name="drill")
+app.add_typer(images, name="images")
 app.add_typer(operators, name="operators")
 app.command("apply")(apply)
 app.command("render")(render)

@@ -12,7 +12,7 @@ PROVISIONING_PREFIX = "holdfast"
 # Stacks by blast radius, each after those before it.
 AREAS = ("foundation", "cluster", "monitoring")
 
-ROLES = ("nodes", "trainer", "batch", "server", "exporter")
+ROLES = ("nodes", "trainer", "batch", "server", "exporter", "migrator")
 """One Google service account per role; the Kubernetes service account has the same name.
 
 No server is shipped: of `server` there are the identity, its namespace and a pool, for a deployment of the fork's own.
@@ -27,7 +27,9 @@ KSA_NAMESPACES = {
     "batch": NAMESPACE_BATCH,
     "server": NAMESPACE_SERVING,
     "exporter": NAMESPACE_MONITORING,
+    "migrator": NAMESPACE_BATCH,
 }
+"""The first role of a namespace is the one that it is for."""
 
 # private.googleapis.com. The network's own zone resolves every Google API to it, and network policies admit no other
 # way out; both are wrong without the other.
@@ -35,8 +37,10 @@ GOOGLE_APIS_CIDR = "199.36.153.8/30"
 
 # On the Cloud SQL instance; batch pods connect to it.
 RESULTS_DATABASE = "results"
-# Workers write results; the exporter reads how many are left.
-DATABASE_ROLES = ("batch", "exporter")
+# Workers write results; the exporter reads how many are left; the migrator makes the tables and says who may do what.
+DATABASE_ROLES = ("batch", "exporter", "migrator")
+# Cloud SQL's own: owner of a database that its API made, and the only role there that may make roles.
+DATABASE_OWNER = "cloudsqlsuperuser"
 
 # Google's limits.
 MAX_CLUSTER_NAME = 40

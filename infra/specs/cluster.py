@@ -200,6 +200,8 @@ def _add_ons() -> dict[str, object]:
             "horizontal_pod_autoscaling": {"disabled": False},
             "http_load_balancing": {"disabled": False},
         },
+        # What the managed metrics adapter asks for, by which batch workers follow their backlog.
+        "pod_autoscaling": {"hpa_profile": "PERFORMANCE"},
     }
 
 

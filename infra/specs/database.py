@@ -1,6 +1,6 @@
 """Cloud SQL for PostgreSQL: private address, IAM authentication, backups with point-in-time recovery."""
 
-from infra.contract.names import DATABASE_ROLES, RESULTS_DATABASE
+from infra.contract.names import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
 from infra.specs.encryption import key_grant
 from infra.specs.identities import account
@@ -50,16 +50,20 @@ def resources(environment: Environment) -> list[Resource]:
 
 
 def _user(environment: Environment, role: str) -> Resource:
+    arguments: dict[str, object] = {
+        "name": environment.database_user(role),
+        "instance": environment.database_name,
+        "type": "CLOUD_IAM_SERVICE_ACCOUNT",
+        # A user who owns tables cannot be deleted, and one who goes takes nothing along.
+        "deletion_policy": "ABANDON",
+    }
+    if role == "migrator":
+        # A login of IAM may do nothing of itself. The others get their rights from this one, by the Job of the platform.
+        arguments["database_roles"] = [DATABASE_OWNER]
     return Resource(
         kind="google_sql_user",
         id=role,
-        arguments={
-            "name": environment.database_user(role),
-            "instance": environment.database_name,
-            "type": "CLOUD_IAM_SERVICE_ACCOUNT",
-            # A user who owns tables cannot be deleted, and one who goes takes nothing along.
-            "deletion_policy": "ABANDON",
-        },
+        arguments=arguments,
         after=(INSTANCE, account(role)),
     )
 

@@ -1,7 +1,7 @@
 """Objects of an environment to files: the platform, which is applied as a whole, and samples, started one by one."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -19,6 +19,7 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
         "00-priorities.yaml": lambda _: tenancy.priorities(),
         "10-namespaces.yaml": tenancy.namespaces,
         "20-queues.yaml": queueing.objects,
+        "25-database.yaml": platform_jobs.migration,
         "30-platform-jobs.yaml": platform_jobs.objects,
     },
     "samples": {
@@ -30,14 +31,12 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
 
 def texts(name: str) -> dict[str, str]:
     """`half/file` -> text, for one environment."""
-    context = RenderContext(load(name))
-    found = {
-        f"{half}/{file}": HEAD.format(name) + _dump(objects(half, file, context))
-        for half, files in HALVES.items()
-        for file in files
-    }
+    context, found = RenderContext(load(name)), dict[str, str]()
     for half, files in HALVES.items():
-        found[f"{half}/{KUSTOMIZATION}"] = HEAD.format(name) + _dump(iter([_kustomization(list(files))]))
+        # Kustomize refuses a file without an object.
+        bodies = {file: made for file in files if (made := list(objects(half, file, context)))}
+        for file, made in [*bodies.items(), (KUSTOMIZATION, [_kustomization(list(bodies))])]:
+            found[f"{half}/{file}"] = HEAD.format(name) + _dump(made)
     return found
 
 
@@ -58,7 +57,7 @@ def _kustomization(files: list[str]) -> Body:
     return {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": files}
 
 
-def _dump(bodies: Iterator[Body]) -> str:
+def _dump(bodies: Sequence[Body]) -> str:
     yaml, stream = YAML(), io.StringIO()
     yaml.version = None
     yaml.explicit_start = True

@@ -39,7 +39,8 @@ def test_workers_log_in_at_the_proxy_as_their_service_account_and_hold_no_secret
         monkeypatch.setenv(ENV_DATABASE, variables(template)[ENV_DATABASE]["value"])
         uri = urlsplit(database_uri(""))  # as the worker reads it
         assert uri.hostname == "127.0.0.1" and f"--port={uri.port}" in proxy["args"]
-        assert unquote(uri.username or "") == load(env).database_user("batch") and uri.password is None
+        account = template["spec"]["serviceAccountName"]
+        assert unquote(uri.username or "") == load(env).database_user(account) and uri.password is None
         assert not any("secret" in volume for volume in template["spec"]["volumes"])
 
 

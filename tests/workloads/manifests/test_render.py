@@ -18,7 +18,9 @@ def test_make_render_leaves_no_diff(name: str) -> None:
 @pytest.mark.parametrize("name", names())
 def test_nothing_of_the_platform_half_computes_or_needs_a_gpu(name: str) -> None:
     """Applying it on an empty cluster must start nothing that costs money but what watches."""
-    assert not {b["kind"] for b in bodies(name, "platform")} & {"Job", "JobSet", "HorizontalPodAutoscaler"}
+    assert not {b["kind"] for b in bodies(name, "platform")} & {"JobSet", "HorizontalPodAutoscaler"}
+    jobs = {b["metadata"]["labels"]["app.kubernetes.io/name"] for b in bodies(name, "platform") if b["kind"] == "Job"}
+    assert jobs == ({"migrate"} if load(name).database else set())
     deployments = [b["metadata"]["name"] for b in bodies(name, "platform") if b["kind"] == "Deployment"]
     assert deployments == ["exporter"]
     limits = [
@@ -42,7 +44,9 @@ def test_a_kustomization_names_every_file_of_its_half(name: str, half: str) -> N
 
 def test_the_rendered_manifests_are_clean() -> None:
     report = lint([RENDERED], Options())
-    assert report.objects > 100 and not report.findings, as_text(report)
+    accepted = {finding.rule for finding in report.findings if finding.suppressed}
+    open_findings = [finding for finding in report.findings if not finding.suppressed]
+    assert report.objects > 100 and not open_findings and accepted == {"HF008"}, as_text(report)
 
 
 @pytest.mark.parametrize("name", names())

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from kubernetes import client
 
-from holdfast.contract.environment import ENV_DATABASE
+from holdfast.contract.environment import ENV_DATABASE, ENV_SCHEMA_WAIT_S
 from infra.contract.names import RESULTS_DATABASE
 from workloads.manifests.builders.pods import Size, restricted
 from workloads.manifests.builders.render_context import RenderContext
@@ -18,6 +18,8 @@ POSTGRES_PORT = 5_432
 # What the proxy dials on the instance; 5432 is refused there without a certificate.
 INSTANCE_PORT = 3_307
 HEALTH_PORT = 9_801
+# A worker that comes with the platform waits for its migration, whose image it has to pull, too.
+SCHEMA_WAIT_S = 1_200
 # Where the environment has no Cloud SQL: `kubectl -n batch create secret generic results --from-file=pg_service.conf`.
 # A file, since an environment variable is shown by every `describe`; libpq reads host, user and password from it.
 SECRET, SECRET_DIR, SERVICE_FILE = "results", "/etc/holdfast/results", "pg_service.conf"
@@ -38,8 +40,9 @@ def access(context: RenderContext, role: str) -> Access:
         return Access(env=env, volumes=[(_secret(), SECRET_DIR)])
     user = quote(context.env.database_user(role), safe="")
     # Plain on the loopback; the proxy encrypts, proves who we are and fetches the password of the hour.
+    waiting = {ENV_SCHEMA_WAIT_S: str(SCHEMA_WAIT_S)}
     uri = f"postgresql://{user}@127.0.0.1:{POSTGRES_PORT}/{RESULTS_DATABASE}?sslmode=disable"
-    return Access(env={ENV_DATABASE: uri}, sidecars=[_proxy(context)])
+    return Access(env={ENV_DATABASE: uri} | waiting, sidecars=[_proxy(context)])
 
 
 def port(context: RenderContext) -> int:

@@ -14,17 +14,20 @@ from infra.contract.kubernetes import (
     PROVISIONING_API,
     api_group,
 )
-from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
+from infra.contract.names import DATABASE_OWNER, NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from workloads.manifests.builders import data, database, training
 from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.rbac import holding, reading, within
-from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain, versioned
 from workloads.manifests.builders.tenancy import EXPORTER_PORT, budget
 
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
 # What holds a job before it has a pod.
 QUEUED = ((api_group(KUEUE_API), "workloads"), (api_group(PROVISIONING_API), "provisioningrequests"))
 RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
+ON_THE_SYSTEM_POOL = {
+    "holdfast.dev/ignore-HF008": "a quarter of a core for seconds, and an empty cluster buys no node for it"
+}
 
 
 def objects(context: RenderContext) -> Iterator[Body]:
@@ -35,6 +38,47 @@ def objects(context: RenderContext) -> Iterator[Body]:
     yield from training.rights()
     for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
         yield from data.claim(context, namespace)
+
+
+def migration(context: RenderContext) -> Iterator[Body]:
+    """Tables and rights of the results database, before any worker: one small Job, named by what it would do.
+
+    Nothing where the environment has no Cloud SQL: who owns that database is known to its owner.
+    """
+    if context.env.database is None:
+        return
+    results = database.access(context, "migrator")
+    rights = {"batch": "holdfast_worker", "exporter": "holdfast_exporter"}
+    granted = [f"--grant={context.env.database_user(role)}={right}" for role, right in rights.items()]
+    work = Work(
+        name="migrate",
+        role="migrator",
+        image=context.image("batch"),
+        command=["python", "-m", "holdfast", "batch", "migrate", "--as-role", DATABASE_OWNER, *granted],
+        size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
+        pool=context.system,
+        priority=PRIORITY_PLATFORM,
+        grace_s=30,
+        restart="Never",
+        env=results.env,
+        sidecars=results.sidecars,
+        annotations=RULE,
+    )
+    spec = client.V1JobSpec(
+        backoff_limit=6,
+        # Above the time that images take to be pushed, so that an order of commands is a hint, not a trap.
+        active_deadline_seconds=6 * 3600,
+        ttl_seconds_after_finished=7 * training.DAY_S,
+        pod_failure_policy=training.ignoring_evictions(),
+        template=template(context, work),
+    )
+    job = client.V1Job(
+        api_version=JOB_API,
+        kind="Job",
+        metadata=meta("migrate", NAMESPACE_BATCH, annotations=ON_THE_SYSTEM_POOL),
+        spec=spec,
+    )
+    yield versioned(plain(job))
 
 
 def exporter(context: RenderContext) -> Body:

@@ -55,7 +55,8 @@ def versioned(body: Body) -> Body:
     name = f"{body['metadata']['name']}-{sha256(text.encode()).hexdigest()[:VERSION_LENGTH]}"
     body["metadata"]["name"] = name
     for template in _templates(body["spec"]):
-        template["metadata"]["labels"][LABEL_HOLDFAST_JOB] = name
+        if LABEL_HOLDFAST_JOB in template["metadata"]["labels"]:  # else its processes write no lines of a job
+            template["metadata"]["labels"][LABEL_HOLDFAST_JOB] = name
         for container in template["spec"]["containers"]:
             for variable in container["env"]:
                 if variable["name"] == ENV_JOB:

@@ -27,11 +27,13 @@ EXPORTER_PORT = 9_400
 
 
 def namespaces(context: RenderContext) -> Iterator[Body]:
-    for role, name in names.KSA_NAMESPACES.items():
+    for name in dict.fromkeys(names.KSA_NAMESPACES.values()):
+        roles = [role for role, place in names.KSA_NAMESPACES.items() if place == name]
         yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=PSS)))
-        yield _account(context, role, name)
+        for role in roles:
+            yield _account(context, role, name)
         yield from _bounds(context, name)
-        yield from _policies(context, role, name)
+        yield from _policies(context, roles[0], name)
 
 
 def _account(context: RenderContext, role: str, namespace: str) -> Body:

@@ -14,6 +14,9 @@ ENV_NODE = "HOLDFAST_NODE"  # spec.nodeName, where the pod may read its node's a
 ENV_GPUS = "HOLDFAST_GPUS"  # the pod's nvidia.com/gpu limit: so many GPUs are promised, and the CPU is never chosen
 ENV_RUN_DIR = "HOLDFAST_RUN_DIR"  # where processes that take notices leave their pids for the preStop drain
 ENV_DATABASE = "HOLDFAST_DATABASE_URL"  # of batch, from a secret; withheld from predictors
+ENV_SCHEMA_WAIT_S = (
+    "HOLDFAST_SCHEMA_WAIT_SECONDS"  # for the migration, where it runs beside; unset: it is there or never
+)
 ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"  # key that signs commits, from a secret
 ENV_TRACEBACK = "HOLDFAST_TRACEBACK"  # of commands, for whoever reports a bug: 1 shows where it happened
 ENV_KILL_AT = "HOLDFAST_KILL_AT"  # tests only: POINT:COUNT, where a process dies

@@ -46,14 +46,26 @@ def database(
 
 
 @app.command()
-def migrate(database: Database = "") -> None:
-    """Bring the database's schema up to this code. Needs the database's owner."""
+def migrate(
+    database: Database = "",
+    as_role: Annotated[
+        str, typer.Option("--as-role", help="Owner of what is made; the login must be its member.")
+    ] = "",
+    grants: Annotated[
+        list[str] | None, typer.Option("--grant", help="LOGIN=holdfast_worker or LOGIN=holdfast_exporter; repeatable.")
+    ] = None,
+) -> None:
+    """Bring the database's schema up to this code, and logins to their rights. Again, it changes nothing."""
+    from holdfast.inference.results import grants as rights
     from holdfast.inference.results import schema
     from holdfast.inference.results.connect import connect, database_uri
 
+    wanted = rights.parse(grants or [])
     with connect(database_uri(database)) as connection:
-        applied = schema.migrate(connection)
-    print("\n".join(applied) or "nothing to do", file=sys.stderr)
+        if as_role:
+            rights.act_as(connection, as_role)
+        changes = [*schema.migrate(connection), *rights.grant(connection, wanted)]
+    print("\n".join(changes) or "nothing to do", file=sys.stderr)
 
 
 @app.command()

@@ -76,7 +76,7 @@ def enqueue_source(
 ) -> dict[str, int]:
     uri = database_uri(database)
     with connect(uri) as connection:
-        schema.require_current(connection)
+        schema.wait_current(connection, schema.patience_s())
         jobs.register(connection, job, deadline)
         _bind(connection, job, broker)
         with open_pool(uri) as pool, opened_queue(pool, job, broker) as queue:
@@ -247,7 +247,7 @@ def _loaded(launch: Launch, uri: str, shutdown: Shutdown, telemetry: WorkerTelem
 
 
 def _pinned(connection: Connection, launch: Launch) -> dict[str, object]:
-    schema.require_current(connection)
+    schema.wait_current(connection, schema.patience_s())
     jobs.require(connection, launch.job)
     _bind(connection, launch.job, launch.broker)
     return {} if launch.recompute else jobs.pinned_configuration(connection, launch.job)

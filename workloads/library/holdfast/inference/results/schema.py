@@ -5,19 +5,23 @@ so that ours (below 1000) and theirs never want the same number. A file once app
 """
 
 import hashlib
+import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import LiteralString, cast
 
 from psycopg import Connection
 
+from holdfast.contract.environment import ENV_SCHEMA_WAIT_S
 from holdfast.contract.errors import InputError
 
 FOLDER = Path(__file__).parent / "migrations"
 _FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 # Any number does, as long as every migrator takes the same one.
 _LOCK = 0x686F6C64
+POLL_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +82,23 @@ def require_current(connection: Connection, folder: Path = FOLDER) -> None:
             allowed=f"version {max(m.version for m in migrations(folder))}",
             fix="run `python -m holdfast batch migrate` as the database's owner, once",
         )
+
+
+def wait_current(connection: Connection, patience_s: float) -> None:
+    """`require_current`, tried until `patience_s` is over: the Job that migrates may have been applied a moment ago."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return require_current(connection)
+        except InputError:
+            if time.monotonic() > deadline:
+                raise
+        connection.rollback()  # else it would hold back the very locks that the migration waits for
+        time.sleep(POLL_S)
+
+
+def patience_s() -> float:
+    return float(os.environ.get(ENV_SCHEMA_WAIT_S) or 0)
 
 
 def _known(connection: Connection) -> dict[int, str]:

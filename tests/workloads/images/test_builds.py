@@ -1,0 +1,152 @@
+"""`images build` and `images copy` up to the tools' command lines; the node tier builds with a real one."""
+
+import json
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.contract.errors import InputError, Unjudged
+from infra.environments import load
+from workloads.images import attest, builders, cli, copying, pins
+from workloads.images.builders import Build
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[3]
+DIGEST = f"sha256:{'ab' * 32}"
+BASE = f"docker.io/library/python:3.11-slim@sha256:{'cd' * 32}"
+# Any tool: it writes the digest wherever it is asked to, and remembers how it was called.
+TOOL = """#!{python} -IS
+import json, sys
+words = sys.argv[1:]
+open({calls!r}, "a").write(json.dumps([{name!r}, *words]) + "\\n")
+for word in words:
+    key, _, path = word.partition("=")
+    if key == "--digestfile":
+        open(path, "w").write({digest!r})
+    if key == "--metadata-file":
+        json.dump({{"containerimage.digest": {digest!r}}}, open(path, "w"))
+print({answer!r})
+"""
+
+
+class Tools:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._calls = folder, folder / "calls"
+
+    def add(self, name: str, answer: str = "") -> None:
+        program = self.folder / name
+        values = {"python": sys.executable, "calls": str(self._calls), "name": name, "digest": DIGEST, "answer": answer}
+        program.write_text(TOOL.format(**values))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+    def calls(self) -> list[list[str]]:
+        return [json.loads(line) for line in self._calls.read_text().splitlines()]
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for needed in ("git", "env"):
+        (folder / needed).symlink_to(shutil.which(needed) or "")
+    monkeypatch.setenv("PATH", str(folder))
+    return Tools(folder)
+
+
+@pytest.fixture
+def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "digests.json"
+    path.write_text('{"prod": {"batch": "1"}, "example": {"batch": "2", "exporter": "3"}}')
+    record = pins.record
+    monkeypatch.setattr(pins, "record", lambda env, found: record(env, found, path))
+    return path
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    arguments = {"REVISION": "r", "LOCK": "l", "SOURCE_DATE_EPOCH": "7"}
+    target = f"{load('example').image_registry}/exporter:r"
+    return Build(
+        role="exporter", context=ROOT, base=BASE, target=target, arguments=arguments, project="p", scratch=tmp_path
+    )
+
+
+def test_a_build_writes_its_digest_beside_the_others_and_says_what_is_in_the_image(
+    tools: Tools, digests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools.add("buildah")
+    cli.build("example", ["exporter"], "buildah", base=BASE, out=tmp_path / "out")
+    known = json.loads(digests.read_text())
+    assert known == {"prod": {"batch": "1"}, "example": {"batch": "2", "exporter": "ab" * 32}}
+    built, pushed = tools.calls()
+    assert f"BASE={BASE}" in built
+    assert pushed[-1].startswith(f"docker://{load('example').image_registry}/exporter:")
+    assert capsys.readouterr().out.strip().endswith(f"@{DIGEST}")
+    sbom = json.loads((tmp_path / "out/example/exporter.sbom.cdx.json").read_text())
+    locked = {each["name"]: each for each in sbom["components"] if each["type"] == "library"}
+    assert len(locked) > 20 and all(each["hashes"] for each in locked.values()) and "psycopg" in locked
+    statement = json.loads((tmp_path / "out/example/exporter.provenance.json").read_text())
+    assert statement["subject"][0]["digest"] == {"sha256": "ab" * 32}
+
+
+@pytest.mark.parametrize("name", ["buildah", "buildx"])
+def test_a_build_without_cloud_gets_base_epoch_and_labels(tools: Tools, build: Build, name: str) -> None:
+    tools.add({"buildx": "docker"}.get(name, name))
+    assert builders.BUILDERS[name](build) == DIGEST
+    words = " ".join(tools.calls()[0])
+    assert all(f"--build-arg {each}" in words for each in (f"BASE={BASE}", "REVISION=r", "SOURCE_DATE_EPOCH=7"))
+    assert "workloads/images/exporter.Dockerfile" in words
+
+
+def test_cloud_build_is_given_every_substitution_that_its_configuration_names(tools: Tools, build: Build) -> None:
+    tools.add("gcloud", json.dumps({"results": {"images": [{"digest": DIGEST}]}}))
+    assert builders.cloud_build(build) == DIGEST
+    (call,) = tools.calls()
+    (listed,) = [word for word in call if word.startswith("--substitutions=")]
+    given = {pair.partition("=")[0] for pair in listed.removeprefix("--substitutions=").split(",")}
+    assert given == set(yaml.safe_load((ROOT / builders.CLOUD_BUILD).read_text())["substitutions"])
+
+
+@pytest.mark.parametrize("tool", ["crane", "skopeo", "docker", "buildah"])
+def test_images_of_others_are_copied_by_whatever_tool_there_is(tools: Tools, tmp_path: Path, tool: str) -> None:
+    answer = {"docker": json.dumps({"digest": DIGEST}), "buildah": json.dumps({"FromImageDigest": DIGEST})}
+    tools.add(tool, answer.get(tool, DIGEST))
+    assert copying.copy("registry.k8s.io/kueue/kueue:v1", "here/kueue:v1", tmp_path) == DIGEST
+    assert copying.resolve("here/kueue:v1", tmp_path) == DIGEST
+    assert any("registry.k8s.io/kueue/kueue:v1" in word for call in tools.calls() for word in call)
+
+
+def test_a_base_by_tag_is_refused_with_the_command_that_pins_it(tools: Tools, digests: Path) -> None:
+    tools.add("buildah")
+    before = digests.read_text()
+    for given in ("python:3.11-slim", "python:3.11-slim@sha256:12"):
+        with pytest.raises(InputError, match="make images-base"):
+            cli.build("example", ["exporter"], "buildah", base=given)
+    assert digests.read_text() == before and not (tools.folder / "calls").exists()
+
+
+def test_bad_input_is_refused_before_anything_is_built(tools: Tools) -> None:
+    with pytest.raises(InputError, match="trainer"):
+        cli.build("example", ["trainr"], base=BASE)
+    with pytest.raises(InputError, match="kaniko"):
+        cli.build("example", ["exporter"], "kaniko", base=BASE)
+    with pytest.raises(Unjudged, match="install Docker with buildx, buildah, or gcloud"):
+        cli.build("example", ["exporter"], base=BASE)
+    with pytest.raises(Unjudged, match="install crane"):
+        cli.copy("example", ["kueue"])
+
+
+def test_every_image_of_others_that_is_rendered_or_applied_is_one_that_is_copied() -> None:
+    assert set(pins.COPIED) == {"cloud-sql-proxy", "jobset", "kueue"}
+    assert all(":" in source.rpartition("/")[2] and "@" not in source for source in pins.COPIED.values())
+
+
+def test_a_lock_without_a_package_has_no_components_and_a_pin_keeps_all_its_hashes() -> None:
+    assert attest.components("# nothing\n") == []
+    lock = f"A_b==1.0 ; x \\\n    --hash=sha256:{'1' * 64} \\\n    --hash=sha256:{'2' * 64}\nc==2\n"
+    first, second = attest.components(lock)
+    assert (first["purl"], len(first["hashes"]), second["hashes"]) == ("pkg:pypi/a-b@1.0", 2, [])

@@ -1,0 +1,125 @@
+"""Migration and rights as the platform's Job brings them, on a real server with the roles that Cloud SQL makes."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+from psycopg.conninfo import make_conninfo
+
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT
+from holdfast.inference.results import schema
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from infra.environments import load
+from tests.workloads.manifests.rendered import bodies
+
+pytestmark = pytest.mark.process
+EXAMPLE = load("example")
+WORKER, EXPORTER, MIGRATOR = (EXAMPLE.database_user(role) for role in ("batch", "exporter", "migrator"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """As Terraform and Cloud SQL leave an instance: logins of IAM that may do nothing, one member of the owner."""
+    with EmbeddedPostgres(tmp_path_factory.mktemp("cloudsql"), settings=("fsync=off",)) as running:
+        with psycopg.connect(running.uri, autocommit=True) as owner:
+            owner.execute("CREATE ROLE cloudsqlsuperuser NOLOGIN CREATEROLE CREATEDB")
+            owner.execute("CREATE ROLE cloudsqliamserviceaccount NOLOGIN")
+            for login in (WORKER, EXPORTER, MIGRATOR):
+                name = sql.Identifier(login)
+                owner.execute(sql.SQL("CREATE ROLE {} LOGIN IN ROLE cloudsqliamserviceaccount").format(name))
+            owner.execute(sql.SQL("GRANT cloudsqlsuperuser TO {}").format(sql.Identifier(MIGRATOR)))
+            owner.execute("CREATE DATABASE results OWNER cloudsqlsuperuser")
+        yield running
+
+
+def uri(server: EmbeddedPostgres, login: str) -> str:
+    return make_conninfo(server.uri, user=login, dbname="results")
+
+
+def rendered_command(server: EmbeddedPostgres) -> subprocess.CompletedProcess[str]:
+    """The container's own words, as the migrator."""
+    (job,) = [body for body in bodies("example", "platform") if body["kind"] == "Job"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    command = [sys.executable, *container["command"][1:], "--database", uri(server, MIGRATOR)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def refused(server: EmbeddedPostgres, login: str, statement: sql.SQL) -> bool:
+    with psycopg.connect(uri(server, login)) as connection:
+        try:
+            connection.execute(statement)
+        except errors.InsufficientPrivilege:
+            return True
+    return False
+
+
+def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_than_they_need(
+    server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    batch = [sys.executable, "-m", "holdfast", "batch"]
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "a.txt").write_text("one item")
+    early = subprocess.Popen(
+        [*batch, "enqueue", "night", "--source", documents, "--database", uri(server, WORKER)],
+        env={"HOLDFAST_SCHEMA_WAIT_SECONDS": "60", "PATH": ""},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first = rendered_command(server)
+    assert first.returncode == 0, first.stderr
+    assert f"granted holdfast_worker to {WORKER}" in first.stderr
+    assert rendered_command(server).stderr == "nothing to do\n"
+    _, errors_of_early = early.communicate(timeout=90)
+    assert early.returncode == 0, errors_of_early
+
+    run = [*batch, "run", "night", "--predictor", "entropy", "--database", uri(server, WORKER)]
+    assert subprocess.run(run, check=False, timeout=120, capture_output=True).returncode == 0
+    with psycopg.connect(uri(server, EXPORTER)) as connection:
+        assert connection.execute("SELECT count(*) FROM holdfast.job_scaling").fetchone() == (1,)
+    for login, statement in [
+        (WORKER, sql.SQL("CREATE TABLE holdfast.mine (a int)")),
+        (WORKER, sql.SQL("CREATE TABLE public.mine (a int)")),
+        (WORKER, sql.SQL("TRUNCATE holdfast.queue")),
+        (WORKER, sql.SQL("DELETE FROM holdfast.result")),
+        (WORKER, sql.SQL("SET ROLE cloudsqlsuperuser")),
+        (EXPORTER, sql.SQL("SELECT value FROM holdfast.result")),
+        (EXPORTER, sql.SQL("SELECT body FROM holdfast.item")),
+    ]:
+        assert refused(server, login, statement), (login, statement)
+    with psycopg.connect(server.uri) as owner:
+        rows = owner.execute("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'holdfast'").fetchall()
+    assert rows == [] or rows == [("cloudsqlsuperuser",)]
+
+
+def test_a_right_that_moved_is_taken_from_its_old_holder(server: EmbeddedPostgres) -> None:
+    surplus = sql.SQL("GRANT holdfast_worker TO {}").format(sql.Identifier(EXPORTER))
+    with psycopg.connect(uri(server, MIGRATOR), autocommit=True) as owner:
+        owner.execute("SET ROLE cloudsqlsuperuser")
+        owner.execute(surplus)
+    assert rendered_command(server).stderr == f"revoked holdfast_worker from {EXPORTER}\n"
+    with psycopg.connect(server.uri, autocommit=True) as somebody_else:
+        somebody_else.execute(surplus)
+        done = rendered_command(server)
+        assert done.returncode == EXIT_BAD_INPUT and f'REVOKE holdfast_worker FROM "{EXPORTER}"' in done.stderr
+        somebody_else.execute(sql.SQL("REVOKE holdfast_worker FROM {}").format(sql.Identifier(EXPORTER)))
+
+
+def test_a_login_that_was_not_deployed_is_named_and_nothing_is_granted(server: EmbeddedPostgres) -> None:
+    words = ["--as-role", "cloudsqlsuperuser", f"--grant={WORKER}=holdfast_exporter", "--grant=nobody=holdfast_worker"]
+    command = [sys.executable, "-m", "holdfast", "batch", "migrate", *words, "--database", uri(server, MIGRATOR)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == EXIT_BAD_INPUT and "nobody" in done.stderr
+    assert rendered_command(server).stderr == "nothing to do\n"
+
+
+def test_without_a_migration_beside_it_a_missing_schema_is_refused_at_once(server: EmbeddedPostgres) -> None:
+    with (
+        psycopg.connect(make_conninfo(server.uri, dbname="postgres")) as connection,
+        pytest.raises(Exception, match="older"),
+    ):
+        schema.wait_current(connection, 0)

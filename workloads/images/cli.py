@@ -1,0 +1,99 @@
+"""Commands `images build|copy|base`. Bodies import what they need, so that --help is quick."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Images of the roles: build, push, pin by digest.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
+Registry = Annotated[str, typer.Option(help="Prefix to push to; default: the environment's repository.")]
+PlainHttp = Annotated[bool, typer.Option("--plain-http", help="The registry is on this host, without TLS.")]
+ROOT = Path(__file__).parents[2]
+
+
+@app.command()
+def build(
+    env: Env,
+    roles: Annotated[list[str] | None, typer.Argument(help="Roles with a Dockerfile; none means all.")] = None,
+    builder: Annotated[
+        str, typer.Option("--with", help="buildx, buildah or cloud-build; default: what works here.")
+    ] = "",
+    base: Annotated[str, typer.Option(help="IMAGE@sha256:...; default: workloads/images/base.json.")] = "",
+    registry: Registry = "",
+    plain_http: PlainHttp = False,
+    pip_conf: Annotated[Path | None, typer.Option(help="pip.conf for the build alone.", exists=True)] = None,
+    ca_bundle: Annotated[Path | None, typer.Option(help="Certificates for the build alone.", exists=True)] = None,
+    out: Annotated[Path, typer.Option(help="Folder of SBOM and provenance.")] = Path("out/images"),
+) -> None:
+    """Build images, push them, write their digests, SBOM and provenance. Next: make render."""
+    from infra import environments
+    from workloads.images import attest, builders, orders, pins
+
+    environment = environments.load(env)
+    wanted, name = pins.chosen(roles or [], pins.roles(), "role"), builders.choose(builder)
+    given = {"pip": pip_conf, "ca": ca_bundle}
+    with tempfile.TemporaryDirectory() as scratch:
+        order = orders.Order(
+            context=ROOT,
+            base=pins.base(base).pinned,
+            registry=registry or environment.image_registry,
+            project=environment.project,
+            plain_http=plain_http,
+            secrets={key: path.resolve() for key, path in given.items() if path},
+            scratch=Path(scratch),
+        )
+        for role in wanted:
+            made = orders.build_for(order, role)
+            digest = builders.BUILDERS[name](made)
+            pins.record(env, {role: digest})
+            print(f"{made.target}@{digest}")
+            for path in attest.write(made, digest, name, out / env):
+                typer.echo(f"wrote {path}", err=True)
+    typer.echo("Next: make render, then commit workloads/images/digests.json and workloads/rendered", err=True)
+
+
+@app.command()
+def copy(
+    env: Env,
+    names: Annotated[list[str] | None, typer.Argument(help="Images of others; none means all.")] = None,
+    registry: Registry = "",
+    plain_http: PlainHttp = False,
+) -> None:
+    """Copy JobSet, Kueue and the Cloud SQL proxy into the environment's repository, and write their digests."""
+    from infra import environments
+    from workloads.images import copying, pins
+
+    target = registry or environments.load(env).image_registry
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in pins.chosen(names or [], sorted(pins.COPIED), "image of others"):
+            source = pins.COPIED[name]
+            place = f"{target}/{name}:{source.rpartition(':')[2]}"
+            digest = copying.copy(source, place, Path(scratch), plain_http=plain_http)
+            pins.record(env, {name: digest})
+            print(f"{place}@{digest}")
+    typer.echo(f"Next: make render, then make operators ENV={env}", err=True)
+
+
+@app.command()
+def base(
+    image: Annotated[str, typer.Argument(help="IMAGE:TAG; default: the recorded one.")] = "",
+    plain_http: PlainHttp = False,
+) -> None:
+    """Resolve the base image's tag today and record its digest; review the change as any other update."""
+    import json
+
+    from workloads.images import copying, pins
+
+    wanted = image or json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
+    with tempfile.TemporaryDirectory() as scratch:
+        digest = copying.resolve(wanted, Path(scratch), plain_http=plain_http)
+    pins.record_base(wanted, digest)
+    print(f"{wanted}@{digest}")
+    typer.echo("Next: commit workloads/images/base.json, then make images", err=True)

@@ -1,0 +1,87 @@
+"""Which images an environment needs, and the files that pin them: the base, and the digests of what was pushed."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.errors import InputError
+from workloads.operators.catalogue import OPERATORS
+
+FOLDER = Path(__file__).parent
+BASE = FOLDER / "base.json"
+DIGESTS = FOLDER / "digests.json"
+# Made by others and copied as they are: one registry is then all that nodes and Binary Authorization have to trust.
+COPIED = {
+    "cloud-sql-proxy": "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.23.0",
+    **{operator.name: operator.release for operator in OPERATORS},
+}
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def roles() -> list[str]:
+    """Those with a Dockerfile."""
+    return sorted(path.name.removesuffix(".Dockerfile") for path in FOLDER.glob("*.Dockerfile"))
+
+
+def chosen(asked: list[str], known: list[str], what: str) -> list[str]:
+    unknown = sorted(set(asked) - set(known))
+    if unknown:
+        raise InputError(
+            what, got=", ".join(unknown), allowed=", ".join(known), fix="name some of these, or none for all"
+        )
+    return asked or known
+
+
+def checked_digest(text: str, source: str) -> str:
+    """`sha256:...` of what a tool printed."""
+    if not _DIGEST.fullmatch(text.strip()):
+        raise InputError(
+            "digest of an image", got=text.strip() or "nothing", allowed="sha256: and 64 hex digits", fix=source
+        )
+    return text.strip()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    image: str
+    digest: str
+
+    @property
+    def pinned(self) -> str:
+        """A reference by digest; the tag stays beside it for people."""
+        return f"{self.image.partition('@')[0]}@{self.digest}"
+
+
+def base(given: str = "") -> Base:
+    """`given`, IMAGE@sha256:..., or the recorded one. InputError for a tag alone: it moves."""
+    recorded = json.loads(BASE.read_text(encoding="utf-8"))
+    image, _, digest = given.partition("@") if given else (recorded["image"], "@", recorded["digest"])
+    if not _DIGEST.fullmatch(digest):
+        raise InputError(
+            "base image",
+            got=f"{image} by tag" if not digest else f"{image}@{digest}",
+            allowed="IMAGE@sha256:... of a Debian image with Python 3.11 to 3.13 as `python`",
+            fix="make images-base, which resolves and records the tag's digest, or --base IMAGE@sha256:...",
+        )
+    return Base(image=image, digest=digest)
+
+
+def record_base(image: str, digest: str) -> None:
+    _write(BASE, {"image": image, "digest": digest})
+
+
+def record(environment: str, found: Mapping[str, str], path: Path = DIGESTS) -> None:
+    """Role -> `sha256:...` into the file that `render` reads; other roles and environments stay as they are."""
+    known: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+    mine = known.get(environment, {}) | {role: digest.removeprefix("sha256:") for role, digest in found.items()}
+    _write(path, dict(sorted((known | {environment: dict(sorted(mine.items()))}).items())))
+
+
+def _write(path: Path, content: Any) -> None:
+    """Whole or not at all: a half file would stop every render."""
+    scratch = path.with_suffix(".new")
+    scratch.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    scratch.replace(path)
