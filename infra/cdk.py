@@ -108,6 +108,8 @@ class Stack(cdktf.TerraformStack):
         protected: bool = False,
     ) -> cdktf.TerraformResource:
         """A resource of the provider's type `kind`; `after` names addresses in this stack that must exist before."""
+        if not kind.startswith("google_"):
+            return self._add_own(kind, id, arguments, after)
         newer: dict[str, object] = {}
         binding = _Binding(kind)
         known = binding.typed(arguments, newer)
@@ -122,6 +124,20 @@ class Stack(cdktf.TerraformStack):
         resource = binding.resource(self, f"{kind}.{id}", **known)
         resource.override_logical_id(id)
         for path, value in newer.items():
+            resource.add_override(path, value)
+        self._built[f"{kind}.{id}"] = resource
+        return resource
+
+    def _add_own(self, kind: str, id: str, arguments: Mapping[str, object], after: Sequence[str]) -> Any:
+        """A resource of Terraform itself. Its class in the CDK looks for an engine during synthesis, which needs none."""
+        resource = cdktf.TerraformResource(
+            self,
+            f"{kind}.{id}",
+            terraform_resource_type=kind,
+            depends_on=[self._built[address] for address in after],
+        )
+        resource.override_logical_id(id)
+        for path, value in arguments.items():
             resource.add_override(path, value)
         self._built[f"{kind}.{id}"] = resource
         return resource

@@ -168,7 +168,8 @@ class Environment:
 
     @property
     def database_name(self) -> str:
-        return f"{self.name_prefix}-{self.name}-results"
+        generation = self.database.generation if self.database else 1
+        return f"{self.name_prefix}-{self.name}-results" + (f"-{generation}" if generation > 1 else "")
 
     @property
     def database_connection(self) -> str:
@@ -228,6 +229,10 @@ class Environment:
             database=replace(self.database, deletion_protection=False) if self.database else None,
             storage=replace(self.storage, allow_destroy=True),
         )
+
+    def of_run(self, run: str) -> "Environment":
+        """The same, labelled as made by one run of a proof."""
+        return replace(self, labels=(*self.labels, (names.LABEL_RUN, run)))
 
     def pools(self) -> tuple[Pool, ...]:
         return tuple(pool for group in self.groups for pool in group.pools(self.spot_window))

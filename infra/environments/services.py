@@ -208,12 +208,15 @@ class Database:
     highly_available: bool = False
     backup_days: int = 14
     deletion_protection: bool = True
+    generation: int = 1
+    """Raise it to deploy again within a week of a destroy: Google holds the name of a deleted instance that long."""
 
     def __post_init__(self) -> None:
         pattern = r"db-(custom-\d+-\d+|perf-optimized-N-\d+|f1-micro|g1-small)"
         matches("database.tier", self.tier, pattern, "db-custom-<vCPUs>-<MiB>", "correct it")
         between("database.disk_gib", self.disk_gib, 10, 65_536)
         between("database.backup_days", self.backup_days, 7, 365)
+        between("database.generation", self.generation, 1, 999)
         switch("database.highly_available", self.highly_available)
         switch("database.deletion_protection", self.deletion_protection)
 

@@ -2,7 +2,7 @@
 
 from infra.contract.names import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
-from infra.specs.encryption import key_grant
+from infra.specs.encryption import key_in_force
 from infra.specs.identities import account
 from infra.specs.network import PEERING, api
 from infra.specs.resource import Resource, deletion_policy
@@ -83,7 +83,7 @@ def _instance(environment: Environment, database: Database) -> Resource:
         kind="google_sql_database_instance",
         id="results",
         arguments=arguments,
-        after=(PEERING, *api(environment, "sqladmin"), *key_grant(environment, "sqladmin")),
+        after=(PEERING, *api(environment, "sqladmin"), *key_in_force(environment)),
         # The disk grows by itself; without this a grown disk would be planned back and replaced.
         ignore_changes=("settings[0].disk_size",),
         protected=database.deletion_protection,

@@ -1,11 +1,15 @@
 """Grants on the environment's key: each service encrypts with it under its own agent's name."""
 
-# Why it is so: infra/decisions/0014.
+# Why it is so: infra/decisions/0014, infra/decisions/0018.
 
 from infra.environments.schema import Environment
 from infra.specs.network import api
 from infra.specs.resource import Resource
 
+# Terraform's own: a delay needs no second provider.
+WAIT = "terraform_data"
+# IAM's documentation: two minutes as a rule, at times seven. A service that may not use the key yet fails the apply.
+GRANT_SETTLES_S = 420
 AGENTS = {
     "artifactregistry": "gcp-sa-artifactregistry",
     "compute": "compute-system",
@@ -22,15 +26,15 @@ def agent(environment: Environment, service: str) -> str:
     return f"serviceAccount:service-{number}@{AGENTS[service]}.iam.gserviceaccount.com"
 
 
-def key_grant(environment: Environment, service: str) -> tuple[str, ...]:
-    """What a resource that is encrypted by `service` comes after."""
-    return (f"google_kms_crypto_key_iam_member.{service}",) if environment.security.kms_key else ()
+def key_in_force(environment: Environment) -> tuple[str, ...]:
+    """What a resource that is encrypted comes after."""
+    return (f"{WAIT}.key-in-force",) if environment.security.kms_key else ()
 
 
 def resources(environment: Environment) -> list[Resource]:
     if not environment.security.kms_key:
         return []
-    return [
+    grants = [
         Resource(
             kind="google_kms_crypto_key_iam_member",
             id=service,
@@ -43,3 +47,17 @@ def resources(environment: Environment) -> list[Resource]:
         )
         for service in AGENTS
     ]
+    return [*grants, _settled(environment, tuple(grant.address for grant in grants))]
+
+
+def _settled(environment: Environment, grants: tuple[str, ...]) -> Resource:
+    """Waits once, when the grants are made: Terraform goes on as soon as the API has noted them."""
+    return Resource(
+        kind=WAIT,
+        id="key-in-force",
+        arguments={
+            "triggers_replace": [environment.security.kms_key, *sorted(AGENTS)],
+            "provisioner": [{"local-exec": {"command": f"sleep {GRANT_SETTLES_S}"}}],
+        },
+        after=grants,
+    )

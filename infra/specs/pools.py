@@ -11,6 +11,8 @@ from infra.specs.resource import Resource
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
 RESERVED_TAINTS = ("cloud.google.com/", "kubernetes.io/", "node.kubernetes.io/")
 CLUSTER = "google_container_cluster.cluster"
+# Taints are a set to the API and a list to the provider: doctor compares them (infra/decisions/0016).
+IGNORED = ("initial_node_count", "node_config[0].taint")
 
 
 def resources(environment: Environment) -> list[Resource]:
@@ -48,7 +50,7 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         id=f"pool-{pool.name}",
         arguments=arguments,
         after=(CLUSTER,),
-        ignore_changes=("initial_node_count",),
+        ignore_changes=IGNORED,
         skips={"CKV_GCP_9": "GKE refuses auto-repair on flex-start: it would queue for another machine"}
         if flex
         else {},

@@ -1,7 +1,7 @@
 """Work queue of the batch: topic, subscription, and the dead letters with a subscription that keeps them."""
 
 from infra.environments.schema import Environment
-from infra.specs.encryption import agent, key_grant
+from infra.specs.encryption import agent, key_in_force
 from infra.specs.identities import account
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
@@ -30,7 +30,7 @@ def _topic(environment: Environment, purpose: str) -> Resource:
         kind="google_pubsub_topic",
         id=purpose,
         arguments=arguments,
-        after=(*api(environment, "pubsub"), *key_grant(environment, "pubsub")),
+        after=(*api(environment, "pubsub"), *key_in_force(environment)),
         protected=not environment.storage.allow_destroy,
     )
 

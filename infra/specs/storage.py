@@ -1,7 +1,7 @@
 """Buckets for checkpoints, data and exports, and the image registry; all in the cluster's region."""
 
 from infra.environments.schema import Environment
-from infra.specs.encryption import key_grant
+from infra.specs.encryption import key_in_force
 from infra.specs.identities import BUCKET_ROLES, account
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
@@ -56,7 +56,7 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
         id=purpose,
         skips=NO_ACCESS_LOGS | (NO_OLD_CHECKPOINTS if purpose == "checkpoints" else {}),
         arguments=arguments,
-        after=(*api(environment, "storage"), *key_grant(environment, "storage")),
+        after=(*api(environment, "storage"), *key_in_force(environment)),
         protected=not storage.allow_destroy,
     )
 
@@ -127,7 +127,7 @@ def _registry(environment: Environment) -> list[Resource]:
             kind="google_artifact_registry_repository",
             id="images",
             arguments=arguments,
-            after=(*api(environment, "artifactregistry"), *key_grant(environment, "artifactregistry")),
+            after=(*api(environment, "artifactregistry"), *key_in_force(environment)),
             protected=not environment.storage.allow_destroy,
         ),
         reader,

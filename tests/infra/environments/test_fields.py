@@ -142,6 +142,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Database.disk_gib", "database.disk_gib", on(DATABASE, disk_gib=1)),
     ("Database.highly_available", "highly_available", on(DATABASE, highly_available="yes")),
     ("Database.backup_days", "backup_days", on(DATABASE, backup_days=0)),
+    ("Database.generation", "generation", on(DATABASE, generation=0)),
     ("Database.deletion_protection", "deletion_protection", on(DATABASE, deletion_protection=0)),
     ("Alerts.emails", "alerts.emails", on(ALERTS, emails=("on call@example.org",))),
     ("Alerts.channels", "alerts.channels", on(ALERTS, channels=("slack",))),

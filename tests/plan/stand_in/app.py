@@ -1,0 +1,63 @@
+"""Environments with their placeholders settled: `python -m tests.plan.stand_in.app OUT VARIANT ENV...`."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from infra import cdk
+from infra.environments import Environment, load
+from infra.environments.schema import Delivery
+from infra.main import build
+
+NUMBER = "123456789012"
+BILLING_ACCOUNT = "0A1B2C-3D4E5F-6A7B8C"
+
+
+def settled(name: str) -> Environment:
+    environment = load(name)
+    project = f"acme-{name}"
+    security = environment.security
+    if security.kms_key:
+        key = security.kms_key.replace("CHANGE-ME", project)
+        group = security.rbac_security_group.replace("CHANGE-ME", "acme")
+        security = replace(security, kms_key=key, rbac_security_group=group)
+    return replace(
+        environment,
+        project_id=project,
+        project_number=NUMBER,
+        state_bucket=f"{project}-state",
+        security=security,
+        alerts=replace(environment.alerts, emails=("oncall@acme.example",)),
+        budget=environment.budget and replace(environment.budget, billing_account=BILLING_ACCOUNT),
+        # Off in each of ours: here one has it, so that its resources are applied, too.
+        delivery=Delivery(repository="acme/platform") if name == "dev" else None,
+    )
+
+
+def _deployed_again(environment: Environment) -> Environment:
+    """In the week after a destroy, with another range for managed services."""
+    assert environment.database
+    return replace(
+        environment,
+        database=replace(environment.database, generation=2),
+        network=replace(environment.network, database_cidr="10.44.0.0/20"),
+    )
+
+
+def _as_it_is(environment: Environment) -> Environment:
+    return environment
+
+
+VARIANTS = {"settled": _as_it_is, "unprotected": Environment.unprotected, "again": _deployed_again}
+
+
+def main(out: str, variant: str, *environments: str) -> None:
+    Path(out).mkdir(parents=True, exist_ok=True)
+    app = cdk.App(outdir=out)
+    for name in environments:
+        build(app, VARIANTS[variant](settled(name)), local_state=True)
+    app.synth()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

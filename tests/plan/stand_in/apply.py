@@ -1,0 +1,99 @@
+"""Terraform with the real provider against the stand-in."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.ops import engine
+from infra.ops.deploy import bootstrap
+from tests.plan.stand_in.app import NUMBER, settled
+from tests.plan.stand_in.server import CLOCK, endpoints
+from tests.plan.stand_in.world import World
+
+# The provider waits for seconds after some calls; many of them at once make a whole apply short.
+AT_ONCE = "-parallelism=40"
+# Lets the stand-in's time pass, not ours.
+SLEEP = """#!{python} -IS
+import http.client, sys
+# Not by urllib, which would go through the proxy that refuses everything.
+connection = http.client.HTTPConnection("{host}")
+connection.request("GET", "/{world}/{clock}/" + sys.argv[1])
+sys.exit(connection.getresponse().status != 200)
+"""
+
+
+def fresh_project(environment: str) -> World:
+    """As `make bootstrap` leaves it, but for the APIs."""
+    wanted = settled(environment)
+    world = World(project=wanted.project, number=NUMBER, keys={wanted.security.kms_key})
+    for command in bootstrap(wanted, dry_run=True):
+        world.run(command)
+    return world
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """The working folder of one environment's stacks, and the address of its world."""
+
+    folder: Path
+    """Its name is that of the world on the server."""
+    address: str
+    world: World
+
+    def stack(self, synthesised: Path, name: str) -> Path:
+        """A stack's folder, ready to apply. Taken anew from another synthesis it keeps its state."""
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(synthesised / "stacks" / name / "cdk.tf.json", folder)
+        backend = {"terraform": {"backend": {"local": {"path": "here.tfstate"}}}}
+        (folder / "backend_override.tf.json").write_text(json.dumps(backend))
+        if not (folder / ".terraform").exists():
+            engine.offline().run(folder, "init", "-no-color", "-reconfigure")
+        return folder
+
+    def run(self, stack: Path, *arguments: str) -> str:
+        """Standard output. Raises EngineFailed with what Terraform printed."""
+        return self._engine().run(stack, *arguments)
+
+    def apply(self, stack: Path, *options: str) -> str:
+        return self.run(stack, "apply", "-no-color", "-auto-approve", AT_ONCE, *options)
+
+    def destroy(self, stack: Path) -> str:
+        return self.run(stack, "destroy", "-no-color", "-auto-approve", AT_ONCE)
+
+    def changes(self, stack: Path) -> dict[str, Any]:
+        """Address -> change, of a plan against the stand-in as it is; an empty one says that nothing differs."""
+        self.run(stack, "plan", "-no-color", AT_ONCE, "-out=again")
+        plan = json.loads(self.run(stack, "show", "-json", "again"))
+        return {c["address"]: c["change"] for c in plan["resource_changes"] if c["change"]["actions"] != ["no-op"]}
+
+    def _engine(self) -> engine.Engine:
+        run = engine.cut_off(engine.offline())
+        path = f"{self._sleep().parent}:{run.environment['PATH']}"
+        variables = {**run.environment, **endpoints(self.address, self.folder.name), "PATH": path}
+        return engine.Engine(command=run.command, environment=variables)
+
+    def _sleep(self) -> Path:
+        script = self.folder / "bin" / "sleep"
+        if not script.exists():
+            script.parent.mkdir(parents=True, exist_ok=True)
+            script.write_text(
+                SLEEP.format(
+                    python=sys.executable,
+                    host=self.address.removeprefix("http://"),
+                    world=self.folder.name,
+                    clock=CLOCK,
+                )
+            )
+            script.chmod(0o755)
+        return script
+
+
+def synthesise(out: Path, variant: str, *environments: str) -> Path:
+    """`variant`: of tests.plan.stand_in.app."""
+    subprocess.run([sys.executable, "-m", "tests.plan.stand_in.app", str(out), variant, *environments], check=True)
+    return out

@@ -1,0 +1,193 @@
+"""Google's published definitions of its APIs: which calls there are, and what a body may say.
+
+They are the discovery documents inside the google-api-python-client package (requirements/discovery.in), which the
+client of that name is driven by. Each is one JSON file with every method's path and every message's fields.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.plan import isolated
+
+Json = dict[str, Any]
+# As the segment after the world in a custom endpoint; the provider's own version of each API.
+DOCUMENTS = {
+    "artifactregistry": "artifactregistry.v1",
+    "billingbudgets": "billingbudgets.v1",
+    "cloudkms": "cloudkms.v1",
+    "cloudresourcemanager": "cloudresourcemanager.v1",
+    "compute": "compute.v1",
+    "container": "container.v1",
+    "dns": "dns.v1",
+    "iam": "iam.v1",
+    "logging": "logging.v2",
+    "monitoring": "monitoring.v3",
+    "monitoring-dashboards": "monitoring.v1",
+    "pubsub": "pubsub.v1",
+    "servicenetworking": "servicenetworking.v1",
+    "serviceusage": "serviceusage.v1",
+    "sqladmin": "sqladmin.v1beta4",
+    "storage": "storage.v1",
+}
+# What every method takes, beside its own parameters.
+COMMON = {"alt", "prettyPrint", "fields", "key", "quotaUser", "userProject", "$.xgafv"}
+# Sent by the provider in every call of its kind, in force at Google, and missing in the published definitions.
+UNPUBLISHED = {"NetworkRoutingConfig.deleteBgpAlwaysCompareMed", "RouterNat.initialNatIps"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A request that Google's definitions know."""
+
+    api: str
+    id: str
+    """As `container.projects.locations.clusters.create`."""
+    verb: str
+    path: str
+    """Below the API's base, as `projects/p/locations/l/clusters`."""
+    query: Mapping[str, Sequence[str]]
+    body: Json
+    answers: str
+    """The message of the answer, as `Operation`."""
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def action(self) -> str:
+        return self.id.rpartition(".")[2]
+
+    @property
+    def target(self) -> str:
+        """Of a policy: the resource that it stands on."""
+        return re.sub(r"(:[gs]etIamPolicy|/[gs]etIamPolicy|/iam)$", "", self.path)
+
+    @property
+    def created_path(self) -> str:
+        """Where what it creates will be found: named by the body, by a parameter, by the path itself, or by the API."""
+        if self.verb == "PUT":
+            return self.path
+        by_parameter = [values[0] for name, values in self.query.items() if name.endswith("Id")]
+        named = str(self.body.get("name", "")).rpartition("/")[2]
+        return f"{self.path}/{(by_parameter or [named])[0]}"
+
+
+@cache
+def document(api: str) -> Json:
+    home = isolated.site_packages(isolated.environment("discovery"))
+    path = home / "googleapiclient" / "discovery_cache" / "documents" / f"{DOCUMENTS[api]}.json"
+    return json.loads(Path(path).read_text())
+
+
+def find(
+    api: str, verb: str, path: str, query: Mapping[str, Sequence[str]], body: Json, decoded: Callable[[str], str]
+) -> Call | None:
+    """The call, with what is wrong about its body and parameters; None where no method has this verb and path."""
+    query = {_camel(name): values for name, values in query.items()}
+    for method, pattern in _methods(api):
+        if method["httpMethod"] == verb and pattern.fullmatch(path):
+            return Call(
+                api=api,
+                id=method["id"],
+                verb=verb,
+                path=decoded(path.removeprefix(_base(api, method))),
+                query=query,
+                body=body,
+                answers=method.get("response", {}).get("$ref", ""),
+                problems=tuple(_problems(api, method, query, body)),
+            )
+    return None
+
+
+def _problems(api: str, method: Json, query: Mapping[str, Sequence[str]], body: Json) -> Iterator[str]:
+    known = {name for name, p in method.get("parameters", {}).items() if p["location"] == "query"} | COMMON
+    yield from (f"unknown parameter {name}" for name in query if name not in known)
+    request = method.get("request", {}).get("$ref")
+    if request:
+        yield from misfits(api, request, body, "")
+    elif body:
+        yield f"{method['id']} takes no body"
+
+
+def misfits(api: str, message: str, value: Any, at: str) -> Iterator[str]:
+    """What a value says that its message does not know: a field, an enum's value, a type."""
+    schema = document(api)["schemas"][message]
+    if not isinstance(value, dict):
+        yield f"{at or message}: {value!r} is no {message}"
+    elif "properties" not in schema:
+        return  # as Struct, which holds anything
+    else:
+        for name, inner in value.items():
+            where = f"{at}.{name}" if at else name
+            known = schema["properties"].get(name)
+            if known is None and f"{message}.{name}" not in UNPUBLISHED:
+                yield f"{where}: no field of {message}"
+            elif known is not None:
+                yield from _fits(api, known, inner, where)
+
+
+def _fits(api: str, schema: Json, value: Any, at: str) -> Iterator[str]:
+    if value is None:
+        return
+    if "$ref" in schema:
+        yield from misfits(api, schema["$ref"], value, at)
+    elif schema["type"] == "array":
+        items = value if isinstance(value, list) else [value]
+        if not isinstance(value, list):
+            yield f"{at}: {value!r} is no list"
+        for i, item in enumerate(items):
+            yield from _fits(api, schema["items"], item, f"{at}[{i}]")
+    elif schema["type"] == "object":
+        for key, item in value.items() if "additionalProperties" in schema else ():
+            yield from _fits(api, schema["additionalProperties"], item, f"{at}.{key}")
+    elif problem := _scalar(schema, value):
+        yield f"{at}: {problem}"
+
+
+def _scalar(schema: Json, value: Any) -> str:
+    kind, form = schema["type"], schema.get("format", "")
+    if kind == "any":
+        return ""
+    if form in ("int64", "uint64") and isinstance(value, int) and not isinstance(value, bool):
+        return ""  # proto3's JSON reads both spellings
+    python = {"string": str, "boolean": bool, "integer": int, "number": (int, float)}[kind]
+    if not isinstance(value, python) or (kind == "integer" and isinstance(value, bool)):
+        return f"{value!r} is no {kind}"
+    if form in ("int64", "uint64") and not re.fullmatch(r"-?\d+", str(value)):
+        return f"{value!r} is no {form}"
+    # An empty text is what Go's clients send for an enum that is not set.
+    if value and "enum" in schema and value not in schema["enum"]:
+        return f"{value!r} is none of {', '.join(schema['enum'])}"
+    return ""
+
+
+def _camel(name: str) -> str:
+    """Both spellings of a parameter are read."""
+    return re.sub(r"_(\w)", lambda found: found[1].upper(), name)
+
+
+@cache
+def _methods(api: str) -> list[tuple[Json, re.Pattern[str]]]:
+    return [(m, re.compile(_regex(api, m))) for m in _walk(document(api))]
+
+
+def _base(api: str, method: Json) -> str:
+    """`compute/v1/`, `v1/`: what stands before the resource's own path."""
+    path = document(api)["servicePath"] + method["path"]
+    found = re.match(r"(?:[a-z]+/)?v\d\w*/", path)
+    return found.group() if found else ""
+
+
+def _regex(api: str, method: Json) -> str:
+    path = document(api)["servicePath"] + method.get("flatPath", method["path"])
+    parts = re.split(r"\{\+?\w+\}", path)
+    return "[^/:]+".join(re.escape(part) for part in parts)
+
+
+def _walk(node: Json) -> Iterator[Json]:
+    yield from node.get("methods", {}).values()
+    for inner in node.get("resources", {}).values():
+        yield from _walk(inner)

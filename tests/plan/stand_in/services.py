@@ -1,0 +1,243 @@
+"""Where one API differs from the others: names that it gives, fields that it fills in, calls of its own."""
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.plan.stand_in.definitions import Call, Json
+from tests.plan.stand_in.world import Refusal, World
+
+_numbers = itertools.count(1_000_000_000_000_000)
+_orders = random.Random(7)
+# Sets to the API, lists to the provider.
+UNORDERED = ("enableComponents", "taints")
+
+
+def shuffle(value: Any) -> None:
+    """In place: never the order in which two or more were sent."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in UNORDERED and isinstance(inner, list):
+                value[key] = _other_order(inner)
+            else:
+                shuffle(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            shuffle(inner)
+
+
+def _other_order(sent: list[Any]) -> list[Any]:
+    turned = sent[1:] + sent[:1]
+    return turned if len(sent) < 3 else _orders.sample(turned, len(turned))
+
+
+def complete(world: World, call: Call, path: str, resource: Json) -> None:
+    """Fields that the API adds and the provider reads."""
+    resource.setdefault("name", path.rpartition("/")[2])
+    if call.api == "compute":
+        resource["selfLink"] = f"https://www.googleapis.com/compute/v1/{path}"
+        resource["id"] = str(next(_numbers))
+    if call.api == "storage":
+        resource |= {"id": resource["name"], "projectNumber": world.number, "timeCreated": "2026-11-22T00:00:00Z"}
+    if call.id in FILLED:
+        FILLED[call.id](world, path, resource)
+
+
+def _cluster(world: World, call: Call) -> Json:
+    body = call.body["cluster"]
+    path = f"{call.path}/{body['name']}"
+    answer = world.create(call, path, body)
+    cluster = world.resources[path]
+    for key in ("initialNodeCount", "nodeConfig"):
+        cluster.pop(key, None)
+    pool = {"name": "default-pool", "config": body.get("nodeConfig", {}), "initialNodeCount": body["initialNodeCount"]}
+    world.resources[f"{path}/nodePools/default-pool"] = pool
+    return answer
+
+
+def _show_cluster(world: World, call: Call) -> Json:
+    cluster = world.shown(world.existing(call.path))
+    return cluster | {"nodePools": [world.shown(pool) for _, pool in world.below(f"{call.path}/nodePools")]}
+
+
+def _fill_cluster(world: World, path: str, cluster: Json) -> None:
+    location = path.split("/")[3]
+    cluster |= {
+        "status": "RUNNING",
+        "location": location,
+        "endpoint": "10.0.0.2",
+        "selfLink": f"https://container.googleapis.com/v1/{path}",
+        "currentMasterVersion": "1.35.1-gke.1",
+    }
+    cluster["networkConfig"] |= {"network": cluster["network"], "subnetwork": cluster["subnetwork"]}
+
+
+def _node_pool(world: World, call: Call) -> Json:
+    body = call.body["nodePool"]
+    world.existing(call.path.removesuffix("/nodePools"))
+    path = f"{call.path}/{body['name']}"
+    return world.create(call, path, body)
+
+
+def _fill_pool(world: World, path: str, pool: Json) -> None:
+    pool |= {"status": "RUNNING", "version": "1.35.1-gke.1", "selfLink": f"https://container.googleapis.com/v1/{path}"}
+
+
+def _account(world: World, call: Call) -> Json:
+    name = f"{call.body['accountId']}@{world.project}.iam.gserviceaccount.com"
+    path = f"{call.path}/{name}"
+    account = {**call.body.get("serviceAccount", {}), "name": path, "email": name, "uniqueId": str(next(_numbers))}
+    world.resources[path] = account | {"projectId": world.project}
+    return world.shown(world.resources[path])
+
+
+def _numbered(world: World, call: Call) -> Json:
+    path = f"{call.path}/{next(_numbers)}"
+    return world.create(call, path, {**call.body, "name": path})
+
+
+def _record_changes(world: World, call: Call) -> Json:
+    zone = call.path.removesuffix("/changes")
+    world.existing(zone)
+    for record in call.body.get("deletions") or ():
+        del world.resources[_record(zone, record)]
+    for record in call.body.get("additions") or ():
+        world.resources[_record(zone, record)] = record
+    return {"id": "1", "status": "done", **call.body}
+
+
+def _record(zone: str, record: Json) -> str:
+    return f"{zone}/rrsets/{record['name']}+{record['type']}"
+
+
+def _records(world: World, call: Call) -> Json:
+    found = [record for _, record in world.below(call.path)]
+    if wanted := call.query.get("name"):
+        found = [r for r in found if r["name"] == wanted[0] and r["type"] == call.query["type"][0]]
+    return {"rrsets": found}
+
+
+def _label(world: World, call: Call) -> Json:
+    world.existing(call.path.removesuffix("/setLabels"))["labels"] = call.body.get("labels", {})
+    return world.operation(call, {})
+
+
+def _peer(world: World, call: Call) -> Json:
+    """The peering of a network with Google's services outlives the connection that an earlier deployment abandoned."""
+    path = _peering(call.path, call.body["network"])
+    if path in world.resources:
+        text = "Cannot modify allocated ranges in CreateConnection. Please use UpdateConnection."
+        raise Refusal(400, text, status="FAILED_PRECONDITION")
+    return world.create(call, path, {**call.body, "peering": "servicenetworking-googleapis-com"})
+
+
+def _update_peering(world: World, call: Call) -> Json:
+    path = _peering(call.path.rpartition("/")[0], call.body["network"])
+    world.existing(path).update(call.body)
+    return world.operation(call, {})
+
+
+def _peering(collection: str, network: str) -> str:
+    return f"{collection}/{network.rpartition('/')[2]}"
+
+
+def _peerings(world: World, call: Call) -> Json:
+    wanted = _peering(call.path, call.query["network"][0])
+    return {"connections": [world.resources[wanted]] if wanted in world.resources else []}
+
+
+def _instance(world: World, call: Call) -> Json:
+    name, body = call.body["name"], call.body
+    if name in world.names_used:
+        text = "The instance name was used by an instance that was deleted; it can be used again a week later."
+        raise Refusal(409, text, reason="instanceAlreadyExists")
+    network = body["settings"]["ipConfiguration"].get("privateNetwork", "").rpartition("/")[2]
+    if network and not any(p.endswith(f"/connections/{network}") for p in world.resources):
+        raise Refusal(400, f"Network {network} has no private services access", reason="invalid")
+    return world.create(call, f"{call.path}/{name}", body)
+
+
+def _fill_instance(world: World, path: str, instance: Json) -> None:
+    instance |= {
+        "state": "RUNNABLE",
+        "project": world.project,
+        "connectionName": f"{world.project}:{instance['region']}:{instance['name']}",
+        "ipAddresses": [{"type": "PRIVATE", "ipAddress": "10.40.0.3"}],
+        "selfLink": path,
+        "instanceType": "CLOUD_SQL_INSTANCE",
+    }
+
+
+def _delete_instance(world: World, call: Call) -> Json:
+    if world.existing(call.path)["settings"].get("deletionProtectionEnabled"):
+        raise Refusal(400, "The instance is protected against deletion.", reason="invalid")
+    world.names_used.add(call.path.rpartition("/")[2])
+    return world.delete(call)
+
+
+def _user(world: World, call: Call) -> Json:
+    return world.create(call, f"{call.path}/{call.body['name']}", call.body)
+
+
+def _enabled(world: World, call: Call) -> Json:
+    services = [f"{name}.googleapis.com" for name in sorted(world.enabled)]
+    return {"services": [_service(world, name) for name in services]}
+
+
+def _service(world: World, name: str) -> Json:
+    state = "ENABLED" if name.partition(".")[0] in world.enabled else "DISABLED"
+    return {"name": f"projects/{world.number}/services/{name}", "config": {"name": name}, "state": state}
+
+
+def _enable(world: World, call: Call) -> Json:
+    names = call.body.get("serviceIds") or [call.path.rpartition("/")[2].partition(":")[0]]
+    world.enabled |= {name.removesuffix(".googleapis.com") for name in names}
+    # The others' agents are made when somebody asks for them, or on first use.
+    for service in {"compute", "container"} & world.enabled:
+        world.make_agent(service)
+    return world.operation(call, {})
+
+
+def _project(world: World, call: Call) -> Json:
+    return {"projectId": world.project, "projectNumber": world.number, "lifecycleState": "ACTIVE", "name": "trial"}
+
+
+def _compute_project(world: World, call: Call) -> Json:
+    return {"name": world.project, "id": world.number}
+
+
+SPECIAL: dict[str, Callable[[World, Call], Json]] = {
+    "billingbudgets.billingAccounts.budgets.create": _numbered,
+    "cloudresourcemanager.projects.get": _project,
+    "compute.globalAddresses.setLabels": _label,
+    "compute.projects.get": _compute_project,
+    "container.projects.locations.clusters.create": _cluster,
+    "container.projects.locations.clusters.get": _show_cluster,
+    "container.projects.locations.clusters.nodePools.create": _node_pool,
+    "dns.changes.create": _record_changes,
+    "dns.changes.get": lambda world, call: {"id": "1", "status": "done"},
+    "dns.resourceRecordSets.list": _records,
+    "iam.projects.locations.workloadIdentityPools.listAttestationRules": lambda world, call: {},
+    "iam.projects.serviceAccounts.create": _account,
+    "logging.projects.metrics.create": lambda world, call: world.create(
+        call, f"{call.path}/{call.body['name']}", call.body
+    ),
+    "monitoring.projects.alertPolicies.create": _numbered,
+    "monitoring.projects.dashboards.create": _numbered,
+    "monitoring.projects.notificationChannels.create": _numbered,
+    "servicenetworking.services.connections.create": _peer,
+    "servicenetworking.services.connections.list": _peerings,
+    "servicenetworking.services.connections.patch": _update_peering,
+    "serviceusage.services.batchEnable": _enable,
+    "serviceusage.services.enable": _enable,
+    "serviceusage.services.list": _enabled,
+    "sql.instances.delete": _delete_instance,
+    "sql.instances.insert": _instance,
+    "sql.users.insert": _user,
+}
+FILLED: dict[str, Callable[[World, str, Json], None]] = {
+    "container.projects.locations.clusters.create": _fill_cluster,
+    "container.projects.locations.clusters.nodePools.create": _fill_pool,
+    "sql.instances.insert": _fill_instance,
+}

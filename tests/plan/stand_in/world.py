@@ -1,0 +1,243 @@
+"""A Google Cloud project as far as these stacks can tell: what was made is there, and what the API refuses is refused.
+
+What each API does alike (create, get, list, patch, delete, policies) is here; where one differs is in `services`.
+"""
+
+import copy
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.plan.stand_in import definitions
+from tests.plan.stand_in.definitions import Call, Json
+
+CREATES = ("insert", "create")
+CHANGES = ("patch", "update", "updateMask")
+# The service agents that a project may lack until somebody has them made; Google's names of them.
+AGENTS = {
+    "artifactregistry": "gcp-sa-artifactregistry",
+    "compute": "compute-system",
+    "container": "container-engine-robot",
+    "pubsub": "gcp-sa-pubsub",
+    "sqladmin": "gcp-sa-cloud-sql",
+    "storage": "gs-project-accounts",
+}
+# A grant on a key is not in force at once: Google names two minutes, and sometimes seven.
+GRANT_DELAY_S = 400.0
+USES_KEY = "cryptoKeyEncrypterDecrypter"
+
+
+class Refusal(Exception):
+    """An error in the form of Google's APIs."""
+
+    def __init__(self, code: int, message: str, *, reason: str = "", status: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        listed = [{"message": message, "reason": reason, "domain": "global"}]
+        self.body = {"error": {"code": code, "message": message, "status": status, "errors": listed}}
+
+
+@dataclass(kw_only=True)
+class World:
+    """One project. A fresh one has neither APIs nor service agents."""
+
+    project: str
+    number: str
+    now_s: float = 0.0
+    """Of a clock that stands until somebody lets time pass."""
+    shuffled: bool = True
+    """Lists that are sets to the API are answered in another order than they were sent in."""
+    enabled: set[str] = field(default_factory=lambda: {"serviceusage", "cloudresourcemanager"})
+    agents: set[str] = field(default_factory=set[str])
+    keys: set[str] = field(default_factory=set[str])
+    resources: dict[str, Json] = field(default_factory=dict[str, Json])
+    policies: dict[str, Json] = field(default_factory=dict[str, Json])
+    granted_s: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    names_used: set[str] = field(default_factory=set[str])
+    """Of database instances that were deleted."""
+    refusals: dict[str, Refusal] = field(default_factory=dict[str, Refusal])
+    """By call, as `container.projects.locations.clusters.nodePools.create`: once each."""
+    calls: list[str] = field(default_factory=list[str])
+    lock: Any = field(default_factory=threading.RLock)
+
+    def run(self, command: str) -> None:
+        """A command of gcloud that bootstrap gives. The APIs are left off: Terraform must then have the right order."""
+        made = re.search(r"services identity create --service=(\w+)\.googleapis\.com", command)
+        if made or "storage service-agent" in command:
+            self.make_agent(made[1] if made else "storage")
+
+    def make_agent(self, service: str) -> None:
+        self.agents.add(f"service-{self.number}@{AGENTS[service]}.iam.gserviceaccount.com")
+
+    def let_pass(self, seconds: float) -> None:
+        with self.lock:
+            self.now_s += seconds
+
+    def answer(self, verb: str, api: str, path: str, call: Call | None) -> Json:
+        from tests.plan.stand_in import services
+
+        with self.lock:
+            if call is None:
+                raise Refusal(404, f"no method of {api} is {verb} /{path}")
+            self.calls.append(call.id)
+            self._require_enabled(api)
+            if call.problems:
+                raise Refusal(400, f"{call.id}: {'; '.join(call.problems)}", status="INVALID_ARGUMENT")
+            if refusal := self.refusals.pop(call.id, None):
+                raise refusal
+            special = services.SPECIAL.get(call.id)
+            found = special(self, call) if special else self._usual(call)
+            return copy.deepcopy(found)
+
+    def _require_enabled(self, api: str) -> None:
+        service = "monitoring" if api.startswith("monitoring") else api
+        if service not in self.enabled:
+            text = f"{service}.googleapis.com has not been used in project {self.number} before or it is disabled."
+            raise Refusal(403, text, reason="accessNotConfigured", status="PERMISSION_DENIED")
+
+    def _usual(self, call: Call) -> Json:
+        if call.id.endswith(("operations.get", "operations.wait")):
+            return self.operation(call, {})
+        if call.action == "getIamPolicy":
+            return self.policies.setdefault(call.target, {"version": 1, "etag": "BwX="})
+        if call.action == "setIamPolicy":
+            return self._set_policy(call)
+        if call.action in CREATES:
+            return self.create(call, call.created_path, call.body)
+        if call.action == "list":
+            return self._list(call)
+        if call.action == "get":
+            return self.shown(self.existing(call.path))
+        if call.action in CHANGES:
+            resource = self.existing(call.path)
+            self.check(call, call.body)
+            resource |= call.body
+            return self.operation(call, resource)
+        if call.action == "delete":
+            return self.delete(call)
+        raise Refusal(501, f"the stand-in does not know {call.id}")
+
+    def existing(self, path: str) -> Json:
+        if path not in self.resources:
+            raise Refusal(404, f"The resource '{path}' was not found", reason="notFound", status="NOT_FOUND")
+        return self.resources[path]
+
+    def create(self, call: Call, path: str, body: Json) -> Json:
+        """The resource under `path`, and the answer."""
+        from tests.plan.stand_in import services
+
+        if path in self.resources:
+            raise Refusal(409, f"The resource '{path}' already exists", reason="alreadyExists", status="ALREADY_EXISTS")
+        self.check(call, body)
+        resource = copy.deepcopy(body)
+        services.complete(self, call, path, resource)
+        self.resources[path] = resource
+        return self.operation(call, resource)
+
+    def check(self, call: Call, body: Json) -> None:
+        """What it refers to exists, and what it is encrypted with may be used by its service."""
+        for name, text in _texts(body):
+            self._check_reference(text)
+            if "/cryptoKeys/" in text:
+                # GKE hands disks to Compute, which encrypts them; its own agent encrypts what etcd holds.
+                self._check_key("compute" if name == "bootDiskKmsKey" else call.api, text)
+
+    def _check_reference(self, text: str) -> None:
+        """Networks, ranges, topics and accounts of this project."""
+        path = text.removeprefix("https://www.googleapis.com/compute/v1/")
+        named = rf"projects/{self.project}/(global/(?!regions)|regions/[^/]+/|topics/)[^/]+(/[^/]+)?"
+        if re.fullmatch(named, path) and path not in self.resources:
+            raise Refusal(400, f"The referenced resource '{path}' cannot be found", reason="invalid")
+        account = re.fullmatch(rf"[^@/:\s]+@{self.project}\.iam\.gserviceaccount\.com", text)
+        if account and f"projects/{self.project}/serviceAccounts/{text}" not in self.resources:
+            raise Refusal(400, f"Service account {text} does not exist.", status="INVALID_ARGUMENT")
+
+    def _check_key(self, api: str, text: str) -> None:
+        key = re.sub(r"/cryptoKeyVersions/.*", "", text)
+        agent = f"serviceAccount:service-{self.number}@{AGENTS[api]}.iam.gserviceaccount.com"
+        since = self.granted_s.get((key, agent))
+        if key not in self.keys or since is None or self.now_s - since < GRANT_DELAY_S:
+            text = f"Permission denied on Cloud KMS key. Please ensure that {agent} has been authorized to use {key}."
+            raise Refusal(403, text, reason="forbidden", status="PERMISSION_DENIED")
+
+    def _set_policy(self, call: Call) -> Json:
+        policy = call.body.get("policy", call.body)
+        target, now = call.target, _grants(policy)
+        before = _grants(self.policies.get(target, {}))
+        for role, member in now - before:
+            self._check_member(member)
+            if role.endswith(USES_KEY):
+                self.granted_s[target, member] = self.now_s
+        for role, member in before - now:
+            if role.endswith(USES_KEY):
+                self.granted_s.pop((target, member), None)
+        self.policies[target] = {"version": 1, **policy, "etag": "BwX="}
+        return self.policies[target]
+
+    def _check_member(self, member: str) -> None:
+        kind, _, name = member.partition(":")
+        agent = re.fullmatch(r"service-\d+@[-a-z]+\.iam\.gserviceaccount\.com", name)
+        if kind == "serviceAccount" and agent and name not in self.agents:
+            raise Refusal(400, f"Service account {name} does not exist.", status="INVALID_ARGUMENT")
+        if kind == "serviceAccount" and not agent and "[" not in name:
+            self._check_reference(name)
+
+    def _list(self, call: Call) -> Json:
+        schema = definitions.document(call.api)["schemas"][call.answers]["properties"]
+        plural = next(name for name, p in schema.items() if p.get("type") == "array" and "$ref" in p["items"])
+        return {plural: [self.shown(r) for _, r in self.below(call.path)]}
+
+    def below(self, path: str) -> list[tuple[str, Json]]:
+        return [(p, r) for p, r in sorted(self.resources.items()) if re.fullmatch(rf"{re.escape(path)}/[^/]+", p)]
+
+    def delete(self, call: Call) -> Json:
+        resource = self.existing(call.path)
+        if call.api == "compute" and (user := next(self._users(call.path), "")):
+            text = f"The resource '{call.path}' is already being used by '{user}'"
+            raise Refusal(400, text, reason="resourceInUseByAnotherResource")
+        for path in [p for p in self.resources if p == call.path or p.startswith(f"{call.path}/")]:
+            del self.resources[path]
+        self.policies.pop(call.path, None)
+        return self.operation(call, resource) if call.answers == "Operation" else {}
+
+    def _users(self, path: str) -> Iterator[str]:
+        for other, resource in self.resources.items():
+            # An abandoned peering goes with its network.
+            if "/connections/" not in other and any(text.endswith(path) for _, text in _texts(resource)):
+                yield other
+
+    def shown(self, resource: Json) -> Json:
+        from tests.plan.stand_in import services
+
+        shown = copy.deepcopy(resource)
+        if self.shuffled:
+            services.shuffle(shown)
+        return shown
+
+    def operation(self, call: Call, resource: Json) -> Json:
+        """What the API answers: the resource itself, or an operation that is done."""
+        if call.answers != "Operation":
+            return self.shown(resource)
+        name = f"operation-{len(self.calls)}"
+        if call.api in ("compute", "container", "sqladmin"):
+            return {"name": name, "status": "DONE", "operationType": call.action, "targetLink": call.path}
+        return {"name": f"operations/{name}", "done": True, "response": self.shown(resource)}
+
+
+def _grants(policy: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(b["role"], member) for b in policy.get("bindings") or () for member in b.get("members") or ()}
+
+
+def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """(field, text), at any depth; what a resource says of itself is no reference."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key not in ("selfLink", "name"):
+                yield from _texts(inner, key)
+    elif isinstance(value, Iterable):
+        for inner in value:
+            yield from _texts(inner, name)
