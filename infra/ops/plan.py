@@ -12,6 +12,8 @@ from infra.ops import engine
 from infra.ops.synth import ROOT, synthesise
 
 OUT = ROOT / "out" / "plan"
+# A file that the folder of a synthesis does not have.
+EMPTY_STATE = {"terraform": {"backend": {"local": {"path": "recorded.tfstate"}}}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +49,7 @@ def _plan_stack(init: engine.Engine, folder: Path, target: Path) -> Path:
     # A plan that fails leaves the file of the one before, and `show` would print that.
     (folder / "plan").unlink(missing_ok=True)
     # Local state would hold what an earlier trial applied; the plan of a blueprint begins from nothing.
-    (folder / "backend_override.tf.json").write_text('{"terraform": {"backend": {"local": {"path": "none.tfstate"}}}}')
+    (folder / "backend_override.tf.json").write_text(json.dumps(EMPTY_STATE))
     init.run(folder, "init", "-no-color", "-reconfigure")
     # From here on nothing may leave: the provider looks for its identity at Google although no resource asks for it.
     run = engine.cut_off(init)

@@ -29,10 +29,27 @@ def effects(environment: str, root: Path, other: Path, folder: Path) -> list[Eff
             for side, at in (("now", root), ("then", other))
         ]
         now, then = (side.result() for side in sides)
-        plans = {stack: json.loads(file.read_text()) for stack, file in plan_stacks(now, folder / "plans").items()}
-        stacks = [*now, *(stack for stack in then if stack not in now)]
+        # What both sides write alike needs no plan: most merges touch one stack, or none.
+        stacks = [s for s in [*now, *(s for s in then if s not in now)] if not _same(now.get(s), then.get(s))]
+        touched = {stack: path for stack, path in now.items() if stack in stacks}
+        plans = {stack: json.loads(file.read_text()) for stack, file in plan_stacks(touched, folder / "plans").items()}
         running = [pool.submit(_stack, s, now.get(s), then.get(s), plans.get(s), folder) for s in stacks]
         return [effect for stack in running for effect in stack.result()]
+
+
+def _same(now: Path | None, then: Path | None) -> bool:
+    return now is not None and then is not None and _configuration(now) == _configuration(then)
+
+
+def _configuration(stack: Path) -> dict[str, Any]:
+    """Without the backend, which names the folder of its checkout."""
+    read = json.loads((stack / "cdk.tf.json").read_text())
+    read["terraform"].pop("backend", None)
+    return read
+
+
+def _providers(stack: Path) -> object:
+    return _configuration(stack)["terraform"]["required_providers"]
 
 
 def _stack(stack: str, now: Path | None, then: Path | None, plan: replay.Plan | None, folder: Path) -> list[Effect]:
@@ -42,7 +59,7 @@ def _stack(stack: str, now: Path | None, then: Path | None, plan: replay.Plan | 
         planned = plan["planned_values"]["root_module"].get("resources", [])
         return [Effect(kind="destroyed", line=f"{stack} {resource['address']}") for resource in planned]
     state = replay.state_of(plan)
-    before = _changes(replay.replan(now, state, folder / "replay-now" / stack))
+    before = _changes(replay.replan(now, state, folder / "replay-now" / stack, initialised=now))
     after = _changes(_with_a_provider(then, now, state, folder / "replay-then" / stack))
     return [
         effect
@@ -54,16 +71,15 @@ def _stack(stack: str, now: Path | None, then: Path | None, plan: replay.Plan | 
 def _with_a_provider(then: Path, now: Path, state: dict[str, Any], folder: Path) -> replay.Plan:
     """With the provider that the other side pins; where it cannot be had, with the one of this side."""
     try:
-        return replay.replan(then, state, folder)
+        return replay.replan(then, state, folder, initialised=now if _providers(now) == _providers(then) else None)
     except engine.EngineFailed as error:
         # Any other failure is one of the configuration and must not be hidden by planning with another provider.
         if "Failed to query available provider packages" not in error.output:
             raise
     configuration = json.loads((then / "cdk.tf.json").read_text())
-    ours = json.loads((now / "cdk.tf.json").read_text())
-    configuration["terraform"]["required_providers"] = ours["terraform"]["required_providers"]
+    configuration["terraform"]["required_providers"] = _providers(now)
     (then / "cdk.tf.json").write_text(json.dumps(configuration))
-    return replay.replan(then, state, folder)
+    return replay.replan(then, state, folder, initialised=now)
 
 
 def _changes(plan: replay.Plan) -> dict[str, Change]:
