@@ -194,6 +194,33 @@ def destroy(
     raise typer.Exit(path.destroy(load(env), yes=yes, confirm=confirm))
 
 
+@app.command()
+def prove(
+    env: Env,
+    max_usd: Annotated[float, typer.Option("--max-usd", min=0.01, help="Nothing starts if it may cost more.")],
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Deploy ENV to its project, run a gang and a batch on Spot, take their machines, judge, destroy. Costs money."""
+    from infra.environments import load
+    from infra.proof import cli
+
+    raise typer.Exit(cli.prove(load(env), max_usd=max_usd, yes=yes, as_json=as_json))
+
+
+@app.command()
+def janitor(
+    env: Env,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What interrupted proofs of ENV left in the project; exit 1 while there is something."""
+    from infra.environments import load
+    from infra.proof import cli
+
+    raise typer.Exit(cli.clean(load(env), yes=yes, as_json=as_json))
+
+
 @app.command("lock-provider")
 def lock_provider() -> None:
     """Record the provider's checksums for Linux and macOS in infra/provider.lock.hcl; needs the registry."""

@@ -2,7 +2,7 @@
 
 HOLDFAST_ENV picks environments (comma-separated; all by default). HOLDFAST_STATE=local keeps state in out/state
 whatever the environment says, for plans without a project. HOLDFAST_UNPROTECTED names the environment that is about
-to be destroyed, on purpose. CDKTF_OUTDIR is the CDK's own variable.
+to be destroyed, on purpose. HOLDFAST_RUN labels everything with the run of a proof. CDKTF_OUTDIR is the CDK's own variable.
 """
 
 import os
@@ -40,6 +40,8 @@ def main() -> None:
         environment = load(name)
         if name == os.environ.get("HOLDFAST_UNPROTECTED"):
             environment = environment.unprotected()
+        if run := os.environ.get("HOLDFAST_RUN"):
+            environment = environment.of_run(run)
         build(app, environment, local_state=local_state)
     app.synth()
     if LOCK.exists() and not local_state:

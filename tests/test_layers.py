@@ -74,7 +74,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.main": CONTRACTS
     | {"infra.environments", "infra.specs", "infra.rules", "infra.stacks", "infra.cdk", "monitoring.stack"},
     "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules"},
-    "infra.__main__": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops"},
+    "infra.proof": CONTRACTS | {"infra.environments", "infra.placement", "infra.ops"},
+    "infra.__main__": CONTRACTS
+    | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops", "infra.proof"},
     "workloads.manifests": CONTRACTS | {"infra.environments"},
     "workloads.images": CONTRACTS | {"infra.environments", "workloads.operators.catalogue"},
     "workloads.operators": CONTRACTS

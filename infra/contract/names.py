@@ -42,6 +42,9 @@ DATABASE_ROLES = ("batch", "exporter", "migrator")
 # Cloud SQL's own: owner of a database that its API made, and the only role there that may make roles.
 DATABASE_OWNER = "cloudsqlsuperuser"
 
+# On everything that a proof makes and that bears labels: what a janitor may remove.
+LABEL_RUN = "holdfast-run"
+
 # Google's limits.
 MAX_CLUSTER_NAME = 40
 MAX_SERVICE_ACCOUNT_ID = 30

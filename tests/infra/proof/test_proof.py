@@ -1,0 +1,138 @@
+"""A proof from end to end with every failure injected: whatever happens, nothing that bills is left, or it is named."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contract.exit_codes import EXIT_FINDINGS
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+HERE = Path(__file__).parent
+NOT_THERE = "NOT_FOUND: it is not there"
+FAULTS: dict[str, dict[str, str]] = {
+    "quota": {"deploy": "network"},
+    "an error of the API half way": {"deploy": "pool"},
+    "a stock-out": {"pod --for=condition=Ready": "error: timed out waiting for the condition on pods"},
+    "operators that do not answer": {"operators": "webhook of Kueue"},
+    "work that does not come back": {"drill": "1 of 3 objectives missed"},
+    "no receipt": {"--timeout=10m": "error: timed out"},
+}
+
+
+class Place:
+    """The folder of one project."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copy(HERE / "stand_in.py", folder)
+        for name in ("kubectl", "gcloud"):
+            shell = f'#!/bin/sh\nexec {sys.executable} -IS {folder}/stand_in.py {name} "$@"\n'
+            (folder / name).write_text(shell)
+            (folder / name).chmod(0o755)
+        self.breaks()
+
+    def breaks(self, **faults: str) -> None:
+        """Beside that nothing is deployed at the beginning."""
+        absent = {"clusters describe": NOT_THERE, "buckets describe": NOT_THERE}
+        (self.folder / "faults.json").write_text(json.dumps(faults | absent))
+
+    def start(self, verb: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.infra.proof.play", str(self.folder), verb]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, verb: str) -> tuple[int, dict[str, Any]]:
+        process = self.start(verb)
+        out, err = process.communicate(timeout=100)
+        assert out, err
+        return process.returncode, json.loads(out)
+
+    @property
+    def made(self) -> bool:
+        return (self.folder / "made").exists()
+
+    def verbs(self) -> list[str]:
+        lines = (self.folder / "calls.jsonl").read_text().splitlines()
+        return [words[1] for words in map(json.loads, lines) if words[0] in ("infra", "workloads")]
+
+    def wait_until_it_hangs(self, process: subprocess.Popen[str]) -> None:
+        deadline = time.monotonic() + 60
+        while not (self.folder / "hanging").exists():
+            assert process.poll() is None and time.monotonic() < deadline, "it never began to hang"
+            time.sleep(0.02)
+        (self.folder / "hanging").unlink()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    yield Place(tmp_path)
+
+
+def test_a_proof_holds_and_leaves_nothing(place: Place) -> None:
+    code, found = place.run("prove")
+    assert (code, found["state"], place.made) == (0, "clean", False)
+    assert all(step["held"] for step in found["steps"])
+    names = [step["step"] for step in found["steps"]]
+    assert names[:2] == ["doctor", "deploy"] and names[-2:] == ["destroy", "leftovers"]
+    assert {"maintenance-train-gang", "maintenance-batch-drain", "receipt-train-gang"} <= set(names)
+    environment = place.run("clean")
+    assert environment[0] == 0 and environment[1]["removals"] == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_proof_that_fails_is_cleaned_up(place: Place, fault: str) -> None:
+    place.breaks(**FAULTS[fault])
+    code, found = place.run("prove")
+    assert (code, found["state"], place.made) == (EXIT_FINDINGS, "clean", False)
+    assert not all(step["held"] for step in found["steps"])
+    assert place.verbs()[-2:] == ["destroy", "leftovers"]
+
+
+def test_what_is_missing_before_the_start_costs_nothing(place: Place) -> None:
+    place.breaks(doctor="quota: 0 of 16")
+    code, found = place.run("prove")
+    assert (code, [step["step"] for step in found["steps"]]) == (EXIT_FINDINGS, ["doctor"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_half_way_through_the_apply_is_cleaned_up(place: Place, number: signal.Signals) -> None:
+    place.breaks(deploy="hangs")
+    process = place.start("prove")
+    place.wait_until_it_hangs(process)
+    assert place.made
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_FINDINGS, err
+    assert (json.loads(out)["state"], place.made) == ("clean", False)
+
+
+def test_what_a_second_interrupt_leaves_is_removed_by_the_janitor(place: Place) -> None:
+    place.breaks(deploy="hangs", destroy="hangs")
+    process = place.start("prove")
+    for _ in range(2):
+        place.wait_until_it_hangs(process)
+        process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(out)["state"], place.made) == (EXIT_FINDINGS, "left", True)
+    place.breaks()
+    code, found = place.run("clean")
+    assert (code, found["runs"], place.made) == (0, [], False)
+
+
+def test_what_a_killed_proof_leaves_is_removed_by_the_janitor(place: Place) -> None:
+    place.breaks(drill="hangs")
+    process = place.start("prove")
+    place.wait_until_it_hangs(process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert place.made
+    place.breaks()
+    code, found = place.run("clean")
+    assert (code, found["runs"], place.made) == (0, [], False)
