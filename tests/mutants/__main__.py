@@ -7,6 +7,7 @@ killed, 1 a survivor, 2 no such mutant, 3 a mutant that could not be judged, suc
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="default: all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
+    # A shell that starts this in the background has it ignored, and every process of the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(judge(chosen(given.names), given.jobs))
 
 

@@ -31,14 +31,14 @@ _CHECKPOINT = (
         file=f"{CHECKPOINT}/agreement.py",
         old="decision: dict[str, Any] = ranks.agree(mine, decide)",
         new="decision: dict[str, Any] = mine",
-        tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py",),
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py::test_damage_on_one_rank_is_damage_on_every_rank",),
     ),
     Mutant(
         name="damage counts as a good outcome",
         file=f"{CHECKPOINT}/agreement.py",
         old='for kind in ("input", "stopped", "damaged"):',
         new='for kind in ("input", "stopped"):',
-        tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py",),
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py::test_damage_on_one_rank_is_damage_on_every_rank",),
     ),
     Mutant(
         name="begin anew in silence where no checkpoint verifies",
@@ -79,7 +79,7 @@ _CHECKPOINT = (
         file=f"{CHECKPOINT}/retention.py",
         old="sorted(steps, reverse=True)[: self.keep]",
         new="sorted(steps)[: self.keep]",
-        tests=(f"{LIBRARY_TESTS}/checkpoint/test_retention.py",),
+        tests=(f"{LIBRARY_TESTS}/checkpoint/test_retention.py::test_the_newest_are_kept_and_every_nth",),
     ),
     Mutant(
         name="of a step that goes the shards go first",
@@ -95,49 +95,51 @@ _PROCESSES = (
         file=f"{RUNTIME}/shutdown.py",
         old="NOTICES = (signal.SIGTERM, signal.SIGINT)",
         new="NOTICES = (signal.SIGINT,)",
-        tests=(f"{LIBRARY_TESTS}/runtime/test_shutdown.py",),
+        tests=(f"{LIBRARY_TESTS}/runtime/test_shutdown.py::test_the_budget_counts_from_the_first_notice",),
     ),
     Mutant(
         name="the second signal changes nothing",
         file=f"{RUNTIME}/shutdown.py",
         old="if self._signals > 1:",
         new="if self._signals > 9:",
-        tests=(f"{LIBRARY_TESTS}/runtime/test_shutdown.py",),
+        tests=(
+            f"{LIBRARY_TESTS}/runtime/test_shutdown.py::test_the_second_signal_leaves_at_once_and_a_drain_does_not_count",
+        ),
     ),
     Mutant(
         name="the window counts from the last notice",
         file=f"{RUNTIME}/shutdown.py",
         old="return min(ends, default=math.inf) - margin_s",
         new="return max(ends, default=math.inf) - margin_s",
-        tests=(f"{LIBRARY_TESTS}/runtime/test_shutdown.py",),
+        tests=(f"{LIBRARY_TESTS}/runtime/test_shutdown.py::test_the_budget_counts_from_the_first_notice",),
     ),
     Mutant(
         name="exit 0 on SIGTERM",
         file="workloads/library/holdfast/training/launch.py",
         old="    if noticed or exit_codes.EXIT_PREEMPTED in found:\n        return exit_codes.EXIT_PREEMPTED",
         new="    if noticed or exit_codes.EXIT_PREEMPTED in found:\n        return exit_codes.EXIT_COMPLETE",
-        tests=(f"{LIBRARY_TESTS}/training/test_config.py",),
+        tests=(f"{LIBRARY_TESTS}/training/test_config.py::test_the_pod_exits_with_what_its_job_should_do",),
     ),
     Mutant(
         name="a bug is retried",
         file="workloads/library/holdfast/training/launch.py",
         old="    for fatal in exit_codes.FATAL_EXIT_CODES:",
         new="    for fatal in ():",
-        tests=(f"{LIBRARY_TESTS}/training/test_config.py",),
+        tests=(f"{LIBRARY_TESTS}/training/test_config.py::test_the_pod_exits_with_what_its_job_should_do",),
     ),
     Mutant(
         name="a rank stops alone",
         file=f"{RUNTIME}/stop.py",
         old="            verdict = self._ballot.pass_boundary(self._here)\n        if verdict is Verdict.WAIT:",
         new="            verdict = Verdict.STOP if self.requested else self._ballot.pass_boundary(self._here)\n        if verdict is Verdict.WAIT:",
-        tests=(f"{LIBRARY_TESTS}/runtime/test_stop.py",),
+        tests=(f"{LIBRARY_TESTS}/runtime/test_stop.py::test_a_notice_on_any_rank_stops_all_at_one_boundary",),
     ),
     Mutant(
         name="bad input looks like findings",
         file=f"{CONTRACT}/exit_codes.py",
         old="EXIT_BAD_INPUT = 2",
         new="EXIT_BAD_INPUT = 1",
-        tests=("tests/workloads/library/contract/test_errors.py",),
+        tests=(f"{LIBRARY_TESTS}/contract/test_errors.py::test_only_findings_exit_1",),
     ),
 )
 _BATCH = (
@@ -164,7 +166,9 @@ _BATCH = (
         file=f"{BATCH}/worker/lease_keeper.py",
         old="                    self._queue.extend(held, self._lease_s)\n",
         new="                    pass\n",
-        tests=(f"{LIBRARY_TESTS}/inference/worker/test_lease_keeper.py",),
+        tests=(
+            f"{LIBRARY_TESTS}/inference/worker/test_lease_keeper.py::test_what_is_in_hand_is_extended_again_and_again_until_it_is_dropped",
+        ),
     ),
     Mutant(
         name="an ended lease still acks",
@@ -187,14 +191,16 @@ _PLATFORM = (
         file="infra/environments/capacity.py",
         old="        if self.capacity is Capacity.SPOT:\n            effect =",
         new="        if False:\n            effect =",
-        tests=("tests/infra/environments", "tests/workloads/manifests/test_render.py"),
+        tests=(
+            "tests/infra/environments/test_fields.py::test_a_group_of_several_machine_types_is_several_pools_of_one_class",
+        ),
     ),
     Mutant(
         name="wrong label of Spot nodes",
         file="infra/contract/pools.py",
         old='LABEL_SPOT = "cloud.google.com/gke-spot"',
         new='LABEL_SPOT = "cloud.google.com/spot"',
-        tests=("tests/workloads/manifests/test_render.py",),
+        tests=("tests/workloads/manifests/test_render.py::test_make_render_leaves_no_diff",),
     ),
     Mutant(
         name="wrong window",
@@ -208,14 +214,14 @@ _PLATFORM = (
         file="workloads/manifests/builders/training.py",
         old='            client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED]),\n',
         new="",
-        tests=("tests/workloads/manifests/test_render.py",),
+        tests=("tests/workloads/manifests/test_render.py::test_make_render_leaves_no_diff",),
     ),
     Mutant(
         name="a rule over the plan never fires",
         file="infra/rules/pools.py",
         old="        if not _tainted(pool, SPOT_TAINT):",
         new="        if False:",
-        tests=("tests/infra/rules/test_rules.py",),
+        tests=("tests/infra/rules/test_rules.py::test_one_edit_breaks_exactly_its_rule",),
     ),
     Mutant(
         name="a run by index is taken for its whole job",
@@ -233,7 +239,7 @@ _MONITORING = (
         file=f"{CONTRACT}/telemetry.py",
         old='    "last_commit_age_seconds": (',
         new='    "commit_age_seconds": (',
-        tests=("tests/monitoring/exporter/test_jobs.py",),
+        tests=("tests/monitoring/exporter/test_jobs.py::test_commit_age_and_its_usual_interval",),
     ),
     Mutant(
         name="an alert never fires",
@@ -247,14 +253,66 @@ _MONITORING = (
         file="monitoring/ledger/training.py",
         old="        if last_step > keep:\n            lost",
         new="        if False:\n            lost",
-        tests=("tests/monitoring/ledger/test_job_summary.py",),
+        tests=("tests/monitoring/ledger/test_job_summary.py::test_a_job_that_was_set_back_stands_where_it_is_now",),
     ),
     Mutant(
         name="lost steps are not counted",
         file="monitoring/ledger/training.py",
         old="    return sum(done.lost(keep) for done in work if done.last_step > keep)",
         new="    return 0",
-        tests=("tests/monitoring/ledger/test_job_summary.py",),
+        tests=("tests/monitoring/ledger/test_job_summary.py::test_a_job_that_was_set_back_stands_where_it_is_now",),
+    ),
+)
+_SEAMS = (
+    Mutant(
+        name="nobody writes evictions down",
+        file="monitoring/exporter/cluster.py",
+        old="        if reason and before and before.node and not before.disrupted:",
+        new="        if False:",
+        tests=(
+            "tests/monitoring/exporter/test_cluster.py::test_pods_that_the_platform_ends_are_written_down_once_each",
+        ),
+    ),
+    Mutant(
+        name="lines of the exporter are read by nobody",
+        file="monitoring/exporter/logs.py",
+        old='        return str(line.get("job") or NOBODY) if line.get("event") in OF_THE_WATCHER else NOBODY',
+        new="        return NOBODY",
+        tests=(
+            "tests/monitoring/exporter/test_logs.py::test_waits_and_evictions_that_the_exporter_wrote_count_for_the_job_they_name",
+        ),
+    ),
+    Mutant(
+        name="a wait for capacity is paid",
+        file="monitoring/ledger/job_ledger.py",
+        old="UNPAID = frozenset({State.WAITING})",
+        new="UNPAID = frozenset[State]()",
+        tests=(
+            "tests/monitoring/exporter/test_jobs.py::test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_time",
+        ),
+    ),
+    Mutant(
+        name="a gang falls as often as it has pods",
+        file="monitoring/exporter/jobs.py",
+        old="        if not self.fallen or host in self.fallen:",
+        new="        if True:",
+        tests=("tests/monitoring/exporter/test_jobs.py::test_a_gang_that_falls_falls_once_however_many_pods_it_has",),
+    ),
+    Mutant(
+        name="a queue that waits for Google admits nothing",
+        file="monitoring/exporter/queues.py",
+        old="one.reason in (QUOTA, INADMISSIBLE)",
+        new="one.reason in (QUOTA, INADMISSIBLE, CHECK)",
+        tests=(
+            "tests/monitoring/exporter/test_queues.py::test_a_job_that_waits_for_googles_answer_has_passed_its_queue",
+        ),
+    ),
+    Mutant(
+        name="a budget of a job is broken in a drought",
+        file="monitoring/exporter/cluster.py",
+        old='        if change == "DELETED" or meta["namespace"] in ends.NAMESPACES:',
+        new='        if change == "DELETED":',
+        tests=("tests/monitoring/exporter/test_cluster.py::test_a_budget_of_a_job_is_left_out",),
     ),
 )
 _JOBS = (
@@ -263,50 +321,49 @@ _JOBS = (
         file="workloads/jobs/job_snapshot.py",
         old='    return str(found.get("reason", "")) if found.get("status") == "True" else ""',
         new='    return ""',
-        tests=("tests/workloads/jobs/test_losses.py",),
+        tests=("tests/workloads/jobs/test_losses.py::test_an_eviction_is_no_crash_whatever_the_exit_code",),
     ),
     Mutant(
         name="the cap per hour stops nothing",
         file="workloads/jobs/submit.py",
         old="made.usd_per_hour > caps.usd_per_hour:",
         new="made.usd_per_hour > 1000 * caps.usd_per_hour:",
-        tests=("tests/workloads/jobs/test_submit.py",),
+        tests=("tests/workloads/jobs/test_submit.py::test_a_cap_holds_at_its_very_value_and_refuses_below_the_price",),
     ),
     Mutant(
         name="explain blames a refusal of long ago",
         file="workloads/jobs/refused.py",
         old=" or events.time_of(event) < made:",
         new=":",
-        tests=("tests/workloads/jobs/test_causes.py",),
+        tests=("tests/workloads/jobs/test_causes.py::test_a_refusal_before_the_newest_pod_is_history",),
     ),
     Mutant(
         name="a drill begins before the work is steady",
         file="workloads/drill/runner.py",
         old="        if not met:\n",
         new="        if False:\n",
-        tests=(f"{DRILL_TESTS}/test_runner.py",),
+        tests=(f"{DRILL_TESTS}/test_runner.py::test_without_a_steady_state_nothing_is_injected",),
     ),
     Mutant(
         name="a drill puts nothing back",
         file="workloads/drill/runner.py",
         old="                    self._roll_back(target, record)\n",
         new="                    pass\n",
-        tests=(f"{DRILL_TESTS}/test_runner.py",),
+        tests=(f"{DRILL_TESTS}/test_runner.py::test_a_good_drill_hits_its_blast_radius_and_no_more",),
     ),
     Mutant(
         name="an objective that nobody measured held",
         file="workloads/drill/verdict.py",
         old="            return Verdict.NOT_MEASURED\n",
         new="            return Verdict.HELD\n",
-        tests=(f"{DRILL_TESTS}/test_judging.py",),
+        tests=(f"{DRILL_TESTS}/test_judging.py::test_an_objective_is_judged_by_its_bound",),
     ),
     Mutant(
         name="drills in production",
         file="workloads/drill/remote.py",
         old="    if owner and not owner.allow_drills:",
         new="    if False:",
-        tests=(f"{DRILL_TESTS}/test_remote.py",),
+        tests=(f"{DRILL_TESTS}/test_remote.py::test_an_environment_that_allows_no_drills_is_not_hit_by_any",),
     ),
 )
-_LINTER = ()
-MUTANTS: tuple[Mutant, ...] = (*_CHECKPOINT, *_PROCESSES, *_BATCH, *_PLATFORM, *_MONITORING, *_JOBS, *_LINTER)
+MUTANTS: tuple[Mutant, ...] = (*_CHECKPOINT, *_PROCESSES, *_BATCH, *_PLATFORM, *_MONITORING, *_SEAMS, *_JOBS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.cluster.sim import stages
 from tests.cluster.sim.pki import LOCAL, Authority
-from tests.cluster.sim.processes import Processes
+from tests.cluster.sim.processes import Processes, free_ports
 from tests.tools.build import TOOLS
 
 
@@ -78,11 +78,28 @@ class Host(ABC):
         self.start_tool(
             "kwok",
             kubeconfig=kubeconfig,
-            config=self.write_json("kwok.json", configuration, *stages.all_stages()),
+            config=self.write_json("kwok.json", configuration, self._pod_logs(), *stages.all_stages()),
+            **self._kubelet(),
             manage_nodes_with_annotation_selector=f"{stages.MANAGED}=fake",
             node_lease_duration_seconds=scale.lease_s,
             v="WARN",  # else a line for every step of every pod
         )
+
+
+    def _kubelet(self) -> dict[str, object]:
+        """Where the API server asks for the logs of simulated pods."""
+        self.authority.issue("kubelet")
+        (port,) = free_ports(1, self.address)
+        served = {"node_ip": self.address, "node_port": port, "server_address": f"{self.address}:{port}"}
+        certificate, key = self.authority.certificate("kubelet"), self.authority.key("kubelet")
+        return served | {"tls_cert_file": certificate, "tls_private_key_file": key}
+
+    def _pod_logs(self) -> dict[str, Any]:
+        """Every simulated pod prints the same line."""
+        path = self.folder / "pod.log"
+        path.write_text('{"severity": "INFO", "message": "a simulated pod"}\n')
+        kind = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "ClusterLogs", "metadata": {"name": "pods"}}
+        return kind | {"spec": {"logs": [{"logsFile": str(path), "follow": False}]}}
 
 
 _KWOK_PARALLELISM = ("podPlayStageParallelism", "nodePlayStageParallelism", "nodeLeaseParallelism")

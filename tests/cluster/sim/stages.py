@@ -125,6 +125,12 @@ _NODE_READY = f"""{_NOW}
 conditions:
 {_condition("Ready", "True", "KubeletReady", "kubelet is posting ready status")}
 phase: Running
+addresses:
+- type: InternalIP
+  address: {{{{ NodeIP | Quote }}}}
+daemonEndpoints:
+  kubeletEndpoint:
+    Port: {{{{ NodePort }}}}
 """
 _NODE_GOING = f"""{_NOW}
 conditions:

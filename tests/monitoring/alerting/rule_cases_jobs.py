@@ -55,7 +55,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(  # no interval is known before the second commit: the environment's limit counts
             series=((ours("last_commit_age_seconds", 'job="a"'), "0+60x70"),),
             at_min=63,
-            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            fires=labels(job="a"),
             quiet_until_min=60,
         ),
         History(
