@@ -85,7 +85,6 @@ class Host(ABC):
             v="WARN",  # else a line for every step of every pod
         )
 
-
     def _kubelet(self) -> dict[str, object]:
         """Where the API server asks for the logs of simulated pods."""
         self.authority.issue("kubelet")
