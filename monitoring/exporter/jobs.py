@@ -42,6 +42,8 @@ class Run:
     """Of the lines that its own processes wrote."""
     heard_s: float = 0.0
     """Of all lines about it."""
+    restored_s: float = 0.0
+    """When its present attempt stood where the newest save left it."""
     complete: bool = False
     fallen: set[str] = field(default_factory=set[str])
     """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
@@ -64,6 +66,7 @@ class Run:
             case "stored":
                 self.crashes = 0
             case "restore":
+                self.restored_s = t
                 self.skipped += counts * len(fields.get("skipped") or ())
             case "exit":
                 self.complete = fields.get("code") == EXIT_COMPLETE
@@ -106,8 +109,15 @@ class Run:
         elif running_since_s is not None and not self.complete:
             yield sample("last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels)
             gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
-            if gaps:
-                yield sample("commit_interval_seconds", statistics.median(gaps), **labels)
+            if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):
+                yield sample("commit_interval_seconds", usual_s, **labels)
+
+    def _owes_a_commit(self, now_s: float, running_since_s: float, usual_s: float) -> bool:
+        """A start takes as long as it takes, and what a loss without notice cost is gone: an attempt is held to the
+        interval once it has saved, or had the time to save twice."""
+        if self.commits[-1] >= running_since_s:
+            return True
+        return self.restored_s >= running_since_s and now_s - self.restored_s > 2 * usual_s
 
     def unsaved_s(self, now_s: float, running_since_s: float) -> float:
         """Time that it computed since its newest commit. Hours without a node count nothing; a hang counts in full."""

@@ -5,10 +5,11 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from kubernetes import client, config
 from pytest_kubernetes.providers.base import AClusterManager
 
 from infra import environments
@@ -19,7 +20,9 @@ from tests.cluster.sim.control_plane import missing_tools
 from tests.cluster.sim.manager import HostManager, OwnManager, foreign
 from tests.cluster.sim.runnable import HOST_FOLDERS
 from tests.cluster.sim.world import World
+from tests.cluster.test_rendered import GKE_ONLY
 from tests.tools.build import TOOLS
+from tests.workloads.manifests import rendered
 from workloads.jobs.api import Api
 
 HERE = Path(__file__).parent
@@ -111,6 +114,30 @@ def kueue(jobset: None, cluster: AClusterManager, api: Api) -> None:
     """The cluster with the real JobSet and Kueue controllers; Kueue makes ProvisioningRequests, nobody fulfils them."""
     flex.install(api)
     _install(operators.KUEUE, cluster, api)
+
+
+@pytest.fixture
+def platform(kueue: None, api: Api) -> Generator[None]:
+    """The platform half as it is rendered."""
+    docs = [doc for doc in rendered.bodies("example", "platform") if doc["apiVersion"] not in GKE_ONLY]
+    for doc in docs:
+        api.apply(api.path_of(doc), doc)
+    yield
+    for doc in docs:
+        if doc["kind"] in ("Deployment", "CronJob"):
+            api.delete(api.path_of(doc), propagationPolicy="Background")
+
+
+@pytest.fixture
+def exporter(platform: None, cluster: AClusterManager, api: Api) -> Generator[client.ApiClient]:
+    """Whoever runs as the rendered service account of the exporter."""
+    assert isinstance(cluster, OwnManager)
+    assert cluster.host
+    account = "/api/v1/namespaces/monitoring/serviceaccounts/exporter/token"
+    token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]
+    made = config.new_client_from_config(str(cluster.host.write_kubeconfig("exporter", {"token": token})))
+    yield made
+    made.rest_client.pool_manager.clear()
 
 
 _installed: set[tuple[int, str]] = set()

@@ -15,19 +15,16 @@ from typing import Any
 
 import pytest
 import requests
-from kubernetes import client, config
-from pytest_kubernetes.providers.base import AClusterManager
+from kubernetes import client
 
 from infra.placement import prices
 from monitoring.alerting.alert import Severity
 from monitoring.alerting.alerts import alerts
 from tests.cluster.sim.cast import SYSTEM, Cast
-from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.story import StoryApi, StoryClock, watching
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.walk import ENVIRONMENT, LIMITS, Walk, walk
 from tests.cluster.sim.world import World
-from tests.cluster.test_rendered import GKE_ONLY, documents
 from tests.monitoring.alerting.firings import Firing
 from tests.monitoring.exporter.log_server import LogServer, serving
 from tests.workloads.manifests import rendered
@@ -38,30 +35,6 @@ from workloads.jobs.listing import Row
 pytestmark = pytest.mark.usefixtures("kueue")
 # Between what makes a query true and its first sample, and between two looks of the rule.
 DELAY_MIN = 3
-
-
-@pytest.fixture
-def platform(api: Api) -> Generator[None]:
-    """The platform half as it is rendered."""
-    docs = [doc for doc in documents("platform") if doc["apiVersion"] not in GKE_ONLY]
-    for doc in docs:
-        api.apply(api.path_of(doc), doc)
-    yield
-    for doc in docs:
-        if doc["kind"] in ("Deployment", "CronJob"):
-            api.delete(api.path_of(doc), propagationPolicy="Background")
-
-
-@pytest.fixture
-def exporter(platform: None, cluster: AClusterManager, api: Api) -> Generator[client.ApiClient]:
-    """Whoever runs as the rendered service account of the exporter."""
-    assert isinstance(cluster, OwnManager)
-    assert cluster.host
-    account = "/api/v1/namespaces/monitoring/serviceaccounts/exporter/token"
-    token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]
-    made = config.new_client_from_config(str(cluster.host.write_kubeconfig("exporter", {"token": token})))
-    yield made
-    made.rest_client.pool_manager.clear()
 
 
 @pytest.fixture

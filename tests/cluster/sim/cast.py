@@ -23,7 +23,6 @@ from workloads.jobs.job_snapshot import KUEUE
 
 SPOT, FLEX, SYSTEM = (ENVIRONMENT.pool(name) for name in ("spot-a100", "flex-a100", "system"))
 ZONE = "us-central1-a"
-TRAINING = "/api/v1/namespaces/training/pods"
 EXIT_CRASH = 1
 OVER = ("Complete", "Completed", "Failed")
 
@@ -47,6 +46,14 @@ class Submitted:
         return self.doc["metadata"]["name"]
 
     @property
+    def namespace(self) -> str:
+        return self.doc["metadata"]["namespace"]
+
+    @property
+    def pods_path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    @property
     def selector(self) -> dict[str, str]:
         spec = self.doc["spec"] if self.doc["kind"] == "Job" else self.doc["spec"]["replicatedJobs"][0]["template"]["spec"]  # fmt: skip
         return spec["template"]["spec"]["nodeSelector"]
@@ -54,7 +61,7 @@ class Submitted:
     def workload(self) -> Object | None:
         """Kueue's record of it."""
         uid = self.body()["metadata"]["uid"]
-        found = self.api.items(f"{KUEUE}/namespaces/training/workloads")
+        found = self.api.items(f"{KUEUE}/namespaces/{self.namespace}/workloads")
         return next((w for w in found if w["metadata"]["ownerReferences"][0]["uid"] == uid), None)
 
     def submit(self) -> None:
@@ -72,7 +79,8 @@ class Submitted:
         return self.api.get(self.api.path_of(self.doc))
 
     def pods(self, phase: str = "") -> list[Object]:
-        found = self.api.items(TRAINING, labelSelector=f"{LABEL_NAME}={self.doc['metadata']['labels'][LABEL_NAME]}")
+        label = f"{LABEL_NAME}={self.doc['metadata']['labels'][LABEL_NAME]}"
+        found = self.api.items(self.pods_path, labelSelector=label)
         return [pod for pod in found if not phase or pod["status"].get("phase") == phase]
 
     def wait(self, phase: str, count: int) -> list[Object]:
@@ -86,7 +94,7 @@ class Submitted:
         """Of the pods; what their processes wrote before is Trainers' affair."""
         for pod in self.pods("Running"):
             annotations = {RUN_S: "0"} | ({EXIT_CODE: str(code)} if code else {})
-            self.api.merge(f"{TRAINING}/{pod['metadata']['name']}", {"metadata": {"annotations": annotations}})
+            self.api.merge(f"{self.pods_path}/{pod['metadata']['name']}", {"metadata": {"annotations": annotations}})
 
     def ended(self) -> str:
         def condition() -> str | None:

@@ -73,7 +73,8 @@ class Host(ABC):
         configuration: dict[str, Any] = {
             "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
             "kind": "KwokConfiguration",
-            "options": {name: 4 * scale.parallelism for name in _KWOK_PARALLELISM},
+            # Debugging is what kubelets call logs.
+            "options": {name: 4 * scale.parallelism for name in _KWOK_PARALLELISM} | {"enableDebuggingHandlers": True},
         }
         self.start_tool(
             "kwok",
@@ -96,7 +97,8 @@ class Host(ABC):
     def _pod_logs(self) -> dict[str, Any]:
         """Every simulated pod prints the same line."""
         path = self.folder / "pod.log"
-        path.write_text('{"severity": "INFO", "message": "a simulated pod"}\n')
+        # As a container runtime writes it.
+        path.write_text('2026-01-01T00:00:00.000000000Z stdout F {"severity": "INFO", "message": "a simulated pod"}\n')
         kind = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "ClusterLogs", "metadata": {"name": "pods"}}
         return kind | {"spec": {"logs": [{"logsFile": str(path), "follow": False}]}}
 

@@ -164,6 +164,17 @@ def test_time_without_a_commit_adds_up_over_attempts(tmp_path: Path) -> None:
     assert age(jobs_of(tmp_path, *rows), EPOCH + 40_000, {JOB: EPOCH + 40_000}) == 5 * 600
 
 
+def test_an_attempt_is_held_to_the_interval_once_it_could_have_saved_twice(tmp_path: Path) -> None:
+    """Nine minutes lost without notice, a slow start, nine minutes until the next save: an ordinary day on Spot."""
+    back = line(EPOCH + 1_000, "restore", step=200, seconds=1, skipped=[])
+    jobs = jobs_of(tmp_path, *COMMITS, back)
+
+    def held(now: float) -> bool:
+        return "commit_interval_seconds" in {s.metric for s in jobs.samples(now, {JOB: EPOCH + 500})}
+
+    assert [held(EPOCH + t) for t in (900, 1_199, 1_201)] == [False, False, True]
+
+
 def test_a_process_that_hangs_goes_on_ageing_although_it_writes_nothing(tmp_path: Path) -> None:
     assert age(jobs_of(tmp_path, *COMMITS), EPOCH + 7200, {JOB: EPOCH - 5}) == 7000
 

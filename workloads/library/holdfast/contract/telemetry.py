@@ -45,7 +45,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "spot_node_losses_total": ("1", "Spot nodes taken away, by pool, machine_type, zone and age_h"),
     "goodput_ratio": ("1", "productive share of wall time, by job"),
     "useful_paid_ratio": ("1", "productive share of the time on machines: without waits for capacity, by job"),
-    "last_commit_age_seconds": ("s", "seconds since the newest committed checkpoint, by job"),
+    "last_commit_age_seconds": (
+        "s",
+        "seconds of computing since the newest committed checkpoint, by job",
+    ),
     "pending_seconds": ("s", "how long the oldest unschedulable pod has waited, by capacity and accelerator"),
     # Read by the report. wait_s: lower end of the band, in seconds.
     "pod_waits_total": ("1", "pods of jobs that got their node, by capacity, accelerator and wait_s"),
@@ -61,7 +64,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "batch_oldest_seconds": ("s", "age of the oldest item not yet done, by job"),
     "batch_replicas_wanted": ("1", "workers needed to meet the deadline, by job"),
     "node_end_seconds": ("s", "seconds until the planned end of a job's nodes, by job"),
-    "commit_interval_seconds": ("s", "usual time between commits, by job"),
+    "commit_interval_seconds": ("s", "usual time between commits, of jobs whose present attempt owes one, by job"),
     "restores_skipped_total": ("1", "damaged checkpoints that a restore went past, by job"),
     "fruitless_restarts": ("1", "crashes in a row without a new commit or result; evictions do not count, by job"),
     "dead_letters_total": ("1", "items given up, by job"),

@@ -1,0 +1,127 @@
+"""Every kubectl command of the runbook, in the state that its alert means: none may answer with nothing.
+
+The cluster is the real control plane with the platform and jobs as they are rendered; the shell variables are the
+labels that the notification carries.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Generator, Iterable
+
+import pytest
+from kubernetes import client
+from pytest_kubernetes.providers.base import AClusterManager
+
+from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from infra.contract.names import NAMESPACE_MONITORING
+from monitoring.alerting import runbook
+from monitoring.cost.receipt import ANNOTATION
+from monitoring.exporter.lease import Lease
+from tests import support
+from tests.cluster.sim import nodes
+from tests.cluster.sim.cast import FLEX, SPOT, SYSTEM, Submitted, sized
+from tests.cluster.sim.manager import HostManager
+from tests.cluster.sim.stages import GOING
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.walk import ENVIRONMENT
+from tests.cluster.sim.world import World
+from tests.tools.build import TOOLS
+from tests.workloads.manifests import rendered
+from workloads.jobs.api import Api
+from workloads.jobs.cluster_snapshot import PROVISIONING
+
+pytestmark = pytest.mark.usefixtures("kueue")
+# Whose alert is about a batch, or about a namespace of its own.
+OF_BATCH = {"backlog-past-deadline", "dead-letters", "results-database-errors"}
+NAMESPACES = {"system-pods-on-spot": "kube-system", "disruption-budget-violated": NAMESPACE_MONITORING}
+COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath))")
+L4 = ENVIRONMENT.pool("spot-l4-g2-standard-8")
+
+
+@pytest.fixture
+def jobs(
+    world: World, api: Api, cluster: AClusterManager, exporter: client.ApiClient
+) -> Generator[dict[str, Submitted]]:
+    """A cluster in which the trouble of every alert is there at once."""
+    support.require(isinstance(cluster, HostManager), "logs of simulated pods need a control plane of our own")
+    steady = rendered.named("example", "Deployment", "batch-steady")
+    api.apply(api.path_of(steady), steady)
+    for pool, count in ((SYSTEM, 1), (SPOT, 5), (L4, 4)):
+        world.add_nodes(pool, count, labels={})
+    wanted = {"train-gang": ("JobSet", 4), "batch-drain": ("Job", 1), "train-flex-tesla-a100": ("Job", 2), "train-queued-tesla-a100": ("JobSet", 2)}  # fmt: skip
+    made = {name: Submitted(api, sized(kind, name, pods)) for name, (kind, pods) in wanted.items()}
+    try:
+        for job in made.values():
+            job.submit()
+        trouble(world, api, exporter, made)
+        yield made
+    finally:
+        for job in made.values():
+            job.cancel()
+        api.delete(api.path_of(steady), propagationPolicy="Background")
+        api.delete("/api/v1/namespaces/kube-system/pods/dns-on-spot")
+
+
+def trouble(world: World, api: Api, exporter: client.ApiClient, jobs: dict[str, Submitted]) -> None:
+    gang = jobs["train-gang"]
+    busy = {pod["spec"]["nodeName"] for pod in gang.wait("Running", 4)}
+    jobs["batch-drain"].wait("Running", 1)
+    jobs["train-flex-tesla-a100"].wait("Pending", 2)
+    until("Kueue asks for nodes", lambda: list(api.items(f"{PROVISIONING}/namespaces/training/provisioningrequests")))
+    api.merge(api.path_of(gang.doc), {"metadata": {"annotations": {ANNOTATION: "{}"}}})
+    assert Lease(client.CoordinationV1Api(exporter), NAMESPACE_MONITORING).held()
+    (ending,) = world.add_nodes(FLEX, 1)
+    ends = {"metadata": {"annotations": {ANNOTATION_TERMINATION: "2027-01-01T00:00:00Z"}}}
+    api.merge(f"{nodes.NODES}/{ending}", ends)
+    dns = world.pod_template(L4, nodeSelector=L4.selector(), containers=[{"name": "main", "image": "none"}])
+    api.create("/api/v1/namespaces/kube-system/pods", dns | {"metadata": {"name": "dns-on-spot"}})
+    gone = next(name for name in world.nodes if SPOT.name in name and name not in busy)
+    api.merge(f"{nodes.NODES}/{gone}", {"metadata": {"labels": {GOING: "true"}}})
+    # Its kubelet records it, and here is none.
+    event = {"metadata": {"name": gone}, "involvedObject": {"kind": "Node", "name": gone}, "reason": "NodeNotReady"}
+    api.create("/api/v1/namespaces/default/events", event)
+    refused = "reason=FailedScheduling"
+    until("the scheduler gives its reason", lambda: list(api.items("/api/v1/events", fieldSelector=refused)))
+
+
+def variables(slug: str, jobs: dict[str, Submitted]) -> dict[str, str]:
+    """As the notification carries them."""
+    gang, drain = jobs["train-gang"], jobs["batch-drain"]
+    pod = gang.pods("Running")[0]
+    return {
+        "JOB": (drain if slug in OF_BATCH else gang).name,
+        "POOL": SPOT.name,
+        "ACCELERATOR": SPOT.accelerator,
+        "NAMESPACE": NAMESPACES.get(slug, ""),
+        "HOSTNAME": pod["spec"]["nodeName"],
+        "NAMESPACE_NAME": pod["metadata"]["namespace"],
+        "POD_NAME": pod["metadata"]["name"],
+    }
+
+
+def test_no_command_of_the_runbook_answers_with_nothing(jobs: dict[str, Submitted], cluster: AClusterManager) -> None:
+    silent: list[str] = []
+    asked = 0
+    for slug, body in runbook.sections().items():
+        environment = os.environ | variables(slug, jobs) | {"KUBECONFIG": str(cluster.kubeconfig)}
+        environment["PATH"] = f"{TOOLS['kubectl'].binary.parent}:{os.environ['PATH']}"
+        for command in (c for c in runbook.commands(body) if c.startswith("kubectl ")):
+            done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+            asked += 1
+            if done.returncode or not answers(command, done.stdout):
+                silent.append(f"{slug}: {command}\n  {done.returncode}: {done.stdout[:300]} {done.stderr[:300]}")
+    assert asked > 35
+    assert not silent, "\n".join(silent)
+
+
+def answers(command: str, output: str) -> bool:
+    if not COLUMNS.match(command):
+        return bool(output.strip())
+    _, *rows = [line.split() for line in output.splitlines() if line.strip()] or [[]]
+    named = "custom-columns" in command
+    return bool(rows) and (not named or all(known(column) for column in zip(*rows, strict=False)))
+
+
+def known(column: Iterable[str]) -> bool:
+    return any(cell != "<none>" for cell in column)
