@@ -85,7 +85,7 @@ kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RE
 	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
 	@$(PY) -m tests.bench.batch_kills
 
-.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint
+.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
 	@$(PY) -m tests.bench.synth
 
@@ -109,6 +109,9 @@ bench-monitoring: setup tools
 
 bench-lint: setup
 	@$(PY) -m tests.bench.lint
+
+bench-server: setup tools
+	@$(PY) -m tests.bench.server
 
 ##@ Platform (ENV=example|dev|prod)
 

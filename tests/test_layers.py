@@ -54,7 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "holdfast.inference.errors",
         "holdfast.inference.values",
         "holdfast.inference.predictor",
+        "holdfast.inference.proxy",
     },
+    "holdfast.inference.proxy": {"holdfast.contract", "holdfast.runtime"},
     "holdfast.cli": {"holdfast.contract", "holdfast.commands"},
     "holdfast.commands": {
         "holdfast.contract",
@@ -93,6 +95,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "infra.environments",
         "holdfast.runtime",
         "monitoring.ledger",
+        # The proxy before local servers is the one that is rendered, and its endpoints are written as in a cluster.
+        "holdfast.inference.proxy.endpoints",
+        "workloads.manifests.builders.envoy",
         "workloads.jobs.api",
         "workloads.jobs.job_snapshot",
     },

@@ -105,7 +105,6 @@ PRIORITIES = {
     PRIORITY_FLEX: Priority(
         value=0, preempts=False, what="Work on flex-start: waits in Google's queue, pushes nobody out"
     ),
-    # For a server of the fork's own: nothing that is shipped has this class.
     PRIORITY_SERVING: Priority(value=1_000, preempts=True, what="Online serving on demand"),
     PRIORITY_PLATFORM: Priority(value=10_000, preempts=True, what="Exporter and maintenance"),
 }

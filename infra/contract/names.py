@@ -13,10 +13,7 @@ PROVISIONING_PREFIX = "holdfast"
 AREAS = ("foundation", "cluster", "monitoring")
 
 ROLES = ("nodes", "trainer", "batch", "server", "exporter", "migrator")
-"""One Google service account per role; the Kubernetes service account has the same name.
-
-No server is shipped: of `server` there are the identity, its namespace and a pool, for a deployment of the fork's own.
-"""
+"""One Google service account per role; the Kubernetes service account has the same name."""
 
 NAMESPACE_TRAINING = "training"
 NAMESPACE_BATCH = "batch"

@@ -66,7 +66,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 
 class Role(StrEnum):
-    """What a pool is for. SYSTEM and SERVING are never interruptible; the server that SERVING is for is the fork's own."""
+    """What a pool is for. SYSTEM and SERVING are never interruptible."""
 
     SYSTEM = "system"
     SERVING = "serving"

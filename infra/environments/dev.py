@@ -12,6 +12,7 @@ from infra.environments.schema import (
     NodeGroup,
     Queue,
     Security,
+    Serving,
     Storage,
 )
 
@@ -75,6 +76,15 @@ ENVIRONMENT = Environment(
     queue=Queue(),
     # Cloud SQL is the dearest part of an idle cluster; batch results go to a database of yours, or set one here.
     database=None,
+    serving=Serving(
+        promised_per_s=40,
+        peak_per_s=80,
+        # Of one L4, assumed: measure it with your model.
+        replica_per_s=50,
+        base_replicas=1,
+        base_most=1,
+        overflow_most=2,
+    ),
     alerts=Alerts(emails=("CHANGE-ME@example.org",)),
     allow_drills=True,
 )

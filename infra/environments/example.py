@@ -13,6 +13,7 @@ from infra.environments.schema import (
     NodeGroup,
     Queue,
     Security,
+    Serving,
     Storage,
 )
 
@@ -84,6 +85,15 @@ ENVIRONMENT = Environment(
     storage=Storage(allow_destroy=True),
     queue=Queue(),
     database=Database(deletion_protection=False),
+    serving=Serving(
+        promised_per_s=80,
+        peak_per_s=240,
+        # Of one L4, assumed: measure it with your model.
+        replica_per_s=50,
+        base_replicas=2,
+        base_most=3,
+        overflow_most=6,
+    ),
     alerts=Alerts(emails=("oncall@example.org",), readers=("group:ml-platform@example.org",)),
     allow_drills=True,
 )

@@ -17,6 +17,7 @@ from infra.environments.schema import (
     Queue,
     Quota,
     Security,
+    Serving,
     Storage,
 )
 
@@ -114,6 +115,15 @@ ENVIRONMENT = Environment(
     storage=Storage(),
     queue=Queue(),
     database=Database(highly_available=True, backup_days=30),
+    serving=Serving(
+        promised_per_s=160,
+        peak_per_s=800,
+        # Of one L4, assumed: measure it with your model.
+        replica_per_s=50,
+        base_replicas=4,
+        base_most=8,
+        overflow_most=24,
+    ),
     alerts=Alerts(emails=("CHANGE-ME@example.org",)),
     budget=Budget(billing_account="CHANGE-ME", monthly_usd=20_000),
     production=True,

@@ -24,6 +24,7 @@ from infra.environments.services import (
     Security,
     Storage,
 )
+from infra.environments.serving import Serving
 
 __all__ = [
     "PLACEHOLDER",
@@ -42,6 +43,7 @@ __all__ = [
     "Queue",
     "Quota",
     "Security",
+    "Serving",
     "Storage",
     "placeholders",
 ]
@@ -84,6 +86,8 @@ class Environment:
     queue: Queue
     database: Database | None = None
     """None leaves Cloud SQL out; batch results then need a database of yours."""
+    serving: Serving | None = None
+    """None: no online inference is rendered; its pool then stands for servers of yours."""
     alerts: Alerts
     budget: Budget | None = None
     delivery: Delivery | None = None

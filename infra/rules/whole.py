@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from infra.contract.capacity import Capacity
 from infra.contract.pools import Role
 from infra.environments.schema import Environment
 from infra.rules.model import Facts, Violation, rule
@@ -83,3 +84,38 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Violation]:
     ):
         if getattr(alerts, field) > most:
             yield _at(facts.environment, f"alerts.{field}", getattr(alerts, field), f"up to {most:,}", "lower it")
+
+
+@rule(
+    reason="when every Spot machine goes at once the base answers alone, and a queue bridges seconds, not a node's start",
+    source="infra/decisions/0049",
+)
+def serving_base_keeps_the_promise(facts: Facts) -> Iterator[Violation]:
+    """The base of online inference carries what is promised without Spot, and the peak fits what may be bought."""
+    environment, serving = facts.environment, facts.environment.serving
+    if serving is None:
+        return
+    if serving.base_replicas < serving.base_needed:
+        allowed = f"{serving.base_needed} or more: {serving}"
+        yield _at(environment, "serving.base_replicas", serving.base_replicas, allowed, "raise it, or promise less")
+    most = serving.base_most + serving.overflow_most
+    if most < serving.peak_needed:
+        got, field = most, "serving.base_most + overflow_most"
+        yield _at(environment, field, got, f"{serving.peak_needed} or more: {serving}", "raise one of them")
+
+
+@rule(reason="replicas that no machine can hold wait for ever", source=PLATFORM)
+def serving_has_machines(facts: Facts) -> Iterator[Violation]:
+    """There is an on-demand serving group for the base, a Spot group for the overflow, and both are large enough."""
+    environment, serving = facts.environment, facts.environment.serving
+    if serving is None:
+        return
+    pools = environment.pools()
+    base = sum(p.max_nodes for p in pools if p.role is Role.SERVING)
+    if base < serving.base_most:
+        allowed = f"a serving group of {serving.base_most} nodes"
+        yield _at(environment, "serving.base_most", f"{serving.base_most} on {base} nodes", allowed, "raise max_nodes")
+    spot = sum(p.max_nodes for p in pools if p.capacity is Capacity.SPOT)
+    if spot < serving.overflow_most:
+        got, allowed = f"{serving.overflow_most} on {spot} nodes", "Spot groups of as many nodes"
+        yield _at(environment, "serving.overflow_most", got, allowed, "raise max_nodes of a Spot group")

@@ -25,7 +25,7 @@ BUCKET_ROLES = {
         "data": "roles/storage.objectViewer",
         "exports": "roles/storage.objectUser",
     },
-    # No server is shipped: this is the identity that one of the fork's own finds, able to read what training stored.
+    # Able to read what training stored, and no more.
     "server": {"checkpoints": "roles/storage.objectViewer"},
 }
 

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from holdfast.contract.environment import ENV_NODE
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from holdfast.runtime import deadline
+from holdfast.runtime import api_server, deadline
 from tests.cluster.sim.waiting import until
 from tests.workloads.manifests.rendered import bodies, variables, workloads
 from workloads.jobs.api import Api, Object
@@ -51,7 +51,7 @@ class Pod:
         host, _, port = self._cluster["server"].removeprefix("https://").rpartition(":")
         self._patch.setenv("KUBERNETES_SERVICE_HOST", host)
         self._patch.setenv("KUBERNETES_SERVICE_PORT", port)
-        self._patch.setattr(deadline, "_ACCOUNT", self._folder)
+        self._patch.setattr(api_server, "ACCOUNT", self._folder)
 
     def _authority(self) -> bytes:
         inline = self._cluster.get("certificate-authority-data")

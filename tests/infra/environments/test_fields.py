@@ -27,6 +27,7 @@ from tests.infra.samples import EXAMPLE, hardened
 
 # Where the sections of an environment lie; one sample of each repeatable one.
 FREEZE = Freeze(name="year-end", start="2026-12-19T00:00:00Z", end="2027-01-04T00:00:00Z")
+SERVING = EXAMPLE.serving
 DELIVERY = Delivery(repository="acme/platform")
 BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=100)
 RANGE = AuthorizedRange(name="office", cidr="10.50.0.0/28")
@@ -73,6 +74,14 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Environment.database", "tier", on(DATABASE, tier="large")),
     ("Environment.alerts", "emails", on(ALERTS, emails=("nobody",))),
     ("Environment.delivery", "repository", on(DELIVERY, repository="")),
+    ("Environment.serving", "serving.promised_per_s", on(SERVING, promised_per_s=0)),
+    ("Serving.promised_per_s", "serving.promised_per_s", on(SERVING, promised_per_s=500)),
+    ("Serving.peak_per_s", "serving.peak_per_s", on(SERVING, peak_per_s=-1)),
+    ("Serving.replica_per_s", "serving.replica_per_s", on(SERVING, replica_per_s=float("nan"))),
+    ("Serving.base_replicas", "serving.base_replicas", on(SERVING, base_replicas=0)),
+    ("Serving.base_most", "serving.base_most", on(SERVING, base_most=1)),
+    ("Serving.overflow_most", "serving.overflow_most", on(SERVING, overflow_most=0)),
+    ("Serving.inflight_target", "serving.inflight_target", on(SERVING, inflight_target=0)),
     ("Environment.budget", "billing_account", on(BUDGET, billing_account="")),
     ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
     ("Environment.enable_apis", "enable_apis", on(ENV, enable_apis="yes")),

@@ -205,6 +205,10 @@ BREAKING: dict[str, Edit] = {
     )(facts),
     "production-is-not-drilled": state(allow_drills=True),
     "production-base-stands": group("serving", min_nodes=0),
+    "serving-base-keeps-the-promise": lambda facts: state(
+        serving=replace(some(facts.environment.serving), promised_per_s=200.0)
+    )(facts),
+    "serving-has-machines": lambda facts: state(serving=replace(some(facts.environment.serving), base_most=99))(facts),
     "state-is-apart": lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),
     "quota-holds-a-gang": state(quotas=(Quota(source="spot-a100", gpus=1),)),
     "thresholds-are-in-order": lambda facts: state(alerts=replace(facts.environment.alerts, spot_pending_s=60))(facts),

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from infra.environments.schema import Database
 from infra.rules.model import Facts, PlannedResource
 
 Edit = Callable[[Facts], Facts]
+T = TypeVar("T")
 
 
 def put(address: str, path: str, value: Any) -> Edit:
@@ -86,9 +86,9 @@ def group(name: str, **fields: Any) -> Edit:
     )(facts)
 
 
-def some(database: Database | None) -> Database:
-    assert database
-    return database
+def some(value: T | None) -> T:
+    assert value
+    return value
 
 
 def network(**fields: Any) -> Edit:

@@ -49,6 +49,12 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Probes:
+    readiness: client.V1Probe
+    liveness: client.V1Probe | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Work:
     """What differs between pods."""
 
@@ -87,12 +93,19 @@ class Work:
     """Run in the container before SIGTERM, within the same window."""
     probe: str = ""
     """Path answered on the first port."""
+    probes: Probes | None = None
+    """In place of those that follow from `probe`."""
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    pre_stop_get: client.V1HTTPGetAction | None = None
+    """Asked by the kubelet before SIGTERM, where a neighbour drains the container."""
+    spread_over: str = ""
+    """Node label over whose values the pods are spread, as far as there are any."""
 
 
 def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF}
     labels |= _identity(work)
-    labels |= CALLS if work.calls_kubernetes else {}
+    labels |= work.labels | (CALLS if work.calls_kubernetes else {})
     volumes = _scratch_volumes(work.size) + work.volumes
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
@@ -110,6 +123,7 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
             fs_group=USER,
             seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault"),
         ),
+        topology_spread_constraints=_spread(work),
         volumes=[volume for volume, _ in volumes],
         init_containers=work.sidecars or None,
         containers=[container(context, work)],
@@ -124,6 +138,17 @@ def _identity(work: Work) -> dict[str, str]:
     if not work.job:
         return {}
     return {LABEL_HOLDFAST_JOB: work.job} | ({LABEL_RUN_PER_INDEX: "true"} if work.run_per_index else {})
+
+
+def _spread(work: Work) -> list[client.V1TopologySpreadConstraint] | None:
+    if not work.spread_over:
+        return None
+    own = client.V1LabelSelector(match_labels={LABEL_NAME: work.name})
+    return [
+        client.V1TopologySpreadConstraint(
+            max_skew=1, topology_key=work.spread_over, when_unsatisfiable="ScheduleAnyway", label_selector=own
+        )
+    ]
 
 
 def _toleration(taint: Taint) -> client.V1Toleration:
@@ -153,7 +178,7 @@ def _scratch(name: str, size: str) -> client.V1Volume:
 def container(context: RenderContext, work: Work, name: str = MAIN) -> client.V1Container:
     volumes = _scratch_volumes(work.size) + work.volumes
     limits = work.size.limits()
-    probe = _probe(work) if work.probe else None
+    probes = work.probes or (Probes(readiness=_probe(work), liveness=_alive(work)) if work.probe else None)
     return client.V1Container(
         name=name,
         image=work.image or context.image(work.role),
@@ -163,14 +188,16 @@ def container(context: RenderContext, work: Work, name: str = MAIN) -> client.V1
         env=[*_env(work)],
         ports=[client.V1ContainerPort(container_port=port) for port in work.ports] or None,
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),
-        liveness_probe=_alive(work) if work.probe else None,
-        readiness_probe=probe,
+        liveness_probe=probes and probes.liveness,
+        readiness_probe=probes and probes.readiness,
         security_context=restricted(),
         volume_mounts=[_mount(volume, path) for volume, path in volumes],
     )
 
 
 def _hook(work: Work) -> client.V1Lifecycle | None:
+    if work.pre_stop_get:
+        return client.V1Lifecycle(pre_stop=client.V1LifecycleHandler(http_get=work.pre_stop_get))
     if not work.pre_stop:
         return None
     return client.V1Lifecycle(pre_stop=client.V1LifecycleHandler(_exec=client.V1ExecAction(command=work.pre_stop)))

@@ -86,20 +86,36 @@ def _policies(context: RenderContext, role: str, namespace: str) -> Iterator[Bod
         ingress = [client.V1NetworkPolicyIngressRule(_from=[inside], ports=ports)]
         outward = [client.V1NetworkPolicyEgressRule(to=[inside], ports=ports)]
         yield _policy("gang", namespace, ["Ingress", "Egress"], ingress, outward)
-    if role in ("trainer", "exporter"):
+    if role in ("trainer", "exporter", "server"):
         yield _api_server(context, namespace)
     if role == "exporter":
-        yield from _scraped(namespace)
+        yield scraped(namespace, EXPORTER_PORT)
 
 
-def _scraped(namespace: str) -> Iterator[Body]:
+def ingress(
+    namespace: str, name: str, pods: dict[str, str], *, port: int, peers: dict[str, str] | None
+) -> Iterator[Body]:
+    """To pods with labels `pods`, from those of the namespace with labels `peers`, and there the way out; None: from
+    every pod of the cluster."""
+    ports = [client.V1NetworkPolicyPort(port=port, protocol="TCP")]
+    everywhere = client.V1NetworkPolicyPeer(namespace_selector=client.V1LabelSelector())
+    named = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=peers))
+    rule = client.V1NetworkPolicyIngressRule(_from=[named if peers else everywhere], ports=ports)
+    yield _policy(name, namespace, ["Ingress"], [rule], None, pods)
+    if peers:
+        target = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=pods))
+        way = client.V1NetworkPolicyEgressRule(to=[target], ports=ports)
+        yield _policy(f"{name}-egress", namespace, ["Egress"], None, [way], peers)
+
+
+def scraped(namespace: str, port: int) -> Body:
     """By managed Prometheus."""
     collectors = client.V1LabelSelector(match_labels={LABEL_NAMESPACE: "gmp-system"})
     scrape = client.V1NetworkPolicyIngressRule(
         _from=[client.V1NetworkPolicyPeer(namespace_selector=collectors)],
-        ports=[client.V1NetworkPolicyPort(port=EXPORTER_PORT, protocol="TCP")],
+        ports=[client.V1NetworkPolicyPort(port=port, protocol="TCP")],
     )
-    yield _policy("scrape", namespace, ["Ingress"], [scrape], None)
+    return _policy("scrape", namespace, ["Ingress"], [scrape], None)
 
 
 def _api_server(context: RenderContext, namespace: str) -> Body:

@@ -121,6 +121,7 @@ BASES = {
     "jobset": Base("in a JobSet on Spot", "jobset", ()),
     "jobset-job": Base("in a replicated job of a JobSet on Spot", "jobset", JOBSET_POD[:-2]),
     "serving": Base("in a Deployment on demand", "serving", ()),
+    "serving-container": Base("in a container of a Deployment on demand", "serving", (*JOB_POD, *CONTAINER)),
     "serving-pod": Base("in the pod of a Deployment on demand", "serving", JOB_POD),
     "": Base("whole object", "", ()),
 }

@@ -34,12 +34,13 @@ LIVE_PATH = "/v2/health/live"
 READY_PATH = "/v2/health/ready"
 DRAIN_PATH = "/drain"
 
-# On Services whose pods the proxy's watcher follows.
-LABEL_SERVED = "holdfast.dev/served-by"
 # On pods: which half of the capacity they are.
 LABEL_TIER = "holdfast.dev/serving-tier"
 TIER_BASE = "base"
 TIER_OVERFLOW = "overflow"
+
+# Of a replica's throughput with full batches, what may be counted on: beyond it queues grow without end.
+USABLE_SHARE = 0.8
 
 # What may be retried by a proxy, and how often. 429 is load and must not be; `reset` covers a server that died.
 RETRY_ON = "connect-failure,refused-stream,reset,retriable-status-codes"
@@ -51,6 +52,7 @@ MAX_RETRIES = 1000
 # Metrics of a server, as Prometheus reads them: dashboards, alerts and autoscalers name them from here.
 RUNNING = "holdfast_server_requests_running"
 WAITING = "holdfast_server_requests_waiting"
+INFLIGHT = "holdfast_server_requests_inflight"  # both: what autoscaling goes by, since it grows with load
 READY = "holdfast_server_ready"
 DRAINING = "holdfast_server_draining"
 REQUESTS = "holdfast_server_requests_total"
@@ -64,6 +66,7 @@ BATCH_ITEMS = "holdfast_server_batch_items"
 SERVER_METRICS = {
     RUNNING: "requests in the batch that is computed",
     WAITING: "requests that wait for a batch",
+    INFLIGHT: "requests that run or wait",
     READY: "1 while the readiness probe is answered with 200",
     DRAINING: "1 from SIGTERM on",
     REQUESTS: "requests for a prediction that were answered, by HTTP code; 499: the client was gone",

@@ -6,23 +6,18 @@ for the ordinary stop, with `lead_s` as its window: a save that no Spot notice h
 """
 
 import json
-import os
-import ssl
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from holdfast.contract.environment import ENV_DEADLINE, ENV_NODE
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.values import moment
-from holdfast.runtime import logs
+from holdfast.runtime import api_server, logs
 from holdfast.runtime.shutdown import Shutdown
 
 DEFAULT_LEAD_S = 120.0
-_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT_S = 5.0
 
 Annotations = Callable[[str], Mapping[str, str]]
@@ -75,14 +70,7 @@ def node_annotations(node: str) -> Mapping[str, str]:
 
 
 def _fetched(node: str) -> Mapping[str, str]:
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    # The token is read for each request: the kubelet replaces it while the pod runs.
-    request = urllib.request.Request(
-        f"https://{host}:{port}/api/v1/nodes/{node}",
-        headers={"Authorization": f"Bearer {(_ACCOUNT / 'token').read_text().strip()}"},
-    )
-    trusted = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=trusted) as answer:
+    with api_server.opened(f"/api/v1/nodes/{node}", timeout_s=_TIMEOUT_S) as answer:
         return json.load(answer)["metadata"].get("annotations", {})
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from holdfast.contract.errors import InputError
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.values import Value
 
@@ -13,14 +14,17 @@ BATCH_S, ITEM_S = 0.010, 0.0005
 
 
 class GpuLike:
-    """10 ms and 0.5 ms an item, as a small model on a GPU; `sleep S` and `wait FILE` take longer."""
+    """10 ms and 0.5 ms an item, as a small model on a GPU, times `scale`; `sleep S` and `wait FILE` take longer."""
 
     configuration: Mapping[str, object] = {"predictor": "gpu-like"}
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self._scale = scale
 
     def load(self) -> None: ...
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        time.sleep(BATCH_S + ITEM_S * len(bodies))
+        time.sleep(self._scale * (BATCH_S + ITEM_S * len(bodies)))
         for body in bodies:
             match body.decode(errors="replace").split(" "):
                 case ["kill"]:
@@ -54,8 +58,31 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.005)
 
 
-def gpu_like(_: PredictorSpec) -> GpuLike:
-    return GpuLike()
+class Stepped(GpuLike):
+    """The commit that a file names when it is loaded; `damaged` cannot be. Each answer holds the step."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def load(self) -> None:
+        text = self._path.read_text()
+        if text == "damaged":
+            raise InputError("the checkpoint is damaged", got=text, allowed="a number", fix="write one")
+        self._step = int(text)
+        self.configuration = {"run": "run", "step": self._step, "attempt": "played"}
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        super().predict(bodies)
+        return [{"step": self._step} for _ in bodies]
+
+
+def gpu_like(spec: PredictorSpec) -> GpuLike:
+    return GpuLike(float(spec.model or 1.0))
+
+
+def stepped(spec: PredictorSpec) -> GpuLike:
+    return Stepped(Path(spec.model))
 
 
 def slow(_: PredictorSpec) -> GpuLike:

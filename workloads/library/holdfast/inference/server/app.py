@@ -21,6 +21,8 @@ from holdfast.inference.server.models import Models, commit_of
 from holdfast.inference.server.reading import GONE, began_at, deadline, read_body
 from holdfast.inference.server.settings import ServerSettings
 
+# The second: an Envoy that checks health takes this server out with the first answer, and not after its next check.
+_LEAVING = ((b"connection", b"close"), (b"x-envoy-immediate-health-check-fail", b"true"))
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 _ADMIN_BODY_BYTES = 64 * 1024
 
@@ -167,7 +169,7 @@ def closing_when_leaving(app: ASGIApp, drain: Drain) -> ASGIApp:
     async def outer(scope: Scope, receive: Receive, send: Send) -> None:
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start" and drain.leaving:
-                message["headers"] = [*message["headers"], (b"connection", b"close")]
+                message["headers"] = [*message["headers"], *_LEAVING]
             await send(message)
 
         await app(scope, receive, marked)

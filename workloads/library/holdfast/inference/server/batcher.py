@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 from holdfast.inference.server.timing import BatchTime
 
+SPARE = 1.2
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
@@ -59,7 +61,7 @@ class Batcher(Generic[T]):
 
     def wait_s(self, now: float) -> float:
         """How long a request that came now would wait for its batch to begin."""
-        full = -(-self._items // self.limits.batch_items)
+        full = self._items // self.limits.batch_items
         return max(0.0, self.free_at_s - now) + full * self.timing.seconds(self.limits.batch_items)
 
     def refusal(self, ticket: Ticket, now: float) -> Refusal | None:
@@ -69,7 +71,10 @@ class Batcher(Generic[T]):
             return Refusal(reason="queue", retry_after_s=wait_s)
         if self._bytes + ticket.size_bytes > self.limits.queue_bytes:
             return Refusal(reason="bytes", retry_after_s=wait_s)
-        late_s = now + wait_s + self.timing.seconds(ticket.items) - ticket.deadline_s
+        beside = self._items % self.limits.batch_items
+        # Spare for a batch that takes longer than those before: who is let in and dropped late has cost everybody.
+        answer_s = SPARE * (wait_s + self.timing.seconds(beside + ticket.items))
+        late_s = now + answer_s - ticket.deadline_s
         # An idle device takes it whatever the estimate: one slow batch would else refuse everybody for ever, as no
         # other batch could correct it.
         idle = not self._queue and not self.running
@@ -95,8 +100,12 @@ class Batcher(Generic[T]):
         return first if self._items >= self.limits.batch_items else first + self.limits.max_wait_s
 
     def late(self, now: float) -> list[T]:
-        """Remove and return those that no batch begun now could answer in time."""
-        hopeless = [t for t in self._queue if t.deadline_s < now + self.timing.seconds(t.items)]
+        """Remove and return those that a batch begun now cannot answer in time."""
+        # With more waiting than a batch holds, a batch made small for its most urgent request makes all others late
+        # in their turn, until nobody is in time: then the urgent one is given up, and the batch is full.
+        crowded = self._items >= self.limits.batch_items
+        least_s = self.timing.seconds(self.limits.batch_items) if crowded else 0.0
+        hopeless = [t for t in self._queue if t.deadline_s < now + (least_s or self.timing.seconds(t.items))]
         if len(hopeless) == len(self._queue) and hopeless and hopeless[-1].deadline_s > now:
             hopeless.pop()  # the estimate may be wrong, and only another batch can show it
         for ticket in hopeless:

@@ -1,5 +1,7 @@
 """The commands `python -m holdfast serve VERB`. Bodies import what they need when they run."""
 
+import threading
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,7 +9,7 @@ import typer
 from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.contract.serving import PORT
+from holdfast.contract.serving import PORT, SIDECAR_PORT
 
 app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
 
@@ -52,3 +54,44 @@ def run(
     spec = PredictorSpec(name=predictor, model=model, checkpoints=checkpoints, run=run_name)
     # Past every thread: one may wait for a model that hangs.
     leave_now(serve(spec, settings))
+
+
+@app.command()
+def sidecar(
+    health: Annotated[str, typer.Option(help="URL of the neighbour that answers 200 while it serves.")],
+    window: Annotated[
+        float, typer.Option(help="Seconds that the pool grants after the notice.", envvar=ENV_WINDOW_S)
+    ] = float(DEFAULT_WINDOW.pod_s),
+    drain: Annotated[str, typer.Option(help="URL that is posted when the drain begins.")] = "",
+    count: Annotated[str, typer.Option(help="URL whose last number is how many requests are left.")] = "",
+    port: Annotated[int, typer.Option(help="Port of probes and of the preStop hook.")] = SIDECAR_PORT,
+) -> None:
+    """Give a server that stops at SIGTERM the drain that it lacks: readiness and a preStop hook. Until SIGTERM."""
+    from holdfast.contract.serving import sidecar_budget
+    from holdfast.inference.proxy.sidecar import Sidecar
+    from holdfast.runtime.shutdown import of_process
+
+    shutdown = of_process()
+    hold_s, rest_s = sidecar_budget(window)
+    beside = Sidecar(health_url=health, hold_s=hold_s, most_s=rest_s, drain_url=drain, count_url=count)
+    with beside.listen("0.0.0.0", port):
+        shutdown.wait()
+
+
+@app.command()
+def endpoints(
+    service: Annotated[str, typer.Option(help="Service whose ready pods get requests.")],
+    namespace: Annotated[str, typer.Option(help="Its namespace.")],
+    out: Annotated[Path, typer.Option(help="File that the proxy reads; replaced by a rename.")],
+    cluster: Annotated[str, typer.Option(help="The proxy's name for these servers.")] = "servers",
+) -> None:
+    """Keep a proxy's endpoints equal to the EndpointSlices of a Service. Until SIGTERM."""
+    from holdfast.inference.proxy.watch import Follower, follow
+    from holdfast.runtime.shutdown import of_process
+
+    shutdown = of_process()
+    follower = Follower(cluster=cluster, out=out)
+    # The watch may sit in a read: the process ends with the main thread, not with it.
+    arguments = {"namespace": namespace, "service": service, "stopped": lambda: shutdown.requested}
+    threading.Thread(target=follow, args=(follower,), kwargs=arguments, daemon=True).start()
+    shutdown.wait()

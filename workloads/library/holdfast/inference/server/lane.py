@@ -61,13 +61,15 @@ class Lane:
         return self._predictor.pid
 
     async def load(self) -> None:
-        """InputError, LoaderFailed or PredictorBroken as the predictor raises them; then one warm-up batch."""
+        """InputError, LoaderFailed or PredictorBroken as the predictor raises them; then the least and the largest batch, which also
+        show what a batch takes."""
         began = time.monotonic()
         await self._in_thread(self._predictor.load)
         self._load_s = time.monotonic() - began
         try:
-            await self._in_thread(self._predictor.predict, [self._settings.warm_up])
-            self.batcher.timing.observe(1, self._predictor.seconds)
+            for items in (1, self._settings.limits.batch_items):
+                await self._in_thread(self._predictor.predict, [self._settings.warm_up] * items)
+                self.batcher.timing.observe(items, self._predictor.seconds)
         except ItemFault:
             return  # a model may refuse this body: it answers, which is enough
         except ProcessDied as died:
@@ -194,6 +196,7 @@ class Lane:
     def _count(self) -> None:
         self._metrics.running.set(self.batcher.running)
         self._metrics.waiting.set(self.batcher.waiting)
+        self._metrics.inflight.set(self.batcher.running + self.batcher.waiting)
 
     async def _in_thread(self, work: Callable[..., R], *arguments: object) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

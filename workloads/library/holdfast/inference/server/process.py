@@ -112,7 +112,8 @@ class _Process:
     def _report(self) -> None:
         if self._shutdown.received_at is not None:
             seconds = time.monotonic() - self._shutdown.received_at
-            logs.info("drain", f"gone after {seconds:.2f} s", seconds=round(seconds, 3))
+            answered = self._metrics.answered()
+            logs.info("drain", f"gone after {seconds:.2f} s", seconds=round(seconds, 3), answered=answered)
 
 
 def _configuration(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Config:

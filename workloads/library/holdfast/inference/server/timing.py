@@ -7,25 +7,24 @@ REMEMBERED = 50
 
 
 class BatchTime:
-    """Least squares with a, b >= 0; without any batch the answer is 0, so that the first is let through."""
+    """Least squares with a, b >= 0; without any batch the answer is 0, so that the first is let through.
+
+    Beyond the largest batch remembered it takes no more time: a slope guessed from small batches, and guessed too
+    steep, would keep all batches small, and nothing would ever show that it was wrong. Too flat, the next one does.
+    """
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=remembered)
         self._a = self._b = 0.0
-        self._only = 0
-        """The one size that all batches had so far; 0 when there were several, or none."""
+        self._largest = 0
 
     def observe(self, items: int, seconds: float) -> None:
         self._seen.append((items, seconds))
-        sizes = {n for n, _ in self._seen}
-        self._only = items if len(sizes) == 1 else 0
         self._a, self._b = _fit(self._seen)
+        self._largest = max(n for n, _ in self._seen)
 
     def seconds(self, items: int) -> float:
-        if self._only:
-            # One size shows no slope: a larger batch costs at most its share more, a smaller one at most the same.
-            return self._a * max(1.0, items / self._only)
-        return self._a + self._b * items
+        return self._a + self._b * min(items, self._largest)
 
 
 def _fit(seen: deque[tuple[int, float]]) -> tuple[float, float]:

@@ -1,0 +1,61 @@
+"""What a fork promises of online inference, and the arithmetic of losing all Spot machines at once."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from holdfast.contract.serving import USABLE_SHARE
+from infra.environments.checks import between, require
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """Online inference: what is promised whatever Spot does, and what is reached with it. Requests a second."""
+
+    promised_per_s: float
+    """Answered also when every Spot machine goes at once: by the base alone, on demand."""
+    peak_per_s: float
+    """Answered while Spot is there."""
+    replica_per_s: float
+    """Of one replica with full batches: `make bench-server` measures it for a model of yours."""
+    base_replicas: int
+    """The least that runs on demand, always; infra.rules says how many the promise needs."""
+    base_most: int
+    overflow_most: int
+    """On Spot."""
+    inflight_target: int = 24
+    """Requests that run or wait in a replica, from which on another one is added."""
+
+    def __post_init__(self) -> None:
+        for field in ("promised_per_s", "peak_per_s", "replica_per_s"):
+            between(f"serving.{field}", getattr(self, field), 0.001, 10_000_000)
+        require(
+            self.promised_per_s <= self.peak_per_s,
+            "serving.promised_per_s",
+            self.promised_per_s,
+            "at most peak_per_s",
+            "promise less, or raise the peak",
+        )
+        between("serving.base_replicas", self.base_replicas, 1, 1_000)
+        between("serving.base_most", self.base_most, self.base_replicas, 1_000)
+        between("serving.overflow_most", self.overflow_most, 1, 1_000)
+        between("serving.inflight_target", self.inflight_target, 1, 100_000)
+
+    @property
+    def base_needed(self) -> int:
+        """Replicas that keep the promise without Spot, none of them loaded beyond what queues bear."""
+        return ceil(self.promised_per_s / (USABLE_SHARE * self.replica_per_s))
+
+    @property
+    def peak_needed(self) -> int:
+        return ceil(self.peak_per_s / (USABLE_SHARE * self.replica_per_s))
+
+    @property
+    def shed_per_s(self) -> float:
+        """Of the peak, what is refused when every Spot machine goes at once, until others come."""
+        return max(0.0, self.peak_per_s - USABLE_SHARE * self.base_replicas * self.replica_per_s)
+
+    def __str__(self) -> str:
+        return (
+            f"promised {self.promised_per_s:g}/s, peak {self.peak_per_s:g}/s, "
+            f"refused when all Spot goes at once {self.shed_per_s:g}/s"
+        )

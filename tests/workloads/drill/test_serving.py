@@ -1,0 +1,79 @@
+"""Servers behind a real Envoy, with the configuration that is rendered: evictions and roll-outs lose no request."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.workloads.library.inference.server.serving import INFER, PREDICTORS, texts
+from tests.workloads.manifests.rendered import named
+from workloads.drill.serving.fleet import HOST, Fleet, holdfast_server
+from workloads.drill.serving.load import Load
+from workloads.manifests.builders.envoy import Proxy, bootstrap
+
+RATE = 50.0
+OURS = holdfast_server(f"{PREDICTORS}:gpu_like")
+
+
+def under(fleet: Fleet, story: Callable[[], object]) -> Load:
+    """The load, from before the story to after its end."""
+    load = Load(HOST, fleet.port, INFER, texts("a request"))
+
+    async def run() -> None:
+        ended = asyncio.Event()
+        asking = asyncio.create_task(load.run(RATE, ended))
+        await asyncio.to_thread(story)
+        ended.set()
+        await asking
+
+    asyncio.run(run())
+    return load
+
+
+@pytest.mark.process
+def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(tmp_path: Path) -> None:
+    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    with fleet.running(3):
+        evicted, rolled, _ = fleet.ready()
+
+        def story() -> None:
+            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
+            fleet.evict(evicted)
+            fleet.until(lambda: not evicted.ready, "the evicted server's endpoint to go")
+            fleet.roll_out(rolled)
+            fleet.until(lambda: len(fleet.exits) == 2, "both to be gone")
+            fleet.settle()
+
+        load = under(fleet, story)
+        assert load.codes == {"200": load.asked}
+        assert fleet.stat("upstream_rq_retry") == 0
+        assert fleet.stat("upstream_rq_2xx") == fleet.answered() == load.asked
+        assert fleet.exits == [143, 143]
+
+
+@pytest.mark.process
+def test_a_killed_server_loses_no_request_with_our_breaker(tmp_path: Path) -> None:
+    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    with fleet.running(3):
+        victim = fleet.ready()[0]
+
+        def story() -> None:
+            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
+            fleet.kill(victim)
+            fleet.until(lambda: victim not in fleet.replicas, "its replacement")
+            fleet.settle()
+
+        load = under(fleet, story)
+        assert load.codes == {"200": load.asked}
+
+
+def test_the_proxy_of_the_tests_is_the_one_that_is_rendered() -> None:
+    """But for addresses, the file of endpoints, and the time of its window."""
+    rendered = json.loads(named("example", "ConfigMap", "proxy")["data"]["envoy.json"])
+    assert rendered == bootstrap(Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0))
+    assert rendered != bootstrap(
+        replace(Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0), tries=1)
+    )

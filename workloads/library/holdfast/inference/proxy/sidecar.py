@@ -1,0 +1,93 @@
+"""A drain for a server that has none of its own: it has the readiness probe, and the preStop hook of its neighbour.
+
+A server that refuses requests from SIGTERM on (vLLM, Envoy) must be out of its Service before the signal. On a delete
+that is so at once; on a Spot notice nothing but readiness takes it out. So the probe asks here: 200 while the server's
+own health answers 200, 503 from the moment the preStop hook has begun. The hook is answered once `hold_s` have passed
+and, where a count of requests can be asked, when none is left or `most_s` are over. SIGTERM then finds it quiet.
+"""
+
+import http.client
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+from holdfast.contract.serving import DRAIN_PATH, PROBE_TIMEOUT_S, READY_PATH
+from holdfast.runtime import logs
+
+_POLL_S = 0.1
+
+
+@dataclass(kw_only=True)
+class Sidecar:
+    health_url: str
+    """Of the neighbour; anything but 200 is not ready."""
+    hold_s: float
+    most_s: float
+    drain_url: str = ""
+    """Posted when the drain begins: what tells the neighbour to close connections."""
+    count_url: str = ""
+    """Its last number is how many requests the neighbour has."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    _draining: threading.Event = field(default_factory=threading.Event)
+
+    def ready(self) -> bool:
+        return not self._draining.is_set() and _asked("GET", self.health_url)[0] == 200
+
+    def drain(self) -> None:
+        """Returns when the neighbour may be ended."""
+        self._draining.set()
+        began = self.clock()
+        logs.info("drain", f"not ready, holding for {self.hold_s:g} s")
+        if self.drain_url:
+            _asked("POST", self.drain_url)
+        self.sleep(self.hold_s)
+        while self.count_url and self.clock() - began < self.most_s and self._busy():
+            self.sleep(_POLL_S)
+
+    def _busy(self) -> bool:
+        code, text = _asked("GET", self.count_url)
+        numbers = re.findall(r"\d+", text)
+        return code == 200 and bool(numbers) and int(numbers[-1]) > 0
+
+    def listen(self, host: str, port: int) -> ThreadingHTTPServer:
+        """A server in threads of its own, for the kubelet only: GET READY_PATH and GET DRAIN_PATH."""
+        sidecar = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == DRAIN_PATH:
+                    sidecar.drain()
+                    self._answer(200)
+                else:
+                    self._answer((200 if sidecar.ready() else 503) if self.path == READY_PATH else 404)
+
+            def _answer(self, code: int) -> None:
+                self.send_response(code)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Probes are no news."""
+
+        server = ThreadingHTTPServer((host, port), Handler)
+        threading.Thread(target=server.serve_forever, name="sidecar", daemon=True).start()
+        return server
+
+
+def _asked(method: str, url: str) -> tuple[int, str]:
+    """Code and text; 0 when there is no answer."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PROBE_TIMEOUT_S)
+    try:
+        connection.request(method, parts.path + (f"?{parts.query}" if parts.query else ""))
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return 0, ""
+    finally:
+        connection.close()

@@ -1,0 +1,133 @@
+"""Envoy's configuration before the servers: the first hop of requests, on machines that nobody takes away. Pure."""
+
+# Why it is so: infra/decisions/0049.
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.contract import serving
+
+CLUSTER = "servers"
+_TYPES = "type.googleapis.com/envoy.extensions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proxy:
+    endpoints_file: str
+    """Of endpoint discovery; replaced by a rename."""
+    longest_request_s: float
+    """Over all tries."""
+    host: str = "0.0.0.0"
+    port: int = serving.PORT
+    admin_port: int = serving.PROXY_ADMIN_PORT
+    tries: int = serving.TRIES
+    max_retries: int | None = serving.MAX_RETRIES
+    """Retries that may run at once; None: Envoy's default, three, which fails requests when a server dies."""
+    health_checks: bool = True
+    """Of the proxy's own, beside the endpoints that Kubernetes names."""
+
+
+def bootstrap(proxy: Proxy) -> dict[str, Any]:
+    folder = proxy.endpoints_file.rpartition("/")[0]
+    return {
+        "node": {"id": "proxy", "cluster": "serving"},
+        "admin": {"address": _address("127.0.0.1", proxy.admin_port)},
+        "static_resources": {"listeners": [_listener(proxy)], "clusters": [_servers(proxy, folder)]},
+    }
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _listener(proxy: Proxy) -> dict[str, Any]:
+    manager = {
+        "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "requests",
+        # Longer than any load balancer keeps a connection: whoever closes first must not be us.
+        "common_http_protocol_options": {"idle_timeout": f"{serving.KEEP_ALIVE_S}s"},
+        "request_headers_timeout": "10s",
+        "request_timeout": _seconds(proxy.longest_request_s),
+        "stream_idle_timeout": _seconds(proxy.longest_request_s),
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [_route(proxy)]}]},
+        "http_filters": [
+            {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
+        ],
+    }
+    filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
+    return {
+        "name": "requests",
+        "address": _address(proxy.host, proxy.port),
+        "filter_chains": [{"filters": filters}],
+    }
+
+
+def _route(proxy: Proxy) -> dict[str, Any]:
+    route: dict[str, Any] = {"cluster": CLUSTER, "timeout": _seconds(proxy.longest_request_s)}
+    if proxy.tries > 1:
+        route["retry_policy"] = {
+            # A prediction is a pure function: what died without an answer may be asked again. 429 is not here: it is
+            # load, and more of the same makes it worse.
+            "retry_on": serving.RETRY_ON,
+            "retriable_status_codes": [serving.RETRIABLE_STATUS],
+            "num_retries": proxy.tries - 1,
+            # All tries within the one deadline, and the server learns how long it has.
+            "per_try_timeout": _seconds(proxy.longest_request_s / proxy.tries),
+            "retry_host_predicate": [
+                {
+                    "name": "envoy.retry_host_predicates.previous_hosts",
+                    "typed_config": {"@type": f"{_TYPES}.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+                }
+            ],
+            "host_selection_retry_max_attempts": 5,
+        }
+    return {"match": {"prefix": "/"}, "route": route}
+
+
+def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
+    limits = {"max_connections": 10_000, "max_pending_requests": 10_000, "max_requests": 10_000}
+    if proxy.max_retries is not None:
+        limits["max_retries"] = proxy.max_retries
+    source = {"path_config_source": {"path": proxy.endpoints_file, "watched_directory": {"path": folder}}}
+    cluster: dict[str, Any] = {
+        "name": CLUSTER,
+        "type": "EDS",
+        "connect_timeout": "1s",
+        "lb_policy": "LEAST_REQUEST",
+        # With all but none left healthy every one is asked: a server that drains still answers.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
+        "eds_cluster_config": {"service_name": CLUSTER, "eds_config": source},
+        "circuit_breakers": {"thresholds": [limits]},
+        # A machine that lost its power sends no reset: without probes its connections hang for a quarter of an hour.
+        "upstream_connection_options": {
+            "tcp_keepalive": {"keepalive_time": 5, "keepalive_interval": 2, "keepalive_probes": 3}
+        },
+        "typed_extension_protocol_options": _upstream_protocol(),
+    }
+    return cluster | ({"health_checks": [_health_check()]} if proxy.health_checks else {})
+
+
+def _upstream_protocol() -> dict[str, Any]:
+    options = {
+        "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",
+        # Shorter than the server's: a connection that both close at once loses a request.
+        "common_http_protocol_options": {"idle_timeout": f"{serving.KEEP_ALIVE_S - 20}s"},
+        "explicit_http_config": {"http_protocol_options": {}},
+    }
+    return {f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions".removeprefix("type.googleapis.com/"): options}
+
+
+def _health_check() -> dict[str, Any]:
+    return {
+        "interval": _seconds(serving.PROBE_PERIOD_S),
+        "timeout": _seconds(serving.PROBE_TIMEOUT_S),
+        "no_traffic_interval": _seconds(serving.PROBE_PERIOD_S),
+        # 503 counts at once; three slow answers are needed, since a busy machine is not a leaving one.
+        "unhealthy_threshold": 3,
+        "healthy_threshold": 1,
+        "http_health_check": {"path": serving.READY_PATH},
+    }
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".") + "s"
