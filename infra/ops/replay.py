@@ -19,6 +19,9 @@ LINEAGE = "00000000-0000-0000-0000-000000000000"
 # Kinds whose name the cloud gives, and which others may refer to: a list may not hold the null that would stand there.
 NAMED_BY_GOOGLE = ("google_monitoring_notification_channel", "google_monitoring_alert_policy", "google_billing_budget")
 
+# Attributes of no fixed type: a state names the type beside the value.
+OF_ANY_TYPE = {"terraform_data": ("input", "triggers_replace")}
+
 
 def state_of(plan: Plan) -> dict[str, Any]:
     """Terraform's state, version 4, in which everything that `plan` creates exists."""
@@ -36,6 +39,9 @@ def state_of(plan: Plan) -> dict[str, Any]:
 def _recorded(resource: Mapping[str, Any]) -> dict[str, Any]:
     unknown = ("id", "name") if resource["type"] in NAMED_BY_GOOGLE else ("id",)
     attributes = dict.fromkeys(unknown, resource["address"]) | resource["values"]
+    for name in OF_ANY_TYPE.get(resource["type"], ()):
+        if isinstance(attributes.get(name), str):
+            attributes[name] = {"value": attributes[name], "type": "string"}
     # Without the version the provider would upgrade the attributes from a schema that they never had.
     instance = {"schema_version": resource["schema_version"], "attributes": attributes, "sensitive_attributes": []}
     return {

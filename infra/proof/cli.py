@@ -27,7 +27,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, as_json: bool,
     """Price, refuse or ask, then run all of it. The exit code."""
     require_no_placeholders(environment)
     if not (steps.RENDERED / environment.name / "samples").is_dir():
-        what, fix = f"rendered manifests of {environment.name}", "make render, and fill in the digests of the images"
+        what, fix = f"rendered manifests of {environment.name}", "make render"
         raise InputError(what, got="none", allowed="those of `make render`", fix=fix)
     items = estimate(environment, prices.load())
     total = sum(item.usd for item in items)

@@ -4,6 +4,8 @@ The first interrupt ends the step that runs and goes on with the clean-up. Durin
 which leaves things that bill: the janitor removes them.
 """
 
+# Why it is so: infra/decisions/0019.
+
 import os
 import signal
 import subprocess

@@ -53,9 +53,18 @@ def proof(environment: Environment, folder: Path, max_usd: float) -> list[Step]:
     return [
         _platform("doctor", environment, 10, "nothing that a deployment needs is missing"),
         _platform("deploy", environment, 90, "the stacks apply", "--yes"),
+        *_images(environment),
         _step("credentials", 2, "the cluster is reached", *_credentials(environment)),
         *_cluster(environment, str(folder / "kubeconfig"), max_usd),
     ]
+
+
+def _images(environment: Environment) -> Iterator[Step]:
+    """Into the registry that the deployment made; their digests are written into this checkout."""
+    build, copy = (*WORK, "images", "build", environment.name), (*WORK, "images", "copy", environment.name)
+    yield _step("images", 60, "each role has an image of a known digest", *build)
+    yield _step("images-of-others", 20, "operators come from the own registry", *copy)
+    yield _step("render", 5, "manifests name those digests", *WORK, "render", environment.name)
 
 
 def clean_up(environment: Environment) -> list[Step]:
@@ -71,7 +80,7 @@ def _cluster(environment: Environment, kubeconfig: str, max_usd: float) -> Itera
     rendered, kubectl = RENDERED / environment.name, ("kubectl", f"--kubeconfig={kubeconfig}")
     operators = (*WORK, "operators", "apply", environment.name, f"--kubeconfig={kubeconfig}")
     yield _step("operators", 20, "JobSet and Kueue answer", *operators)
-    platform = (*kubectl, "apply", "--server-side", f"--kustomize={rendered / 'platform'}")
+    platform = (*WORK, "apply", environment.name, f"--kubeconfig={kubeconfig}")
     yield _step("platform", 5, "the platform half is admitted", *platform)
     for sample, job in ((BATCH, LOADER), *((s, s.name) for s in SAMPLES)):
         file = str(rendered / "samples" / sample.file)

@@ -56,7 +56,7 @@ def _settled(environment: Environment, grants: tuple[str, ...]) -> Resource:
         kind=WAIT,
         id="key-in-force",
         arguments={
-            "triggers_replace": [environment.security.kms_key, *sorted(AGENTS)],
+            "triggers_replace": " ".join((environment.security.kms_key, *sorted(AGENTS))),
             "provisioner": [{"local-exec": {"command": f"sleep {GRANT_SETTLES_S}"}}],
         },
         after=grants,

@@ -21,6 +21,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "quota": {"deploy": "network"},
     "an error of the API half way": {"deploy": "pool"},
     "a stock-out": {"pod --for=condition=Ready": "error: timed out waiting for the condition on pods"},
+    "an image that cannot be pushed": {"images build": "denied: quota"},
     "operators that do not answer": {"operators": "webhook of Kueue"},
     "work that does not come back": {"drill": "1 of 3 objectives missed"},
     "no receipt": {"--timeout=10m": "error: timed out"},
