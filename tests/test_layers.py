@@ -89,7 +89,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "workloads.manifests.rendering",
     },
     "workloads.jobs": CONTRACTS
-    | {"infra.environments", "infra.placement", "infra.ops.gcloud", "workloads.manifests", "monitoring.ledger"},
+    | {
+        "infra.environments",
+        "infra.placement",
+        "infra.ops.gcloud",
+        "workloads.manifests",
+        "monitoring.ledger",
+        "monitoring.cost.receipt",
+    },
     "workloads.drill": CONTRACTS
     | {
         "infra.environments",

@@ -7,7 +7,7 @@ from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.drill.cli import demo, drill
 from workloads.images.cli import app as images
 from workloads.jobs.cli import explain, list_jobs, submit
-from workloads.jobs.own.cli import new_job
+from workloads.jobs.own.cli import new_job, try_
 from workloads.manifests.cli import lint, render, rules
 from workloads.operators.cli import app as operators
 from workloads.operators.platform_cli import apply
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo)
+app.command("try")(try_)
 app.command("new-job")(new_job)
 app.command("submit")(submit)
 app.command("list")(list_jobs)

@@ -38,10 +38,20 @@ class Api:
         self, method: str, path: str, query: Object, body: object = None, content_type: str = "application/json"
     ) -> Object:
         """One request. Raises ApiError for an answer of 400 and above."""
+        text = self._sent(method, path, query, body, content_type)
+        return json.loads(text) if text else {}
+
+    def text(self, path: str, **query: object) -> str:
+        """What is no JSON, as the log of a pod."""
+        return self._sent("GET", path, query, None, "application/json", "*/*").decode(errors="replace")
+
+    def _sent(
+        self, method: str, path: str, query: Object, body: object, content_type: str, accept: str = "application/json"
+    ) -> bytes:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        headers = {"Accept": accept, "Content-Type": content_type}
         parameters = [(key, str(value)) for key, value in query.items() if value is not None]
         request = self._client.param_serialize(
             method, path, query_params=parameters, header_params=headers, body=body, auth_settings=["BearerToken"]
@@ -55,7 +65,7 @@ class Api:
             raise Unjudged(f"the cluster does not answer: {error}") from error
         if response.status >= 400:
             raise ApiError(response.status, _message(text))
-        return json.loads(text) if text else {}
+        return text
 
     def get(self, path: str, **query: object) -> Object:
         return self.call("GET", path, query)

@@ -49,7 +49,7 @@ def submit(
         raise typer.Exit(EXIT_STOPPED)
     if dry_run:
         return
-    _agree(yes)
+    agree(yes)
     for name in room.apply(Api(kubeconfig), made.documents):
         show.note(f"applied {name}")
     show.note(f"Next: python -m workloads explain {made.purchases[0].job}")
@@ -123,7 +123,7 @@ def _asking() -> Generator[None]:
         raise Unjudged(f"the cluster does not answer: {error}") from error
 
 
-def _agree(yes: bool) -> None:
+def agree(yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():

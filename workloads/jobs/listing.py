@@ -70,7 +70,7 @@ def _row(
         evicted=lost.evicted,
         crashed=lost.crashed,
         waited_s=max((now - since if wait is None else wait for wait in waits), default=now - since),
-        ran_s=sum(_ran_s(pod, now) for pod in job.pods),
+        ran_s=sum(ran_s(pod, now) for pod in job.pods),
         useful_ratio=summary.useful_ratio if summary else None,
         usd=_usd(job.pods, pool_of, pools, env, prices, now),
     )
@@ -82,7 +82,7 @@ def _capacity(job: JobSnapshot, env: Environment) -> str:
     return fitting[0].capacity.value if fitting else buying.capacity_of(job.pod_spec).value
 
 
-def _ran_s(pod: Object, now: float) -> float:
+def ran_s(pod: Object, now: float) -> float:
     start = pod["status"].get("startTime")
     if not start:
         return 0.0
@@ -99,7 +99,7 @@ def _usd(
 ) -> float | None:
     total = 0.0
     for pod in pods:
-        hours = _ran_s(pod, now) / 3600
+        hours = ran_s(pod, now) / 3600
         if hours == 0.0:
             continue
         pool = pools.get(pool_of.get(pod["spec"].get("nodeName", ""), ""))

@@ -25,5 +25,5 @@ def apply(
         print(json.dumps({"schema": "holdfast.platform/1", "environment": env, "changes": listed}, indent=1))
     for change in changed if not as_json else ():
         print(f"{change.verb} {change.name}")
-    typer.echo(f"{len(changed)} of {len(every)} objects changed; none of them is a job or needs a GPU", err=True)
+    typer.echo(f"{len(changed)} of {len(every)} objects changed; nothing among them needs a GPU", err=True)
     typer.echo(f"Next: python -m workloads try {env}", err=True)

@@ -1,4 +1,4 @@
-"""The command new-job. Bodies import: `--help` must not wait for what only a run needs."""
+"""The commands new-job and try. Bodies import: `--help` must not wait for what only a run needs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -49,3 +49,21 @@ def new_job(
         predictor=predictor,
     )  # fmt: skip
     commands.new_job(job, out or Path(f"{name}.yaml"), write, force=force, as_json=as_json)
+
+
+def try_(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")],
+    evict: Annotated[bool, typer.Option("--evict", help="Take its pod away once, when it has begun.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Of the reference trainer.")] = 200,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 7200,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
+) -> None:
+    """The first run: the smallest sample on the cheapest Spot pool, followed to its receipt."""
+    from workloads.jobs.api import Api
+    from workloads.jobs.own import trying
+    from workloads.jobs.submit import Caps
+
+    asked = trying.Asked(env=env, evict=evict, steps=steps, timeout_s=timeout_s)
+    raise typer.Exit(trying.run(Api(kubeconfig), asked, Caps(usd_per_hour=max_usd_per_hour), yes=yes))
