@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GPUS, ENV_JOB, ENV_NODE
-from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity
+from holdfast.training.elastic.cli import addresses
 from infra.contract.kubernetes import LABEL_DRIVER
 from infra.contract.pools import LABEL_FLEX_START
 from infra.environments import load, names
@@ -67,7 +68,9 @@ def test_an_orderly_stop_before_the_planned_end_is_not_charged(env: str) -> None
             assert (first["action"], bugs["action"], stopped["action"]) == ("Ignore", "FailJob", "Ignore")
             assert first["onPodConditions"][0]["type"] == "DisruptionTarget"
             assert tuple(bugs["onExitCodes"]["values"]) == FATAL_EXIT_CODES
-            assert stopped["onExitCodes"]["values"] == [EXIT_PREEMPTED]
+            # A lost gang of its own is no fault of an elastic pod either.
+            elastic = "successPolicy" in spec
+            assert stopped["onExitCodes"]["values"] == [EXIT_PREEMPTED, EXIT_RETRY][: 1 + elastic]
             seen += "backoffLimitPerIndex" in spec
     assert seen >= 3
 
@@ -201,3 +204,28 @@ def test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_
         assert identity == read_pod(pod).identity and identity.job == body["metadata"]["name"]
         kinds.add(identity.index)
     assert kinds == {None, 1}
+
+
+@pytest.mark.parametrize("env", names())
+def test_pods_of_an_elastic_gang_find_each_other_by_the_names_that_kubernetes_gives_them(env: str) -> None:
+    for body, spec in jobs(env):
+        if "successPolicy" not in spec:
+            continue
+        pod = spec["template"]["spec"]
+        words = pod["containers"][0]["command"]
+        option = dict(zip(words, words[1:], strict=False))
+        places = addresses(
+            option["--address"].replace(f"$({ENV_JOB})", body["metadata"]["name"]),
+            int(option["--port"]),
+            int(option["--nodes"]),
+        )
+        # An Indexed Job calls its pods <job>-<index>, and a subdomain makes that a name in DNS.
+        service = named(env, "Service", pod["subdomain"])
+        assert service["spec"]["clusterIP"] == "None"
+        labels = spec["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert [host for host, _ in places] == [
+            f"{body['metadata']['name']}-{index}.{pod['subdomain']}" for index in range(spec["completions"])
+        ]
+        policy = named(env, "PodDisruptionBudget", pod["subdomain"])
+        assert policy["spec"]["minAvailable"] == int(option["--min-nodes"])

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.telemetry import METRIC_PREFIX
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.kubernetes import (
@@ -18,7 +19,7 @@ from infra.contract.names import NAMESPACE_BATCH
 from workloads.manifests.builders import data, database
 from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain, versioned
-from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignoring_evictions, job
+from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignoring, job
 
 LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
 MAX_WORKERS = 8
@@ -94,7 +95,7 @@ def load(context: RenderContext) -> Body:
         backoff_limit=3,
         active_deadline_seconds=DAY_S,
         ttl_seconds_after_finished=DAY_S,
-        pod_failure_policy=ignoring_evictions(),
+        pod_failure_policy=ignoring(EXIT_PREEMPTED),
         template=template(context, work),
     )
     job_body = client.V1Job(api_version=JOB_API, kind="Job", metadata=meta(LOAD, NAMESPACE_BATCH), spec=spec)

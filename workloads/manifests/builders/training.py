@@ -86,7 +86,7 @@ def command(context: RenderContext, run: str, pool: Pool) -> list[str]:
     return [*words, "--data", data.PATH]
 
 
-def _work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
+def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
     """On Spot, with the pool's window as its grace. `run` differs where pods train apart."""
     return Work(
         name=name,
@@ -118,7 +118,7 @@ class Gang:
 
 
 def _spot_gang(context: RenderContext) -> Gang:
-    work = _work(context, "train-gang", context.training, PlacementRule.TRAINING)
+    work = spot_work(context, "train-gang", context.training, PlacementRule.TRAINING)
     # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
     work = replace(work, priority=PRIORITY_FLEX)
     return Gang(work=work, pods=NODES, queue="spot", deadline_s=7 * DAY_S, restarts=3)
@@ -169,8 +169,8 @@ def queued_by(queue: str) -> dict[str, str]:
     return {LABEL_QUEUE: queue} if queue else {}
 
 
-def ignoring_evictions() -> client.V1PodFailurePolicy:
-    """Order matters: an evicted pod has an exit code too."""
+def ignoring(*in_order: int) -> client.V1PodFailurePolicy:
+    """Evictions and the codes `in_order` do not count. Order matters: an evicted pod has an exit code too."""
 
     def codes(*values: int) -> client.V1PodFailurePolicyOnExitCodesRequirement:
         # Named: else a sidecar that ends after the main container would be judged by its own code.
@@ -181,7 +181,7 @@ def ignoring_evictions() -> client.V1PodFailurePolicy:
             client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED]),
             client.V1PodFailurePolicyRule(action="FailJob", on_exit_codes=codes(*FATAL_EXIT_CODES)),
             # Stopped in order before its node's planned end: the next node goes on.
-            client.V1PodFailurePolicyRule(action="Ignore", on_exit_codes=codes(EXIT_PREEMPTED)),
+            client.V1PodFailurePolicyRule(action="Ignore", on_exit_codes=codes(*in_order)),
         ]
     )
 
@@ -216,7 +216,7 @@ def job(context: RenderContext, task: Task) -> Body:
             backoff_limit_per_index=task.restarts,
             active_deadline_seconds=task.deadline_s,
             ttl_seconds_after_finished=DAY_S,
-            pod_failure_policy=ignoring_evictions(),
+            pod_failure_policy=ignoring(EXIT_PREEMPTED),
             template=template(context, work),
         ),
     )
@@ -226,7 +226,7 @@ def job(context: RenderContext, task: Task) -> Body:
 def sweep(context: RenderContext) -> Body:
     """Each index is a run of its own."""
     name = "train-sweep"
-    work = _work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-{INDEX}")
+    work = spot_work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-{INDEX}")
     return job(context, Task(name=name, pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
 
 
@@ -244,7 +244,7 @@ def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, se
         taints=(GPU_TAINT,),
     )
     return replace(
-        _work(context, name, pool, PlacementRule.GANG, run),
+        spot_work(context, name, pool, PlacementRule.GANG, run),
         pool=None,
         tolerations=[GPU_TAINT],
         # Auto-provisioning would install GKE's default driver, which is too old for the CUDA of our images.

@@ -24,6 +24,14 @@ POINTS = (
     "retention.begin",
     "retention.uncommitted",
     "retention.end",
+    "gang.join",
+    "gang.report",
+    "gang.propose",
+    "gang.proposed",
+    "gang.connect",
+    "gang.synchronize",
+    "gang.reduce",
+    "gang.reduced",
 )
 
 _seen: Counter[str] = Counter()

@@ -62,23 +62,9 @@ class Target:
 
     def load(self) -> None:
         for name, value in self._entries:
-            self._load_entry(name, value, decode(self._saved[name], self._tensors.__getitem__))
+            load_entry(self._state, name, value, decode(self._saved[name], self._tensors.__getitem__))
         if self._own_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
-
-    def _load_entry(self, name: str, value: Any, saved: Any) -> None:
-        if isinstance(value, torch.optim.Optimizer):
-            try:
-                _load_optimizer(value, saved)
-            # PyTorch reads what is saved without checking it.
-            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                raise _other_model(f"{name}: {error!r}"[:300], "the optimizer that was saved") from error
-        elif isinstance(value, nn.Module) and _filled_in_place(value, saved):
-            pass
-        elif isinstance(value, Stateful):
-            value.load_state_dict(saved)
-        elif not isinstance(value, torch.Tensor):
-            self._state[name] = saved
 
     def _check_entries(self) -> None:
         # Extra entries are refused as well: one that stays as it was built would be neither new nor restored.
@@ -109,6 +95,22 @@ class Target:
                 f"{key}: {dtype_name(live.dtype)}{list(live.shape)} here", f"{part.dtype}{list(part.shape)} as saved"
             )
         return live
+
+
+def load_entry(state: dict[str, Any], name: str, value: Any, saved: Any) -> None:
+    """Put `saved` into the entry's object; a plain value is replaced in `state`."""
+    if isinstance(value, torch.optim.Optimizer):
+        try:
+            _load_optimizer(value, saved)
+        # PyTorch reads what is saved without checking it.
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise _other_model(f"{name}: {error!r}"[:300], "the optimizer that was saved") from error
+    elif isinstance(value, nn.Module) and _filled_in_place(value, saved):
+        pass
+    elif isinstance(value, Stateful):
+        value.load_state_dict(saved)
+    elif not isinstance(value, torch.Tensor):
+        state[name] = saved
 
 
 def _filled_in_place(module: nn.Module, saved: dict[str, Any]) -> bool:

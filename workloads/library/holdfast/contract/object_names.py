@@ -57,6 +57,15 @@ def epoch_object(run: str, number: int) -> str:
     return f"{epochs_prefix(run)}/{number:010d}.json"
 
 
+def gang_prefix(run: str) -> str:
+    return f"{checked_run(run)}/gang"
+
+
+def gang_object(run: str, number: int) -> str:
+    """Who belongs to an elastic gang from here on; create-only, so that only one proposal of a number counts."""
+    return f"{gang_prefix(run)}/{number:010d}.json"
+
+
 def parse_step(component: str) -> int | None:
     """`step-0000000042` -> 42, anything else -> None."""
     match = _STEP.fullmatch(component)

@@ -18,6 +18,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "save_failed": ("step", "reason"),
     "evict": ("signal", "target"),  # written by whoever evicts (drill, demo) or sees it (the node watcher)
     "stop": ("step", "reason"),  # the ranks agreed to stop after this step
+    "resized": ("step", "nodes", "of", "seconds"),  # an elastic gang went on with so many of its nodes, after a stall
     "exit": ("code", "step"),
     "claimed": ("items",),  # batch: leased from the queue
     "stored": ("items", "seconds"),  # batch: rows committed

@@ -12,11 +12,15 @@ from holdfast.contract.environment import ENV_JOB, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.training.elastic.cli import elastic
 
 launcher = "holdfast.training.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""
 
 app = typer.Typer(help="Train the reference model.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+app.command()(elastic)
 
 
 @app.callback()

@@ -71,19 +71,25 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
 
 def init_process_group(config: TrainConfig) -> tuple[int, torch.device]:
     """Enter the process group that the agent has prepared; this rank's number and device."""
-    cuda = config.device != "cpu" and gpu.device_type(torch.cuda.is_available()) == "cuda"
-    if config.device == "cuda" and not cuda:
+    device = chosen_device(config.device, local_rank=int(os.environ["LOCAL_RANK"]))
+    patience = timedelta(seconds=config.peer_timeout_s)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=patience)
+    return dist.get_rank(), device
+
+
+def chosen_device(wanted: str, *, local_rank: int) -> torch.device:
+    """`wanted`: auto, cpu or cuda. Raises InputError where a GPU was promised and is not there."""
+    cuda = wanted != "cpu" and gpu.device_type(torch.cuda.is_available()) == "cuda"
+    if wanted == "cuda" and not cuda:
         raise InputError("there is no GPU", got="--device cuda", allowed="auto, cpu", fix="--device auto")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products
     else:
         torch.set_num_threads(1)  # sums keep their order whatever the machine
     torch.use_deterministic_algorithms(True)
-    patience = timedelta(seconds=config.peer_timeout_s)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=patience)
-    return dist.get_rank(), device
+    return device
 
 
 def destroy_process_group(patience_s: float) -> None:

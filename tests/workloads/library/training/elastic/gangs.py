@@ -1,0 +1,142 @@
+"""A gang of real processes on this machine: started, killed, frozen and replaced by place."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.environment import ENV_KILL_AT
+from holdfast.training.elastic.control import Peers
+
+WAIT_S = 120.0
+MODEL = {"context": 16, "width": 16, "layers": 1, "heads": 2}
+
+CHILD = """
+import json, os, sys, time
+from pathlib import Path
+from holdfast.contract.errors import run_cli
+from holdfast.training.elastic import trainer
+from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
+from holdfast.training.model import ModelConfig
+settings = json.loads(sys.argv[1])
+settings["nodes"] = tuple(map(tuple, settings["nodes"]))
+settings["events"] = Path(settings["events"])
+gate, gate_step = Path(settings.pop("gate")), settings.pop("gate_step")
+
+class Gated(trainer.ElasticGang):
+    # Stands at one step until the test opens the gate: what comes meanwhile comes in time, on any machine.
+    def shards(self):
+        while self.step == gate_step and not gate.exists():
+            time.sleep(0.01)
+        return super().shards()
+
+trainer.ElasticGang = Gated
+
+def main():
+    code = train_elastic(ElasticConfig(**settings | {"model": ModelConfig(**settings["model"])}))
+    sys.stdout.flush()
+    os._exit(code)
+
+run_cli(main)
+"""
+
+
+class Gang:
+    def __init__(self, folder: Path, *, nodes: int = 3, **settings: Any) -> None:
+        self.folder, self.nodes = folder, nodes
+        self.events = folder / "events.jsonl"
+        self.checkpoints = folder / "checkpoints"
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self._settings: dict[str, Any] = {
+            "checkpoints": str(self.checkpoints),
+            "nodes": [["127.0.0.1", port] for port in free_ports(nodes)],
+            "events": str(self.events),
+            "model": MODEL,
+            "steps": 40,
+            "shards": 6,
+            "exact": True,
+            "every": 10,
+            "gather_s": 60.0,  # a start waits for all places
+            "hold_s": 60.0,
+            "silent_s": 60.0,
+            "gate": str(folder / "gate"),
+            "gate_step": -2,
+            **settings,
+        }
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, *places: int, kill_at: str = "") -> None:
+        for place in places:
+            environment = {**os.environ, ENV_KILL_AT: kill_at}
+            command = [sys.executable, "-c", CHILD, json.dumps({**self._settings, "index": place})]
+            with (self.folder / f"log-{place}").open("a") as log:
+                self.processes[place] = subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
+
+    def signal(self, place: int, number: signal.Signals) -> None:
+        self.processes[place].send_signal(number)
+
+    def ended(self, place: int) -> int:
+        return self.processes[place].wait(WAIT_S)
+
+    def all_ended(self) -> dict[int, int]:
+        return {place: self.ended(place) for place in self.processes}
+
+    def lines(self, *types: str) -> list[dict[str, Any]]:
+        if not self.events.exists():
+            return []
+        found = [json.loads(line) for line in self.events.read_text().splitlines() if line]
+        return [line for line in found if line["event"] in types]
+
+    def digests(self) -> set[str]:
+        return {line["digest"] for line in self.lines("exit") if "digest" in line}
+
+    def sizes(self) -> list[int]:
+        return [line["nodes"] for line in self.lines("resized")]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        ends = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < ends, f"waited in vain\n{self.logs()}"
+            time.sleep(0.02)
+
+    def until_step(self, step: int) -> None:
+        self.until(lambda: any(line["step"] >= step for line in self.lines("commit", "resized")))
+
+    def logs(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("log-*")))
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    def waiting(self, place: int) -> bool:
+        """Whether the process of that place asks to come in."""
+        addresses = tuple((host, port) for host, port in self._settings["nodes"])
+        return Peers(addresses).look([place]).get(place, {}).get("phase") == "waiting"
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ones, each with a free one above it."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with socket.socket() as second:
+                try:
+                    second.bind(("127.0.0.1", port + 1))
+                except OSError:
+                    continue
+                if all(abs(port - other) > 1 for other in found):
+                    found.append(port)
+    return found

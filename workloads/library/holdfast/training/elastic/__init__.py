@@ -1,0 +1,1 @@
+"""Elastic gangs: `from holdfast.training.elastic.gang import ElasticGang`."""

@@ -1,0 +1,82 @@
+"""The command `holdfast train elastic`. Options here, torch only when the command runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB, ENV_WINDOW_S
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+
+PLACE = "{place}"
+
+
+def elastic(
+    nodes: Annotated[int, typer.Option(help="Places of the gang: one process each.")] = 1,
+    place: Annotated[int, typer.Option(help="This process's place.", envvar=ENV_COMPLETION_INDEX)] = 0,
+    address: Annotated[str, typer.Option(help="Host of a place, with {place} in it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of every place; the one above is used too.")] = 29500,
+    min_nodes: Annotated[int, typer.Option(help="Fewer give their nodes back after --hold.")] = 1,
+    shards: Annotated[int, typer.Option(help="Logical shards of a step; 0: six for each node.")] = 0,
+    exact: Annotated[bool, typer.Option(help="The same bits for any sequence of sizes; twice the traffic.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")] = None,
+    checkpoints: Annotated[str, typer.Option(help="Where checkpoints and epochs are kept.")] = "out/checkpoints",
+    run: Annotated[str, typer.Option(help="Name of the run; the same name resumes it.", envvar=ENV_JOB)] = "elastic",
+    steps: Annotated[int, typer.Option(help="Steps in all, those before a resume included.")] = 300,
+    every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of parameters, data order and dropout.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    events: Annotated[Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")] = None,
+    window: Annotated[
+        float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)
+    ] = DEFAULT_WINDOW.pod_s,
+    gather: Annotated[float, typer.Option(help="Seconds that a start or a newcomer waits for more.")] = 20.0,
+    hold: Annotated[float, typer.Option(help="Seconds that too few wait for more.")] = 60.0,
+    silent: Annotated[float, typer.Option(help="Seconds until a silent peer counts as lost.")] = 15.0,
+) -> None:
+    """Train on a gang that goes on without lost nodes. Exit: 0 done, 143 preempted, 75 too few left, 2 input, 70 bug."""
+    from holdfast.runtime import logs
+    from holdfast.runtime.shutdown import leave_now, of_process
+
+    logs.set_job(run)
+    of_process().nothing_at_stake = True  # a start that has not begun its work leaves at the first notice
+    from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
+
+    config = ElasticConfig(
+        checkpoints=checkpoints,
+        nodes=addresses(address, port, nodes),
+        index=place,
+        run=run,
+        min_nodes=min_nodes,
+        steps=steps,
+        shards=shards,
+        exact=exact,
+        every=every,
+        seed=seed,
+        device=device,
+        data=data,
+        events=events,
+        window_s=window,
+        gather_s=gather,
+        hold_s=hold,
+        silent_s=silent,
+    )
+    of_process().begin()
+    leave_now(train_elastic(config))
+
+
+def addresses(host: str, port: int, nodes: int) -> tuple[tuple[str, int], ...]:
+    """Of every place. Without {place} in `host` all are on one machine, two ports apart."""
+    together = PLACE not in host
+    last = port + (2 * nodes - 1 if together else 1)
+    if not (1 <= nodes <= 1024 and port >= 1 and last <= 65535):
+        raise InputError(
+            "addresses of the gang",
+            got=f"{nodes} nodes from port {port}",
+            allowed="1 to 1024 nodes, ports 1 to 65535",
+            fix="--nodes 4 --port 29500",
+        )
+    if together:
+        return tuple((host, port + 2 * place) for place in range(nodes))
+    return tuple((host.replace(PLACE, str(place)), port) for place in range(nodes))

@@ -1,0 +1,191 @@
+"""What gang members ask each other beside the tensors: are you alive, I lost my group, take me in.
+
+One small HTTP server for each member, so that every question has a time limit of its own; a store of torch has none
+for a peer that is stopped and not gone. Answers wait at most POLL_S, so a caller looks around again that often.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+from holdfast.training.elastic.membership import Epoch, Member
+
+POLL_S = 1.0
+PROBE_S = 1.0
+MAX_BODY = 1 << 16
+
+Address = tuple[str, int]
+
+
+class Control:
+    """This member's answers. `phase`: waiting (of no epoch), restoring, member, complete."""
+
+    def __init__(self, me: Member, port: int) -> None:
+        self.me = me
+        self._changed = threading.Condition()
+        self._phase = "waiting"
+        self._epoch: Epoch | None = None
+        self._reports: dict[int, set[int]] = {}
+        """Epoch -> indices that have lost its group."""
+        self._joins: dict[int, tuple[Member, float]] = {}
+        self._farewells: set[int] = set()
+        self._server = _Server(("", port), self)
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="gang-control", daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def phase(self) -> str:
+        return self._phase
+
+    def enter(self, epoch: Epoch | None, phase: str) -> None:
+        with self._changed:
+            self._epoch, self._phase = epoch, phase
+            if epoch:
+                for member in epoch.members:
+                    known = self._joins.get(member.index)
+                    if known and known[0] == member:
+                        del self._joins[member.index]
+            self._changed.notify_all()
+
+    def reported(self, epoch: int) -> frozenset[int]:
+        with self._changed:
+            return frozenset(self._reports.get(epoch, ()))
+
+    def joining(self) -> dict[int, Member]:
+        with self._changed:
+            return {index: member for index, (member, _) in self._joins.items()}
+
+    def joining_for_s(self) -> float:
+        """Since the first of those who ask now; 0: nobody asks."""
+        with self._changed:
+            return max((time.monotonic() - since for _, since in self._joins.values()), default=0.0)
+
+    def forget(self, indices: frozenset[int]) -> None:
+        """Askers that are gone again."""
+        with self._changed:
+            self._joins = {index: join for index, join in self._joins.items() if index not in indices}
+
+    def farewells(self) -> frozenset[int]:
+        with self._changed:
+            return frozenset(self._farewells)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until somebody has asked something."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    # Below: the server's threads.
+
+    def answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self._changed:
+            if path == "/report":
+                self._reports.setdefault(int(body["epoch"]), set()).add(int(body["index"]))
+                self._changed.notify_all()
+                return self._newer(int(body["epoch"]))
+            if path == "/join":
+                asks = Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
+                known = self._joins.get(asks.index)
+                if not known or known[0] != asks:
+                    self._joins[asks.index] = (asks, time.monotonic())
+                    self._changed.notify_all()
+                return self._taking_in(asks)
+            if path == "/farewell":
+                self._farewells.add(int(body["index"]))
+                self._changed.notify_all()
+        return self._status()
+
+    def _newer(self, number: int) -> dict[str, Any]:
+        self._changed.wait_for(lambda: self._epoch is not None and self._epoch.number > number, POLL_S)
+        return self._status()
+
+    def _taking_in(self, asks: Member) -> dict[str, Any]:
+        self._changed.wait_for(lambda: self._epoch is not None and asks in self._epoch.members, POLL_S)
+        return self._status()
+
+    def _status(self) -> dict[str, Any]:
+        epoch = self._epoch.to_json() if self._epoch else None
+        return {"index": self.me.index, "incarnation": self.me.incarnation, "phase": self._phase, "epoch": epoch}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: Address, control: Control) -> None:
+        self.control = control
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A peer that is gone in the middle of an answer is no news here."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 5.0
+
+    def do_POST(self) -> None:
+        try:
+            length = int(self.headers.get("Content-Length") or 0)
+            if not 0 <= length <= MAX_BODY:
+                raise ValueError("too long")
+            body = json.loads(self.rfile.read(length) or b"{}")
+            answer = cast(_Server, self.server).control.answer(self.path, body)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self.send_error(400)
+            return
+        payload = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Peers:
+    """The other members, by their place in the Job."""
+
+    def __init__(self, addresses: tuple[Address, ...]) -> None:
+        self.addresses = addresses
+        self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
+
+    def ask(self, place: int, path: str, timeout_s: float, **body: object) -> dict[str, Any] | None:
+        """None: no usable answer in time."""
+        host, port = self.addresses[place]
+        connection = HTTPConnection(host, port, timeout=timeout_s)
+        try:
+            connection.request("POST", path, body=json.dumps(body))
+            answer = json.loads(connection.getresponse().read(MAX_BODY))
+        except (OSError, HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+        return answer if isinstance(answer, dict) else None
+
+    def look(self, indices: list[int]) -> dict[int, dict[str, Any]]:
+        """The status of those that answer, all asked at once."""
+        found = self._pool.map(self._status, indices)
+        return {index: status for index, status in zip(indices, found, strict=True) if status is not None}
+
+    def _status(self, index: int) -> dict[str, Any] | None:
+        return self.ask(index, "/status", PROBE_S)
+
+    def living(self, members: list[Member]) -> list[Member]:
+        """Those whose process of that epoch answers; one that was replaced has another incarnation."""
+        status = self.look([member.index for member in members])
+        return [m for m in members if status.get(m.index, {}).get("incarnation") == m.incarnation]
+
+
+def epoch_of(answer: Mapping[str, Any] | None) -> Epoch | None:
+    try:
+        return Epoch.from_json(answer["epoch"]) if answer and answer.get("epoch") else None
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,74 @@
+"""The process group of an epoch: made anew for each, in the same process, from a store that outlives it.
+
+Every member serves a store of its own from birth, on the port above its control port; the lead's is used, under the
+epoch's number. So an epoch needs nothing of a member that is gone.
+"""
+
+import contextlib
+import threading
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.training.elastic.control import Address
+from holdfast.training.elastic.membership import Epoch, Member
+
+CONNECT_S = 10.0
+DESTROY_S = 3.0
+
+
+class GroupLost(Exception):
+    """A member of this epoch is gone or silent."""
+
+
+class Group:
+    def __init__(self, addresses: tuple[Address, ...], me: Member, device: torch.device, *, silent_s: float) -> None:
+        self._addresses, self._me, self._silent_s = addresses, me, silent_s
+        self._backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        port = addresses[me.index][1] + 1
+        self._own = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+
+    def open(self, epoch: Epoch) -> None:
+        """Raises GroupLost."""
+        rank = epoch.rank_of(self._me)
+        assert rank is not None
+        if len(epoch.members) == 1:
+            return
+        failpoint("gang.connect")
+        try:
+            store = PrefixStore(f"epoch/{epoch.number}", self._store_of(epoch.lead))
+            connect = timedelta(seconds=CONNECT_S)
+            store.set_timeout(connect)
+            dist.init_process_group(
+                self._backend,
+                store=store,
+                rank=rank,
+                world_size=len(epoch.members),
+                timeout=timedelta(seconds=self._silent_s),
+            )
+            dist.barrier()
+        except (RuntimeError, ValueError) as error:  # torch's store and group errors are RuntimeErrors
+            self.close()
+            raise GroupLost(str(error)[:200]) from error
+
+    def _store_of(self, lead: Member) -> Store:
+        if lead == self._me:
+            return self._own
+        host, port = self._addresses[lead.index]
+        return TCPStore(host, port + 1, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_S))
+
+    def close(self) -> None:
+        """Beside the main thread: with a peer that is gone it may never end."""
+        if not dist.is_initialized():
+            return
+
+        def destroy() -> None:
+            with contextlib.suppress(RuntimeError, ValueError):
+                dist.destroy_process_group()
+
+        destroying = threading.Thread(target=destroy, name="destroy-process-group", daemon=True)
+        destroying.start()
+        destroying.join(DESTROY_S)

@@ -1,0 +1,102 @@
+"""Who belongs to the gang: epochs, each an object in the checkpoint storage that is created once and never changed.
+
+Two halves of a torn network both propose the next number; the store takes one, and the other half reads that it is
+out. So there is no split brain and no service to run beside the bucket.
+"""
+
+# Why it is so: infra/decisions/0035.
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast.checkpoint.checksum import crc32c
+from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
+from holdfast.checkpoint.storage import Storage, read_object
+from holdfast.contract import object_names
+from holdfast.contract.errors import InputError
+
+KEPT = 20
+MAX_EPOCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    index: int
+    """Place in the Job; a replacement has the same."""
+    incarnation: str
+    """New for each process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    number: int
+    members: tuple[Member, ...]
+    """By index; a member's rank is its position."""
+    ending: bool = False
+    """Too few are left: store the state, give the nodes back."""
+
+    @property
+    def lead(self) -> Member:
+        return self.members[0]
+
+    def rank_of(self, member: Member) -> int | None:
+        """None: not a member of this epoch."""
+        return self.members.index(member) if member in self.members else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Any) -> "Epoch":
+        """Raises ValueError, KeyError or TypeError for anything that is no epoch."""
+        members = tuple(Member(index=int(m["index"]), incarnation=str(m["incarnation"])) for m in body["members"])
+        if not members or [m.index for m in members] != sorted({m.index for m in members}):
+            raise ValueError("members are not in the order of their index")
+        return cls(number=int(body["number"]), members=members, ending=bool(body["ending"]))
+
+
+def newest(storage: Storage, run: str) -> Epoch | None:
+    numbers = _numbers(storage, run)
+    return _read(storage, run, numbers[-1]) if numbers else None
+
+
+def newest_number(storage: Storage, run: str) -> int:
+    return max(_numbers(storage, run), default=0)
+
+
+def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
+    """The epoch of that number: this one, or the one that another proposer was faster with."""
+    data = memoryview(bytearray(json.dumps(epoch.to_json()).encode()))
+    try:
+        storage.put(object_names.gang_object(run, epoch.number), data, crc32c(data))
+    except AlreadyExists:
+        return _read(storage, run, epoch.number)
+    with suppress(StorageError):
+        for old in _numbers(storage, run)[:-KEPT]:
+            storage.delete(object_names.gang_object(run, old))
+    return epoch
+
+
+def _read(storage: Storage, run: str, number: int) -> Epoch:
+    name = object_names.gang_object(run, number)
+    try:
+        epoch = Epoch.from_json(json.loads(read_object(storage, name, limit=MAX_EPOCH_BYTES)))
+        if epoch.number != number:
+            raise ValueError(f"it says number {epoch.number}")
+    except (ValueError, KeyError, TypeError, EOFError, NotFound, RecursionError) as error:
+        raise InputError(
+            "the gang's newest epoch cannot be read",
+            got=f"{name}: {error}",
+            allowed="what the lead of a gang has written",
+            fix="delete that object if no gang of this run is alive, or choose another run name",
+        ) from error
+    return epoch
+
+
+def _numbers(storage: Storage, run: str) -> list[int]:
+    names = (
+        found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(object_names.gang_prefix(run))
+    )
+    return sorted(int(name) for name in names if name.isdecimal())

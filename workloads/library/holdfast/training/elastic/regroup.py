@@ -1,0 +1,158 @@
+"""Finding the next epoch: at the start, after a loss, and at a boundary where somebody leaves or comes.
+
+The lead is whoever has the lowest place in the Job among those that answer. It waits until all who live have lost the
+old group as well, and proposes; the storage decides. Every loop here looks around anew, so a lead that dies in the
+middle of anything is followed by the next.
+"""
+
+import time
+from collections.abc import Callable
+
+from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.storage import Storage
+from holdfast.runtime import logs
+from holdfast.training.elastic.control import POLL_S, Control, Peers, epoch_of
+from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
+
+_LOOK_S = 0.05
+
+
+class Expelled(Exception):
+    """The gang went on without this member: it may come back as a newcomer, and nothing it holds counts."""
+
+
+class GangTooSmall(CheckpointExit):
+    """Fewer nodes than the least for too long: give them back, start me again."""
+
+
+class Regroup:
+    def __init__(
+        self,
+        storage: Storage,
+        run: str,
+        control: Control,
+        peers: Peers,
+        *,
+        min_nodes: int,
+        gather_s: float,
+        hold_s: float,
+        silent_s: float,
+        stop_asked: Callable[[], bool],
+    ) -> None:
+        self._storage, self._run, self._control, self._peers = storage, run, control, peers
+        self._nodes, self._min_nodes = len(peers.addresses), min_nodes
+        self._gather_s, self._hold_s, self._silent_s = gather_s, hold_s, silent_s
+        self._stop_asked = stop_asked
+        self._me = control.me
+
+    def first(self) -> Epoch:
+        """Join the gang that is there, or found one. Raises Preempted, GangTooSmall."""
+        self._control.enter(None, "waiting")
+        began = time.monotonic()
+        while True:
+            if self._stop_asked():
+                raise Preempted(0)
+            status = self._peers.look([*range(self._nodes)])
+            lead = _lead_to_ask(status, self._me.index)
+            if lead != self._me.index:
+                failpoint("gang.join")
+                found = epoch_of(self._ask(lead, "/join"))
+                if found and self._me in found.members:
+                    return self._entered(found)
+            elif epoch := self._found(began):
+                return epoch
+            # Where a gang is at work its lead decides; before that, waiting costs what waiting nodes cost.
+            elif time.monotonic() - began > self._gather_s + self._hold_s:
+                raise GangTooSmall(
+                    0, f"fewer than {self._min_nodes} nodes came within {self._gather_s + self._hold_s:g} s"
+                )
+
+    def after(self, epoch: Epoch, *, without: frozenset[int] = frozenset()) -> Epoch:
+        """The epoch that follows: those who live, less those who leave, and those who have asked to come in.
+
+        Raises Expelled. The state is not this function's business."""
+        stayers = [member for member in epoch.members if member.index not in without]
+        began = time.monotonic()
+        while True:
+            living = self._peers.living(stayers)
+            if not living or living[0] == self._me:
+                if proposed := self._lead(epoch, living, began):
+                    return proposed
+            else:
+                failpoint("gang.report")
+                found = epoch_of(self._ask(living[0].index, "/report", epoch=epoch.number))
+                if found and found.number > epoch.number:
+                    if self._me not in found.members:
+                        raise Expelled
+                    return self._entered(found)
+
+    def _found(self, began: float) -> Epoch | None:
+        """On the lowest of those who wait: the first epoch, once enough have come."""
+        members = self._with_joiners([self._me])
+        late = time.monotonic() - began >= self._gather_s
+        if len(members) == self._nodes or (late and len(members) >= self._min_nodes):
+            number = newest_number(self._storage, self._run) + 1
+            try:
+                return self._propose(Epoch(number=number, members=members))
+            except Expelled:
+                return None
+        self._control.wait(_LOOK_S)
+        return None
+
+    def _lead(self, epoch: Epoch, living: list[Member], began: float) -> Epoch | None:
+        """On the lowest that lives: None while others have to be waited for."""
+        waited = time.monotonic() - began
+        reported = self._control.reported(epoch.number)
+        missing = [member for member in living if member != self._me and member.index not in reported]
+        # One that computes notices in its next collective, at the latest when that times out.
+        if missing and waited < self._silent_s + POLL_S:
+            self._control.wait(_LOOK_S)
+            return None
+        members = self._with_joiners([self._me, *(m for m in living if m != self._me and m not in missing)])
+        if len(members) < self._min_nodes and waited < self._hold_s and not self._stop_asked():
+            self._control.wait(_LOOK_S)
+            return None
+        return self._propose(Epoch(number=epoch.number + 1, members=members, ending=len(members) < self._min_nodes))
+
+    def _with_joiners(self, members: list[Member]) -> tuple[Member, ...]:
+        asking = self._control.joining()
+        there = self._peers.living([*asking.values()])
+        self._control.forget(frozenset(asking) - {member.index for member in there})
+        by_index = {member.index: member for member in [*there, *members]}
+        return tuple(by_index[index] for index in sorted(by_index))
+
+    def _propose(self, epoch: Epoch) -> Epoch:
+        failpoint("gang.propose")
+        try:
+            decided = propose(self._storage, self._run, epoch)
+        except StorageError as error:
+            # Without the storage nobody can say who belongs to the gang, and no checkpoint could be kept either.
+            raise GangTooSmall(0, f"the gang's next epoch cannot be stored: {error}") from error
+        failpoint("gang.proposed")
+        if self._me not in decided.members:
+            raise Expelled
+        return self._entered(decided)
+
+    def _entered(self, epoch: Epoch) -> Epoch:
+        self._control.enter(epoch, "member")
+        places = ", ".join(str(member.index) for member in epoch.members)
+        if epoch.lead == self._me:
+            logs.info("gang", f"epoch {epoch.number}: {len(epoch.members)} of {self._nodes} nodes ({places})")
+        return epoch
+
+    def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
+        me = {"index": self._me.index, "incarnation": self._me.incarnation}
+        return self._peers.ask(index, path, POLL_S + 1, **me, **body)
+
+
+def _lead_to_ask(status: dict[int, dict[str, object]], me: int) -> int:
+    """The lowest member of the newest epoch that anybody works in; else the lowest of those who wait."""
+    at_work: list[tuple[int, int]] = []
+    for index, found in status.items():
+        epoch = epoch_of(found)
+        if epoch and found.get("phase") in ("member", "restoring") and index != me:
+            at_work.append((-epoch.number, index))
+    if at_work:
+        return min(at_work)[1]
+    return min([me, *(index for index, found in status.items() if found.get("phase") == "waiting")])

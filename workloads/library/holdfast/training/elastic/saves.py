@@ -1,0 +1,134 @@
+"""The checkpoints of a gang: its lead writes them, since every member holds the same state.
+
+Whoever becomes lead takes the run's fence (holdfast.checkpoint.epochs), so a former lead that wakes up from a long
+sleep can commit nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.checkpoint import epochs
+from holdfast.checkpoint.catalogue import committed_steps
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Superseded
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.interval import SaveCostModel
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.restore import Restored, restore
+from holdfast.checkpoint.saving import Saver
+from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.uploader import Report
+from holdfast.runtime import logs
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.stop import OneProcessStore
+
+
+class GangSaves:
+    def __init__(
+        self,
+        url: str,
+        storage: Storage,
+        run: str,
+        state: dict[str, Any],
+        *,
+        every: int,
+        keep: int,
+        tuning: Tuning,
+        events: EventLog | None,
+        stop_asked: Callable[[], bool],
+    ) -> None:
+        self._url, self._storage, self._run, self._state = url, storage, run, state
+        self._every, self._keep, self._tuning, self._events = every, keep, tuning, events
+        self._stop_asked = stop_asked
+        self._ranks = Ranks(OneProcessStore(), 0, 1, timeout_s=tuning.agree_timeout_s)
+        self._saver: Saver | None = None
+        self._damaged: dict[int, str] = {}
+
+    def restore(self) -> int:
+        """Steps that the state has after it. On the lead of a gang in which nobody has a state."""
+        found = restore(self._storage, self._run, self._state, self._ranks, self._tuning, self._stop_asked)
+        self._damaged = found.damaged
+        for step, reason in found.skipped:
+            logs.warning("restore", f"skipped step {step}: {reason}")
+        self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
+        return found.step
+
+    def lead(self, step: int) -> None:
+        """From now on this member saves; `step` steps are done."""
+        if self._saver:
+            return
+        durable = committed_steps(self._storage, self._run)
+        restored = Restored(
+            step=max([0, *(s for s in durable if s <= step)]),
+            skipped=[],
+            damaged=self._damaged,
+            standing=len(durable),
+        )
+        self._saver = Saver(
+            self._url,
+            self._run,
+            self._ranks,
+            keep=self._keep,
+            tuning=self._tuning,
+            restored=restored,
+            epoch=epochs.take(self._storage, self._run),
+            on_report=self._on_report,
+            stop_asked=self._stop_asked,
+            save_cost=SaveCostModel(
+                History.resumed({}).hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
+            ),
+        )
+
+    def follow(self) -> None:
+        """Another member leads: what is still in flight here has lost its right to commit."""
+        if self._saver:
+            self._saver.close()
+            self._saver = None
+
+    def after_step(self, step: int) -> None:
+        if not self._saver:
+            return
+        self._saver.poll()
+        if step % self._every == 0:
+            self.save(step)
+
+    def save(self, step: int) -> None:
+        if self._saver and step > max(self._saver.last_step, self._saver.durable_step):
+            self._saver.save(step, self._state)
+
+    def make_durable(self, step: int, within_s: float) -> None:
+        """Raises NotDurable or Superseded unless `step` is committed in time."""
+        assert self._saver
+        if step > max(self._saver.last_step, self._saver.durable_step):
+            self._saver.save(step, self._state, in_any_case=True)
+        self._saver.wait(within_s)
+        ending = self._saver.ending(step)
+        if ending["fenced"]:
+            raise Superseded(step, ending["fenced"])
+        if ending["failed"]:
+            raise NotDurable(step, f"the last state is not stored: {ending['failed']}")
+
+    def try_last(self, step: int, within_s: float) -> None:
+        """Before this member leaves: whatever fits."""
+        if not self._saver:
+            return
+        try:
+            self.make_durable(step, within_s)
+        except CheckpointExit as end:
+            logs.warning("stop", f"no last checkpoint: {end.reason}")
+
+    def close(self) -> None:
+        self.follow()
+
+    def _on_report(self, report: Report, step: int, seconds: float) -> None:
+        if report.done == "committed":
+            self._emit("commit", step=step, seconds=round(seconds, 3), bytes=report.bytes)
+        elif report.done == "staged":
+            self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
+        elif report.done in ("failed", "fenced"):
+            logs.warning("save", f"checkpoint of step {step} failed: {report.reason}; training goes on")
+            self._emit("save_failed", step=step, reason=report.reason)
+
+    def _emit(self, event: str, **fields: object) -> None:
+        if self._events:
+            self._events.emit(event, **fields)

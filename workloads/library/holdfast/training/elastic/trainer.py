@@ -1,0 +1,85 @@
+"""The reference model on an elastic gang: `holdfast train elastic`. The loop is what a user's own looks like."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from holdfast.checkpoint.errors import CheckpointExit
+from holdfast.contract import exit_codes
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime.events import EventLog
+from holdfast.training.data import Corpus, Samples
+from holdfast.training.elastic.control import Address
+from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.meter import digest
+from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
+from holdfast.training.trainer import chosen_device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ElasticConfig:
+    checkpoints: str
+    nodes: tuple[Address, ...]
+    index: int
+    run: str = "elastic"
+    min_nodes: int = 1
+    steps: int = 300
+    shards: int = 0
+    shard_samples: int = 2
+    """Samples of one logical shard."""
+    exact: bool = False
+    every: int = 50
+    seed: int = 0
+    learning_rate: float = 1e-3
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: Path | None = None
+    events: Path | None = None
+    window_s: float = 15.0
+    gather_s: float = 20.0
+    hold_s: float = 60.0
+    silent_s: float = 15.0
+    device: str = "auto"
+
+
+def train_elastic(config: ElasticConfig) -> int:
+    """The process's exit code."""
+    device = chosen_device(config.device, local_rank=0)
+    corpus = Corpus.read(config.data)
+    samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
+    torch.manual_seed(config.seed)
+    model = ByteGPT(config.model).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
+    events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    gang = ElasticGang(
+        config.checkpoints,
+        {"model": model, "optimizer": optimizer},
+        run=config.run,
+        nodes=config.nodes,
+        index=config.index,
+        min_nodes=config.min_nodes,
+        shards=config.shards,
+        exact=config.exact,
+        every=config.every,
+        seed=config.seed,
+        facts={"data": corpus.fingerprint},
+        events=events,
+        window_s=config.window_s,
+        gather_s=config.gather_s,
+        hold_s=config.hold_s,
+        silent_s=config.silent_s,
+    )
+    try:
+        with gang:
+            for step in gang.steps(config.steps):
+                for shard in gang.shards():
+                    first = (step * gang.shard_count + shard) * config.shard_samples
+                    inputs, following = samples.batch(first, config.shard_samples)
+                    gang.backward(next_byte_loss(model(inputs.to(device)), following.to(device)))
+                if gang.reduce():
+                    optimizer.step()
+    except CheckpointExit as end:
+        events.emit("exit", code=end.CODE, step=end.step)
+        return end.CODE
+    events.emit("exit", code=exit_codes.EXIT_COMPLETE, step=config.steps, digest=digest(model, optimizer))
+    return exit_codes.EXIT_COMPLETE

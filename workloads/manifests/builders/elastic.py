@@ -1,0 +1,107 @@
+"""An elastic gang: an Indexed Job whose lost index is made again while the others go on.
+
+The pending pod is the request for capacity and costs nothing. One pod that has seen the last commit completes the
+Job, so that a place for which no node ever came back does not keep it open.
+"""
+
+# Why it is so: infra/decisions/0035.
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from kubernetes import client
+
+from holdfast.contract.environment import ENV_JOB
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from infra.contract.capacity import PlacementRule
+from infra.contract.kubernetes import JOB_API, LABEL_NAME, LABEL_QUEUE
+from infra.contract.names import NAMESPACE_TRAINING
+from workloads.manifests.builders import data
+from workloads.manifests.builders.pods import Work, template
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain, versioned
+from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
+from workloads.manifests.builders.training import DAY_S, ignoring, spot_work
+
+ZONE = "topology.kubernetes.io/zone"
+
+
+NODES = 4
+
+
+def samples(context: RenderContext) -> Iterator[Body]:
+    """Where a Spot pool has machines of one GPU: a place of the gang is one process."""
+    pool = context.training
+    if pool.gpus_per_node != 1 or pool.max_nodes < NODES:
+        return
+    name = "train-elastic"
+    words = ["python", "-m", "holdfast", "train", "elastic", "--checkpoints", context.checkpoints, "--run", name]
+    words += ["--steps", "100000", "--device", "cuda", "--data", data.PATH]
+    work = replace(spot_work(context, name, pool, PlacementRule.TRAINING), command=words)
+    given = ElasticGang(work=work, nodes=NODES, min_nodes=NODES // 2, queue="spot", deadline_s=7 * DAY_S)
+    yield from elastic(context, given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticGang:
+    """`work.command` without the gang's own options."""
+
+    work: Work
+    nodes: int
+    min_nodes: int
+    queue: str
+    deadline_s: int
+
+
+def elastic(context: RenderContext, given: ElasticGang) -> Iterator[Body]:
+    name = given.work.name
+    # Kubernetes expands the variable, which holds the name that the Job has in the end; pods are called after it.
+    host = f"$({ENV_JOB})-{{place}}.{name}"
+    words = ["--nodes", str(given.nodes), "--min-nodes", str(given.min_nodes)]
+    words += ["--address", host, "--port", str(RENDEZVOUS_PORT)]
+    pod = template(context, replace(given.work, command=[*given.work.command, *words]))
+    assert pod.spec
+    pod.spec.subdomain = name
+    pod.spec.affinity = _one_zone(name)
+    body = client.V1Job(
+        api_version=JOB_API,
+        kind="Job",
+        metadata=meta(name, NAMESPACE_TRAINING, labels={LABEL_QUEUE: given.queue}),
+        spec=client.V1JobSpec(
+            suspend=True,  # Kueue starts it
+            completion_mode="Indexed",
+            completions=given.nodes,
+            parallelism=given.nodes,
+            backoff_limit_per_index=3,
+            active_deadline_seconds=given.deadline_s,
+            ttl_seconds_after_finished=DAY_S,
+            pod_failure_policy=ignoring(EXIT_PREEMPTED, EXIT_RETRY),
+            success_policy=client.V1SuccessPolicy(rules=[client.V1SuccessPolicyRule(succeeded_count=1)]),
+            template=pod,
+        ),
+    )
+    yield _service(name)
+    reason = "The gang goes on above this number. Spot preemption does not ask."
+    yield budget(name, NAMESPACE_TRAINING, name, reason, keep=given.min_nodes)
+    yield versioned(plain(body))
+
+
+def _service(name: str) -> Body:
+    """Names for pods, from the moment they exist: members ask each other before any of them is ready."""
+    return plain(
+        client.V1Service(
+            api_version="v1",
+            kind="Service",
+            metadata=meta(name, NAMESPACE_TRAINING),
+            spec=client.V1ServiceSpec(cluster_ip="None", publish_not_ready_addresses=True, selector={LABEL_NAME: name}),
+        )
+    )
+
+
+def _one_zone(name: str) -> client.V1Affinity:
+    """Gradients cross between all nodes in every step; between zones that is slower and billed."""
+    term = client.V1PodAffinityTerm(
+        topology_key=ZONE, label_selector=client.V1LabelSelector(match_labels={LABEL_NAME: name})
+    )
+    return client.V1Affinity(
+        pod_affinity=client.V1PodAffinity(required_during_scheduling_ignored_during_execution=[term])
+    )
