@@ -1,5 +1,6 @@
 """Training pods: planned ends on flex-start, ranks from the machine, Jobs that their queues can admit."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -213,11 +214,11 @@ def test_pods_of_an_elastic_gang_find_each_other_by_the_names_that_kubernetes_gi
             continue
         pod = spec["template"]["spec"]
         words = pod["containers"][0]["command"]
-        option = dict(zip(words, words[1:], strict=False))
+        given = dict(pairwise(words))
         places = addresses(
-            option["--address"].replace(f"$({ENV_JOB})", body["metadata"]["name"]),
-            int(option["--port"]),
-            int(option["--nodes"]),
+            given["--address"].replace(f"$({ENV_JOB})", body["metadata"]["name"]),
+            int(given["--port"]),
+            int(given["--nodes"]),
         )
         # An Indexed Job calls its pods <job>-<index>, and a subdomain makes that a name in DNS.
         service = named(env, "Service", pod["subdomain"])
@@ -228,4 +229,4 @@ def test_pods_of_an_elastic_gang_find_each_other_by_the_names_that_kubernetes_gi
             f"{body['metadata']['name']}-{index}.{pod['subdomain']}" for index in range(spec["completions"])
         ]
         policy = named(env, "PodDisruptionBudget", pod["subdomain"])
-        assert policy["spec"]["minAvailable"] == int(option["--min-nodes"])
+        assert policy["spec"]["minAvailable"] == int(given["--min-nodes"])

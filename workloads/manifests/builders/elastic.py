@@ -20,7 +20,7 @@ from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import Work, template
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain, versioned
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
-from workloads.manifests.builders.training import DAY_S, ignoring, spot_work
+from workloads.manifests.builders.training import ADDED_UP, DAY_S, FAILURES, ignoring, spot_work
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -58,7 +58,10 @@ def elastic(context: RenderContext, given: ElasticGang) -> Iterator[Body]:
     host = f"$({ENV_JOB})-{{place}}.{name}"
     words = ["--nodes", str(given.nodes), "--min-nodes", str(given.min_nodes)]
     words += ["--address", host, "--port", str(RENDEZVOUS_PORT)]
-    pod = template(context, replace(given.work, command=[*given.work.command, *words]))
+    pod = template(
+        context,
+        replace(given.work, command=[*given.work.command, *words], from_pod=FAILURES, env=given.work.env | ADDED_UP),
+    )
     assert pod.spec
     pod.spec.subdomain = name
     pod.spec.affinity = _one_zone(name)
