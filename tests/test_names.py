@@ -9,6 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 UNCLEAR = {"told", "tell", "tells", "telling", "said", "say", "says", "saying", "untold", "unsaid"}
 
+# The protocol of Python's file objects, which libraries call.
+FIXED = {"tell"}
+
 
 def parts(identifier: str) -> set[str]:
     """`JobTold`, `job_told` and `_told` have the part `told`."""
@@ -37,6 +40,6 @@ def test_no_identifier_tells_or_says() -> None:
         for name in listed.stdout.splitlines()
         if (ROOT / name).is_file()
         for line, identifier in unclear((ROOT / name).read_text())
-        if not identifier.startswith("test_")
+        if not identifier.startswith("test_") and identifier not in FIXED
     ]
     assert not found, "\n".join(found)

@@ -50,7 +50,7 @@ class Mirrored:
         except StorageError as error:
             if not found:
                 raise
-            self._say(error)
+            self._warn_once(error)
         return iter(found.values())
 
     def _either(self, read: Callable[[Storage], T]) -> T:
@@ -62,10 +62,10 @@ class Mirrored:
             except (StorageError, EOFError):
                 # The first's reason counts: a mirror that has not got the object yet explains nothing.
                 raise error from None
-            self._say(error)
+            self._warn_once(error)
             return found
 
-    def _say(self, error: Exception) -> None:
+    def _warn_once(self, error: Exception) -> None:
         if not self._announced:
             self._announced = True
             logs.warning("restore", f"reading from the mirror: {error}")
