@@ -64,7 +64,7 @@ def _is_mapping(value: object) -> bool:
     return type(value) is dict
 
 
-_COUNTS = "step first_step last_step bytes rank world_size attempt code failures"
+_COUNTS = "step first_step last_step bytes rank world_size nodes of attempt code failures"
 _SECONDS = "seconds blocking_seconds"
 _NAMES = "signal node pool zone machine_type capacity accelerator error_class"
 _TEXTS = "target reason"

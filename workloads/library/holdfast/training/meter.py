@@ -39,6 +39,12 @@ class Meter:
         self._lead = lead
         self._open_window(done)
 
+    def follow(self, *, lead: bool) -> None:
+        """In a gang whose lead may change: the new one's windows begin with its next step."""
+        if lead and not self._lead:
+            self._open_window(self._last)
+        self._lead = lead
+
     def step(self, done: int, loss: Tensor) -> None:
         self._last, self._loss = done, loss
         self._on_step(done)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -93,6 +94,10 @@ class Gang:
         found = [json.loads(line) for line in self.events.read_text().splitlines() if line]
         return [line for line in found if line["event"] in types]
 
+    def committed(self) -> bool:
+        """In the storage: a process that stands at the gate has not noticed yet."""
+        return any(self.checkpoints.rglob("COMMIT.json"))
+
     def digests(self) -> set[str]:
         return {line["digest"] for line in self.lines("exit") if "digest" in line}
 
@@ -126,17 +131,19 @@ class Gang:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ones, each with a free one above it."""
+    """Each with a free one above it, and none that the kernel gives to a connection."""
     found: list[int] = []
     while len(found) < count:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            with socket.socket() as second:
-                try:
-                    second.bind(("127.0.0.1", port + 1))
-                except OSError:
-                    continue
-                if all(abs(port - other) > 1 for other in found):
-                    found.append(port)
+        port = random.randrange(10_000, 30_000, 2)
+        if port not in found and all(map(_free, (port, port + 1))):
+            found.append(port)
     return found
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as trial:
+        try:
+            trial.bind(("", port))
+        except OSError:
+            return False
+    return True

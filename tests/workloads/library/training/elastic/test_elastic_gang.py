@@ -57,7 +57,7 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make
 def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) -> None:
     gang = make(gate_step=15)
     gang.start(0, 1, 2)
-    gang.until(lambda: gang.lines("commit"))
+    gang.until(gang.committed)
     gang.signal(0, signal.SIGTERM)
     gang.open_gate()
     assert gang.ended(0) == EXIT_PREEMPTED
@@ -69,7 +69,7 @@ def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) 
 def test_a_frozen_member_is_left_behind_and_comes_back_as_a_newcomer(make: Make, undisturbed: str) -> None:
     gang = make(silent_s=5.0, gate_step=25)
     gang.start(0, 1, 2)
-    gang.until(lambda: gang.lines("commit"))
+    gang.until(gang.committed)
     gang.signal(0, signal.SIGSTOP)
     gang.until(lambda: 2 in gang.sizes())
     gang.signal(0, signal.SIGCONT)

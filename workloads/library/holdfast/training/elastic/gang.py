@@ -19,6 +19,7 @@ gets the state from a member. The checkpoint is for the case that all are lost.
 # Why it is so: infra/decisions/0035.
 
 import math
+import os
 import secrets
 import time
 from collections.abc import Generator, Mapping
@@ -34,6 +35,7 @@ from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores import open_storage
 from holdfast.checkpoint.tree import checked_state
+from holdfast.contract.environment import ENV_ATTEMPT
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
@@ -44,7 +46,7 @@ from holdfast.training.data import mixed_seed
 from holdfast.training.elastic import shards as sharing
 from holdfast.training.elastic.control import Address, Control, Peers
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
-from holdfast.training.elastic.group import Group, GroupLost
+from holdfast.training.elastic.group import Group, GroupLost, port_taken
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.progress import GangProgress
 from holdfast.training.elastic.regroup import Expelled, GangTooSmall, Regroup
@@ -113,7 +115,10 @@ class ElasticGang:
             events=events,
             stop_asked=lambda: self._shutdown.requested,
         )
-        self._control = Control(self._me, nodes[index][1])
+        try:
+            self._control = Control(self._me, nodes[index][1])
+        except OSError as error:
+            raise port_taken(nodes[index][1], error) from error
         self._peers = Peers(nodes)
         self._regroup = Regroup(
             storage,
@@ -129,6 +134,7 @@ class ElasticGang:
         self._group = Group(nodes, self._me, self._gradients.device, silent_s=silent_s)
         self.step = NO_STATE
         """Steps done, by this member's state."""
+        self._led = False
         self._reduced = False
         self._called: frozenset[int] | None = None
         """Of the last reduction: who leaves; None: nobody called for a regrouping."""
@@ -251,6 +257,7 @@ class ElasticGang:
                 self._group.close()
             epoch = self._after_lost_epoch(epoch)
         if self.coordinator:
+            self._emit_start()
             self._saves.lead(self.step)
             self._emit_resized(time.monotonic() - began)
         else:
@@ -327,6 +334,13 @@ class ElasticGang:
     def _seconds_left(self) -> float:
         left = self._shutdown.seconds_left(self._window_s)
         return self._window_s if math.isinf(left) else max(0.1, left)
+
+    def _emit_start(self) -> None:
+        """Once for each process that ever leads: the account of a run follows its lead."""
+        if self._events and not self._led:
+            self._led = True
+            attempt = int(os.environ.get(ENV_ATTEMPT, "0"))
+            self._events.emit("start", rank=0, world_size=self.world_size, attempt=attempt)
 
     def _emit_stop(self) -> None:
         if self._events and self.coordinator:

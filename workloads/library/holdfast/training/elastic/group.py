@@ -13,11 +13,21 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from holdfast.checkpoint.failpoints import failpoint
+from holdfast.contract.errors import InputError
 from holdfast.training.elastic.control import Address
 from holdfast.training.elastic.membership import Epoch, Member
 
 CONNECT_S = 10.0
 DESTROY_S = 3.0
+
+
+def port_taken(port: int, error: Exception) -> InputError:
+    return InputError(
+        "a port of the gang cannot be opened",
+        got=f"port {port}: {str(error)[:120]}",
+        allowed="two free ports for each place, its own and the one above",
+        fix="another --port, the same for all places",
+    )
 
 
 class GroupLost(Exception):
@@ -29,7 +39,10 @@ class Group:
         self._addresses, self._me, self._silent_s = addresses, me, silent_s
         self._backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         port = addresses[me.index][1] + 1
-        self._own = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        try:
+            self._own = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        except RuntimeError as error:
+            raise port_taken(port, error) from error
 
     def open(self, epoch: Epoch) -> None:
         """Raises GroupLost."""

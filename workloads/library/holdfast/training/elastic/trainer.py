@@ -12,7 +12,7 @@ from holdfast.runtime.events import EventLog
 from holdfast.training.data import Corpus, Samples
 from holdfast.training.elastic.control import Address
 from holdfast.training.elastic.gang import ElasticGang
-from holdfast.training.meter import digest
+from holdfast.training.meter import Meter, digest
 from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
 from holdfast.training.trainer import chosen_device
 
@@ -40,6 +40,8 @@ class ElasticConfig:
     hold_s: float = 60.0
     silent_s: float = 15.0
     device: str = "auto"
+    report_every: int = 5
+    """Steps between two `window` events."""
 
 
 def train_elastic(config: ElasticConfig) -> int:
@@ -51,6 +53,7 @@ def train_elastic(config: ElasticConfig) -> int:
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
+    meter = Meter(events, every=config.report_every)
     gang = ElasticGang(
         config.checkpoints,
         {"model": model, "optimizer": optimizer},
@@ -71,13 +74,19 @@ def train_elastic(config: ElasticConfig) -> int:
     )
     try:
         with gang:
+            meter.begin(gang.step, lead=gang.coordinator)
             for step in gang.steps(config.steps):
+                loss = torch.zeros(())
                 for shard in gang.shards():
                     first = (step * gang.shard_count + shard) * config.shard_samples
                     inputs, following = samples.batch(first, config.shard_samples)
-                    gang.backward(next_byte_loss(model(inputs.to(device)), following.to(device)))
+                    loss = next_byte_loss(model(inputs.to(device)), following.to(device))
+                    gang.backward(loss)
                 if gang.reduce():
                     optimizer.step()
+                    meter.follow(lead=gang.coordinator)
+                    meter.step(step + 1, loss.detach())
+            meter.flush()
     except CheckpointExit as end:
         events.emit("exit", code=end.CODE, step=end.step)
         return end.CODE
