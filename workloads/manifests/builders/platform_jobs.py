@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.kubernetes import (
     JOB_API,
@@ -69,7 +70,7 @@ def migration(context: RenderContext) -> Iterator[Body]:
         # Above the time that images take to be pushed, so that an order of commands is a hint, not a trap.
         active_deadline_seconds=6 * 3600,
         ttl_seconds_after_finished=7 * training.DAY_S,
-        pod_failure_policy=training.ignoring_evictions(),
+        pod_failure_policy=training.ignoring(EXIT_PREEMPTED),
         template=template(context, work),
     )
     job = client.V1Job(
