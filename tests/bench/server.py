@@ -82,6 +82,10 @@ def verdict(found: dict[str, Any]) -> dict[str, bool | str]:
 
     checks = {
         "no request failed over evictions and roll-outs": ("drains", lambda: found["drains_failed"] == 0),
+        "k6 made 99 % of the arrivals, at least": (
+            "drains",
+            lambda: found["drains_arrivals_not_made"] <= found["drains_posts"] // 100,
+        ),
         "no retry was needed for them": ("drains", lambda: found["drains_retries"] == 0),
         "client, proxy and servers count the same": (
             "drains",

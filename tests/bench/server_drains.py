@@ -47,6 +47,7 @@ class Outcome:
         found = {
             "posts": self.counted.asked,
             "failed": self.counted.failed,
+            "arrivals_not_made": self.counted.dropped,
             "retries": self.retries,
             "actions": self.done,
             "codes": self.counted.codes,

@@ -39,6 +39,9 @@ LABEL_TIER = "holdfast.dev/serving-tier"
 TIER_BASE = "base"
 TIER_OVERFLOW = "overflow"
 
+# The last line of a server that its watchdog ends; an alert reads it.
+OVER_BUDGET = "drain over budget: requests are cut"
+
 # Of a replica's throughput with full batches, what may be counted on: beyond it queues grow without end.
 USABLE_SHARE = 0.8
 

@@ -12,12 +12,13 @@ import uvicorn
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.contract.serving import KEEP_ALIVE_S
+from holdfast.contract.serving import KEEP_ALIVE_S, OVER_BUDGET
 from holdfast.inference.errors import LoaderFailed, PredictorBroken
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.app import App
 from holdfast.inference.server.connection import Connection
 from holdfast.inference.server.drain import Drain, Phase
+from holdfast.inference.server.follow import follow, steps_of
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.models import Models
 from holdfast.inference.server.settings import ServerSettings
@@ -32,8 +33,20 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     """Until a notice, or until the model is lost. The exit code."""
     shutdown = of_process()  # before the model loads: a notice may come first
     shutdown.leave_after(settings.window_s)
+    _warn_before_the_end(shutdown, settings)
     with _listening(settings) as listener:
         return asyncio.run(_Process(spec, settings, shutdown).run(listener))
+
+
+def _warn_before_the_end(shutdown: Shutdown, settings: ServerSettings) -> None:
+    """The watchdog ends the process without a word: an alert goes by this line."""
+
+    def warn() -> None:
+        shutdown.wait()
+        time.sleep(max(0.0, shutdown.seconds_left(settings.window_s) - _TICK_S))
+        logs.warning("drain", OVER_BUDGET)
+
+    threading.Thread(target=warn, name="drain-over-budget", daemon=True).start()
 
 
 class _Server(uvicorn.Server):
@@ -50,6 +63,7 @@ class _Process:
         self._metrics = Metrics()
         self._models = Models(spec, settings, self._metrics, lost=self._give_up)
         self._code = EXIT_PREEMPTED
+        self._steps = steps_of(spec)
         app = App(settings, self._drain, self._models, self._metrics)
         self._server = _Server(_configuration(app, self._drain, settings))
 
@@ -89,6 +103,8 @@ class _Process:
         else:
             self._drain.loaded()
             self._metrics.ready.set(self._drain.phase is Phase.READY)
+            if self._settings.follow_s:
+                await follow(self._models, self._steps, self._settings.follow_s)
 
     def _give_up(self, error: BaseException) -> None:
         self._stop(EXIT_RETRY if isinstance(error, PredictorBroken) else EXIT_BUG, f"the model is lost: {error}")
