@@ -22,6 +22,8 @@ from workloads.drill.plan import (
 SAVE_EVERY = 20  # steps between checkpoints of the local trainer
 WORKERS = 3
 ITEMS = 3_000
+SERVERS = 3
+REQUESTS_PER_S = 50.0
 BURST = "HoldfastSpotPreemptionBurst"
 
 
@@ -71,7 +73,42 @@ _TRAINER_NOTICE = Drill(
     rollback="kill every process of the drill, remove its checkpoints",
     budget=Budget(minutes=6),
 )
+_SERVE_NOTICE = Drill(
+    name="serve-notice",
+    question="Does a server that is taken away with notice drop any request?",
+    place=Place.LOCAL,
+    work=Work.SERVER,
+    steady_state=SteadyState(bound=at_least("answered", 100), within_s=60),
+    blast=Blast(of="server pod", percent=50),
+    fault=Fault.NOTICE,
+    stop_when=at_least("crashes", 1),
+    recovery_s=120,
+    objectives=(
+        Objective(promise="no request failed", bound=equal("requests_failed", 0)),
+        Objective(promise="no retry of the proxy was needed", bound=equal("proxy_retries", 0)),
+        Objective(promise="clients, proxy and servers count the same", bound=equal("counts_differ", 0)),
+        Objective(promise="left in order", bound=equal("exit_code", EXIT_PREEMPTED)),
+        Objective(promise="replaced in time", bound=at_most("recovered_s", 90, "s")),
+        _NO_CRASH,
+        _quiet(BURST),
+    ),
+    rollback="kill every process of the drill, its proxy included",
+    budget=Budget(minutes=5),
+)
 _LOCAL = (
+    _SERVE_NOTICE,
+    replace(
+        _SERVE_NOTICE,
+        name="serve-power-loss",
+        question="Does a server that vanishes without notice cost a request?",
+        fault=Fault.POWER_LOSS,
+        objectives=(
+            Objective(promise="no request failed", bound=equal("requests_failed", 0)),
+            Objective(promise="replaced in time", bound=at_most("recovered_s", 90, "s")),
+            _NO_CRASH,
+            _quiet(BURST),
+        ),
+    ),
     _TRAINER_NOTICE,
     replace(
         _TRAINER_NOTICE,

@@ -24,6 +24,7 @@ class Work(StrEnum):
     NAIVE = "naive"  # the twin that does what tutorials do
     DEAF = "deaf"  # a trainer whose first process never hears of SIGTERM
     BATCH = "batch"
+    SERVER = "server"  # servers of requests, behind their proxy
     NAMED = "named"  # pods of a cluster, named by namespace and selector
 
 

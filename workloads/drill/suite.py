@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.drill import store
-from workloads.drill.catalogue import ITEMS, SAVE_EVERY, WORKERS
+from workloads.drill.catalogue import ITEMS, REQUESTS_PER_S, SAVE_EVERY, SERVERS, WORKERS
 from workloads.drill.journal import journal, last_numbers
 from workloads.drill.plan import Drill, Work
 from workloads.drill.record import Record
@@ -80,8 +80,11 @@ class DrillSuite:
 def local(drill: Drill, folder: Path) -> Target:
     """The place `local`: processes of this machine."""
     from workloads.drill.targets.local_batch import LocalBatch
+    from workloads.drill.targets.local_serving import LocalServing
     from workloads.drill.targets.local_training import LocalTraining
 
     if drill.work is Work.BATCH:
         return LocalBatch(folder, drill.fault, workers=WORKERS, items=ITEMS)
+    if drill.work is Work.SERVER:
+        return LocalServing(folder, drill.fault, replicas=SERVERS, per_s=REQUESTS_PER_S)
     return LocalTraining(folder, drill.work, drill.fault, save_every=SAVE_EVERY)

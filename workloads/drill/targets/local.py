@@ -38,8 +38,11 @@ class Local(ABC):
 
     def evict(self, pod: Pod, signal: str, end: Callable[[], int]) -> int:
         """Put on record, then done: the line must be there before its effect."""
-        self._log.emit("evict", signal=signal, target=f"pod-{pod.pid}")
+        self.record_eviction(pod, signal)
         return end()
+
+    def record_eviction(self, pod: Pod, signal: str) -> None:
+        self._log.emit("evict", signal=signal, target=f"pod-{pod.pid}")
 
     def launch(self, command: Sequence[str], env: dict[str, str]) -> Pod:
         pod = Pod(command, log=self.folder / "logs" / f"{JOB}.log", owner=self.owner, env=env)

@@ -1,7 +1,7 @@
 """Types of the event lines and names of the metrics.
 
 An event is one JSON object a line: `v` (schema version), `t` (Unix seconds, float), `event` (a type
-below), `job` and, where each index of a Job trains apart, `index` (job_identity.py), `kind` (training or batch),
+below), `job` and, where each index of a Job trains apart, `index` (job_identity.py), `kind` (training, batch or serving),
 `process` (unique for each process), and the fields of its type.
 """
 
@@ -35,6 +35,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
 
 KIND_TRAINING = "training"
 KIND_BATCH = "batch"
+KIND_SERVING = "serving"  # of drills only: servers write no event lines
 KIND_NODE = "node"  # lines about a machine, which belong to no job
 
 METRIC_PREFIX = "custom.googleapis.com/holdfast"
