@@ -24,9 +24,9 @@ ENVIRONMENT = Environment(
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     state_bucket="CHANGE-ME",
     network=Network(
-        # Nodes: 3 + 1 + 2 x 4 + 2 in pools, 16 of auto-provisioning, 1 a pool while it upgrades:
-        # 35, and a /24 holds 252.
-        # Pods: 32 a node take a /26, so 35 nodes take 35 x 64 = 2,240 addresses: a /20 holds 4,096.
+        # Nodes: 3 + 2 + 2 x 4 + 2 in pools, 16 of auto-provisioning, 1 a pool while it upgrades:
+        # 36, and a /24 holds 252.
+        # Pods: 32 a node take a /26, so 36 nodes take 36 x 64 = 2,304 addresses: a /20 holds 4,096.
         nodes_cidr="10.10.0.0/24",
         pods_cidr="10.20.0.0/20",
         services_cidr="10.30.0.0/24",
@@ -41,7 +41,7 @@ ENVIRONMENT = Environment(
             machine_types=("g2-standard-4",),
             accelerator="nvidia-l4",
             gpus_per_node=1,
-            max_nodes=1,
+            max_nodes=2,
         ),
         NodeGroup(
             name="spot-l4",
@@ -81,8 +81,8 @@ ENVIRONMENT = Environment(
         peak_per_s=80,
         # Of one L4, assumed: measure it with your model.
         replica_per_s=50,
-        base_replicas=1,
-        base_most=1,
+        base_replicas=2,
+        base_most=2,
         overflow_most=2,
     ),
     alerts=Alerts(emails=("CHANGE-ME@example.org",)),

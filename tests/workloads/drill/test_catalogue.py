@@ -9,7 +9,7 @@ from workloads.drill.catalogue import DRILLS, at_most, find, of
 from workloads.drill.commands import chosen
 from workloads.drill.plan import RECOVERED, Blast, Budget, Drill, Objective, Place, Work
 from workloads.drill.runner import FIRES
-from workloads.drill.targets import cluster, local_batch, local_training
+from workloads.drill.targets import cluster, local_batch, local_serving, local_training
 
 NOTICE = DRILLS["trainer-notice"]
 
@@ -20,7 +20,7 @@ def asked(drill: Drill) -> set[str]:
 
 
 def measured(work: Work) -> set[str]:
-    known = {Work.BATCH: local_batch.METRICS, Work.NAMED: cluster.METRICS}
+    known = {Work.BATCH: local_batch.METRICS, Work.NAMED: cluster.METRICS, Work.SERVER: local_serving.METRICS}
     return set(known.get(work, local_training.METRICS))
 
 

@@ -28,6 +28,7 @@ from workloads.manifests.builders.training import gpu_size
 SERVER, PROXY, CLIENTS = "server", "proxy", "serving"
 ENVOY = "envoy"  # the role in digests.json: a copy of Envoy's own image in the registry of the environment
 PROXIES = 2
+OVERFLOW_LEAST = 2  # in two zones: one preemption does not take it all
 CONFIG_DIR, ENDPOINTS_DIR = "/etc/envoy", "/run/endpoints"
 ANNOTATION_CAPACITY = "holdfast.dev/serving-capacity"
 ANNOTATION_OVERFLOW = "holdfast.dev/overflow-of"  # read by the linter: the base that stays when Spot goes
@@ -53,7 +54,7 @@ def _servers(context: RenderContext, wanted: Serving) -> Iterator[Body]:
     window_s = overflow_pool(context).window.pod_s
     tiers = (
         (serving.TIER_BASE, base_pool(context), wanted.base_replicas, wanted.base_most),
-        (serving.TIER_OVERFLOW, overflow_pool(context), 1, wanted.overflow_most),
+        (serving.TIER_OVERFLOW, overflow_pool(context), OVERFLOW_LEAST, wanted.overflow_most),
     )
     for tier, pool, least, most in tiers:
         name = f"{SERVER}-{tier}"
@@ -123,6 +124,12 @@ def _probes(port: int) -> Probes:
         failure_threshold=6,
     )
     return Probes(readiness=ready, liveness=live)
+
+
+def _listening() -> client.V1Probe:
+    return client.V1Probe(
+        tcp_socket=client.V1TCPSocketAction(port=serving.PORT), period_seconds=10, failure_threshold=6
+    )
 
 
 def _deployment(context: RenderContext, name: str, work: Work, replicas: int | None = None) -> Body:
@@ -253,7 +260,7 @@ def _proxy_work(context: RenderContext) -> Work:
         grace_s=window_s + 15,
         calls_kubernetes=True,
         ports=[serving.PORT],
-        probes=Probes(readiness=_probes(serving.SIDECAR_PORT).readiness, liveness=None),
+        probes=Probes(readiness=_probes(serving.SIDECAR_PORT).readiness, liveness=_listening()),
         pre_stop_get=hook,
         sidecars=[
             _beside(context, "drain", [*drain, "--drain", f"{admin}/healthcheck/fail", "--count", counted], []),

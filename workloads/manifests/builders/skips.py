@@ -2,7 +2,7 @@
 nothing else fails, and that no entry here is idle."""
 
 _TOKEN = "its process asks the API server about nodes, with rights to nothing else"
-_EMPTY = "the namespace is closed before its first pod stands in it"
+_FILLS_A_NODE = {"deployment-has-host-podantiaffinity": "each server fills a node, so no two of them share one"}
 _PLANNED_ENDS = {"CKV_K8S_38": _TOKEN}
 
 # Kind/namespace/name -> check -> reason. A `*` ends a name that follows from an accelerator.
@@ -19,8 +19,12 @@ SKIPS: dict[str, dict[str, str]] = {
     "Deployment/monitoring/exporter": {"CKV_K8S_38": "it watches pods and nodes through the API server"},
     "Job/training/train-flex-*": _PLANNED_ENDS,
     "JobSet/training/train-queued-*": _PLANNED_ENDS,
-    "NetworkPolicy/serving/default-deny": {"networkpolicy-targets-pod": _EMPTY},
-    "NetworkPolicy/serving/egress-named": {"networkpolicy-targets-pod": _EMPTY},
+    "Deployment/serving/server-base": _FILLS_A_NODE,
+    "Deployment/serving/server-overflow": _FILLS_A_NODE,
+    "Deployment/serving/proxy": {
+        "CKV_K8S_38": "its watcher follows EndpointSlices through the API server, with rights to nothing else",
+        "deployment-has-host-podantiaffinity": "spread constraints keep its pods apart where there are machines for it",
+    },
 }
 
 
