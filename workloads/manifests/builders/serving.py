@@ -60,7 +60,7 @@ def _servers(context: RenderContext, wanted: Serving) -> Iterator[Body]:
         name = f"{SERVER}-{tier}"
         body = _server(context, name, tier, pool, window_s)
         if tier == serving.TIER_OVERFLOW:
-            body["metadata"]["annotations"] = {ANNOTATION_OVERFLOW: f"{SERVER}-{serving.TIER_BASE}"}
+            body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = f"{SERVER}-{serving.TIER_BASE}"
         yield body
         yield _scaler(name, least, most, wanted.inflight_target)
         yield budget(name, NAMESPACE_SERVING, name, "Upgrades take one replica at a time; preemption asks nobody")
