@@ -131,7 +131,7 @@ def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
             Fleet(
                 folder=folder / "prestop",
                 owner="bench-server",
-                command=ours,
+                command=stock,
                 proxy_change=_one_try,
                 pre_stop_s=13.0,
                 after_pre_stop_s=2.0,
