@@ -85,7 +85,7 @@ kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RE
 	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
 	@$(PY) -m tests.bench.batch_kills
 
-.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server
+.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
 	@$(PY) -m tests.bench.synth
 
@@ -112,6 +112,9 @@ bench-lint: setup
 
 bench-server: setup tools
 	@$(PY) -m tests.bench.server
+
+bench-month: setup tools
+	@$(PY) -m tests.bench.month
 
 ##@ Platform (ENV=example|dev|prod)
 

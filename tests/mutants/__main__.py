@@ -76,7 +76,10 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> int:
 
 def require_green(mutants: Sequence[Mutant], scratch: Path) -> None:
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    done = run_tests(tests, scratch / UNBROKEN)
+    try:
+        done = run_tests(tests, scratch / UNBROKEN)
+    except subprocess.TimeoutExpired as error:
+        raise Unjudged(f"the tests take over {LIMIT_S} s without a mutant: too much else runs here") from error
     if done.returncode != ALL_PASSED:
         raise Unjudged(f"the tests fail without a mutant:\n{done.stdout[-3000:]}")
 

@@ -1,0 +1,20 @@
+"""A day of ordinary Spot operation wakes nobody; trouble of every kind in between is found within its promise."""
+
+import pytest
+
+from tests.monitoring.month import Month, judge
+from tests.monitoring.month_trouble import KINDS, add_trouble
+
+DAYS = 1
+
+
+@pytest.mark.process
+def test_an_ordinary_day_wakes_nobody_and_all_trouble_is_found_in_time() -> None:
+    month = Month(seed=7, days=DAYS)
+    month.add_ordinary_jobs()
+    add_trouble(month)
+    judged = judge(month.incidents, month.play())
+    assert not judged.missed
+    assert len(judged.found) == KINDS
+    assert not judged.false_pages
+    assert month.happened["evictions"] >= 3
