@@ -103,7 +103,7 @@ def policy(alert: Alert, environment: Environment, channels: Sequence[str], base
         "severity": alert.severity.level,
         "conditions": [{"display_name": alert.why[:MAX_CONDITION_NAME], **condition(alert)}],
         "documentation": {
-            "content": text.content,
+            "content": text.content.replace("${", "$${"),  # the shell's variables look like Terraform's
             "mime_type": "text/markdown",
             "subject": text.subject,
             **({"links": links} if links else {}),
