@@ -44,6 +44,15 @@ def test_every_go_tool_is_pinned_by_hash(pins: Path) -> None:
     assert (pins.parent / "go.sum").stat().st_size > 0
 
 
+def test_what_is_installed_is_compared_with_its_hash() -> None:
+    (sync,) = [
+        call
+        for call in calls(ast.parse((ROOT / ".ci/bootstrap.py").read_text()))
+        if {"pip", "sync"} <= {getattr(word, "value", None) for word in call.args}
+    ]
+    assert "--require-hashes" in {getattr(word, "value", None) for word in sync.args}
+
+
 def calls(tree: ast.AST) -> list[ast.Call]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
@@ -60,3 +69,4 @@ def test_no_source_of_ours_can_run_code_from_data(path: Path) -> None:
             assert not (keyword.arg == "shell" and value is not False), "shell strings"
             assert not (keyword.arg == "weights_only" and value is not True), "weights_only=False runs code"
             assert not (keyword.arg == "trust_remote_code" and value is not False), "remote code"
+            assert not (keyword.arg == "use_safetensors" and value is not True), "weights may be a pickle"

@@ -111,6 +111,7 @@ ENVIRONMENT = Environment(
         binary_authorization=True,
         rbac_security_group="gke-security-groups@CHANGE-ME.example",
         signed_kernel_modules=True,
+        signed_checkpoints=True,
     ),
     storage=Storage(),
     queue=Queue(),

@@ -138,6 +138,9 @@ class Security:
     """gke-security-groups@your-domain, for role bindings by Google group."""
     signed_kernel_modules: bool = False
     """GPU pools load only modules that Google signed. Needs GKE 1.34.1-gke.2364000 or newer."""
+    signed_checkpoints: bool = False
+    """Training signs commits and joins its gang with a key; batch takes no other commit. Make the Secrets first:
+    infra/decisions/0069."""
 
     def __post_init__(self) -> None:
         if self.kms_key:
@@ -148,7 +151,7 @@ class Security:
             pattern = r"gke-security-groups@[a-zA-Z0-9.-]+\.[a-z]{2,}"
             got, allowed = self.rbac_security_group, "gke-security-groups@your-domain"
             matches("security.rbac_security_group", got, pattern, allowed, "GKE accepts this group name only")
-        for field in ("binary_authorization", "signed_kernel_modules"):
+        for field in ("binary_authorization", "signed_kernel_modules", "signed_checkpoints"):
             switch(f"security.{field}", getattr(self, field))
 
 

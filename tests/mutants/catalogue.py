@@ -1,6 +1,7 @@
 """The faults that the tests must notice, as data. A test that lets one through is mended, not taken off the list."""
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.threats import THREATS
 
 CHECKPOINT = "workloads/library/holdfast/checkpoint"
 BATCH = "workloads/library/holdfast/inference"
@@ -366,4 +367,4 @@ _JOBS = (
         tests=(f"{DRILL_TESTS}/test_remote.py::test_an_environment_that_allows_no_drills_is_not_hit_by_any",),
     ),
 )
-MUTANTS: tuple[Mutant, ...] = (*_CHECKPOINT, *_PROCESSES, *_BATCH, *_PLATFORM, *_MONITORING, *_SEAMS, *_JOBS)
+MUTANTS: tuple[Mutant, ...] = (*_CHECKPOINT, *_PROCESSES, *_BATCH, *_PLATFORM, *_MONITORING, *_SEAMS, *_JOBS, *THREATS)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.contract.environment import ENV_KEY_FILE
 from infra.contract import names as contract
+from infra.contract.kubernetes import LABEL_NAME
 from infra.environments import load, names
 from infra.specs import network
 from tests.workloads.manifests.rendered import bodies, named, workloads
@@ -80,8 +82,56 @@ def test_only_workers_and_the_exporter_reach_the_database_and_on_the_port_that_t
         assert ports == wanted.get(namespace, set())
 
 
+def reaches(env: str, here: dict[str, str], there: dict[str, str]) -> bool:
+    """Whether a pod of training with the labels `here` may open a connection to one with those of `there`."""
+    found = [policy["spec"] for policy in policies(env, contract.NAMESPACE_TRAINING)]
+    return _allowed(found, "egress", "to", here, there) and _allowed(found, "ingress", "from", there, here)
+
+
+def _allowed(found: list[dict[str, Any]], way: str, peers: str, own: dict[str, str], other: dict[str, str]) -> bool:
+    rules = [rule for spec in found if _selects(spec["podSelector"], own) for rule in spec.get(way) or ()]
+    return any(
+        _selects(peer["podSelector"], other)
+        for rule in rules
+        for peer in rule[peers]
+        if "podSelector" in peer and "namespaceSelector" not in peer
+    )
+
+
+def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    assert set(selector) <= {"matchLabels"}, "this test reads no expressions"
+    return selector.get("matchLabels", {}).items() <= labels.items()
+
+
 @pytest.mark.parametrize("env", names())
-def test_pods_of_a_gang_reach_each_other_and_nothing_reaches_batch_pods(env: str) -> None:
-    gang = named(env, "NetworkPolicy", "gang", contract.NAMESPACE_TRAINING)["spec"]
-    assert gang["ingress"][0]["from"] == gang["egress"][0]["to"] == [{"podSelector": {}}]
+def test_pods_of_a_gang_reach_each_other_and_no_pod_of_another_run(env: str) -> None:
+    pods = {
+        body["metadata"]["labels"][LABEL_NAME]: (body["kind"], template["metadata"]["labels"])
+        for body, template in workloads(env)
+        if body["metadata"]["namespace"] == contract.NAMESPACE_TRAINING
+    }
+    assert {"train-gang", "train-sweep"} <= pods.keys()
+    for name, (kind, labels) in pods.items():
+        for other, (_, their) in pods.items():
+            assert reaches(env, labels, their) == (name == other and kind == "JobSet"), f"{name} -> {other}"
+
+
+@pytest.mark.parametrize("env", names())
+def test_nothing_reaches_batch_pods(env: str) -> None:
     assert not any(policy["spec"].get("ingress") for policy in policies(env, contract.NAMESPACE_BATCH))
+
+
+@pytest.mark.parametrize("env", names())
+def test_each_run_has_a_key_of_its_own_where_checkpoints_are_signed(env: str) -> None:
+    for body, template in workloads(env):
+        spec = template["spec"]
+        secrets = {v["name"]: v["secret"]["secretName"] for v in spec.get("volumes", []) if "secret" in v}
+        main = next(c for c in spec["containers"] if c["name"] == "main")
+        given = {v["name"]: v.get("value") for v in main["env"]}.get(ENV_KEY_FILE)
+        name = body["metadata"]["labels"][LABEL_NAME]
+        run = name if name.startswith("train-") else "train-gang" if name in ("batch-drain", "batch-steady") else ""
+        if not (run and load(env).security.signed_checkpoints):
+            assert given is None and "run-key" not in secrets
+            continue
+        mounts = {m["name"]: m["mountPath"] for m in main["volumeMounts"]}
+        assert secrets["run-key"] == f"run-key-{run}" and given == f"{mounts['run-key']}/key"

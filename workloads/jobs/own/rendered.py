@@ -24,7 +24,7 @@ from workloads.jobs.own.job_file import OwnJob
 from workloads.jobs.own.placing import Placed
 from workloads.manifests.builders.pods import Size, Work
 from workloads.manifests.builders.render_context import Body, RenderContext
-from workloads.manifests.builders.tenancy import budget
+from workloads.manifests.builders.tenancy import budget, peers
 from workloads.manifests.builders.training import DAY_S, Gang, Task, gang, job
 from workloads.manifests.lint.engine import Options, lint_texts
 
@@ -66,6 +66,7 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
             ),
         ]
     reason = "An eviction through the API restarts the whole gang: one at a time. Spot preemption does not ask."
+    found.append(peers(own.name))
     found.append(budget(own.name, NAMESPACE_TRAINING, own.name, reason, keep=own.nodes - 1))
     longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)} if queue == QUEUES[Capacity.QUEUED] else {}
     restarts = 0 if longest else own.restarts  # such nodes are not used twice

@@ -57,6 +57,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
         name=name,
         role="batch",
         job=name,
+        reads_run="train-gang",
         command=[*words, "--run", "train-gang", "--window", str(window), *queue],
         size=gpu_size(context.batch),
         pool=context.batch,

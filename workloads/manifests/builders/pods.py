@@ -1,11 +1,11 @@
 """A pod that meets Pod Security `restricted`. All workloads are made here, so that none can forget a setting."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kubernetes import client
 
-from holdfast.contract.environment import ENV_GPUS, ENV_JOB, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
+from holdfast.contract.environment import ENV_GPUS, ENV_JOB, ENV_KEY_FILE, ENV_NODE, ENV_RUN_DIR, ENV_WINDOW_S
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.machines import MachineType
@@ -16,6 +16,7 @@ from workloads.manifests.builders.render_context import RenderContext
 USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
 TMP = "/tmp"
 RUN_DIR = "/run/holdfast"
+KEY_FOLDER = "/run/holdfast-key"
 MAIN = "main"
 SHARED_MEMORY = "/dev/shm"
 
@@ -80,6 +81,8 @@ class Work:
     """Variable -> (Secret, key)."""
     from_pod: dict[str, str] = field(default_factory=dict[str, str])
     """Variable -> field of the pod, as the downward API names it. Stand before `env`, which may refer to them."""
+    reads_run: str = ""
+    """Run whose checkpoints it writes or loads."""
     calls_kubernetes: bool = False
     """Mounts a token, and tells the process which node it may ask about."""
     restart: str | None = None
@@ -103,6 +106,7 @@ class Work:
 
 
 def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
+    work = _with_key(context, work)
     labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF}
     labels |= _identity(work)
     labels |= work.labels | (CALLS if work.calls_kubernetes else {})
@@ -131,6 +135,15 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     return client.V1PodTemplateSpec(
         metadata=client.V1ObjectMeta(labels=labels, annotations=work.annotations or None), spec=spec
     )
+
+
+def _with_key(context: RenderContext, work: Work) -> Work:
+    """A Secret for each run: a pod of one cannot sign for another, nor join it (infra/decisions/0069)."""
+    if not (work.reads_run and context.env.security.signed_checkpoints):
+        return work
+    source = client.V1SecretVolumeSource(secret_name=f"run-key-{work.reads_run}", default_mode=0o440)
+    mounted = (client.V1Volume(name="run-key", secret=source), KEY_FOLDER)
+    return replace(work, volumes=[*work.volumes, mounted], env=work.env | {ENV_KEY_FILE: f"{KEY_FOLDER}/key"})
 
 
 def _identity(work: Work) -> dict[str, str]:

@@ -80,16 +80,21 @@ def _policies(context: RenderContext, role: str, namespace: str) -> Iterator[Bod
     if role == "batch" or (role in names.DATABASE_ROLES and context.env.database):
         egress.append(_egress([f"{database.port(context)}/TCP"], [_block(context.env.network.database_cidr)]))
     yield _policy("egress-named", namespace, ["Egress"], None, egress)
-    if role == "trainer":
-        inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector())
-        ports = [client.V1NetworkPolicyPort(port=1_024, end_port=65_535, protocol="TCP")]
-        ingress = [client.V1NetworkPolicyIngressRule(_from=[inside], ports=ports)]
-        outward = [client.V1NetworkPolicyEgressRule(to=[inside], ports=ports)]
-        yield _policy("gang", namespace, ["Ingress", "Egress"], ingress, outward)
     if role in ("trainer", "exporter", "server"):
         yield _api_server(context, namespace)
     if role == "exporter":
         yield scraped(namespace, EXPORTER_PORT)
+
+
+def peers(name: str) -> Body:
+    """Opens the pods of one run to each other. To a pod of another run they stay closed, though it trains beside them."""
+    own = {LABEL_NAME: name}
+    inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=own))
+    # gloo and NCCL take whatever ports are free.
+    ports = [client.V1NetworkPolicyPort(port=1_024, end_port=65_535, protocol="TCP")]
+    ingress = [client.V1NetworkPolicyIngressRule(_from=[inside], ports=ports)]
+    outward = [client.V1NetworkPolicyEgressRule(to=[inside], ports=ports)]
+    return _policy(name, names.NAMESPACE_TRAINING, ["Ingress", "Egress"], ingress, outward, own)
 
 
 def ingress(

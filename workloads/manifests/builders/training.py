@@ -37,7 +37,7 @@ from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import MAIN, Size, Work, annotation, template
 from workloads.manifests.builders.rbac import reading
 from workloads.manifests.builders.render_context import Body, RenderContext, marked, meta, plain, versioned
-from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
+from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget, peers
 
 DAY_S = 86_400
 INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in
@@ -56,6 +56,7 @@ DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarg
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
+    yield peers("train-gang")
     yield gang(context, joined(_spot_gang(context)))
     reason = (
         "An eviction through the API restarts the whole gang: drains take one node at a time. "
@@ -93,6 +94,7 @@ def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule
         role="trainer",
         job=name,
         run_per_index=INDEX in run,
+        reads_run=name,
         command=command(context, run or name, pool),
         size=gpu_size(pool),
         pool=pool,
@@ -277,4 +279,5 @@ def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
     if pods:
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
         given = Gang(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
+        yield peers(name)
         yield gang(context, joined(given))

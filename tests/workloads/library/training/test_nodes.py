@@ -5,10 +5,13 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from holdfast.training import rendezvous
 from holdfast.training.config import TrainConfig
@@ -36,6 +39,28 @@ def test_a_port_of_this_node_that_something_else_holds_is_bad_input() -> None:
         with pytest.raises(InputError, match="rendezvous cannot be opened") as caught:
             rendezvous.rendezvous_handler(config(f"127.0.0.1:{port}"))
     assert "free port" in caught.value.lines()
+
+
+def test_an_agent_without_the_key_of_the_run_is_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        here = f"127.0.0.1:{probe.getsockname()[1]}"
+    (tmp_path / "key").write_text("k" * 64)
+
+    def agent(key: str) -> Future[Any]:
+        monkeypatch.setenv(ENV_KEY_FILE, key)
+        handler = rendezvous.rendezvous_handler(config(here))
+        joined: Future[Any] = Future()
+        # No pool: the agent that is never joined waits longer than this test, and must not be waited for.
+        threading.Thread(target=lambda: joined.set_result(handler.next_rendezvous()), daemon=True).start()
+        return joined
+
+    key = str(tmp_path / "key")
+    first, stranger = agent(key), agent("")
+    with pytest.raises(TimeoutError):
+        first.result(5)
+    second = agent(key)
+    assert {first.result(PATIENCE_S).rank, second.result(PATIENCE_S).rank} == {0, 1}
+    assert not stranger.done()
 
 
 def hang_up_on_all(server: socket.socket) -> None:

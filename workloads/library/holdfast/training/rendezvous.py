@@ -6,6 +6,7 @@ and a port of this very node that something else holds is bad input, because ano
 
 # Why it is so: infra/decisions/0085, infra/decisions/0095.
 
+import hmac
 import os
 import socket
 import time
@@ -14,6 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
+from holdfast.checkpoint import signing
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 from holdfast.training.config import TrainConfig
@@ -38,7 +40,7 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=config.rendezvous,
-        run_id=config.run,
+        run_id=join_id(config.run),
         min_nodes=config.nodes,
         max_nodes=config.nodes,
         read_timeout=round(config.peer_timeout_s),
@@ -58,6 +60,14 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
     # Nobody joins a gang that is complete, and torch's own question never returns when the first node went silent.
     handler.num_nodes_waiting = lambda: 0
     return handler
+
+
+def join_id(run: str) -> str:
+    """The name under which agents of `run` look for each other. With a key only who has it can compute the name.
+
+    It keeps strangers out of the gang, not out of the store behind the port: network policies do that."""
+    key = signing.key()
+    return hmac.new(key, f"join {run}".encode(), "sha256").hexdigest() if key else run
 
 
 def is_named(host: str, hostname: str) -> bool:
