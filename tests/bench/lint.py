@@ -1,4 +1,4 @@
-"""1,000 manifests through the linter, in a process of its own. `python -m tests.bench.lint`."""
+"""1,000 manifests through the linter, in a process of its own; then precision and recall. `python -m tests.bench.lint`."""
 
 import json
 import resource
@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench.lint_judged import judged
 from workloads.manifests.lint.pages import example_text
 from workloads.manifests.lint.registry import all_rules
 
@@ -38,7 +39,9 @@ def main() -> None:
     report = json.loads(done.stdout)
     print(f"{'files':>8} {'objects':>8} {'findings':>9} {'seconds':>8} {'CPU s':>6}")
     print(f"{report['files']:>8} {report['objects']:>8} {len(report['findings']):>9} {seconds:>8.2f} {cpu:>6.2f}")
-    goals = {"thousand_manifests_under_10_s": seconds < GOAL_S}
+    quality = judged()
+    print(quality.lines())
+    goals = {"thousand_manifests_under_10_s": seconds < GOAL_S} | quality.goals()
     print(
         json.dumps(
             {"seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2), "files": report["files"], "goals": goals}

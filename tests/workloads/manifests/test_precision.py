@@ -13,6 +13,17 @@ def found(*texts: str, names: tuple[str, ...] = ()) -> set[str]:
     return {finding.rule for finding in lint_texts(files, Options()).active}
 
 
+def test_a_switch_with_the_name_of_a_secret_is_none() -> None:
+    env = "env: [{name: MYSQL_ALLOW_EMPTY_PASSWORD, value: '1'}]"
+    assert "HF416" not in found(
+        f"{HEAD}spec: {{containers: [{{name: m, image: registry.example/a{DIGEST}, {env}}}]}}\n"
+    )
+
+
+def test_a_taint_key_that_a_template_makes_is_not_refuted() -> None:
+    assert "HF002" not in found(pod('tolerations: [{key: "group-{{ .Index }}", operator: Exists}]'))
+
+
 def pod(spec: str) -> str:
     return f"{HEAD}spec: {{containers: [{{name: m, image: registry.example/a{DIGEST}}}], {spec}}}\n"
 
@@ -24,6 +35,7 @@ def pod(spec: str) -> str:
         "cloud.google.com/compute-class", "cloud.google.com/gke-ephemeral-storage-local-ssd",
         "cloud.google.com/gke-confidential-nodes", "iam.gke.io/gke-metadata-server-enabled",
         "node-role.kubernetes.io/control-plane", "cloud.google.com/gke-os-distribution",
+        "projectcalico.org/ds-ready",
     ],
 )  # fmt: skip
 def test_a_label_that_gke_or_a_compute_class_sets_is_not_refuted(key: str) -> None:

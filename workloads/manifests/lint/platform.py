@@ -34,6 +34,7 @@ UNJUDGED_LABELS = (
     "node.gke.io/",
     "sandbox.gke.io/",
     "networking.gke.io/",
+    "projectcalico.org/",
 )
 # GKE sets many labels under cloud.google.com/; these are the ones that a pool of ours can refute.
 JUDGED_LABELS = (

@@ -56,7 +56,7 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     known = [taint.key for taint in context.platform.taints]
     for path, toleration in pod.tolerations:
         key = as_text(toleration.get("key"))
-        if key and key not in known and not key.startswith(FOREIGN_TAINTS):
+        if key and key not in known and "{{" not in key and not key.startswith(FOREIGN_TAINTS):
             meant = near(key, known, cutoff=0.5)
             fact = f"taints here: {', '.join(sorted(set(known)))}"
             hint = f"; did you mean {meant}?" if meant else ""

@@ -268,6 +268,10 @@ def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
                     yield Hit((*container.path, key, index), "runs code that comes with a model")
 
 
+# ALLOW_EMPTY_PASSWORD=1 has the name of a secret and is none.
+_SWITCH = {"0", "1", "true", "false", "yes", "no", "on", "off"}
+
+
 @rule(
     "HF416", "secret-in-manifest", Severity.ERROR, on=Pod,
     what="A secret as the literal value of an environment variable.",
@@ -281,5 +285,6 @@ def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for index, item in enumerate(as_list(container.body.get("env"))):
             name, value = as_text(dig(item, "name")), as_text(dig(item, "value"))
-            if value and _SECRET_NAME.search(name) and not value.startswith(("$(", "${", "<", "/")):
+            literal = value and value.lower() not in _SWITCH and not value.startswith(("$(", "${", "<", "/"))
+            if literal and _SECRET_NAME.search(name):
                 yield Hit((*container.path, "env", index, "value"), f"{name} holds a literal value")
