@@ -161,8 +161,8 @@ leftovers: setup ## What GKE left in the project of ENV after a destroy
 upgrade-check: setup ## What a merge of REF would move or destroy in ENV
 	@$(PY) -m infra upgrade-check $(REF) --env $(ENV)
 
-doctor: setup ## What a deployment of ENV needs and lacks
-	@$(PY) -m infra doctor $(ENV)
+doctor: setup ## What a deployment of ENV needs and lacks; CLUSTER=1: what its cluster lacks before a first job
+	@$(PY) -m infra doctor $(ENV) $(if $(CLUSTER),--cluster)
 
 snapshots: setup provider ## Record the plan inventories, addresses and chart specifications anew
 	@$(PY) -m tests.plan.inventory

@@ -1,12 +1,16 @@
 """Commands of the platform: `python -m infra VERB`. Bodies import what they need, so that --help is quick."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.contract.errors import run_cli
 from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 from infra.placement import cli as placement
+
+if TYPE_CHECKING:
+    from infra.ops import doctor as examination
 
 app = typer.Typer(
     help="The platform: environments, plan, rules, deployment.",
@@ -84,13 +88,27 @@ def check(env: Env, as_json: Json = False) -> None:
 
 
 @app.command()
-def doctor(env: Env, as_json: Json = False) -> None:
-    """What a deployment needs: versions, credentials, APIs, quota, zones. Read-only; says what to mend."""
+def doctor(
+    env: Env,
+    cluster: Annotated[bool, typer.Option("--cluster", help="What the deployed cluster lacks before a job.")] = False,
+    kubeconfig: Annotated[Path | None, typer.Option(help="With --cluster; default: the current context.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What a deployment, or with --cluster a first job, needs and lacks. Read-only; says what to mend."""
     from infra.environments import load
     from infra.ops import doctor as examination
     from infra.ops import show
 
-    raise typer.Exit(show.doctor(list(examination.examine(load(env))), as_json))
+    probes = _of_the_cluster(kubeconfig) if cluster else None
+    raise typer.Exit(show.doctor(list(examination.examine(load(env), probes)), as_json))
+
+
+def _of_the_cluster(kubeconfig: Path | None) -> "examination.Probes":
+    from infra.ops import gcloud
+    from workloads.jobs.api import Api
+    from workloads.operators.examination import probes
+
+    return probes(Api(kubeconfig), gcloud.ask)
 
 
 @app.command()

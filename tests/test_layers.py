@@ -78,7 +78,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules"},
     "infra.proof": CONTRACTS | {"infra.environments", "infra.placement", "infra.ops"},
     "infra.__main__": CONTRACTS
-    | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops", "infra.proof"},
+    # What a cluster lacks is known where it is installed; nothing of infra but its command line asks.
+    | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops", "infra.proof"}
+    | {"workloads.jobs.api", "workloads.operators"},
     "workloads.manifests": CONTRACTS | {"infra.environments"},
     "workloads.images": CONTRACTS | {"infra.environments", "workloads.operators.catalogue"},
     "workloads.operators": CONTRACTS

@@ -13,6 +13,7 @@ from infra.specs.network import apis
 from infra.specs.pools import RESERVED_TAINTS
 
 Answer = tuple[bool, str, str]
+ALL_REGIONS = "GPUS_ALL_REGIONS"
 # Agents that get a role on the project when they are made, so that its policy shows them. Storage's never does.
 LISTED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
 NO_CLUSTER = "no cluster yet"
@@ -68,6 +69,14 @@ def _quota(environment: Environment) -> Answer:
         if limits.get(metric, 0) < needed:
             lacking.append(f"{metric} {limits.get(metric, 0):.0f} of {needed}")
     return not lacking, "; ".join(lacking) or "enough", f"ask for more quota in {environment.region}, or lower the caps"
+
+
+def _quota_everywhere(environment: Environment) -> Answer:
+    """GPUs of all regions together: 0 in a fresh project, and then no region's quota helps."""
+    found = gcloud.ask("compute", "project-info", "describe", project=environment.project)
+    limit = next((q["limit"] for q in found.get("quotas", []) if q["metric"] == ALL_REGIONS), 0)
+    needed = sum(_wanted(environment).values())
+    return limit >= needed, f"{ALL_REGIONS} {limit:.0f} of {needed}", f"ask for more {ALL_REGIONS}, or lower the caps"
 
 
 def _wanted(environment: Environment) -> dict[str, int]:
@@ -204,6 +213,7 @@ def account_checks() -> tuple[tuple[str, Callable[[Environment], Answer]], ...]:
         ("project", _project),
         ("APIs", _apis),
         ("GPU quota", _quota),
+        ("GPU quota of all regions", _quota_everywhere),
         ("GPU zones", _zones),
         ("state bucket", _state_bucket),
         ("service agents", _service_agents),

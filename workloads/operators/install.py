@@ -129,7 +129,7 @@ def prune(api: Api, bodies: Sequence[Body], selector: str) -> Iterator[Change]:
         for item in api.items(collection, labelSelector=selector):
             name = item["metadata"]["name"]
             if f"{collection}/{name}" not in paths:
-                api.delete(f"{collection}/{name}")
+                api.delete(f"{collection}/{name}", propagationPolicy="Background")  # a Job would leave its pods
                 yield Change(verb="removed", name=f"{kind}/{name}")
 
 

@@ -1,4 +1,4 @@
-"""Apply the platform half of an environment: namespaces, priorities, queues, rights, the exporter. No job, no GPU."""
+"""Apply the platform half of an environment: namespaces, priorities, queues, rights, the exporter, the migration. No GPU."""
 
 from collections.abc import Iterator
 

@@ -35,6 +35,7 @@ def healthy(gcloud: Gcloud) -> Gcloud:
     gcloud.answer("services list", [{"config": {"name": f"{api}.googleapis.com"}} for api in APIS])
     metrics = ("NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_A100_GPUS")
     gcloud.answer("compute regions describe", {"quotas": [{"metric": m, "limit": 64.0} for m in metrics]})
+    gcloud.answer("compute project-info describe", {"quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": 256.0}]})
     sold = [{"name": p.accelerator, "zone": f"z/{zone}"} for p in EXAMPLE.pools() for zone in EXAMPLE.zones]
     gcloud.answer("compute accelerator-types list", sold)
     gcloud.answer("storage buckets describe", {"name": "acme-state"})
@@ -85,6 +86,7 @@ def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy:
         ("projects describe", {"projectNumber": "42"}, "project", 'project_number="42"'),
         ("services list", [], "APIs", "cloudresourcemanager"),
         ("compute regions describe", {"quotas": []}, "GPU quota", "more quota"),
+        ("compute project-info describe", {"quotas": []}, "GPU quota of all regions", "GPUS_ALL_REGIONS"),
         ("compute accelerator-types list", [], "GPU zones", "change zones"),
         ("projects get-iam-policy", {"bindings": []}, "service agents", "make bootstrap"),
         ("billing accounts describe", {"currencyCode": "EUR"}, "budget currency", 'currency="EUR"'),

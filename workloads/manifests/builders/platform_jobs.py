@@ -26,8 +26,9 @@ JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
 # What holds a job before it has a pod.
 QUEUED = ((api_group(KUEUE_API), "workloads"), (api_group(PROVISIONING_API), "provisioningrequests"))
 RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
-ON_THE_SYSTEM_POOL = {
-    "holdfast.dev/ignore-HF008": "a quarter of a core for seconds, and an empty cluster buys no node for it"
+STAYS_ON_THE_SYSTEM_POOL = {
+    "holdfast.dev/ignore-HF008": "a quarter of a core for seconds, and an empty cluster buys no node for it",
+    "holdfast.dev/ignore-HF119": "that it completed is what doctor asks for, and one that is gone would run again",
 }
 
 
@@ -69,14 +70,13 @@ def migration(context: RenderContext) -> Iterator[Body]:
         backoff_limit=6,
         # Above the time that images take to be pushed, so that an order of commands is a hint, not a trap.
         active_deadline_seconds=6 * 3600,
-        ttl_seconds_after_finished=7 * training.DAY_S,
         pod_failure_policy=training.ignoring(EXIT_PREEMPTED),
         template=template(context, work),
     )
     job = client.V1Job(
         api_version=JOB_API,
         kind="Job",
-        metadata=meta("migrate", NAMESPACE_BATCH, annotations=ON_THE_SYSTEM_POOL),
+        metadata=meta("migrate", NAMESPACE_BATCH, annotations=STAYS_ON_THE_SYSTEM_POOL),
         spec=spec,
     )
     yield versioned(plain(job))

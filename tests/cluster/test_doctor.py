@@ -1,0 +1,133 @@
+"""`infra doctor ENV --cluster`: each lack is named with its fix, on the real API server with the real Kueue."""
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contract.errors import Unjudged
+from infra import environments
+from infra.contract.names import KSA_NAMESPACES
+from infra.ops.doctor import Verdict, examine
+from tests.cluster.sim import nodes
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.jobs.api import Api
+from workloads.manifests.builders import render_context
+from workloads.manifests.builders.render_context import RenderContext
+from workloads.manifests.rendering import platform
+from workloads.operators import examination, install, overlay
+from workloads.operators.catalogue import JOBSET, OPERATORS
+
+EXAMPLE = environments.load("example")
+FOREIGN = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-of-somebody-else"
+
+pytestmark = pytest.mark.usefixtures("kueue")
+
+
+class Google:
+    """gcloud's answers; it refuses what it does not know, as one without access does."""
+
+    def __init__(self) -> None:
+        self.images: dict[str, bool] = {}
+        self.bound = True
+
+    def __call__(self, *words: str, project: str) -> Any:
+        assert project == EXAMPLE.project and {"describe", "get-iam-policy"} & set(words), "it only reads"
+        if words[0] == "artifacts":
+            role = words[-1].rpartition("/")[2].partition("@")[0]
+            if not self.images.get(role, True):
+                raise Unjudged(f"ERROR: NOT_FOUND: {role}")
+            return {}
+        role = next(role for role in KSA_NAMESPACES if EXAMPLE.service_account_email(role) == words[-1])
+        member = f"serviceAccount:{EXAMPLE.workload_pool}[{KSA_NAMESPACES[role]}/{role}]"
+        return {"bindings": [{"role": "roles/iam.workloadIdentityUser", "members": [member] if self.bound else []}]}
+
+
+@pytest.fixture
+def google() -> Google:
+    return Google()
+
+
+@pytest.fixture
+def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = ("batch", "cloud-sql-proxy", "exporter", "jobset", "kueue", "trainer")
+    (tmp_path / "digests.json").write_text(json.dumps({"example": {role: "a" * 64 for role in roles}}))
+    monkeypatch.setattr(render_context, "DIGESTS", tmp_path / "digests.json")
+
+
+@pytest.fixture
+def system(api: Api, world: World) -> Iterator[None]:
+    """Deployments of the operators on simulated nodes; the processes that answer for them run on this host."""
+    pool = RenderContext(EXAMPLE).system
+    world.add_nodes(pool, 2)
+    made = [b for each in OPERATORS for b in overlay.objects(each, RenderContext(EXAMPLE)) if b["kind"] == "Deployment"]
+    for body in made:
+        body = copy.deepcopy(body)
+        del body["spec"]["template"]["spec"]["priorityClassName"]
+        install.put(api, body, "test")
+    yield
+    for body in made:
+        api.delete(api.path_of(body), propagationPolicy="Background")
+
+
+def judged(api: Api, google: Google, environment: Any = EXAMPLE) -> dict[str, tuple[Verdict, str, str]]:
+    found = examine(environment, examination.probes(api, google))
+    return {check.name: (check.verdict, check.found, check.fix) for check in found}
+
+
+def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(api: Api, google: Google) -> None:
+    found = judged(api, google)
+    assert found["operators"][0] is Verdict.BROKEN and "make operators ENV=example" in found["operators"][2]
+    assert "no digest" in found["images"][1] and "make images" in found["images"][2]
+    assert found["database migrated"][0] is Verdict.BROKEN and "make apply" in found["database migrated"][2]
+    without = replace(EXAMPLE, database=None)
+    assert judged(api, google, without)["database migrated"][1] == "a database of your own"
+
+
+@pytest.mark.usefixtures("digests", "system")
+def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
+    api: Api, world: World, google: Google
+) -> None:
+    for body in platform(RenderContext(EXAMPLE)):
+        if body["kind"] in ("Namespace", "ServiceAccount", "ResourceFlavor", "ClusterQueue"):
+            api.apply(api.path_of(body), body)
+    until("the operators are rolled out", lambda: all(install.rolled_out(api, each) is None for each in OPERATORS))
+    until("Kueue has judged the queues", lambda: "not judged" not in judged(api, google)["queues"][1])
+    found = judged(api, google)
+    for name in ("operators", "webhooks", "GPU drivers", "service accounts", "images", "workload identity"):
+        assert found[name][0] is Verdict.OK, (name, found[name])
+    assert "queued: " in found["queues"][1], "its check is not there; the other queues admit"
+    assert "spot" not in found["queues"][1]
+
+    google.images["kueue"], google.bound = False, False
+    api.merge(_deployment(), {"metadata": {"labels": {"app.kubernetes.io/version": "v0.0.1"}}})
+    webhook = {
+        "name": "mpod.kb.io",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Ignore",
+    }
+    webhook |= {"clientConfig": {"url": "https://127.0.0.1:1/"}, "timeoutSeconds": 1}
+    webhook |= {"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]}
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    api.apply(FOREIGN, kind | {"metadata": {"name": "kueue-of-somebody-else"}, "webhooks": [webhook]})
+    (node,) = world.add_nodes(EXAMPLE.pool("spot-a100"), 1)
+    api.merge(f"{nodes.NODES}/{node}", {"metadata": {"annotations": {examination.ANNOTATION_DRIVER: "535"}}})
+    try:
+        found = judged(api, google)
+    finally:
+        api.delete(FOREIGN)
+    assert "jobset: v0.0.1" in found["operators"][1]
+    assert "mpod.kb.io stands before pods" in found["webhooks"][1]
+    assert f"{node} has R535" in found["GPU drivers"][1] and "LATEST" in found["GPU drivers"][2]
+    assert "kueue is not in the registry" in found["images"][1]
+    assert "training/trainer" in found["workload identity"][1] and "make deploy" in found["workload identity"][2]
+
+
+def _deployment() -> str:
+    return f"/apis/apps/v1/namespaces/{JOBSET.namespace}/deployments/{JOBSET.deployment}"

@@ -1,0 +1,191 @@
+"""What a deployed cluster lacks before a first job: operators, webhooks, queues, images, database, drivers, identities.
+
+Read-only: a dry-run create is all that is ever sent. Each probe answers whether it is well, what was found, and the fix.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from holdfast.contract.errors import Unjudged
+from infra.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, KUEUE_API, LABEL_DRIVER, api_path
+from infra.contract.names import KSA_NAMESPACES
+from infra.contract.pools import LABEL_ACCELERATOR
+from infra.contract.versions import CUDA_MAJOR, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
+from infra.environments import Environment
+from workloads.jobs.api import Api, ApiError, Object
+from workloads.manifests.builders.render_context import RenderContext
+from workloads.manifests.rendering import platform
+from workloads.operators import install
+from workloads.operators.catalogue import LABEL_VERSION, OPERATORS, WEBHOOKS
+from workloads.operators.settings import MANAGED_KINDS
+
+Answer = tuple[bool, str, str]
+Ask = Callable[..., Any]
+"""gcloud's words and `project` -> its answer; raises Unjudged where it refuses."""
+# Written onto nodes by GKE's device plugin.
+ANNOTATION_DRIVER = "cloud.google.com/cuda.driver-version.major"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1/{}s"
+
+
+def probes(api: Api, ask: Ask) -> tuple[tuple[str, Callable[[Environment], Answer]], ...]:
+    found: tuple[tuple[str, Callable[..., Answer]], ...] = (
+        ("operators", _operators),
+        ("webhooks", _webhooks),
+        ("queues", _queues),
+        ("database migrated", _migrated),
+        ("GPU drivers", _drivers),
+        ("service accounts", _accounts),
+    )
+    asked = (("images", partial(_images, ask)), ("workload identity", partial(_bindings, ask)))
+    return (*((name, _answering(partial(probe, api))) for name, probe in found), *asked)
+
+
+def _answering(probe: Callable[[Environment], Answer]) -> Callable[[Environment], Answer]:
+    """A cluster that refuses to be read is not judged."""
+
+    def asked(environment: Environment) -> Answer:
+        try:
+            return probe(environment)
+        except ApiError as error:
+            raise Unjudged(f"the cluster does not answer: {error}") from error
+
+    return asked
+
+
+def _operators(api: Api, environment: Environment) -> Answer:
+    lacking, context = list[str](), RenderContext(environment)
+    for operator in OPERATORS:
+        path = f"/apis/apps/v1/namespaces/{operator.namespace}/deployments/{operator.deployment}"
+        found = api.find(path)
+        fault = install.rolled_out(api, operator)
+        version = found["metadata"].get("labels", {}).get(LABEL_VERSION, "another") if found else ""
+        image = found["spec"]["template"]["spec"]["containers"][0]["image"] if found else ""
+        if found and version != f"v{operator.version}":
+            fault = f"{version}, v{operator.version} is pinned"
+        elif found and image != context.image(operator.name):
+            fault = f"image {image.rpartition('/')[2]}"
+        if fault:
+            lacking.append(f"{operator.name}: {fault}")
+    listed = ", ".join(f"{operator.name} v{operator.version}" for operator in OPERATORS)
+    return not lacking, "; ".join(lacking) or listed, f"make operators ENV={environment.name}"
+
+
+def _webhooks(api: Api, environment: Environment) -> Answer:
+    """They answer, and none of Kueue's stands fail-closed before kinds of others."""
+    faults = [f"{operator.name}: {fault}" for operator in OPERATORS if (fault := install.webhook_fault(api, operator))]
+    for kind in WEBHOOKS:
+        for body in api.items(_ADMISSION.format(kind.lower())):
+            if body["metadata"]["name"].startswith("kueue-"):
+                faults += [
+                    f"{each['name']} stands before {', '.join(bare)}"
+                    for each in body["webhooks"]
+                    if (bare := _bare(each))
+                ]
+    return (
+        not faults,
+        "; ".join(faults) or "they answer",
+        f"make operators ENV={environment.name}; port 10250 of its nodes",
+    )
+
+
+def _bare(webhook: Object) -> list[str]:
+    """Resources of others that it stands before in namespaces that are not ours."""
+    scoped = webhook.get("namespaceSelector", {}).get("matchLabels")
+    own = {group for rule in webhook["rules"] for group in rule["apiGroups"] if group.endswith("kueue.x-k8s.io")}
+    named = sorted({resource for rule in webhook["rules"] for resource in rule["resources"]})
+    return [] if scoped or own else [name for name in named if name not in MANAGED_KINDS] or named
+
+
+def _queues(api: Api, environment: Environment) -> Answer:
+    """Every ClusterQueue of the environment admits: Kueue says so, and why not."""
+    wanted = [b["metadata"]["name"] for b in platform(RenderContext(environment)) if b["kind"] == "ClusterQueue"]
+    there = {item["metadata"]["name"]: item for item in api.items(f"{api_path(KUEUE_API)}/clusterqueues")}
+    lacking = [f"{name} is not there" for name in wanted if name not in there]
+    lacking += [f"{name}: {why}" for name in wanted if name in there and (why := _inactive(there[name]))]
+    return not lacking, "; ".join(lacking) or f"{len(wanted)} admit", f"make apply ENV={environment.name}"
+
+
+def _inactive(queue: Object) -> str:
+    active = next((c for c in queue.get("status", {}).get("conditions", ()) if c["type"] == "Active"), None)
+    if active is None:
+        return "Kueue has not judged it"
+    return "" if active["status"] == "True" else active.get("message", active.get("reason", "inactive"))
+
+
+def _migrated(api: Api, environment: Environment) -> Answer:
+    """The migration of this checkout has completed; it logs in by Workload Identity, so that has worked, too."""
+    wanted = [body for body in platform(RenderContext(environment)) if body["kind"] == "Job"]
+    if not wanted:
+        return True, "a database of your own", ""
+    (job,) = wanted
+    namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+    found = api.find(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}")
+    ended = next((c for c in (found or {}).get("status", {}).get("conditions", ()) if c["status"] == "True"), None)
+    if found is None:
+        return False, f"no Job {name}", f"make apply ENV={environment.name}"
+    if ended is None or ended["type"] not in ("Complete", "Failed"):
+        return False, f"Job {name} has not ended", f"python -m workloads explain {name}"
+    fix = f"kubectl logs -n {namespace} job/{name}; delete it, then make apply ENV={environment.name}"
+    return ended["type"] == "Complete", f"Job {name}: {ended.get('message') or ended['type']}", fix
+
+
+def _drivers(api: Api, environment: Environment) -> Answer:
+    """The driver branch on each GPU node against the CUDA of the torch that images hold."""
+    least, old, seen = MIN_DRIVER[CUDA_MAJOR], list[str](), 0
+    for node in api.items("/api/v1/nodes", labelSelector=LABEL_ACCELERATOR):
+        seen += 1
+        meta = node["metadata"]
+        label = meta["labels"].get(LABEL_DRIVER, "default").upper()
+        text = meta.get("annotations", {}).get(ANNOTATION_DRIVER, str(GPU_DRIVERS.get(label, 0)))
+        if not text.isdigit() or int(text) < least:
+            old.append(f"{meta['name']} has R{text}")
+    found = "; ".join(old) or (f"R{least} or newer on {seen} nodes" if seen else "no GPU node at present")
+    return not old, found, f"gpu_driver_version {GPU_DRIVER} on its pool: CUDA {CUDA_MAJOR} needs R{least}"
+
+
+def _accounts(api: Api, environment: Environment) -> Answer:
+    wrong: list[str] = []
+    for role, namespace in KSA_NAMESPACES.items():
+        found = api.find(f"/api/v1/namespaces/{namespace}/serviceaccounts/{role}")
+        bound = found["metadata"].get("annotations", {}).get(ANNOTATION_GOOGLE_ACCOUNT) if found else None
+        if bound != environment.service_account_email(role):
+            wrong.append(f"{namespace}/{role}: {bound or 'none'}")
+    return not wrong, "; ".join(wrong) or f"{len(KSA_NAMESPACES)} annotated", f"make apply ENV={environment.name}"
+
+
+def _images(ask: Ask, environment: Environment) -> Answer:
+    """Each digest that manifests name is in the registry."""
+    context = RenderContext(environment)
+    needed = sorted({*context.digests, *_rendered_images(context), *(operator.name for operator in OPERATORS)})
+    lacking = [f"{role} has no digest" for role in needed if role not in context.digests]
+    for role in sorted(context.digests):
+        try:
+            ask("artifacts", "docker", "images", "describe", context.image(role), project=environment.project)
+        except Unjudged as error:
+            if "not found" not in str(error).lower() and "NOT_FOUND" not in str(error):
+                raise
+            lacking.append(f"{role} is not in the registry")
+    fix = f"make images operators-pin ENV={environment.name}, then make render"
+    return not lacking, "; ".join(lacking) or f"{len(needed)} in {environment.image_registry}", fix
+
+
+def _rendered_images(context: RenderContext) -> Iterator[str]:
+    yield from ("trainer", "batch", "exporter")
+    if context.env.database:
+        yield "cloud-sql-proxy"
+
+
+def _bindings(ask: Ask, environment: Environment) -> Answer:
+    """Each Kubernetes account may act as its Google account. That it did from a pod is what the migration proves."""
+    lacking: list[str] = []
+    for role, namespace in KSA_NAMESPACES.items():
+        email = environment.service_account_email(role)
+        policy = ask("iam", "service-accounts", "get-iam-policy", email, project=environment.project)
+        member = f"serviceAccount:{environment.workload_pool}[{namespace}/{role}]"
+        users = {
+            m for b in policy.get("bindings", []) if b["role"].endswith("workloadIdentityUser") for m in b["members"]
+        }
+        if member not in users:
+            lacking.append(f"{namespace}/{role}")
+    return not lacking, ", ".join(lacking) + " not bound" if lacking else "bound", f"make deploy ENV={environment.name}"
