@@ -18,8 +18,8 @@ from typer.main import get_command
 from holdfast.checkpoint.decoding import decode_commit, parse_manifest
 from holdfast.checkpoint.errors import Damaged, NotFound
 from holdfast.checkpoint.format import digest_of
+from holdfast.checkpoint.loading import read_whole
 from holdfast.checkpoint.reading import open_step
-from holdfast.checkpoint.restore import read_whole
 from holdfast.checkpoint.soundness import check_manifests
 from holdfast.checkpoint.storage import Stat
 from holdfast.commands import app as holdfast

@@ -4,14 +4,17 @@ import json
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint
 from typer.testing import CliRunner
 
-from holdfast.checkpoint import load_tensors
+from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.cli import app
+from holdfast.checkpoint.safetensors import read_safetensors, write_folder
 from holdfast.contract.errors import InputError
 from tests.workloads.library.checkpoint.corruptions import shards
 from tests.workloads.library.checkpoint.jobs import RUN, Jobs
@@ -40,7 +43,8 @@ def test_the_list_shows_step_state_and_where_it_resumes(url: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_a_finding_with_its_reason(url: Path) -> None:
-    shards(url / RUN / "step-0000000006")[0].write_bytes(b"")
+    damaged = shards(url / RUN / "step-0000000006")[0]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
     found = attempts(url, code=1)
     assert str(found[0]["state"]).startswith("skipped: ")
     assert attempts(url, "--quick")[0]["state"] == "committed, not read"
@@ -78,6 +82,99 @@ def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_pa
         low, high = entry["data_offsets"]
         raw = torch.frombuffer(bytearray(data[8 + length + low : 8 + length + high]), dtype=torch.float32)
         assert torch.equal(raw.view(entry["shape"]), tensors[name])
+
+
+def ran(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.stdout
+
+
+def refusal(*arguments: object) -> str:
+    with pytest.raises(InputError) as refused:
+        CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return str(refused.value)
+
+
+def test_a_copy_holds_the_same_objects_repeats_nothing_and_passes_over_damage(url: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    assert "step 6" in ran("copy", url, there) and "step 3" not in ran("copy", url, there)
+    assert ran("copy", url, there, "--all").splitlines()[1] == "step 6: there already"
+    steps = [f"{RUN}/step-{step:010d}" for step in (3, 6)]
+    for file in (file for step in steps for file in (url / step).rglob("*.*")):
+        assert (there / file.relative_to(url)).read_bytes() == file.read_bytes()
+    assert {row["state"] for row in attempts(there)} == {"verified"}
+    damaged = shards(url / steps[1])[0]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert "passed over" in ran("copy", url, tmp_path / "third", code=1)
+    assert not list((tmp_path / "third").rglob("COMMIT.json"))
+
+
+def test_prune_shows_first_deletes_when_asked_and_leaves_what_is_pinned(url: Path) -> None:
+    assert "would delete steps 3" in ran("prune", url, "--keep", 1)
+    assert ran("pin", url, 3) == f"{RUN}: pinned steps 3\n"
+    assert "deleting steps none" in ran("prune", url, "--keep", 1, "--yes")
+    ran("pin", url, 3, "--remove")
+    assert "deleting steps 3" in ran("prune", url, "--keep", 1, "--yes")
+    assert [row["step"] for row in attempts(url)] == [6]
+    assert "no duration" in refusal("prune", url, "--keep", 1, "--keep-younger", "soon")
+
+
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).to(torch.bfloat16)
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def saved_by_torch(folder: Path) -> Path:
+    torch.save(weights(), folder / "w.pt")
+    return folder / "w.pt"
+
+
+def saved_by_dcp(folder: Path) -> Path:
+    torch.distributed.checkpoint.save({"model": weights()}, checkpoint_id=folder / "dcp", no_dist=True)
+    return folder / "dcp"
+
+
+def saved_as_safetensors(folder: Path) -> Path:
+    write_folder(folder / "files", weights(), {"format": "pt"}, file_bytes=20)
+    assert len(list((folder / "files").glob("*.safetensors"))) > 2
+    return folder / "files"
+
+
+@pytest.mark.filterwarnings("ignore")  # of DCP without a process group
+@pytest.mark.parametrize("make", [saved_by_torch, saved_by_dcp, saved_as_safetensors])
+def test_a_file_of_others_is_imported_and_goes_out_as_it_came(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    source, store, out = make(tmp_path), tmp_path / "store", tmp_path / "out"
+    if make is saved_by_dcp:
+        assert "pickle" in refusal("import", source, store, "--run", "r")
+    ran("import", source, store, "--run", "r", "--step", 7, "--trust")
+    assert "there already" in refusal("import", source, store, "--run", "r", "--step", 7, "--trust")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).to(torch.bfloat16)
+    assert Checkpointer.load(str(store), {"model": model}).step == 7
+    assert all(torch.equal(value, weights()[key]) for key, value in model.state_dict().items())
+    like = tmp_path / "like"
+    like.mkdir()
+    (like / "config.json").write_text("{}")
+    ran("export", store, "--out", out, "--to", "pretrained", "--like", like)
+    assert {file.name for file in out.iterdir()} == {"config.json", "model.safetensors"}
+    back = read_safetensors(out)
+    assert all(torch.equal(value, weights()[key]) for key, value in back.items()) and len(back) == len(weights())
+
+
+def test_what_would_run_code_or_is_no_checkpoint_is_refused_in_words(tmp_path: Path) -> None:
+    torch.save({"model": torch.nn.Linear(1, 1)}, tmp_path / "object.pt")
+    (tmp_path / "text.pt").write_text("no zip")
+    (tmp_path / "cut.safetensors").write_bytes(b"\xff" * 20)
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    for name, message in (
+        ("object.pt", "without running"),
+        ("text.pt", "without running"),
+        ("cut.safetensors", "no safetensors file"),
+        ("empty.safetensors", "no safetensors file"),
+        ("absent", "nothing that can be imported"),
+    ):
+        assert message in refusal("import", tmp_path / name, tmp_path / "store", "--run", "r")
 
 
 def test_help_needs_no_torch() -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, Tuning
+from holdfast.checkpoint.loading import read_whole
 from holdfast.checkpoint.reading import open_step
-from holdfast.checkpoint.restore import read_whole
 from holdfast.checkpoint.stores import open_storage
 from tests.workloads.library.checkpoint.test_kill import children
 

@@ -1,12 +1,15 @@
 """The examples are run as their docstrings show."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.workloads.library.checkpoint.test_kill import children
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -32,6 +35,35 @@ def test_sharded_training_goes_on_in_other_layouts(tmp_path: Path) -> None:
     assert "restored step 16" in hybrid
     losses = [float(line.split()[-1]) for line in hybrid.splitlines() if line.startswith("step ")]
     assert len(losses) == 2 and all(loss < 4.5 for loss in losses), "5.5 would be a model that knows nothing"
+
+
+def losses(printed: str) -> dict[str, str]:
+    """By step."""
+    return {step: loss for _, step, _, loss in map(str.split, re.findall(r"^step \d+ loss .*$", printed, re.MULTILINE))}
+
+
+def test_fsdp2_over_tensor_parallelism_is_killed_and_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    def command(folder: str) -> list[str]:
+        return torchrun(4, "fsdp2", str(tmp_path / folder), "--tensor", "2", "--steps", "8", "--every", "2")
+
+    whole = losses(output(command("whole")))
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    killed = subprocess.Popen(
+        command("killed"), env=environment, text=True, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert killed.stdout is not None
+    for line in killed.stdout:
+        if line.startswith("step 6 "):
+            break
+    # The agent's ranks are in sessions of their own, and end with its socket.
+    for child in children(killed.pid):
+        os.kill(child, signal.SIGKILL)
+    killed.kill()
+    killed.communicate(timeout=200)
+    resumed = output(command("killed"))
+    assert re.search(r"restored step [246] ", resumed)
+    found = losses(resumed)
+    assert found and found == {step: whole[step] for step in found}
 
 
 def test_a_loop_of_ones_own_survives_torchruns_sigterm(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, Su
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer
-    from holdfast.checkpoint.restore import load_tensors
+    from holdfast.checkpoint.loading import load_tensors
     from holdfast.checkpoint.settings import Tuning
+    from holdfast.checkpoint.tracking import track
     from holdfast.checkpoint.tree import PerRank
 
 _HOME = {
@@ -28,7 +29,8 @@ _HOME = {
     "Preempted": "holdfast.checkpoint.errors",
     "Superseded": "holdfast.checkpoint.errors",
     "Tuning": "holdfast.checkpoint.settings",
-    "load_tensors": "holdfast.checkpoint.restore",
+    "track": "holdfast.checkpoint.tracking",
+    "load_tensors": "holdfast.checkpoint.loading",
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "Superseded",
     "Tuning",
     "load_tensors",
+    "track",
 ]
 
 

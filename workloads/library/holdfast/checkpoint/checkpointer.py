@@ -7,6 +7,7 @@ NotDurable (exit code 75), so that a launcher starts the job again and never cou
 """
 
 import contextlib
+import inspect
 import math
 import time
 from collections.abc import Callable, Generator
@@ -19,8 +20,9 @@ from holdfast.checkpoint.at_stake import loss_line, window_line
 from holdfast.checkpoint.cadence import cadence_of
 from holdfast.checkpoint.decision import check_state, worst_ending
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost, Superseded
-from holdfast.checkpoint.history import History, node_age_s
+from holdfast.checkpoint.history import History, measured, node_age_s
 from holdfast.checkpoint.interval import SaveCostModel
+from holdfast.checkpoint.loading import load
 from holdfast.checkpoint.mirrored import mirrored
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
@@ -32,6 +34,7 @@ from holdfast.checkpoint.shielding import shield
 from holdfast.checkpoint.start import Start, log_found, start
 from holdfast.checkpoint.stores import existing_storage, open_storage
 from holdfast.checkpoint.tree import checked_state
+from holdfast.checkpoint.trial import Trial
 from holdfast.checkpoint.uploader import Report
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
@@ -65,6 +68,10 @@ class Checkpointer:
         self._resume: Resume = checked_resume(resume)
         self._strict = checked_strict(strict)
         self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
+        self._trial = Trial.of_environment()
+        if self._trial:
+            self._url, self._mirror, self._resume = self._trial.orders.store, "", "auto"
+            self._every = parse_every(self._trial.orders.every)
         signing.key()  # one that cannot be used is an error before anything starts
         self._events, self._tuning = events, tuning or Tuning()
         self.step = 0
@@ -72,6 +79,9 @@ class Checkpointer:
         self.restored: Restored | None = None
         self.failure = ""
         """Why the newest save failed, on every rank; empty again once a later one is durable. Training goes on."""
+
+    load = staticmethod(load)
+    """Weights alone, before or without a run of one's own."""
 
     def __enter__(self) -> Self:
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
@@ -108,8 +118,9 @@ class Checkpointer:
         self._ticked_at, self._announced = 0.0, False
         return self
 
-    def tick(self, step: int) -> None:
-        """After each step: `step` steps are done, over the whole run. Saves when due.
+    def tick(self, step: int, *, metric: float | None = None) -> None:
+        """After each step: `step` steps are done, over the whole run. Saves when due, and in any case with a `metric`
+        (the same kind of number on every rank), by which Tuning.keep_best chooses.
 
         Raises Preempted at the agreed step, Superseded when another trainer has taken the run, NotDurable by
         `strict`, InputError for a number that is not above the one before.
@@ -117,15 +128,19 @@ class Checkpointer:
         if step <= self.step:
             raise step_not_grown(step, self.step)
         self.step = step
+        if self._trial:
+            self._trial.stepped(step, self._state, inspect.currentframe())
         self._measure()
         self._saver.poll()
         # Before the cadence: on a notice the save in flight must end first, and a new one may not fit the window.
         if self.stop.should_stop(step):
             self._leave()
-        if self._cadence.due(step):
-            self.save(step)
+        if metric is not None or self._cadence.due(step):
+            self.save(step, metric=metric)
         else:
             self._saver.prepare(self._state)
+        if self._trial:
+            self._trial.saved(step)
         self._ticked_at = time.monotonic()
 
     def poll(self) -> None:
@@ -134,9 +149,9 @@ class Checkpointer:
         if self.stop.should_stop(self.step):
             self._leave()
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, *, metric: float | None = None) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight."""
-        if self._saver.save(step, self._state, self._history.notes()):
+        if self._saver.save(step, self._state, self._history.notes() | measured(metric)):
             self._cadence.saved(step)
         if self._strict and self._saver.failed_in_a_row >= self._strict:
             raise NotDurable(step, f"{self._saver.failed_in_a_row} saves in a row have failed: {self.failure}")

@@ -1,4 +1,4 @@
-"""The door `python -m holdfast checkpoints URL` and `... checkpoints export URL`. Bodies import when they run."""
+"""The commands `holdfast checkpoints ...`. Bodies import when they run."""
 
 import json
 import sys
@@ -20,11 +20,16 @@ class ListByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+RETRY_S = 60.0
+
 app = typer.Typer(
     cls=ListByDefault, help="What is saved, and whether it restores.", epilog=EXIT_CODES_HELP, no_args_is_help=True
 )
 
-Url = Annotated[str, typer.Argument(help="file:///dir, a path, or gs://bucket/prefix.")]
+Url = Annotated[
+    str, typer.Argument(help="file:///dir, a path, gs://, s3:// or az://bucket/prefix, or a URL of fsspec.")
+]
+Step = Annotated[int | None, typer.Option(help="One step; default: the newest.")]
 Run = Annotated[str | None, typer.Option(help="Name of one run; default: all.")]
 
 
@@ -82,23 +87,167 @@ def _age(seconds: float) -> str:
 @app.command()
 def export(
     url: Url,
-    out: Annotated[Path, typer.Option(help="File to create.")],
+    out: Annotated[Path, typer.Option(help="File or folder to create.")],
     run: Run = None,
+    step: Step = None,
     keys: Annotated[str, typer.Option(help="Tensors to take; 'model/' takes all below it.")] = "model/",
-    to: Annotated[str, typer.Option(help="safetensors")] = "safetensors",
+    to: Annotated[
+        str, typer.Option(help="safetensors, or pretrained: a folder for from_pretrained().")
+    ] = "safetensors",
+    like: Annotated[Path | None, typer.Option(help="pretrained: folder whose config and tokenizer go along.")] = None,
 ) -> None:
-    """Write the newest checkpoint that verifies as one safetensors file."""
-    from holdfast.checkpoint.inspection import write_safetensors
-    from holdfast.checkpoint.restore import load_tensors
+    """Write a checkpoint that verifies, the newest by default, in the format of safetensors."""
+    from holdfast.checkpoint.exporting import FORMATS, export_to, refuse_existing
+    from holdfast.checkpoint.loading import load_tensors
     from holdfast.contract.errors import InputError
 
-    if to != "safetensors":
-        raise InputError("export format is not known", got=to, allowed="safetensors", fix="leave --to away")
+    if to not in FORMATS:
+        raise InputError("export format is not known", got=to, allowed=", ".join(FORMATS), fix="choose one of these")
     # Before the download: it may take minutes, and would end in the same refusal.
-    if out.exists():
-        raise InputError("file exists", got=str(out), allowed="a new file", fix="choose another --out")
-    step, tensors = load_tensors(url, run, keys=keys.split(","))
+    refuse_existing(out)
+    found, tensors = load_tensors(url, run, keys=keys.split(","), step=step)
     if not tensors:
         raise InputError("no tensor has such a key", got=keys, allowed="keys of the state", fix="try --keys model/")
-    size = write_safetensors(out, tensors, {"step": str(step), "source": url})
-    print(f"{out}: step {step}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
+    size = export_to(to, out, tensors, {"step": str(found), "source": url}, like=like)
+    print(f"{out}: step {found}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
+
+
+@app.command("import")
+def import_file(
+    source: Annotated[Path, typer.Argument(help="DCP folder, safetensors file or folder, or file of torch.save.")],
+    url: Url,
+    run: Annotated[str, typer.Option(help="Name of the run that it becomes.")],
+    step: Annotated[int, typer.Option(help="Step that it becomes.", min=1)] = 1,
+    entry: Annotated[str, typer.Option(help="Name in the state, where the file holds tensors alone.")] = "model",
+    trust: Annotated[bool, typer.Option("--trust", help="Read the pickle that describes a DCP checkpoint.")] = False,
+) -> None:
+    """Make a checkpoint of somebody else's file, for Checkpointer or Checkpointer.load."""
+    from holdfast.checkpoint.importing import read_state, write_state
+    from holdfast.checkpoint.retrying import Retrying
+    from holdfast.checkpoint.stores import open_storage
+
+    state = read_state(source, entry=entry, trust=trust)
+    size = write_state(Retrying(open_storage(url), budget_s=RETRY_S), run, step, state)
+    print(f"{url} run {run}: step {step}, entries {', '.join(state)}, {size / 1e6:.1f} MB")
+
+
+@app.command("copy")
+def copy_between(
+    source: Annotated[str, typer.Argument(help="URL to copy from.")],
+    target: Annotated[str, typer.Argument(help="URL to copy to; what is there already stays.")],
+    run: Run = None,
+    step: Step = None,
+    all_steps: Annotated[bool, typer.Option("--all", help="Every committed step, not the newest alone.")] = False,
+) -> None:
+    """Copy checkpoints to another store, verifying every byte. 1: a damaged one was passed over."""
+    from holdfast.checkpoint.copying import copy_run
+    from holdfast.checkpoint.loading import only_run
+    from holdfast.checkpoint.retrying import Retrying
+    from holdfast.checkpoint.stores import existing_storage, open_storage
+
+    here = Retrying(existing_storage(source), budget_s=RETRY_S)
+    there = Retrying(open_storage(target), budget_s=RETRY_S)
+    damaged = False
+    for done, outcome, sound in copy_run(here, there, run or only_run(here), step, every=all_steps):
+        print(f"step {done}: {outcome}")
+        damaged |= not sound
+    if damaged:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command()
+def prune(
+    url: Url,
+    keep: Annotated[int, typer.Option(help="Newest that stay.", min=1)],
+    run: Run = None,
+    keep_every: Annotated[int, typer.Option(help="Steps that are a multiple stay.", min=0)] = 0,
+    keep_best: Annotated[int, typer.Option(help="Best by their metric stay.", min=0)] = 0,
+    highest: Annotated[bool, typer.Option("--highest", help="A higher metric is better.")] = False,
+    keep_younger: Annotated[str, typer.Option(help="What is younger stays, such as 6h or 7d.")] = "",
+    keep_one_per: Annotated[str, typer.Option(help="The first of each stretch stays, such as 1d.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it only the list is printed.")] = False,
+) -> None:
+    """Delete committed checkpoints that no option keeps; pinned ones stay. While a trainer runs it does so itself."""
+    from holdfast.checkpoint.loading import only_run
+    from holdfast.checkpoint.retention import Policy, retain, superfluous
+    from holdfast.checkpoint.retrying import Retrying
+    from holdfast.checkpoint.stores import existing_storage
+
+    policy = Policy(
+        keep=keep,
+        keep_every=keep_every,
+        keep_best=keep_best,
+        highest=highest,
+        keep_younger_s=_seconds("--keep-younger", keep_younger),
+        keep_one_per_s=_seconds("--keep-one-per", keep_one_per),
+    )
+    storage = Retrying(existing_storage(url), budget_s=RETRY_S)
+    name = run or only_run(storage)
+    going = superfluous(storage, name, policy)
+    print(f"{name}: {'deleting' if yes else 'would delete'} steps {', '.join(map(str, going)) or 'none'}")
+    if yes:
+        retain(storage, name, policy)
+    elif going:
+        print("Next: the same with --yes", file=sys.stderr)
+
+
+@app.command()
+def pin(
+    url: Url,
+    step: Annotated[int, typer.Argument(help="Committed step that retention leaves alone from now on.")],
+    run: Run = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Let retention have it again.")] = False,
+) -> None:
+    """Keep a step for good."""
+    from holdfast.checkpoint import retention
+    from holdfast.checkpoint.loading import only_run
+    from holdfast.checkpoint.retrying import Retrying
+    from holdfast.checkpoint.stores import existing_storage
+
+    storage = Retrying(existing_storage(url), budget_s=RETRY_S)
+    name = run or only_run(storage)
+    (retention.unpin if remove else retention.pin)(storage, name, step)
+    print(f"{name}: pinned steps {', '.join(map(str, sorted(retention.pinned(storage, name)))) or 'none'}")
+
+
+@app.command("verify-exact")
+def verify_exact(
+    command: Annotated[list[str], typer.Argument(help="After --: what trains, such as python train.py --small.")],
+    steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
+    timeout: Annotated[str, typer.Option(help="Of one start.")] = "10m",
+    only: Annotated[str | None, typer.Option(help="One way to die: SIGKILL, SIGTERM, 'SIGKILL in a save' ...")] = None,
+) -> None:
+    """Train undisturbed, then killed and resumed in several ways, and compare the bits. 1: they differ, and why.
+
+    Checkpoints go to a folder of their own, whatever URL the script has; files that it writes itself are written."""
+    import tempfile
+
+    from holdfast.checkpoint.trial import DEATHS
+    from holdfast.checkpoint.verifying import verify
+    from holdfast.contract.errors import InputError
+
+    if only not in (None, *DEATHS):
+        raise InputError("--only is no way to die here", got=only, allowed=", ".join(DEATHS), fix="leave it away")
+    exact, limit_s = True, _seconds("--timeout", timeout)
+    with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as folder:
+        deaths = [only] if only else DEATHS
+        for verdict in verify(command, Path(folder), steps=steps, timeout_s=limit_s, deaths=deaths):
+            place = f"{verdict.death} at step {verdict.at}, resumed at {verdict.resumed_at}"
+            print(f"{place}: {verdict.finding or 'exact'}", flush=True)
+            if verdict.beside:
+                print(f"  exact, but not in the state and different: {', '.join(verdict.beside)}", file=sys.stderr)
+            exact &= not verdict.finding
+    if not exact:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _seconds(option: str, text: str) -> float:
+    from holdfast.contract.errors import InputError
+    from holdfast.contract.values import duration_s
+
+    found = duration_s(text, "smhd") if text else 0.0
+    if found is None:
+        raise InputError(
+            f"{option} is no duration", got=text, allowed="a number and s, m, h or d", fix="write it as 6h"
+        )
+    return found

@@ -14,6 +14,7 @@ from holdfast.checkpoint.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, d
 from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest, digest_of
+from holdfast.checkpoint.skeleton import NOTES_KEY
 from holdfast.checkpoint.soundness import check_manifests, check_stored
 from holdfast.checkpoint.storage import Stat, Storage, read_object
 from holdfast.contract import object_names
@@ -69,6 +70,7 @@ def commit(
         manifests=tuple(digest_of(payload) for payload in payloads),
         standing=min(series.standing + 1, series.keep),
         epoch=series.epoch,
+        metric=manifests[0].values.get(NOTES_KEY, {}).get("metric"),
     )
     # As late as can be: a trainer that was frozen for an hour wakes up between any two lines.
     epochs.check(storage, own.run, series.epoch)

@@ -123,9 +123,10 @@ def _commit(body: Mapping[str, Json]) -> Commit:
         total_bytes=_count(body, "total_bytes"),
         created=_count(body, "created"),
         manifests=manifests,
-        # A commit without these two stays readable; it only takes no part in counting and fencing.
+        # A commit without these stays readable; it only takes no part in counting, fencing and ranking.
         standing=_count(body, "standing") if "standing" in body else 0,
         epoch=_count(body, "epoch") if "epoch" in body else 0,
+        metric=_number(body, "metric") if body.get("metric") is not None else None,
     )
 
 
@@ -168,6 +169,13 @@ def _count(body: Mapping[str, Json], name: str, most: int = MAX_BYTES) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{name} is no number from 0 to {most}")
     return value
+
+
+def _number(body: Mapping[str, Json], name: str) -> float:
+    value = body[name]
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{name} is no finite number")
+    return float(value)
 
 
 def _list(body: Mapping[str, Json], name: str, most: int) -> list[Any]:

@@ -87,6 +87,8 @@ class Commit:
     """How many commits retention leaves, this one included: fewer means that somebody deleted some."""
     epoch: int = 0
     """Number of the start that wrote it; 0 where nobody counted."""
+    metric: float | None = None
+    """What the trainer measured at this step, for retention."""
 
     def encode(self) -> bytes:
         body = {"schema": SCHEMA, **asdict(self)}

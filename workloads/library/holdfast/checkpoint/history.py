@@ -5,11 +5,13 @@ loop ends in order. Whoever stops a run by a signal, to go on later, is counted:
 between the last checkpoint and the eviction is not known and counts as no exposure.
 """
 
+import math
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from holdfast.checkpoint.interval import Hazard
+from holdfast.contract.errors import InputError
 
 
 def node_age_s() -> float:
@@ -42,3 +44,18 @@ class History:
         # Or the same time would be counted again by the next save.
         self._from_age_s = age_s
         return {"hazard": self.hazard.encode(), "age_s": age_s, "ended": ended}
+
+
+def measured(metric: float | None) -> dict[str, float]:
+    """What is noted of a step's metric. Raises InputError for one that ranks nothing."""
+    if metric is None:
+        return {}
+    value = float(metric)
+    if not math.isfinite(value):
+        raise InputError(
+            "metric of a checkpoint is no number to rank it by",
+            got=str(value),
+            allowed="a finite number, or None",
+            fix="leave the metric away where it is not finite",
+        )
+    return {"metric": value}

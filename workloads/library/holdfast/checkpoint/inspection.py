@@ -1,22 +1,16 @@
-"""What stands below a URL, for people: every attempt with its state, and an export for those who leave.
+"""What stands below a URL, for people: every attempt with its state.
 
 Reads only.
 """
 
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import torch
 
 from holdfast.checkpoint.catalogue import StepObjects, runs, survey
 from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import Damaged, NotFound, StorageError
-from holdfast.checkpoint.pieces import dtype_name, memory_of
 from holdfast.checkpoint.reading import Opened, open_step
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.tree import RNG_KEY
@@ -25,22 +19,6 @@ from holdfast.contract.errors import InputError
 VERIFIED = "verified"
 COMMITTED = "committed, not read"
 UNCOMMITTED = "no commit: still being written, or its writer was killed"
-
-# The format's own names for the dtypes that it has.
-SAFETENSORS_DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,38 +116,3 @@ def resumes_on(opened: Opened) -> str:
         if not key.startswith(f"{RNG_KEY}/") and len({(s.part.offset, s.part.extent) for s in sources}) < len(sources)
     ]
     return "any world size" if not own else f"{opened.commit.world_size} ranks only"
-
-
-def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: Mapping[str, str]) -> int:
-    """The format of the safetensors library, which is a length, a JSON header and the raw bytes."""
-    header: dict[str, Any] = {"__metadata__": dict(notes)}
-    at = 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _safetensors_dtype(name, tensor),
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + size],
-        }
-        at += size
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    # The format asks for tensors that begin at multiples of eight, and readers map them.
-    encoded += b" " * (-len(encoded) % 8)
-    # Create-only: an export must not overwrite what somebody serves from.
-    with path.open("xb") as file:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for tensor in tensors.values():
-            file.write(memory_of(tensor.contiguous()))
-    return at
-
-
-def _safetensors_dtype(name: str, tensor: torch.Tensor) -> str:
-    found = SAFETENSORS_DTYPES.get(dtype_name(tensor.dtype))
-    if found is None:
-        raise InputError(
-            f"tensor {name} has a dtype that safetensors does not have",
-            got=dtype_name(tensor.dtype),
-            allowed=", ".join(SAFETENSORS_DTYPES),
-            fix="export other tensors with --keys",
-        )
-    return found

@@ -8,7 +8,7 @@ candidate verifies the job ends: it never begins again from step 0 silently whil
 # Why it is so: infra/decisions/0022.
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,21 +16,18 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.agreement import agreed, outcome, worst
-from holdfast.checkpoint.catalogue import committed_steps, runs
-from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.catalogue import committed_steps
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.live import check_same, compare, versions
 from holdfast.checkpoint.mirrored import copies_of
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.reading import Opened, Transfer, Wanted, empty_like_saved, open_step, plan
-from holdfast.checkpoint.resume import Resume
+from holdfast.checkpoint.reading import Transfer, Wanted, open_step, plan
+from holdfast.checkpoint.resume import Resume, steps_of
 from holdfast.checkpoint.resume import candidates as steps_to_try
-from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.skeleton import NOTES_KEY
 from holdfast.checkpoint.storage import Storage
-from holdfast.checkpoint.stores import existing_storage
-from holdfast.checkpoint.target import Target, wanted_of
+from holdfast.checkpoint.target import EXACTLY, Fit, Target, wanted_of
 from holdfast.checkpoint.tree import capture
 from holdfast.contract.errors import InputError
 
@@ -53,6 +50,8 @@ class Restored:
     """What the checkpointer had learnt of this run."""
     standing: int = 0
     """Commits of the run up to this one."""
+    unfilled: list[str] = field(default_factory=list[str])
+    """Tensors of the state that stay as they were built, where the caller allowed that."""
     missing: int = 0
     """Commits that retention had left beside this one: somebody deleted them, and maybe newer ones with them."""
 
@@ -66,13 +65,14 @@ def restore(
     stop_asked: Callable[[], bool] = lambda: False,
     *,
     resume: Resume = "auto",
+    fit: Fit = EXACTLY,
 ) -> Restored:
-    """Fills `state`. On every rank alike raises InputError where nothing verifies, the state is another one or
-    `resume` asks for something else, and Preempted when any rank is asked to stop before all bytes are there."""
+    """Fills `state`. On every rank alike raises InputError where nothing verifies, the state is another one than `fit`
+    allows or `resume` asks for something else, and Preempted when any rank is asked to stop before all bytes are there."""
     began = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
-    candidates = _candidates(storage, run, ranks, resume)
+    candidates = _candidates(storage, run, ranks, resume, fit.step)
     # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a collective.
     live = capture(state).tensors if candidates else {}
     for step in candidates:
@@ -80,7 +80,10 @@ def restore(
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
         attempt, reason = _first_sound(
             ranks,
-            (_Attempt(copy, run, step, state, ranks.rank, tuning, live, stop_asked) for copy in copies_of(storage)),
+            (
+                _Attempt(copy, run, step, state, ranks.rank, tuning, live, stop_asked, fit)
+                for copy in copies_of(storage)
+            ),
         )
         if not reason:
             agreed(ranks, outcome(attempt.apply))
@@ -95,6 +98,7 @@ def restore(
                 bytes=attempt.commit.total_bytes,
                 age_s=max(0.0, time.time() - attempt.commit.created),
                 notes=attempt.notes,
+                unfilled=attempt.unfilled,
                 standing=len(candidates) - len(skipped),
                 # A count that was read from an older commit would accuse somebody of a deletion that retention made.
                 missing=0 if skipped else max(0, attempt.commit.standing - len(candidates)),
@@ -116,15 +120,15 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
     )
 
 
-def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume) -> list[int]:
+def _candidates(storage: Storage, run: str, ranks: Ranks, resume: Resume, step: int | None) -> list[int]:
     """As the coordinator lists them: a listing may differ from rank to rank."""
+
+    def chosen() -> list[int]:
+        committed = committed_steps(storage, run)
+        return steps_to_try(resume, steps_of(step, committed, run), where=f"run {run}")
+
     # A listing may be eventually consistent on mounts; only one rank's counts.
-    mine = (
-        outcome(lambda: steps_to_try(resume, committed_steps(storage, run), where=f"run {run}"))
-        if ranks.coordinator
-        else {}
-    )
-    return agreed(ranks, mine)["value"]
+    return agreed(ranks, outcome(chosen) if ranks.coordinator else {})["value"]
 
 
 def _first_sound(ranks: Ranks, attempts: "Iterator[_Attempt]") -> "tuple[_Attempt, str]":
@@ -167,8 +171,9 @@ class _Attempt:
         tuning: Tuning,
         live: dict[str, torch.Tensor],
         stop_asked: Callable[[], bool],
+        fit: Fit,
     ) -> None:
-        self._stop_asked = stop_asked
+        self._stop_asked, self._fit = stop_asked, fit
         self._storage, self._run, self._step, self._rank, self._tuning = storage, run, step, rank, tuning
         self._state, self._live = state, live
         self.attempt = ""
@@ -178,12 +183,16 @@ class _Attempt:
         """Which attempt it was."""
         opened = self._opened = open_step(self._storage, self._run, self._step)
         self.attempt = opened.commit.attempt
-        self._target = Target(self._state, opened, self._rank, live=self._live)
+        self._target = Target(self._state, opened, self._rank, live=self._live, fit=self._fit)
         self._read(self._target.wanted(), self._stop_asked)
         self._target.check_random_state()
         self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
         return self.attempt
+
+    @property
+    def unfilled(self) -> list[str]:
+        return self._target.unfilled
 
     def apply(self) -> None:
         self._before = versions(self._target.loaded)
@@ -202,49 +211,3 @@ class _Attempt:
         copies = plan(self._opened, wanted, rank=self._rank)
         with torch.no_grad():
             Transfer(self._storage, self._opened, parallel=self._tuning.parallel, stop_asked=stop_asked).run(copies)
-
-
-def load_tensors(
-    url: str, run: str | None = None, keys: Collection[str] | None = None
-) -> tuple[int, dict[str, torch.Tensor]]:
-    """The newest checkpoint that verifies, as whole tensors by key, without a process group.
-
-    `run` None means the only run there is. `keys` picks tensors; one that ends in '/' picks all below it.
-    """
-    storage = Retrying(existing_storage(url), budget_s=60.0)
-    run = run or _only_run(storage)
-    reasons: list[str] = []
-    for step in committed_steps(storage, run):
-        try:
-            opened = open_step(storage, run, step)
-            return step, read_whole(storage, opened, keys)
-        except Damaged as error:
-            reasons.append(f"step {step}: {error}")
-    raise InputError(
-        f"run {run} has no checkpoint that verifies",
-        got="; ".join(reasons)[:400] or "no commit",
-        allowed="a run with a committed checkpoint",
-        fix=f"look with: python -m holdfast checkpoints {url}",
-    )
-
-
-def read_whole(storage: Storage, opened: Opened, keys: Collection[str] | None) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for key, sources in opened.sources.items():
-        if keys is None or key in keys or any(k.endswith("/") and key.startswith(k) for k in keys):
-            found[key] = empty_like_saved(sources[0].part)
-    wanted = [Wanted(key=key, offset=(0,) * into.ndim, into=into) for key, into in found.items()]
-    Transfer(storage, opened, parallel=4).run(plan(opened, wanted, rank=0))
-    return found
-
-
-def _only_run(storage: Storage) -> str:
-    found = [run for run in runs(storage) if committed_steps(storage, run)]
-    if len(found) == 1:
-        return found[0]
-    raise InputError(
-        "which run's checkpoint is meant is not clear",
-        got=", ".join(found) or "no run with a committed checkpoint",
-        allowed="one run, or its name",
-        fix="name the run",
-    )

@@ -43,6 +43,18 @@ def candidates(resume: Resume, committed: list[int], *, where: str) -> list[int]
     return [resume]
 
 
+def steps_of(step: int | None, committed: list[int], run: str) -> list[int]:
+    """Those to try: all, or the one that is wanted."""
+    if step is not None and step not in committed:
+        raise InputError(
+            f"run {run} has no checkpoint of this step",
+            got=str(step),
+            allowed=", ".join(map(str, committed[:10])) or "none: the run has no commit",
+            fix="choose one of these steps",
+        )
+    return committed if step is None else [step]
+
+
 def _refused(what: str, got: str, fix: str) -> InputError:
     allowed = '"auto" takes the newest there is or begins at step 0; "must", "never" and a step insist'
     return InputError(what, got=got, allowed=allowed, fix=fix)

@@ -1,18 +1,22 @@
-"""What may be deleted: all but the newest K committed checkpoints and every Nth, and attempts nobody committed.
+"""What may be deleted: committed checkpoints that no rule keeps, and attempts nobody committed.
 
-Rank 0's uploader deletes after each commit, nobody else ever. An attempt without a commit never counts as a checkpoint, so
+Rank 0's uploader deletes after each commit, and `checkpoints prune` when a person asks. An attempt without a commit never counts as a checkpoint, so
 saves that were killed cannot push out the last good one. The commit goes first and the shards after it:
 a kill in between leaves an uncommitted attempt, never a commit without shards.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.checkpoint.catalogue import StepObjects, survey
+from holdfast.checkpoint.catalogue import StepObjects, committed_steps, survey
+from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.decoding import MAX_COMMIT_BYTES, decode_commit
-from holdfast.checkpoint.errors import Damaged, NotFound
+from holdfast.checkpoint.errors import AlreadyExists, Damaged, NotFound
 from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format import Commit
+from holdfast.checkpoint.resume import steps_of
 from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
@@ -20,45 +24,107 @@ from holdfast.contract.errors import InputError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
+    """What stays: the union of all of these, and what is pinned."""
+
     keep: int
     keep_every: int = 0
+    keep_best: int = 0
+    """By the metric that was given with the step; of equals the newer."""
+    highest: bool = False
+    """Whether more is better."""
+    keep_younger_s: float = 0.0
+    keep_one_per_s: float = 0.0
+    """The first of each stretch of so many seconds."""
     orphan_age_s: float = 86_400.0
     damaged: frozenset[str] = frozenset()
     """Attempts that restore passed over: they count as no checkpoint, and go when they are old."""
 
-    def kept(self, steps: list[int]) -> set[int]:
-        newest = sorted(steps, reverse=True)[: self.keep]
-        nth = [step for step in steps if self.keep_every and step % self.keep_every == 0]
-        return {*newest, *nth}
+    def kept(self, commits: Iterable[Commit], now: float) -> set[int]:
+        ordered = sorted(commits, key=lambda one: -one.step)
+        stay = [*ordered[: self.keep], *self._best(ordered)[: self.keep_best], *self._one_per_stretch(ordered)]
+        stay += [one for one in ordered if self.keep_every and one.step % self.keep_every == 0]
+        stay += [one for one in ordered if one.created > now - self.keep_younger_s]
+        return {one.step for one in stay}
+
+    def _best(self, newest_first: list[Commit]) -> list[Commit]:
+        sign = -1 if self.highest else 1
+        measured = [(sign * one.metric, -one.step, one) for one in newest_first if one.metric is not None]
+        return [one for *_, one in sorted(measured, key=lambda found: found[:2])]
+
+    def _one_per_stretch(self, newest_first: list[Commit]) -> Iterable[Commit]:
+        if not self.keep_one_per_s:
+            return ()
+        # Oldest first, so that the one that stays for a stretch is never exchanged for a later one.
+        first: dict[float, Commit] = {}
+        for one in reversed(newest_first):
+            first.setdefault(one.created // self.keep_one_per_s, one)
+        return first.values()
 
 
 def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[str]:
     """Deletes, and returns the names that went."""
     failpoint("retention.begin")
+    now = time.time() if now is None else now
     steps = survey(storage, run)
-    attempts = {entry.step: _committed_attempt(storage, run, entry) for entry in steps.values() if entry.commit}
-    sound = [step for step, attempt in attempts.items() if attempt and attempt not in policy.damaged]
-    kept = policy.kept(sound)
+    commits = _commits(storage, run, steps.values())
+    going = _going(storage, run, policy, commits, now)
     gone: list[str] = []
-    oldest = (time.time() if now is None else now) - policy.orphan_age_s
+    oldest = now - policy.orphan_age_s
     for entry in steps.values():
+        commit = commits.get(entry.step)
         # Damage may be a bad read: what restore passed over stays a day, for a person to look at.
-        spoilt = attempts.get(entry.step) in policy.damaged and _newest(entry) < oldest
-        if spoilt or (entry.step in sound and entry.step not in kept):
+        spoilt = commit is not None and commit.attempt in policy.damaged and _newest(entry) < oldest
+        if spoilt or entry.step in going:
             gone += _drop_step(storage, run, entry)
-        elif entry.commit is None or attempts[entry.step]:
-            gone += _drop_orphans(storage, entry, attempts.get(entry.step, ""), oldest)
+        # A commit that cannot be read is no checkpoint, and no reason to delete anything.
+        elif entry.commit is None or commit is not None:
+            gone += _drop_orphans(storage, entry, commit.attempt if commit else "", oldest)
     failpoint("retention.end")
     return gone
 
 
-def _committed_attempt(storage: Storage, run: str, entry: StepObjects) -> str:
-    """Empty for a commit that cannot be read: it is no checkpoint, and no reason to delete anything."""
+def superfluous(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[int]:
+    """Committed steps that `retain` would delete."""
+    commits = _commits(storage, run, survey(storage, run).values())
+    return sorted(_going(storage, run, policy, commits, time.time() if now is None else now))
+
+
+def pin(storage: Storage, run: str, step: int) -> None:
+    """Raises InputError where this step is not committed."""
+    steps_of(step, committed_steps(storage, run), run)
+    data = memoryview(bytearray(b"{}"))
+    with suppress(AlreadyExists):
+        storage.put(object_names.pin_object(run, step), data, crc32c(data))
+
+
+def unpin(storage: Storage, run: str, step: int) -> None:
+    storage.delete(object_names.pin_object(run, step))
+
+
+def pinned(storage: Storage, run: str) -> set[int]:
+    names = (
+        found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(object_names.pins_prefix(run))
+    )
+    return {int(name) for name in names if name.isdecimal()}
+
+
+def _going(storage: Storage, run: str, policy: Policy, commits: dict[int, Commit], now: float) -> set[int]:
+    sound = [one for one in commits.values() if one.attempt not in policy.damaged]
+    return {one.step for one in sound} - policy.kept(sound, now) - pinned(storage, run)
+
+
+def _commits(storage: Storage, run: str, entries: Iterable[StepObjects]) -> dict[int, Commit]:
+    found = {entry.step: _commit(storage, run, entry.step) for entry in entries if entry.commit}
+    return {step: commit for step, commit in found.items() if commit is not None}
+
+
+def _commit(storage: Storage, run: str, step: int) -> Commit | None:
+    """None for one that cannot be read."""
     try:
-        data = read_object(storage, object_names.commit_object(run, entry.step), limit=MAX_COMMIT_BYTES)
-        return decode_commit(data, run=run, step=entry.step).attempt
+        data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES)
+        return decode_commit(data, run=run, step=step)
     except (Damaged, EOFError, NotFound, InputError):
-        return ""
+        return None
 
 
 def _newest(entry: StepObjects) -> float:

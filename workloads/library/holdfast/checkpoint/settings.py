@@ -27,6 +27,14 @@ class Tuning:
     """A save beyond it waits for an earlier one. Each takes staging memory of the state's size."""
     keep_every: int = 0
     """Beside the newest `keep`, keep every checkpoint whose step is a multiple; 0: none."""
+    keep_best: int = 0
+    """Beside these, keep so many with the best metric, as given to tick(step, metric=...)."""
+    highest: bool = False
+    """Whether a higher metric is better; a loss is better when lower."""
+    keep_younger_s: float = 0.0
+    """Beside these, keep what was committed less than so many seconds ago."""
+    keep_one_per_s: float = 0.0
+    """Beside these, keep the first checkpoint of every so many seconds; 86400: one a day."""
     # Longer than any upload lasts: a save that is still being written looks like an orphan.
     orphan_age_s: float = 86_400.0
     """Attempts without a commit go when they are older."""
@@ -55,9 +63,17 @@ class Tuning:
         between("checkpoint setting parallel", self.parallel, 1, 64)
         between("checkpoint setting saves_in_flight", self.saves_in_flight, 1, 8)
         between("checkpoint setting keep_every", self.keep_every, 0, math.inf)
+        between("checkpoint setting keep_best", self.keep_best, 0, math.inf)
         between("checkpoint setting niceness", self.niceness, 0, 19)
         between("checkpoint setting min_interval_s", self.min_interval_s, 0, self.max_interval_s)
-        for name in ("orphan_age_s", "commit_timeout_s", "agree_timeout_s", "retry_s"):
+        for name in (
+            "keep_younger_s",
+            "keep_one_per_s",
+            "orphan_age_s",
+            "commit_timeout_s",
+            "agree_timeout_s",
+            "retry_s",
+        ):
             between(f"checkpoint setting {name}", getattr(self, name), 0, math.inf)
         between("checkpoint setting request_s", self.request_s, 0.1, 3600)
 

@@ -24,6 +24,11 @@ class _Shielded:
             self._then(worker)
 
 
+def shielded(then: Callable[[int], Any] | None) -> Callable[[int], None]:
+    """A worker's start that leaves SIGTERM to the trainer."""
+    return then if isinstance(then, _Shielded) else _Shielded(then)
+
+
 def shield(loader: Any) -> Iterator[Any]:
     if isinstance(loader, DataLoader) and not isinstance(loader.worker_init_fn, _Shielded):
         loader.worker_init_fn = _Shielded(loader.worker_init_fn)

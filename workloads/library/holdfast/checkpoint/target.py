@@ -6,6 +6,7 @@ made like the parameters they belong to (a DTensor for a DTensor). A shape, dtyp
 user's to mend: InputError, before anything is changed.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,10 +25,35 @@ from holdfast.contract.errors import InputError
 EXACT = (nn.Module, torch.optim.Optimizer, torch.Tensor)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """How closely a state must match the checkpoint."""
+
+    some: bool = False
+    """The state may lack entries of the checkpoint; random streams are left alone."""
+    cast: bool = False
+    """Tensors of modules keep their dtype."""
+    partial: bool = False
+    """Tensors of modules that are not there in their shape stay as they are."""
+    step: int | None = None
+    """Only this one."""
+
+
+EXACTLY = Fit()
+
+
 class Target:
-    def __init__(self, state: dict[str, Any], opened: Opened, rank: int, *, live: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        state: dict[str, Any],
+        opened: Opened,
+        rank: int,
+        *,
+        live: dict[str, torch.Tensor],
+        fit: Fit = EXACTLY,
+    ) -> None:
         """`live`: tensors of `state`, as `capture` gave them on every rank alike."""
-        self._state, self._opened, self._rank = state, opened, rank
+        self._state, self._opened, self._rank, self._fit = state, opened, rank, fit
         self._saved = opened.values(rank)
         self._live = live
         self._tensors: dict[str, torch.Tensor] = {}
@@ -35,8 +61,8 @@ class Target:
         self._check_entries()
         for name, value in self._entries:
             self._check_module(name, value)
-            for key in tensor_keys(self._saved[name]):
-                self._tensors[key] = self._fitting(key, value)
+            keys = tensor_keys(self._saved[name])
+            self._tensors |= {key: self._fitting(key, value) for key in keys if not self._left_out(key, value)}
         if self._own_rng:
             for key in tensor_keys(self._saved[RNG_KEY]):
                 self._tensors[key] = empty_like_saved(opened.part(key, rank))
@@ -44,13 +70,20 @@ class Target:
     @property
     def _own_rng(self) -> bool:
         """A rank that did not exist at the save keeps its own seed: two ranks must not draw the same numbers."""
-        return RNG_KEY in self._saved and self._rank < self._opened.commit.world_size
+        return not self._fit.some and RNG_KEY in self._saved and self._rank < self._opened.commit.world_size
 
     @property
     def loaded(self) -> dict[str, torch.Tensor]:
         """What modules, optimizers and plain tensors must hold after `load`."""
         exact = [name for name, value in self._entries if isinstance(value, EXACT)]
-        return {key: self._tensors[key] for name in exact for key in tensor_keys(self._saved[name])}
+        keys = (key for name in exact for key in tensor_keys(self._saved[name]))
+        return {key: self._tensors[key] for key in keys if key in self._tensors}
+
+    @property
+    def unfilled(self) -> list[str]:
+        """Tensors of modules that stay as they are."""
+        modules = {name for name, value in self._entries if isinstance(value, nn.Module)}
+        return [key for key in self._live if key.split("/")[0] in modules and key not in self._tensors]
 
     def wanted(self) -> list[Wanted]:
         return wanted_of(self._tensors)
@@ -62,21 +95,24 @@ class Target:
 
     def load(self) -> None:
         for name, value in self._entries:
-            load_entry(self._state, name, value, decode(self._saved[name], self._tensors.__getitem__))
+            saved = decode(self._saved[name], self._tensors.get)
+            if self._fit.partial and isinstance(value, nn.Module):
+                saved = {key: item for key, item in saved.items() if item is not None}
+            load_entry(self._state, name, value, saved, partial=self._fit.partial)
         if self._own_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
 
     def _check_entries(self) -> None:
         # Extra entries are refused as well: one that stays as it was built would be neither new nor restored.
         mine, theirs = {name for name, _ in self._entries}, set(self._saved) - {RNG_KEY, NOTES_KEY}
-        if mine != theirs:
+        if mine - theirs or (theirs - mine and not self._fit.some):
             raise _other_model(
                 f"entries {sorted(mine)}; the checkpoint has {sorted(theirs)}",
                 "the entries of `state` that were saved",
             )
 
     def _check_module(self, name: str, value: Any) -> None:
-        if not isinstance(value, nn.Module | torch.Tensor):
+        if not isinstance(value, nn.Module | torch.Tensor) or self._fit.partial:
             return
         live = {key for key in self._live if key == name or key.startswith(f"{name}/")}
         saved = set(tensor_keys(self._saved[name]))
@@ -84,21 +120,27 @@ class Target:
             extra, missing = sorted(live - saved)[:3], sorted(saved - live)[:3]
             raise _other_model(f"not in the checkpoint: {extra}; only in the checkpoint: {missing}", "the same tensors")
 
+    def _left_out(self, key: str, owner: Any) -> bool:
+        if not (self._fit.partial and isinstance(owner, nn.Module)):
+            return False
+        live = self._live.get(key)
+        return live is None or tuple(live.shape) != self._opened.sources[key][0].part.shape
+
     def _fitting(self, key: str, owner: Any) -> torch.Tensor:
         part = self._opened.part(key, self._rank)
         dtype = saved_dtype(part)
         live = self._live.get(key)
         if live is None or (not isinstance(owner, nn.Module | torch.Tensor) and tuple(live.shape) != part.shape):
             return _new_tensor(key, part, owner)
-        if tuple(live.shape) != part.shape or live.dtype != dtype:
+        if tuple(live.shape) != part.shape or (live.dtype != dtype and not self._fit.cast):
             raise _other_model(
                 f"{key}: {dtype_name(live.dtype)}{list(live.shape)} here", f"{part.dtype}{list(part.shape)} as saved"
             )
         return live
 
 
-def load_entry(state: dict[str, Any], name: str, value: Any, saved: Any) -> None:
-    """Put `saved` into the entry's object; a plain value is replaced in `state`."""
+def load_entry(state: dict[str, Any], name: str, value: Any, saved: Any, *, partial: bool = False) -> None:
+    """Put `saved` into the entry's object; a plain value is replaced in `state`. `partial`: a module may lack some."""
     if isinstance(value, torch.optim.Optimizer):
         try:
             _load_optimizer(value, saved)
@@ -107,6 +149,8 @@ def load_entry(state: dict[str, Any], name: str, value: Any, saved: Any) -> None
             raise _other_model(f"{name}: {error!r}"[:300], "the optimizer that was saved") from error
     elif isinstance(value, nn.Module) and _filled_in_place(value, saved):
         pass
+    elif isinstance(value, nn.Module) and partial:
+        value.load_state_dict(saved, strict=False)
     elif isinstance(value, Stateful):
         value.load_state_dict(saved)
     elif not isinstance(value, torch.Tensor):

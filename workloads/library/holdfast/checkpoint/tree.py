@@ -59,7 +59,7 @@ def capture(state: Mapping[str, Any]) -> Captured:
         if isinstance(entry, PerRank):
             per_rank.update(list(tensors)[before:])
     before = len(tensors)
-    skeleton[RNG_KEY] = _encode(_rng_state(), RNG_KEY, tensors)
+    skeleton[RNG_KEY] = _encode(rng_state(), RNG_KEY, tensors)
     per_rank.update(list(tensors)[before:])
     return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset(per_rank))
 
@@ -119,7 +119,7 @@ def _storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
     )
 
 
-def decode(skeleton: Skeleton, tensor_of: Callable[[str], torch.Tensor]) -> Any:
+def decode(skeleton: Skeleton, tensor_of: Callable[[str], torch.Tensor | None]) -> Any:
     if isinstance(skeleton, list):
         return [decode(item, tensor_of) for item in skeleton]
     if not isinstance(skeleton, dict):
@@ -142,7 +142,7 @@ def tensor_keys(skeleton: Skeleton) -> list[str]:
     return found
 
 
-def _rng_state() -> dict[str, Any]:
+def rng_state() -> dict[str, Any]:
     version, internal, gauss = random.getstate()
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),

@@ -67,11 +67,9 @@ class Uploader:
             "url": url,
             "run": run,
             "damaged": ",".join(sorted(damaged)),
-            "keep": keep,
-            "keep-every": tuning.keep_every,
+            "policy": _policy(keep, tuning),
             "parallel": tuning.parallel,
             "niceness": tuning.niceness,
-            "orphan-age-s": tuning.orphan_age_s,
             "commit-timeout-s": tuning.commit_timeout_s,
             "retry-s": tuning.retry_s,
             "request-s": tuning.request_s,
@@ -190,3 +188,8 @@ class Uploader:
         for save in self._in_flight:
             self._reports.append(Report(save=save, done="failed", reason="the uploader process is gone"))
         self._in_flight.clear()
+
+
+def _policy(keep: int, tuning: Tuning) -> str:
+    names = ("keep_every", "keep_best", "highest", "keep_younger_s", "keep_one_per_s", "orphan_age_s")
+    return json.dumps({"keep": keep} | {name: getattr(tuning, name) for name in names})

@@ -90,10 +90,8 @@ class Memory:
 
 def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, options: argparse.Namespace) -> None:
     damaged = frozenset(filter(None, options.damaged.split(",")))
-    policy = Policy(
-        keep=options.keep, keep_every=options.keep_every, orphan_age_s=options.orphan_age_s, damaged=damaged
-    )
-    series = Series(standing=options.standing, keep=options.keep, damaged=damaged, epoch=options.epoch)
+    policy = Policy(damaged=damaged, **json.loads(options.policy))
+    series = Series(standing=options.standing, keep=policy.keep, damaged=damaged, epoch=options.epoch)
     while (job := mailbox.next()) is not None:
         began = time.monotonic()
         try:
@@ -136,11 +134,11 @@ def keep_to_spare_cores(training_threads: int) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("socket", "keep", "keep-every", "standing", "parallel", "niceness", "training-threads", "epoch"):
+    for name in ("socket", "standing", "parallel", "niceness", "training-threads", "epoch"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("orphan-age-s", "commit-timeout-s", "retry-s", "request-s"):
+    for name in ("commit-timeout-s", "retry-s", "request-s"):
         parser.add_argument(f"--{name}", type=float, required=True)
-    for name in ("url", "run", "damaged"):
+    for name in ("url", "run", "damaged", "policy"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--memory", type=int, action="append", required=True)
     return parser.parse_args()

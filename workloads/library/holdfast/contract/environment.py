@@ -20,3 +20,6 @@ ENV_SCHEMA_WAIT_S = (
 ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"  # key that signs commits, from a secret
 ENV_TRACEBACK = "HOLDFAST_TRACEBACK"  # of commands, for whoever reports a bug: 1 shows where it happened
 ENV_KILL_AT = "HOLDFAST_KILL_AT"  # tests only: POINT:COUNT, where a process dies
+
+# Set by `checkpoints verify-exact` for the trainers that it starts: a file of orders.
+ENV_TRIAL = "HOLDFAST_TRIAL"

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract.errors import InputError
+from holdfast.training.frameworks.managed_checkpointer import refuse_deepspeed
 from tests import support
 from tests.tools import frameworks
 from tests.workloads.library.training.frameworks.gang import Gang
 from tests.workloads.library.training.frameworks.waits import COMPILING, EVALUATING
 
 SCRIPTS = {name: Path(__file__).with_name(name) for name in ("hf_script.py", "lightning_script.py")}
+ACCELERATE = "accelerate_script.py"
+SCRIPTS_OF_LOOPS = SCRIPTS | {ACCELERATE: Path(__file__).with_name(ACCELERATE)}
 ROOT = Path(__file__).parents[5]
 MODULES = [
     ROOT / "workloads/library/holdfast/training/frameworks" / name for name in ("huggingface.py", "lightning.py")
@@ -36,7 +40,9 @@ def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
     @cache
     def digest(script: str) -> str:
-        return Gang(SCRIPTS[script], site=site, folder=tmp_path_factory.mktemp("whole"), steps=STEPS).complete()[-1]
+        return Gang(
+            SCRIPTS_OF_LOOPS[script], site=site, folder=tmp_path_factory.mktemp("whole"), steps=STEPS
+        ).complete()[-1]
 
     return digest
 
@@ -49,6 +55,9 @@ def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         ("hf_script.py", "step 13", 13),
         ("lightning_script.py", "step 13", 13),
         ("lightning_script.py", "step 15", 15),
+        # Gradients are summed up over two batches: 13 is in between, 16 ends an epoch.
+        (ACCELERATE, "step 13", 13),
+        (ACCELERATE, "step 16", 16),
         ("hf_script.py", EVALUATING, 10),
         ("lightning_script.py", EVALUATING, 10),
     ],
@@ -56,7 +65,7 @@ def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
     tmp_path: Path, site: Path, undisturbed: Callable[[str], str], script: str, after: str, done: int
 ) -> None:
-    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS)
+    gang = Gang(SCRIPTS_OF_LOOPS[script], site=site, folder=tmp_path, steps=STEPS)
     assert gang.notice_on_rank_1(after) == [143, 143], gang.errors()
     printed = gang.complete()
     first = int(next(line for line in printed if line.startswith("step ")).removeprefix("step "))
@@ -107,3 +116,10 @@ def test_two_writers_of_checkpoints_are_refused(site: Path, tmp_path: Path) -> N
     done = Gang.python(code, path=[ROOT, site])
     assert done.returncode == 1
     assert "two parties would write checkpoints" in done.stderr
+
+
+def test_deepspeed_is_refused_with_what_to_use_instead() -> None:
+    for strategy in ("DistributedType.DEEPSPEED", "deepspeed=zero3.json", "DeepSpeedStrategy"):
+        with pytest.raises(InputError, match="fully_shard"):
+            refuse_deepspeed(strategy)
+    refuse_deepspeed("DistributedType.MULTI_CPU")

@@ -11,8 +11,8 @@ from torch import Tensor, empty
 
 from holdfast.checkpoint.catalogue import committed_steps, runs
 from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.loading import load_tensors, read_whole
 from holdfast.checkpoint.reading import open_step
-from holdfast.checkpoint.restore import load_tensors, read_whole
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.stores import open_storage
 from holdfast.checkpoint.tree import decode

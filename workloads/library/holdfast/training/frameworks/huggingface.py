@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from holdfast.contract.errors import InputError
 from holdfast.training.frameworks.loaders import Position
-from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer
+from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer, refuse_deepspeed
 
 
 class HoldfastCallback(TrainerCallback):
@@ -18,6 +18,7 @@ class HoldfastCallback(TrainerCallback):
         self._checkpoints = ManagedCheckpointer(url, **options)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        refuse_deepspeed(f"deepspeed={args.deepspeed}" if args.deepspeed else "")
         if args.enable_jit_checkpoint or args.save_strategy != "no":
             raise InputError(
                 "two parties would write checkpoints",

@@ -11,14 +11,15 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from holdfast.training.frameworks.loaders import EpochOrder, shield_forked_workers
-from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer
+from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointer, refuse_deepspeed
 
 
 class HoldfastCallback(Callback):
     def __init__(self, url: str, **options: Any) -> None:
         self._checkpoints = ManagedCheckpointer(url, **options)
 
-    def setup(self, *_: Any, **__: Any) -> None:
+    def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
+        refuse_deepspeed(type(trainer.strategy).__name__)
         shield_forked_workers()  # before the sanity check: its workers live on until the first validation
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -4,11 +4,13 @@ An evaluation draws the seed of its loader's workers. A run that resumes behind 
 undone: before anything is saved inside the evaluation, and when it is over.
 """
 
+from types import TracebackType
 from typing import Any
 
 import torch
 
 from holdfast.checkpoint import Checkpointer
+from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.runtime import shutdown as notices
 from holdfast.training.frameworks.loaders import shield_forked_workers
@@ -54,7 +56,23 @@ class ManagedCheckpointer:
         if self._ckpt:
             torch.set_rng_state(self._stream)
 
-    def end(self) -> None:
+    def end(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        at: TracebackType | None = None,
+    ) -> None:
         if self._ckpt:
-            self._ckpt.__exit__(None, None, None)
+            self._ckpt.__exit__(kind, error, at)
             self._ckpt = None
+
+
+def refuse_deepspeed(strategy: object) -> None:
+    """Raises InputError where `strategy`, of whatever framework, is DeepSpeed's."""
+    if "deepspeed" in str(strategy).lower():
+        raise InputError(
+            "DeepSpeed keeps parameters and moments in partitions of its own, which would be saved as each rank's part",
+            got=str(strategy)[:200],
+            allowed="DDP, or FSDP2 (torch.distributed.fsdp.fully_shard), which shards the same state",
+            fix="train with FSDP2, or keep DeepSpeed's own save_checkpoint()",
+        )

@@ -1,0 +1,147 @@
+"""Data whose place is state: killed after any step, a run goes on with the very samples and draws of a quiet one."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+
+from holdfast.checkpoint import track
+from holdfast.checkpoint.skeleton import check_values
+from holdfast.checkpoint.tree import capture, decode, set_rng_state
+from holdfast.contract.errors import InputError
+
+ITEMS, BATCH, STEPS = 7, 2, 11
+
+
+class Noisy(Dataset[torch.Tensor]):
+    """Augmented at random, from every stream there is."""
+
+    def __len__(self) -> int:
+        return ITEMS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return index + torch.rand(1) / 10 + random.random() / 100
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.rand(1) for _ in range(ITEMS))
+
+
+def own() -> torch.Generator:
+    return torch.Generator().manual_seed(9)
+
+
+def shuffled() -> Iterable[Any]:
+    return track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True))
+
+
+def with_own_generator() -> Iterable[Any]:
+    return track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, generator=own(), drop_last=True))
+
+
+def with_workers() -> Iterable[Any]:
+    return track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=2))
+
+
+def a_stream() -> Iterable[Any]:
+    return track(DataLoader(Stream(), batch_size=BATCH))
+
+
+def a_sampler() -> Iterable[Any]:
+    return track(RandomSampler(range(ITEMS)))
+
+
+def forever(data: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        yield from data
+
+
+def trained(data: Iterable[Any], first: int, last: int) -> list[str]:
+    """What each step saw, and what it drew itself."""
+    batches = forever(data)
+    return [f"{next(batches)} {torch.rand(1).item()} {random.random()}" for _ in range(first, last)]
+
+
+def kept(data: Any) -> Callable[[Any], None]:
+    """Checkpoint of `data` and of the streams, as restored into a new one in a process that has drawn otherwise."""
+    captured = capture({"data": data})
+    check_values(captured.skeleton)
+    tensors = {key: value.clone() for key, value in captured.tensors.items()}
+
+    def restore(fresh: Any) -> None:
+        torch.manual_seed(123)
+        random.seed(123)
+        fresh.load_state_dict(decode(captured.skeleton["data"], tensors.__getitem__))
+        set_rng_state(decode(captured.skeleton["__rng__"], tensors.__getitem__))
+
+    return restore
+
+
+@pytest.mark.parametrize("make", [shuffled, with_own_generator, a_stream, a_sampler])
+def test_resumed_after_any_step_it_goes_on_as_if_nothing_had_been(make: Callable[[], Iterable[Any]]) -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    whole = trained(make(), 0, STEPS)
+    for cut in range(1, STEPS):
+        torch.manual_seed(0)
+        random.seed(0)
+        data = make()
+        assert trained(data, 0, cut) == whole[:cut]
+        restore = kept(data)
+        restore(fresh := make())
+        assert trained(fresh, cut, STEPS) == whole[cut:], f"resumed after {cut}"
+
+
+@pytest.mark.process
+def test_with_workers_that_read_ahead_and_draw_at_random(tmp_path: object) -> None:
+    """Inside an epoch and at its end; fewer workers afterwards, which a run's machines may force."""
+    torch.manual_seed(0)
+    random.seed(0)
+    whole = trained(with_workers(), 0, STEPS)
+    for cut in (1, 3, 4, 6):
+        torch.manual_seed(0)
+        random.seed(0)
+        data = with_workers()
+        assert trained(data, 0, cut) == whole[:cut]
+        restore = kept(data)
+        restore(fresh := track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=1)))
+        assert trained(fresh, cut, STEPS) == whole[cut:], f"resumed after {cut}"
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_batches_that_a_loop_has_drawn_ahead_are_drawn_again(ahead: int) -> None:
+    """As nanoGPT does: the next batch is drawn while the present one is computed, dropout in between."""
+
+    def loop(draw: Callable[[], float], waiting: list[float], first: int, last: int) -> list[float]:
+        seen: list[float] = []
+        for _ in range(first, last):
+            while len(waiting) <= ahead:
+                waiting.append(draw())
+            seen += [waiting.pop(0), torch.rand(1).item()]
+            while len(waiting) < ahead:
+                waiting.append(draw())
+        return seen
+
+    def draw() -> float:
+        return torch.rand(1).item()
+
+    torch.manual_seed(0)
+    whole = loop(draw, [], 0, 6)
+    for cut in range(1, 6):
+        torch.manual_seed(0)
+        data = track(draw, ahead=ahead)
+        assert loop(data, [], 0, cut) == whole[: 2 * cut]
+        restore = kept(data)
+        restore(fresh := track(draw, ahead=ahead))
+        assert loop(fresh, [fresh() for _ in range(ahead)], cut, 6) == whole[2 * cut :]
+
+
+def test_what_cannot_be_begun_anew_is_refused_with_the_line_that_can() -> None:
+    with pytest.raises(InputError, match=r"track\(loader\) instead of track\(iter\(loader\)\)"):
+        track(iter([1]))
+    with pytest.raises(InputError, match="no data"):
+        track(3)
