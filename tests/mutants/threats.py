@@ -17,7 +17,8 @@ PARTS = f"{LIBRARY_TESTS}/checkpoint/test_parts.py"
 
 
 def _taken(threat: int, what: str, file: str, old: str, new: str, test: str) -> Mutant:
-    return Mutant(name=f"threat {threat}: {what}", file=file, old=old, new=new, tests=(test,))
+    # No colon: the name becomes a folder on PYTHONPATH.
+    return Mutant(name=f"threat {threat}, {what}", file=file, old=old, new=new, tests=(test,))
 
 
 THREATS: tuple[Mutant, ...] = (
