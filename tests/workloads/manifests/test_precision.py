@@ -194,3 +194,13 @@ def test_a_binding_is_judged_where_its_account_stands_beside_it(
     text += f"apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {meta(binding)}\n"
     text += f"subjects: [{{kind: ServiceAccount, name: x, namespace: {subject}}}]\n"
     assert ("HF417" in found(text)) is wrong
+
+
+@pytest.mark.parametrize(
+    ("service", "ended"), [("", True), ("clusterIP: None, publishNotReadyAddresses: true, ", False)]
+)
+def test_a_service_that_only_names_peers_asks_for_no_readiness(service: str, ended: bool) -> None:
+    labelled = HEAD.replace("namespace: team", "namespace: team, labels: {app: a}")
+    spot = f"nodeSelector: {{cloud.google.com/gke-spot: 'true'}}, containers: [{{name: m, image: registry.example/a{DIGEST}}}]"
+    serving = f"apiVersion: v1\nkind: Service\nmetadata: {{name: a, namespace: team}}\nspec: {{{service}selector: {{app: a}}}}\n"
+    assert ("HF140" in found(f"{labelled}spec: {{{spot}}}\n", serving)) is ended

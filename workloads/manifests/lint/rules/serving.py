@@ -52,7 +52,9 @@ _READY = "readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, period
 
 def services(pod: Pod, context: Context) -> list[Object]:
     """Services that send requests to these pods."""
-    found = context.world.within("Service", pod.owner.namespace)
+    within = context.world.within("Service", pod.owner.namespace)
+    # Names for peers, from before they are ready: readiness takes nobody out of such a Service, nor should it.
+    found = [each for each in within if each.spec.get("publishNotReadyAddresses") is not True]
     chosen = ((each, as_map(each.spec.get("selector"))) for each in found)
     return [each for each, wanted in chosen if wanted and all(pod.labels.get(k) == v for k, v in wanted.items())]
 
