@@ -113,7 +113,9 @@ def test_pods_of_a_gang_reach_each_other_and_no_pod_of_another_run(env: str) -> 
     assert {"train-gang", "train-sweep"} <= pods.keys()
     for name, (kind, labels) in pods.items():
         for other, (_, their) in pods.items():
-            assert reaches(env, labels, their) == (name == other and kind == "JobSet"), f"{name} -> {other}"
+            assert reaches(env, labels, their) == (name == other and (kind == "JobSet" or name == "train-elastic")), (
+                f"{name} -> {other}"
+            )
 
 
 @pytest.mark.parametrize("env", names())

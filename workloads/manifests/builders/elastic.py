@@ -19,7 +19,7 @@ from infra.contract.names import NAMESPACE_TRAINING
 from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import Work, template
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain, versioned
-from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget
+from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget, peers
 from workloads.manifests.builders.training import ADDED_UP, DAY_S, FAILURES, ignoring, spot_work
 
 ZONE = "topology.kubernetes.io/zone"
@@ -83,6 +83,7 @@ def elastic(context: RenderContext, given: ElasticGang) -> Iterator[Body]:
         ),
     )
     yield _service(name)
+    yield peers(name)
     reason = "The gang goes on above this number. Spot preemption does not ask."
     yield budget(name, NAMESPACE_TRAINING, name, reason, keep=given.min_nodes)
     yield versioned(plain(body))

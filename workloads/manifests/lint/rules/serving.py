@@ -60,7 +60,12 @@ def services(pod: Pod, context: Context) -> list[Object]:
 
 
 def _served_on_spot(pod: Pod, context: Context) -> bool:
-    return context.place(pod).on_spot is not None and bool(services(pod, context))
+    return context.place(pod).on_spot is not None and not all(map(_names_only, services(pod, context)))
+
+
+def _names_only(service: Object) -> bool:
+    """It gives members of a gang their names, from before they are ready: nothing balances requests over them."""
+    return service.spec.get("clusterIP") == "None" and service.spec.get("publishNotReadyAddresses") is True
 
 
 @rule(
