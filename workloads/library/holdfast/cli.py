@@ -16,7 +16,8 @@ def main() -> None:
             "the command line is not installed",
             got="the core of holdfast, which is for import only",
             allowed="an extra: torch, gcs, pubsub, postgres or all",
-            fix="pip install 'holdfast[all]'",
+            # Not by the bare name: an index may hold another package under it.
+            fix="make setup in a clone of the platform; else pip install 'PATH/holdfast-VERSION-py3-none-any.whl[all]'",
         )
         print(error.lines(), file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)

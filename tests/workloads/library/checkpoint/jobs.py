@@ -31,14 +31,14 @@ TUNING = Tuning(shard_bytes=65536, agree_timeout_s=60, commit_timeout_s=60, retr
 def build() -> dict[str, Any]:
     torch.manual_seed(11)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
-    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2), "at": 0}
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2), "progress": {"at": 0}}
 
 
 def advance(state: dict[str, Any]) -> None:
     state["optimizer"].zero_grad()
     state["model"](torch.randn(4, WIDTH)).square().mean().backward()
     state["optimizer"].step()
-    state["at"] += 1
+    state["progress"]["at"] += 1
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -81,7 +81,7 @@ def train(url: str, rank: int, world: int, rendezvous: str, options: dict[str, A
     }
     more |= {"run": options.get("run", RUN), "every": options.get("every", EVERY)}
     with Checkpointer(url, state, tuning=options.get("tuning", TUNING), **more) as ckpt:
-        assert state["at"] == ckpt.step
+        assert state["progress"]["at"] == ckpt.step
         known = ""
         for step in range(ckpt.step, options.get("steps", STEPS)):
             advance(state)

@@ -105,6 +105,6 @@ def test_a_key_that_cannot_be_used_is_refused_before_anything_starts(
         (tmp_path / "key").write_bytes(content)
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
     with pytest.raises(InputError, match="key") as caught:
-        Checkpointer(str(tmp_path / "url"), {"w": 1}, run=RUN)
+        Checkpointer(str(tmp_path / "url"), {"w": torch.ones(1)}, run=RUN)
     assert "short" not in str(caught.value)
     assert not (tmp_path / "url").exists()

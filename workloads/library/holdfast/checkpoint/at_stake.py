@@ -1,9 +1,11 @@
-"""What is at stake, for the log: before a notice, and at a departure."""
+"""What is at stake: before a notice, and at a departure."""
 
+import math
 import time
 
 from holdfast.checkpoint.history import node_age_s
 from holdfast.checkpoint.interval import SaveCostModel
+from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.saving import Saver
 from holdfast.checkpoint.settings import Cadence
 from holdfast.contract.lifecycle import WINDOW_MARGIN_S
@@ -29,3 +31,13 @@ def loss_line(saver: Saver, step: int) -> str:
     seconds = time.monotonic() - saver.durable_since
     newest = f"leaving at step {step}, the newest checkpoint is of step {saver.durable_step}"
     return f"{newest}: {lost} steps ({seconds:.0f} s) are lost" if lost > 0 else ""
+
+
+def last_save_fits(saver: Saver, ranks: Ranks, step: int, restored: int, left_s: float) -> bool:
+    """Whether every rank may try one more save in what is left of the window."""
+    if step <= max(saver.last_step, restored):
+        return False
+    known_s = saver.full_save_s()
+    # Unknown, as no upload has ended yet: to try costs nothing, and not to try loses the steps for certain.
+    mine = not saver.busy and left_s > 0 and (math.isinf(known_s) or known_s < left_s)
+    return bool(ranks.agree(mine, all, timeout_s=max(0.1, left_s)))

@@ -9,6 +9,7 @@ NotDurable (exit code 75), so that a launcher starts the job again and never cou
 import contextlib
 import inspect
 import math
+import os
 import time
 from collections.abc import Callable, Generator
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any, Self
 
 from holdfast.checkpoint import signing
 from holdfast.checkpoint.agreement import on_every_rank
-from holdfast.checkpoint.at_stake import loss_line, window_line
+from holdfast.checkpoint.at_stake import last_save_fits, loss_line, window_line
 from holdfast.checkpoint.cadence import cadence_of
 from holdfast.checkpoint.decision import check_state, worst_ending
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost, Superseded
@@ -29,7 +30,7 @@ from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.resume import Resume, checked_resume, creates
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.saving import Saver, step_not_grown
-from holdfast.checkpoint.settings import Every, Tuning, checked_keep, checked_strict, parse_every
+from holdfast.checkpoint.settings import Every, Tuning, checked_keep, checked_strict, checked_url, parse_every
 from holdfast.checkpoint.shielding import shield
 from holdfast.checkpoint.start import Start, log_found, start
 from holdfast.checkpoint.stores import existing_storage, open_storage
@@ -48,7 +49,7 @@ from holdfast.runtime.stop import StopAgreement, stop_agreement
 class Checkpointer:
     def __init__(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         state: dict[str, Any],
         *,
         run: str = "default",
@@ -64,7 +65,8 @@ class Checkpointer:
         """`resume`: "auto" takes up the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses
         to take up, a number insists on this step. `strict`: leave with NotDurable after so many saves in a row have
         failed; 0: train on. `mirror`: URL of a store with the same objects, for reads that the first fails."""
-        self._url, self._mirror, self._state, self._run = url, mirror, checked_state(state), checked_run(run)
+        self._url, self._mirror = checked_url(url), checked_url(mirror) if mirror else ""
+        self._state, self._run = checked_state(state), checked_run(run)
         self._resume: Resume = checked_resume(resume)
         self._strict = checked_strict(strict)
         self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
@@ -89,9 +91,7 @@ class Checkpointer:
         store = self._ranks.store if self._ranks.world_size > 1 else None
         self._took_signals = not notices.installed()
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
-        # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
-        check_state(self._state, self._ranks)
-        began = self._start_unless_stopped()
+        began = self._start_or_give_back()
         self.restored = began.restored
         self.step = self.restored.step
         self._history = History.resumed(self.restored.notes)
@@ -207,6 +207,17 @@ class Checkpointer:
         finally:
             self.close()
 
+    def _start_or_give_back(self) -> Start:
+        """A start that fails leaves the process as it was: with its signals, and without a thread of ours."""
+        try:
+            # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
+            check_state(self._state, self._ranks)
+            return self._start_unless_stopped()
+        except BaseException:
+            self.stop.close()
+            self._give_signals_back()
+            raise
+
     def _start_unless_stopped(self) -> Start:
         """A notice that comes before the first step ends the start there: nothing is lost, so nothing is saved."""
         self.stop.shutdown.takes_s = self._window_s
@@ -217,8 +228,6 @@ class Checkpointer:
         except Preempted as end:
             self._emit("stop", step=end.step, reason=self.stop.reason)
             self._log(logs.info, "stop", "asked to stop before the first step: nothing to save")
-            self.stop.close()
-            self._give_signals_back()
             raise
         return began
 
@@ -228,7 +237,7 @@ class Checkpointer:
 
     def _finish(self) -> None:
         """The loop is over: its last state is stored, or the process must not count as complete."""
-        if self.step > max(self._saver.last_step, self.restored.step if self.restored else 0):
+        if self.step > max(self._saver.last_step, self._restored_step):
             self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
         self.wait(self._tuning.commit_timeout_s)
         # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
@@ -256,7 +265,9 @@ class Checkpointer:
         self._emit("stop", step=self.step, reason=self.stop.reason)
         self._saver.wait(max(0.0, self._seconds_left()))
         try:
-            if self.stop.agreed and self._last_save_fits():
+            if self.stop.agreed and last_save_fits(
+                self._saver, self._ranks, self.step, self._restored_step, self._seconds_left()
+            ):
                 self.save(self.step)
                 self._saver.wait(max(0.0, self._seconds_left()))
             if self.stop.agreed:
@@ -271,14 +282,9 @@ class Checkpointer:
         left = self.stop.shutdown.seconds_left(self._window_s)
         return self._window_s if math.isinf(left) else left
 
-    def _last_save_fits(self) -> bool:
-        if self.step <= max(self._saver.last_step, self.restored.step if self.restored else 0):
-            return False
-        left = self._seconds_left()
-        known_s = self._saver.full_save_s()
-        # Unknown, as no upload has ended yet: to try costs nothing, and not to try loses the steps for certain.
-        mine = not self._saver.busy and left > 0 and (math.isinf(known_s) or known_s < left)
-        return bool(self._ranks.agree(mine, all, timeout_s=max(0.1, left)))
+    @property
+    def _restored_step(self) -> int:
+        return self.restored.step if self.restored else 0
 
     def _log_loss(self) -> None:
         if line := loss_line(self._saver, self.step):

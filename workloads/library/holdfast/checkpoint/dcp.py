@@ -50,8 +50,9 @@ from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.staging import copy_into
 from holdfast.checkpoint.stores import existing_storage, open_storage
-from holdfast.checkpoint.tree import decode, encode
+from holdfast.checkpoint.tree import encode
 from holdfast.checkpoint.upload import Job, upload
+from holdfast.checkpoint.values import decode
 from holdfast.contract.errors import InputError
 from holdfast.contract.object_names import checked_run
 from holdfast.runtime import logs

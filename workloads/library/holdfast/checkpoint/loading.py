@@ -3,6 +3,7 @@
 Reads only: nothing is saved here, no run is taken, and no process is started.
 """
 
+import os
 from collections.abc import Collection
 from typing import Any
 
@@ -17,7 +18,7 @@ from holdfast.checkpoint.reading import Opened, Transfer, Wanted, empty_like_sav
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.resume import steps_of
 from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.settings import Tuning, checked_url
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.stores import existing_storage
 from holdfast.checkpoint.target import Fit
@@ -29,7 +30,7 @@ READ_BUDGET_S = 60.0
 
 
 def load(
-    url: str,
+    url: str | os.PathLike[str],
     state: dict[str, Any],
     *,
     run: str | None = None,
@@ -45,7 +46,7 @@ def load(
     `partial`: tensors of a module that the checkpoint does not have, or has in another shape, stay as they are, and
     Restored.unfilled names them. Random streams are left alone. Every rank calls it alike.
     """
-    settings = tuning or Tuning()
+    settings, url = tuning or Tuning(), checked_url(url)
     ranks = Ranks.of_job(timeout_s=settings.agree_timeout_s)
 
     def opened() -> tuple[Storage, str]:
@@ -63,7 +64,7 @@ def load(
 
 
 def load_tensors(
-    url: str,
+    url: str | os.PathLike[str],
     run: str | None = None,
     keys: Collection[str] | None = None,
     *,
@@ -75,6 +76,7 @@ def load_tensors(
     `run` None means the only run there is. `keys` picks tensors; one that ends in '/' picks all below it. `dtype`:
     of floating tensors, else as saved.
     """
+    url = checked_url(url)
     storage = Retrying(existing_storage(url), budget_s=READ_BUDGET_S)
     run = run or only_run(storage)
     reasons: list[str] = []

@@ -1,6 +1,7 @@
 """Settings of the checkpoint library, validated before anything starts."""
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,19 @@ class Tuning:
         ):
             between(f"checkpoint setting {name}", getattr(self, name), 0, math.inf)
         between("checkpoint setting request_s", self.request_s, 0.1, 3600)
+
+
+def checked_url(url: object) -> str:
+    """A path object stands for its folder. What the text means, stores.py knows."""
+    found = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if isinstance(found, str) and found:
+        return found
+    raise InputError(
+        "checkpoint URL is no text",
+        got=f"{url!r:.80} (a {type(url).__name__})",
+        allowed="file:///absolute/dir, a path, or a bucket's URL such as gs://bucket/prefix",
+        fix="pass a str or a pathlib.Path",
+    )
 
 
 def checked_keep(keep: int) -> int:

@@ -1,9 +1,10 @@
-"""The grammar of a saved state without its tensors, as tree.py encodes it, and its bounds.
+"""The grammar of a saved state without its tensors, as values.py encodes it, and its bounds.
 
 Walked without recursion, so that depth costs no stack; what passes can be decoded.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Json = Any
@@ -11,6 +12,13 @@ Json = Any
 # Of JSON: each mapping of a state takes three levels. Decoding is recursive, and Python's stack ends near 1,000.
 MAX_DEPTH = 200
 FLOATS = ("nan", "inf", "-inf")
+MAPPINGS = ("$map", "$ordered", "$counter")
+# Factories of defaultdict that need no import to be made again; "" stands for none.
+FACTORIES = ("", "int", "float", "bool", "str", "list", "dict", "set")
+NUMPY_DTYPES = frozenset(
+    ["|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
+)
+_HEX = re.compile("([0-9a-f]{2})*")
 # Written by the checkpointer: what it has learnt of this run (plain JSON, no skeleton).
 NOTES_KEY = "__notes__"
 
@@ -54,13 +62,40 @@ def _mark(node: dict[str, Json]) -> tuple[str, Json]:
 def _below(kind: str, content: Json) -> list[Json]:
     if kind == "$tensor" and isinstance(content, str):
         return []
-    if kind == "$float" and content in FLOATS:
+    if kind in _SCALARS and _SCALARS[kind](content):
         return []
     if kind == "$tuple" and isinstance(content, list):
         return content
-    if kind == "$map" and isinstance(content, list):
+    if kind in MAPPINGS and isinstance(content, list):
         return [_item(pair) for pair in content]
+    if kind == "$default" and _is_pair(content) and content[0] in FACTORIES and isinstance(content[1], list):
+        return [_item(pair) for pair in content[1]]
     raise ValueError(f"mark {kind[:20]!r} is unknown or holds something else")
+
+
+def _is_pair(content: Json) -> bool:
+    return isinstance(content, list) and len(content) == 2 and isinstance(content[0], str | int)
+
+
+def _is_bytes(content: Json) -> bool:
+    return isinstance(content, str) and bool(_HEX.fullmatch(content))
+
+
+def _is_numpy(content: Json) -> bool:
+    known = _is_pair(content) and content[0] in NUMPY_DTYPES and _is_bytes(content[1])
+    return known and len(content[1]) == 2 * int(content[0][2:])
+
+
+def _is_size(content: Json) -> bool:
+    return isinstance(content, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in content)
+
+
+_SCALARS: dict[str, Callable[[Json], bool]] = {
+    "$float": lambda content: content in FLOATS,
+    "$bytes": _is_bytes,
+    "$numpy": _is_numpy,
+    "$size": _is_size,
+}
 
 
 def _item(pair: Json) -> Json:

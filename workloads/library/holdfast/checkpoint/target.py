@@ -18,7 +18,8 @@ from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.pieces import dtype_name, memory_at
 from holdfast.checkpoint.reading import Opened, Wanted, empty_like_saved, saved_dtype
 from holdfast.checkpoint.skeleton import NOTES_KEY
-from holdfast.checkpoint.tree import RNG_KEY, Stateful, check_rng_state, decode, set_rng_state, targets, tensor_keys
+from holdfast.checkpoint.tree import RNG_KEY, Stateful, check_rng_state, set_rng_state, targets
+from holdfast.checkpoint.values import decode, refill, tensor_keys
 from holdfast.contract.errors import InputError
 
 # Of these a state_dict() after load_state_dict() gives back what was loaded; loaders and schedulers may not.
@@ -53,7 +54,7 @@ class Target:
         fit: Fit = EXACTLY,
     ) -> None:
         """`live`: tensors of `state`, as `capture` gave them on every rank alike."""
-        self._state, self._opened, self._rank, self._fit = state, opened, rank, fit
+        self._opened, self._rank, self._fit = opened, rank, fit
         self._saved = opened.values(rank)
         self._live = live
         self._tensors: dict[str, torch.Tensor] = {}
@@ -98,7 +99,7 @@ class Target:
             saved = decode(self._saved[name], self._tensors.get)
             if self._fit.partial and isinstance(value, nn.Module):
                 saved = {key: item for key, item in saved.items() if item is not None}
-            load_entry(self._state, name, value, saved, partial=self._fit.partial)
+            load_entry(name, value, saved, partial=self._fit.partial)
         if self._own_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self._tensors.__getitem__))
 
@@ -139,8 +140,8 @@ class Target:
         return live
 
 
-def load_entry(state: dict[str, Any], name: str, value: Any, saved: Any, *, partial: bool = False) -> None:
-    """Put `saved` into the entry's object; a plain value is replaced in `state`. `partial`: a module may lack some."""
+def load_entry(name: str, value: Any, saved: Any, *, partial: bool = False) -> None:
+    """Put `saved` into the entry's object; dicts and lists are filled in place. `partial`: a module may lack some."""
     if isinstance(value, torch.optim.Optimizer):
         try:
             _load_optimizer(value, saved)
@@ -154,7 +155,7 @@ def load_entry(state: dict[str, Any], name: str, value: Any, saved: Any, *, part
     elif isinstance(value, Stateful):
         value.load_state_dict(saved)
     elif not isinstance(value, torch.Tensor):
-        state[name] = saved
+        refill(value, saved)
 
 
 def _filled_in_place(module: nn.Module, saved: dict[str, Any]) -> bool:

@@ -1,14 +1,10 @@
-"""A user's state as named tensors plus a JSON skeleton, and back. Nothing else can be saved, so nothing can run.
+"""A user's state as named tensors plus a JSON skeleton. Nothing else can be saved, so nothing can run."""
 
-A skeleton keeps what JSON loses: integer keys,
-tuples, non-finite floats, and where each tensor belongs.
-"""
-
-import math
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
@@ -16,13 +12,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.storable import storable
+from holdfast.checkpoint.values import Skeleton, encode_value
 from holdfast.contract.errors import InputError
 from holdfast.contract.printable import printable
 
-Skeleton = Any
-
 # Written by capture beside the user's own entries.
 RNG_KEY = "__rng__"
+IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, tuple, Enum)
 
 
 @runtime_checkable
@@ -52,94 +49,43 @@ def capture(state: Mapping[str, Any]) -> Captured:
     tensors: dict[str, torch.Tensor] = {}
     per_rank: set[str] = set()
     skeleton: dict[str, Skeleton] = {}
+
+    def put(key: str, tensor: torch.Tensor) -> None:
+        tensors[key] = storable(tensor, key)
+
     for name, entry in state.items():
         value = entry.value if isinstance(entry, PerRank) else entry
         before = len(tensors)
-        skeleton[name] = _encode(value.state_dict() if isinstance(value, Stateful) else value, name, tensors)
+        skeleton[name] = encode_value(_state_of(name, value), name, put)
         if isinstance(entry, PerRank):
             per_rank.update(list(tensors)[before:])
     before = len(tensors)
-    skeleton[RNG_KEY] = _encode(rng_state(), RNG_KEY, tensors)
+    skeleton[RNG_KEY] = encode_value(rng_state(), RNG_KEY, put)
     per_rank.update(list(tensors)[before:])
     return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset(per_rank))
 
 
 def encode(value: Any, key: str) -> Skeleton:
     """A value without tensors."""
-    tensors: dict[str, torch.Tensor] = {}
-    skeleton = _encode(value, key, tensors)
-    assert not tensors, f"{key} holds tensors"
-    return skeleton
+
+    def put(key: str, tensor: torch.Tensor) -> None:
+        raise AssertionError(f"{key} is a tensor of shape {tensor.shape}")
+
+    return encode_value(value, key, put)
 
 
-def _encode(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Skeleton:
-    if isinstance(value, torch.Tensor):
-        assert key not in tensors, f"two tensors are called {key}"
-        tensors[key] = _storable(value, key)
-        return {"$tensor": key}
-    if value is None or isinstance(value, bool | int | str):
+def _state_of(name: str, value: Any) -> Any:
+    if not isinstance(value, Stateful):
         return value
-    # JSON has no infinities; the standard module writes ones that no other reader takes.
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"$float": str(value)}
-    if isinstance(value, Mapping):
-        return _encode_mapping(value, key, tensors)
-    if isinstance(value, list | tuple):
-        items = [_encode(item, f"{key}/{i}", tensors) for i, item in enumerate(value)]
-        return {"$tuple": items} if isinstance(value, tuple) else items
-    raise InputError(
-        f"state entry {key} can be neither stored as a tensor nor as JSON",
-        got=f"a {type(value).__module__}.{type(value).__qualname__}",
-        allowed="tensors, None, bool, int, float, str, and dicts, lists, tuples of these",
-        fix="give the object a state_dict() that returns such values, or leave it out of the state",
-    )
-
-
-def _encode_mapping(value: Mapping[Any, Any], key: str, tensors: dict[str, torch.Tensor]) -> Skeleton:
-    for name in value:
-        # True equals 1 as a key, and JSON would give back either.
-        if isinstance(name, bool) or not isinstance(name, str | int) or "/" in str(name):
-            raise InputError(
-                f"state entry {key} has a key that cannot be stored",
-                got=repr(name)[:80],
-                allowed="str keys without '/', or int keys",
-                fix="convert the keys in state_dict()",
-            )
-    return {"$map": [[name, _encode(item, f"{key}/{name}", tensors)] for name, item in value.items()]}
-
-
-def _storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
-    if tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta":
-        return tensor.detach()
-    raise InputError(
-        f"tensor {key} has no plain memory to store",
-        got=f"layout {tensor.layout}, device {tensor.device}",
-        allowed="dense tensors on a real device",
-        fix="convert it to a dense tensor, or leave it out of the state",
-    )
-
-
-def decode(skeleton: Skeleton, tensor_of: Callable[[str], torch.Tensor | None]) -> Any:
-    if isinstance(skeleton, list):
-        return [decode(item, tensor_of) for item in skeleton]
-    if not isinstance(skeleton, dict):
-        return skeleton
-    ((kind, value),) = skeleton.items()
-    if kind == "$tensor":
-        return tensor_of(value)
-    if kind == "$float":
-        return float(value)
-    if kind == "$tuple":
-        return tuple(decode(item, tensor_of) for item in value)
-    if kind == "$map":
-        return {name: decode(item, tensor_of) for name, item in value}
-    raise ValueError(f"unknown mark {kind!r} in a skeleton")
-
-
-def tensor_keys(skeleton: Skeleton) -> list[str]:
-    found: list[str] = []
-    decode(skeleton, lambda key: found.append(key) or torch.empty(0))
-    return found
+    # By name: to import it would cost every start a second.
+    if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(value).__mro__):
+        raise InputError(
+            f"optimizer {name} holds the moments of this rank's parameters only",
+            got="a ZeroRedundancyOptimizer, whose state exists whole on no rank",
+            allowed="an optimizer of torch.optim, or one over the parameters of fully_shard (FSDP2), which shards it too",
+            fix=f'fully_shard(model), then "{name}": torch.optim.AdamW(model.parameters())',
+        )
+    return value.state_dict()
 
 
 def rng_state() -> dict[str, Any]:
@@ -208,4 +154,19 @@ def checked_state(state: dict[str, Any]) -> dict[str, Any]:
             allowed="at least one entry, with a name without '/' that does not begin with '__'",
             fix='for example {"model": model, "optimizer": optimizer}',
         )
+    for name, value in targets(state):
+        if isinstance(value, IMMUTABLE) or type(value).__module__ == "numpy":
+            raise _immutable(name, value)
     return state
+
+
+def _immutable(name: str, value: object) -> InputError:
+    # Nothing that the caller does to a variable of his reaches what was passed here: each save would store the
+    # value of the start, and a resume would begin with it.
+    return InputError(
+        f"state entry {name} cannot change: every save would store what it is now",
+        got=f"{value!r:.80} (a {type(value).__name__})",
+        allowed="objects with a state_dict(), tensors, and dicts and lists that the loop changes in place",
+        fix=f'progress = {{"{name}": {value!r:.80}}}, then {{"progress": progress}} in the state; '
+        f'progress["{name}"] = ... in the loop, where it changes',
+    )

@@ -18,6 +18,7 @@ from functools import cache
 from types import FrameType
 from typing import Any, Self
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.runtime import logs, pidfiles
@@ -126,7 +127,14 @@ class Shutdown:
         threading.Thread(target=enforce, name="window-end", daemon=True).start()
 
     def install(self) -> Self:
-        """Take over the signals of this process; only from the main thread, once."""
+        """Take over the signals of this process, once. Raises InputError outside the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            raise InputError(
+                "signals can be taken in the main thread only",
+                got=f"thread {threading.current_thread().name}",
+                allowed="a program whose main thread has taken them, or the main thread itself",
+                fix="call holdfast.runtime.shutdown.of_process() in the main thread, before this thread starts",
+            )
         reader, writer = os.pipe()
         os.set_blocking(writer, False)  # required by set_wakeup_fd
         self._taken = {signum: signal.getsignal(signum) for signum in (*NOTICES, DRAIN_SIGNAL)}

@@ -15,7 +15,7 @@ from holdfast.checkpoint.loading import load_tensors, read_whole
 from holdfast.checkpoint.reading import open_step
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.stores import open_storage
-from holdfast.checkpoint.tree import decode
+from holdfast.checkpoint.values import decode
 from holdfast.contract.errors import InputError
 
 MODEL_PREFIX = "model/"

@@ -3,13 +3,14 @@
 # Why it is so: infra/decisions/0033.
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
 from typing import Any
 
 import torch
+
+from holdfast.checkpoint.shielding import Shielded, obey_only
 
 
 class Position:
@@ -108,20 +109,5 @@ class EpochOrder:
 
 @cache
 def shield_forked_workers() -> None:
-    """Workers of loaders that are made later, for an evaluation, leave SIGTERM to the trainer too.
-
-    Blocked, not ignored: a loader's worker installs a handler of its own after the fork.
-    """
-    os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
-
-
-class Shielded:
-    """A worker's start that makes it leave SIGTERM to the trainer; a class, so that spawned workers can have it."""
-
-    def __init__(self, then: Callable[[int], object] | None) -> None:
-        self._then = then
-
-    def __call__(self, worker: int) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self._then is not None:
-            self._then(worker)
+    """Workers of loaders that are made later, for an evaluation, leave SIGTERM to the trainer too."""
+    os.register_at_fork(after_in_child=lambda: obey_only(os.getppid()))

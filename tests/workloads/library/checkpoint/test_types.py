@@ -1,0 +1,205 @@
+"""What a state may hold comes back as the very type that it was; all else is refused by name, with what to do."""
+
+import enum
+import json
+import threading
+from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint.tree import capture
+from holdfast.checkpoint.values import decode
+from holdfast.contract.errors import InputError
+
+Point = namedtuple("Point", "x y")  # what a stranger's code holds
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OrderedDict([("b", 1), ("a", 2)]),
+        defaultdict(int, {"a": 1}),
+        defaultdict(None, {"a": 1}),
+        Counter({3: 2, 7: 1}),
+        torch.Size([2, 3]),
+        b"\x00\xff",
+        np.float64(0.1),
+        np.float32("nan"),
+        np.int64(7),
+        np.bool_(True),
+        (1, [2, (3, float("-inf"))]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_comes_back_as_the_type_that_it_was(value: Any) -> None:
+    skeleton = json.loads(json.dumps(capture({"v": {"of": value}}).skeleton["v"], allow_nan=False))
+    found = decode(skeleton, lambda _: pytest.fail())["of"]
+    assert type(found) is type(value)
+    assert repr(found) == repr(value)
+    if isinstance(value, defaultdict):
+        assert found.default_factory is value.default_factory
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        (Level.LOW, ".value"),
+        (Point(1, 2), "_asdict"),
+        (Name("n"), "state_dict"),
+        (np.zeros(2), "from_numpy"),
+        ({1, 2}, "sorted"),
+        (defaultdict(lambda: 1), "state_dict"),
+        (UserDict(a=1), "state_dict"),
+        (MappingProxyType({"a": 1}), "state_dict"),
+        (nn.Linear(1, 1), "entry of its own"),
+        ({1: torch.ones(1), "1": torch.ones(1)}, "convert the keys"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_would_come_back_as_another_type_is_refused_with_the_fix(value: Any, fix: str) -> None:
+    with pytest.raises(InputError, match=fix) as error:
+        capture({"v": {"of": value}})
+    assert "v/of" in error.value.what
+
+
+@pytest.mark.parametrize(
+    ("make", "fix"),
+    [
+        (lambda: torch.ones(4, dtype=torch.complex64).conj(), "resolve_conj"),
+        (lambda: torch.ones(4, dtype=torch.complex64).conj().imag, "resolve_neg"),
+        (lambda: torch.ones(1).expand(4), "contiguous"),
+        (lambda: torch.arange(6.0).unfold(0, 3, 1), "contiguous"),
+        (lambda: torch.zeros(4, dtype=torch.uint8).view(torch.int4), "uint8"),
+        (lambda: torch.zeros(4, dtype=torch.uint8).view(torch.uint4), "uint8"),
+        (lambda: nn.LazyLinear(2).weight, "one batch"),
+        (lambda: torch.eye(2).to_sparse(), "dense"),
+        (lambda: torch.eye(2).to_sparse_csr(), "dense"),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "dense"),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged), "dense"),
+        (lambda: torch.empty(2, device="meta"), "dense"),
+    ],
+    ids=[
+        "conjugated",
+        "negated",
+        "expanded",
+        "sliding",
+        "int4",
+        "uint4",
+        "lazy",
+        "coo",
+        "csr",
+        "nested",
+        "jagged",
+        "meta",
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_tensor_without_memory_of_its_own_is_refused_with_the_fix(make: Callable[[], torch.Tensor], fix: str) -> None:
+    tensor = make()
+    with pytest.raises(InputError, match=fix) as error:
+        capture({"t": {"of": tensor}})
+    assert "tensor t/of" in error.value.what
+
+
+@pytest.mark.parametrize("value", [9.0, 3, "x", None, True, (1, 2), np.float64(1), Level.LOW], ids=repr)
+def test_an_entry_that_cannot_change_is_refused_with_the_two_lines_that_mend_it(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(InputError, match=r'progress = \{"best": .*progress\["best"\] = '):
+        Checkpointer(tmp_path, {"w": torch.ones(1), "best": value})
+
+
+@pytest.mark.process
+def test_dicts_and_lists_are_filled_in_place_so_that_the_loop_goes_on_with_them(tmp_path: Path) -> None:
+    def fresh() -> tuple[dict[str, Any], list[Any]]:
+        return {"best": 9.0, "by": Counter(), "deep": {"seen": []}}, []
+
+    progress, history = fresh()
+    with Checkpointer(tmp_path, {"progress": progress, "history": history}, run="r", every=1) as ckpt:
+        progress["best"] = 1.5
+        progress["by"]["a"] += 2
+        progress["deep"]["seen"].append(4)
+        history.extend([1, (2, 3)])
+        ckpt.tick(1)
+    saved = (progress, history)
+    progress, history = fresh()
+    by, seen = progress["by"], progress["deep"]["seen"]
+    with Checkpointer(tmp_path, {"progress": progress, "history": history}, run="r"):
+        assert (progress, history) == saved
+        assert progress["by"] is by
+        assert progress["deep"]["seen"] is seen
+
+
+@pytest.mark.process
+def test_a_path_is_a_url_and_a_url_of_another_type_is_refused(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "u", {"w": torch.ones(3)}, run="r", every=1) as ckpt:
+        ckpt.tick(1)
+    step, tensors = load_tensors(tmp_path / "u")
+    assert step == 1
+    assert torch.equal(tensors["w"], torch.ones(3))
+    for wrong in (None, b"/tmp/x", ""):
+        with pytest.raises(InputError, match="URL"):
+            Checkpointer(wrong, {"w": torch.ones(1)})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.process
+def test_a_thread_is_refused_unless_the_main_thread_has_taken_the_signals(tmp_path: Path) -> None:
+    from holdfast.runtime import shutdown
+
+    raised: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            with Checkpointer(tmp_path, {"w": torch.ones(1)}, run="r", every=1) as ckpt:
+                ckpt.tick(ckpt.step + 1)
+        except InputError as error:
+            raised.append(error)
+
+    def in_thread() -> None:
+        thread = threading.Thread(target=use, name="trainer")
+        thread.start()
+        thread.join()
+
+    in_thread()
+    assert "main thread" in str(raised.pop())
+    shutdown.of_process()
+    try:
+        in_thread()
+    finally:
+        shutdown.of_process().uninstall()
+    assert not raised
+    assert load_tensors(tmp_path)[0] == 1
+
+
+def test_a_start_that_is_refused_gives_the_signals_back(tmp_path: Path) -> None:
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    for state in ({"lazy": nn.LazyLinear(2)}, {"conj": torch.ones(2, dtype=torch.complex64).conj()}):
+        with pytest.raises(InputError, match="plain memory"), Checkpointer(tmp_path, state, run="r"):
+            pytest.fail("training began")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+class ZeroRedundancyOptimizer(torch.optim.SGD):
+    """Its name is what counts; the real one needs a process group."""
+
+
+def test_an_optimizer_that_no_rank_holds_whole_is_refused(tmp_path: Path) -> None:
+    optimizer = ZeroRedundancyOptimizer([torch.ones(1, requires_grad=True)], lr=0.1)
+    with pytest.raises(InputError, match="fully_shard"):
+        capture({"optimizer": optimizer})
