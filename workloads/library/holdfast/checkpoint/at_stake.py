@@ -33,10 +33,8 @@ def loss_line(saver: Saver, step: int) -> str:
     return f"{newest}: {lost} steps ({seconds:.0f} s) are lost" if lost > 0 else ""
 
 
-def last_save_fits(saver: Saver, ranks: Ranks, step: int, restored: int, left_s: float) -> bool:
+def last_save_fits(saver: Saver, ranks: Ranks, left_s: float) -> bool:
     """Whether every rank may try one more save in what is left of the window."""
-    if step <= max(saver.last_step, restored):
-        return False
     known_s = saver.full_save_s()
     # Unknown, as no upload has ended yet: to try costs nothing, and not to try loses the steps for certain.
     mine = not saver.busy and left_s > 0 and (math.isinf(known_s) or known_s < left_s)

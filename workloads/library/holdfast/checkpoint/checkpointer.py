@@ -237,7 +237,7 @@ class Checkpointer:
 
     def _finish(self) -> None:
         """The loop is over: its last state is stored, or the process must not count as complete."""
-        if self.step > max(self._saver.last_step, self._restored_step):
+        if self._unsaved:
             self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
         self.wait(self._tuning.commit_timeout_s)
         # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
@@ -265,9 +265,7 @@ class Checkpointer:
         self._emit("stop", step=self.step, reason=self.stop.reason)
         self._saver.wait(max(0.0, self._seconds_left()))
         try:
-            if self.stop.agreed and last_save_fits(
-                self._saver, self._ranks, self.step, self._restored_step, self._seconds_left()
-            ):
+            if self.stop.agreed and self._unsaved and last_save_fits(self._saver, self._ranks, self._seconds_left()):
                 self.save(self.step)
                 self._saver.wait(max(0.0, self._seconds_left()))
             if self.stop.agreed:
@@ -283,8 +281,8 @@ class Checkpointer:
         return self._window_s if math.isinf(left) else left
 
     @property
-    def _restored_step(self) -> int:
-        return self.restored.step if self.restored else 0
+    def _unsaved(self) -> bool:
+        return self.step > max(self._saver.last_step, self.restored.step if self.restored else 0)
 
     def _log_loss(self) -> None:
         if line := loss_line(self._saver, self.step):
