@@ -13,7 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import torch
 
+from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.stores import open_storage
@@ -153,6 +155,29 @@ def test_a_full_disk_fails_saves_and_not_steps_and_is_never_counted_as_complete(
     filler.unlink()
     assert jobs.run(url, tmp_path) == [0]
     assert newest(url) == STEPS
+
+
+def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(tmp_path: Path, small_disk: Path) -> None:
+    """Neither the shards of failed saves nor those of a start that was killed may keep the room that they took."""
+    state = {"w": torch.ones(3 * 2**18)}  # 3 of 4 MiB, in three shards
+    tuning = replace(TUNING, shard_bytes=2**20)
+    filler = small_disk / "filler"
+    url = small_disk / "url"
+    left = url / RUN / "step-0000000001" / f"{1:012x}" / "rank-00000-00000.bin"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(bytes(2**18))  # of a trainer that was killed in its save
+    filler.write_bytes(bytes(2**20 + 2**19))
+    with Checkpointer(str(url), state, run=RUN, every=10**9, tuning=tuning) as ckpt:
+        for step in (2, 3):
+            ckpt.save(step)
+            assert not ckpt.wait()
+        assert "Full" in ckpt.failure
+        filler.unlink()
+        ckpt.save(4)
+        assert ckpt.wait(), ckpt.failure
+        ckpt.step = 4
+    assert not left.exists()
+    assert load_tensors(str(url), RUN)[0] == 4
 
 
 def test_a_stopped_uploader_does_not_keep_the_trainer_beyond_its_window(jobs: Jobs, tmp_path: Path) -> None:

@@ -104,8 +104,7 @@ class Checkpointer:
             self._ranks,
             keep=self._keep,
             tuning=self._tuning,
-            restored=self.restored,
-            epoch=began.epoch,
+            began=began,
             on_report=self._on_report,
             stop_asked=lambda: self.stop.requested,
             save_cost=self._save_cost,
@@ -150,9 +149,11 @@ class Checkpointer:
             self._leave()
 
     def save(self, step: int, *, metric: float | None = None) -> None:
-        """Stage now, upload in the background. Waits for an earlier save that is still in flight."""
-        if self._saver.save(step, self._state, self._history.notes() | measured(metric)):
-            self._cadence.saved(step)
+        """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
+        when that takes longer than `Tuning.wait_s`."""
+        self._saver.save(step, self._state, self._history.notes() | measured(metric))
+        # Also when it was left out: the next is due an interval later, and not in the next step.
+        self._cadence.saved(step)
         if self._strict and self._saver.failed_in_a_row >= self._strict:
             raise NotDurable(step, f"{self._saver.failed_in_a_row} saves in a row have failed: {self.failure}")
 

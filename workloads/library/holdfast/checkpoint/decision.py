@@ -72,8 +72,8 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
             return outcome
     if fenced := next((outcome["fenced"] for outcome in outcomes if outcome.get("fenced")), ""):
         return {"fenced": fenced}
-    if any("skip" in outcome for outcome in outcomes):
-        return {"skip": True}
+    if skips := {rank: outcome["skip"] for rank, outcome in enumerate(outcomes) if "skip" in outcome}:
+        return {"skip": next((f"rank {rank}: {why}" for rank, why in skips.items() if why), "")}
     if len({outcome["layout"] for outcome in outcomes}) > 1:
         return {"differ": True}
     failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}

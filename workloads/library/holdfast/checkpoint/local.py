@@ -24,9 +24,9 @@ from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.storage import Stat, checked_name
 from holdfast.contract.errors import InputError
 
-# Objects being written; not listed. What a killed writer left there goes after a day.
+# Objects being written; not listed. What a killed writer left there goes after an hour.
 INCOMING = ".incoming"
-INCOMING_MAX_AGE_S = 86_400.0
+INCOMING_MAX_AGE_S = 3_600.0
 DIRECT_MIN_BYTES = 1 << 20
 CHECKSUM_ATTRIBUTE = "user.crc32c"
 

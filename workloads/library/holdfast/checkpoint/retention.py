@@ -38,6 +38,8 @@ class Policy:
     orphan_age_s: float = 86_400.0
     damaged: frozenset[str] = frozenset()
     """Attempts that restore passed over: they count as no checkpoint, and go when they are old."""
+    stale: frozenset[str] = frozenset()
+    """Attempts without a commit that stood when this start took the fence: nobody may commit them any more."""
 
     def kept(self, commits: Iterable[Commit], now: float) -> set[int]:
         ordered = sorted(commits, key=lambda one: -one.step)
@@ -78,7 +80,7 @@ def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = No
             gone += _drop_step(storage, run, entry)
         # A commit that cannot be read is no checkpoint, and no reason to delete anything.
         elif entry.commit is None or commit is not None:
-            gone += _drop_orphans(storage, entry, commit.attempt if commit else "", oldest)
+            gone += _drop_orphans(storage, entry, commit.attempt if commit else "", oldest, policy.stale)
     failpoint("retention.end")
     return gone
 
@@ -143,10 +145,13 @@ def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
             yield found.name
 
 
-def _drop_orphans(storage: Storage, entry: StepObjects, committed: str, oldest: float) -> Iterator[str]:
+def _drop_orphans(
+    storage: Storage, entry: StepObjects, committed: str, oldest: float, stale: frozenset[str]
+) -> Iterator[str]:
     for attempt, objects in entry.attempts.items():
         # By its newest object: the first one of a slow upload may be old while the last is still to come.
-        if attempt != committed and max(found.modified for found in objects) < oldest:
+        old = attempt in stale or max(found.modified for found in objects) < oldest
+        if attempt != committed and old:
             for found in objects:
                 storage.delete(found.name)
                 yield found.name

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,14 +23,18 @@ from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.interval import SaveCostModel
 from holdfast.checkpoint.pieces import Piece, pieces_of
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.skeleton import NOTES_KEY
 from holdfast.checkpoint.staging import Staging
+from holdfast.checkpoint.start import Start
 from holdfast.checkpoint.tree import Captured, capture
 from holdfast.checkpoint.upload import Job
 from holdfast.checkpoint.uploader import Report, Uploader
 from holdfast.contract.errors import InputError
+from holdfast.runtime import logs
+
+# Sooner, every store that is a little slow would be logged; later, a person looks at a job that stands still.
+ANNOUNCE_WAIT_AFTER_S = 5.0
 
 OnReport = Callable[[Report, int, float], None]
 
@@ -52,13 +57,13 @@ class Saver:
         *,
         keep: int,
         tuning: Tuning,
-        restored: Restored,
-        epoch: int,
+        began: Start,
         on_report: OnReport,
         stop_asked: Callable[[], bool],
         save_cost: SaveCostModel,
     ) -> None:
         self._run, self._ranks, self._tuning, self._on_report = run, ranks, tuning, on_report
+        restored = began.restored
         self._stagings = [Staging() for _ in range(tuning.saves_in_flight)]
         self._uploader = Uploader(
             url,
@@ -68,7 +73,8 @@ class Saver:
             tuning=tuning,
             coordinator=ranks.coordinator,
             standing=restored.standing,
-            epoch=epoch,
+            epoch=began.epoch,
+            stale=began.stale,
             damaged=[attempt for attempt in restored.damaged.values() if attempt],
             training_threads=ranks.on_this_machine * torch.get_num_threads(),
         )
@@ -89,6 +95,8 @@ class Saver:
         """Saves, as all ranks know since the last one."""
         self.fenced = ""
         """Which other trainer has taken the right to commit."""
+        self._waited_s, self._announced = 0.0, False
+        """How long training has waited for room since the last save was handed over, and whether that was logged."""
         self._full_save_s = 0.0
         self.upload_rate = 0.0
         """Bytes per second to durability that this rank has seen; 0 before the start-up probe is back."""
@@ -124,16 +132,17 @@ class Saver:
     def save(
         self, step: int, state: dict[str, Any], notes: dict[str, Any] | None = None, *, in_any_case: bool = False
     ) -> bool:
-        """False: not done, because the ranks are about to stop and the upload before is not through."""
+        """False: not done, because the upload before is not through and the ranks stop, or have waited long enough."""
         self._wait_for_room(in_any_case)
         began = time.monotonic()
         # Before the agreement: a rank without room must say so in it, or the others stage a save that cannot commit.
         memory = self._free_memory()
         mine, captured, pieces, length = self._stage(step, state, memory)
         # Staging comes before: an exchange first would add the slowest rank's copy to everybody's wait.
-        attempt = self._agree(mine, captured)
+        attempt = self._agree(step, mine, captured)
         if not attempt:
             return False
+        self._waited_s, self._announced = 0.0, False
         staging = self._stagings[memory]
         # The next optimizer step would write to tensors that the GPU is still copying from.
         if not self.overlaps:
@@ -168,19 +177,32 @@ class Saver:
         return next((memory for memory in range(len(self._stagings)) if memory not in taken), -1)
 
     def _wait_for_room(self, in_any_case: bool) -> None:
-        """Back-pressure instead of more memory."""
+        """Back-pressure instead of more memory. Bounded over all saves that wait for the same upload: a store that
+        hangs must not hold the training."""
         patience_s = self._tuning.commit_timeout_s + self._tuning.retry_s
-        self._handle(
-            self._uploader.finish(
-                patience_s,
-                leave=len(self._stagings) - 1,
-                give_up=self._drop_what_cannot_complete if in_any_case else self._drop_or_hurry,
-            )
-        )
-        if self._full and (in_any_case or not self._stop_asked()):
+        bound_s = patience_s if in_any_case else max(0.0, self._tuning.wait_s - self._waited_s)
+        began = time.monotonic()
+        give_up = partial(self._stop_waiting, began + ANNOUNCE_WAIT_AFTER_S, bound_s, in_any_case)
+        self._handle(self._uploader.finish(bound_s, leave=len(self._stagings) - 1, give_up=give_up))
+        self._waited_s += time.monotonic() - began
+        if self._full and (in_any_case or (self._oldest_s() > patience_s and not self._stop_asked())):
             # Stuck beyond its own time-outs: killed, so that its memory is free and the next save starts another.
             self._uploader.replace()
             self._handle(self._uploader.finish(1.0))
+
+    def _stop_waiting(self, announce_at: float, bound_s: float, in_any_case: bool) -> bool:
+        if time.monotonic() > announce_at and not self._announced:
+            self._announced = True
+            logs.warning("save", f"training waits for room: {self._in_flight()}; at most {bound_s:.0f} s")
+        return self._drop_what_cannot_complete() or (not in_any_case and self._stop_asked())
+
+    def _in_flight(self) -> str:
+        steps = [self._flights[save].step for save in self._uploader.in_flight]
+        return f"the upload of step {min(steps, default=0)} is not through after {self._oldest_s():.0f} s"
+
+    def _oldest_s(self) -> float:
+        began = [self._flights[save].began for save in self._uploader.in_flight]
+        return time.monotonic() - min(began, default=math.inf)
 
     def _check_grown(self, step: int) -> None:
         # A step is an object's name: the second save under it would be dropped, and its work counted as safe.
@@ -195,7 +217,7 @@ class Saver:
         if self.fenced:
             return {"fenced": self.fenced}, NOTHING, [], 0
         if memory < 0:
-            return {"skip": True}, NOTHING, [], 0
+            return {"skip": "" if self._stop_asked() else self._in_flight()}, NOTHING, [], 0
         try:
             self._check_grown(step)
             captured = capture(state)
@@ -207,11 +229,13 @@ class Saver:
         self._failure = ""
         return mine, captured, pieces, length
 
-    def _agree(self, mine: dict[str, Any], captured: Captured) -> str:
+    def _agree(self, step: int, mine: dict[str, Any], captured: Captured) -> str:
         decision = decided(self._ranks, mine, captured)
         if "fenced" in decision:
             raise Superseded(self.last_step, decision["fenced"])
         if "skip" in decision:
+            if decision["skip"]:
+                self._on_report(Report(save=self._save, done="failed", reason=decision["skip"]), step, 0.0)
             return ""
         self.durable_step = decision["durable"]
         self.failed_in_a_row = self.failed_in_a_row + 1 if decision["failed"] else 0
@@ -272,9 +296,6 @@ class Saver:
             self._full_save_s = seconds
             self._save_cost.observe_upload(seconds)
         self._on_report(report, flight.step, seconds)
-
-    def _drop_or_hurry(self) -> bool:
-        return self._drop_what_cannot_complete() or self._stop_asked()
 
     def _drop_what_cannot_complete(self) -> bool:
         """The coordinator's uploader waits for shards that will not come if another rank's upload failed."""

@@ -26,6 +26,9 @@ class Tuning:
     """Objects in flight per rank, writing and reading."""
     saves_in_flight: int = 1
     """A save beyond it waits for an earlier one. Each takes staging memory of the state's size."""
+    wait_s: float = 30.0
+    """How long training waits, in all, for an upload that is not through when the next save is due; then it goes on
+    without that save."""
     keep_every: int = 0
     """Beside the newest `keep`, keep every checkpoint whose step is a multiple; 0: none."""
     keep_best: int = 0
@@ -38,7 +41,7 @@ class Tuning:
     """Beside these, keep the first checkpoint of every so many seconds; 86400: one a day."""
     # Longer than any upload lasts: a save that is still being written looks like an orphan.
     orphan_age_s: float = 86_400.0
-    """Attempts without a commit go when they are older."""
+    """Attempts without a commit go when they are older; those that failed, or of an earlier start, at once."""
     commit_timeout_s: float = 1800.0
     """How long the coordinator waits for the other ranks' shards."""
     agree_timeout_s: float = 600.0
@@ -68,6 +71,7 @@ class Tuning:
         between("checkpoint setting niceness", self.niceness, 0, 19)
         between("checkpoint setting min_interval_s", self.min_interval_s, 0, self.max_interval_s)
         for name in (
+            "wait_s",
             "keep_younger_s",
             "keep_one_per_s",
             "orphan_age_s",

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint import epochs
 from holdfast.checkpoint.agreement import agreed, outcome
-from holdfast.checkpoint.catalogue import committed_steps
+from holdfast.checkpoint.catalogue import survey
 from holdfast.checkpoint.errors import StorageError
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored, restore
@@ -20,6 +20,8 @@ from holdfast.runtime import logs
 
 # Names that are looked at to say which runs there are: a bucket may hold millions.
 LISTED = 2000
+# They go by as an argument of a process.
+MOST_STALE = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +29,8 @@ class Start:
     restored: Restored
     epoch: int
     """0 where the store took no fence."""
+    stale: tuple[str, ...] = ()
+    """Attempts that nobody can commit any more: they have no commit, and every trainer before this one is fenced."""
 
 
 def start(
@@ -41,23 +45,27 @@ def start(
     # The fence comes after the restore: a start that is refused, by another model's shapes or a mistyped name, must
     # not take the right to commit from a trainer that runs well.
     found = restore(storage, run, state, ranks, tuning, stop_asked, resume=resume)
-    epoch, newest = agreed(ranks, outcome(partial(_take, storage, run, ranks)))["value"]
+    epoch, newest, stale = agreed(ranks, outcome(partial(_take, storage, run, ranks)))["value"]
     if newest > max([found.step, *(step for step, _ in found.skipped)]):
         found = restore(storage, run, state, ranks, tuning, stop_asked)
-    return Start(restored=found, epoch=epoch)
+    return Start(restored=found, epoch=epoch, stale=tuple(stale))
 
 
-def _take(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int]:
-    """On the coordinator: the number of this start, and the newest step that is committed now."""
+def _take(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]]:
+    """On the coordinator: the number of this start, the newest step that is committed now, and stale attempts."""
     if not ranks.coordinator:
-        return 0, 0
+        return 0, 0, []
     try:
         epoch = epochs.take(storage, run)
     except StorageError as error:
         # A full disk may have room again before the first save; training must not end for it.
         logs.warning("restore", f"two trainers under the name {run} would not be noticed: {error}")
         epoch = 0
-    return epoch, max(committed_steps(storage, run), default=0)
+    # Behind the fence: an attempt that is seen here belongs to a trainer that has lost its right to commit.
+    steps = survey(storage, run).values()
+    newest = max((entry.step for entry in steps if entry.commit), default=0)
+    stale = [attempt for entry in steps if entry.commit is None for attempt in entry.attempts]
+    return epoch, newest, stale[:MOST_STALE] if epoch else []
 
 
 def log_found(found: Restored, url: str, run: str, storage: Storage) -> None:

@@ -1,6 +1,7 @@
 """The trainer's side of the uploader process: hand over a save, receive reports, never block on storage."""
 
 import json
+import os
 import selectors
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.upload import Job
@@ -53,10 +55,12 @@ class Uploader:
         standing: int = 0,
         epoch: int = 0,
         damaged: Collection[str] = (),
+        stale: Collection[str] = (),
         training_threads: int = 1,
     ) -> None:
-        """`standing`: commits that this run has. `epoch`: number of this start. `damaged`: attempts whose commit is none. `training_threads`: that
-        all ranks of this machine compute with."""
+        """`standing`: commits that this run has. `epoch`: number of this start. `damaged`: attempts whose commit is
+        none. `stale`: attempts that get none any more. `training_threads`: that all ranks of this machine compute with.
+        """
         self._coordinator = coordinator
         self._memories = memories
         self._standing = standing
@@ -68,6 +72,7 @@ class Uploader:
             "run": run,
             "damaged": ",".join(sorted(damaged)),
             "policy": _policy(keep, tuning),
+            "stale": ",".join(sorted(stale)),
             "parallel": tuning.parallel,
             "niceness": tuning.niceness,
             "commit-timeout-s": tuning.commit_timeout_s,
@@ -77,6 +82,8 @@ class Uploader:
             "epoch": epoch,
         }
         self._start()
+
+        _uploaders.add(self)
 
     def _start(self) -> None:
         self._buffer = b""
@@ -160,6 +167,10 @@ class Uploader:
         # A child that outlives its parent is the point; without this the interpreter warns about it.
         self._process.returncode = self._process.returncode or 0
 
+    def disown(self) -> None:
+        """In a forked child of the trainer: it must not hold the uploader when the trainer is gone."""
+        self._socket.close()
+
     def _receive(self) -> None:
         try:
             data = self._socket.recv(65536)
@@ -193,3 +204,16 @@ class Uploader:
 def _policy(keep: int, tuning: Tuning) -> str:
     names = ("keep_every", "keep_best", "highest", "keep_younger_s", "keep_one_per_s", "orphan_age_s")
     return json.dumps({"keep": keep} | {name: getattr(tuning, name) for name in names})
+
+
+_uploaders: WeakSet[Uploader] = WeakSet()
+
+
+def _disown() -> None:
+    # A worker of a loader may live on when the trainer is killed. With a copy of this end of the socket it would keep
+    # the uploader waiting for a trainer that is gone.
+    for uploader in _uploaders:
+        uploader.disown()
+
+
+os.register_at_fork(after_in_child=_disown)

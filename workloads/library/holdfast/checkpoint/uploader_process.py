@@ -22,7 +22,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.checkpoint.commit import Series, commit
-from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, StorageError
+from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, Full, StorageError
+from holdfast.checkpoint.failed_attempts import FailedAttempts
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.retention import Policy, retain
 from holdfast.checkpoint.retrying import Retrying
@@ -89,38 +90,50 @@ class Memory:
 
 
 def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, options: argparse.Namespace) -> None:
-    damaged = frozenset(filter(None, options.damaged.split(",")))
-    policy = Policy(damaged=damaged, **json.loads(options.policy))
-    series = Series(standing=options.standing, keep=policy.keep, damaged=damaged, epoch=options.epoch)
+    policy = Policy(damaged=_attempts(options.damaged), stale=_attempts(options.stale), **json.loads(options.policy))
+    series = Series(standing=options.standing, keep=policy.keep, damaged=policy.damaged, epoch=options.epoch)
+    failed = FailedAttempts(storage)
     while (job := mailbox.next()) is not None:
-        began = time.monotonic()
+        failed.clear()
         try:
-            manifest = upload(storage, memories[job.memory].view(job.length), job, parallel=options.parallel)
-            mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
-            if manifest.rank:
-                continue
-            record = commit(
-                storage,
-                manifest,
-                series=series,
-                timeout_s=options.commit_timeout_s,
-                abandoned=partial(mailbox.abandoned, job.save),
-            )
-            mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
-        except Fenced as error:
-            mailbox.report(save=job.save, done="fenced", reason=str(error))
-            continue
-        except Abandoned:
-            mailbox.report(save=job.save, done="failed", reason=ANOTHER_RANK_FAILED)
-            continue
-        except (StorageError, Damaged, InputError, OSError, EOFError) as error:
-            mailbox.report(save=job.save, done="failed", reason=f"{type(error).__name__}: {error}"[:500])
-            continue
+            changed = save(mailbox, memories[job.memory].view(job.length), storage, job, series, options)
+        except (Abandoned, Fenced, StorageError, Damaged, InputError, OSError, EOFError) as error:
+            mailbox.report(save=job.save, **outcome(error))
+            failed.add(job.manifest, error)
+            failed.clear()
+            changed = isinstance(error, Full) and job.manifest.rank == 0
         finally:
             failpoint("upload.end")
         # After the report: a slow deletion must not keep the trainer from its next save.
-        with suppress(StorageError, Damaged, OSError):  # the next save tries again
-            retain(storage, record.run, policy)
+        if changed:
+            with suppress(StorageError, Damaged, OSError):  # the next save tries again
+                retain(storage, job.manifest.run, policy)
+
+
+def save(
+    mailbox: Mailbox, memory: memoryview, storage: Storage, job: Job, series: Series, options: argparse.Namespace
+) -> bool:
+    """Whether a commit was written."""
+    began = time.monotonic()
+    manifest = upload(storage, memory, job, parallel=options.parallel)
+    mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
+    if manifest.rank:
+        return False
+    abandoned = partial(mailbox.abandoned, job.save)
+    record = commit(storage, manifest, series=series, timeout_s=options.commit_timeout_s, abandoned=abandoned)
+    mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
+    return True
+
+
+def outcome(error: Exception) -> dict[str, str]:
+    if isinstance(error, Fenced):
+        return {"done": "fenced", "reason": str(error)}
+    reason = ANOTHER_RANK_FAILED if isinstance(error, Abandoned) else f"{type(error).__name__}: {error}"[:500]
+    return {"done": "failed", "reason": reason}
+
+
+def _attempts(joined: str) -> frozenset[str]:
+    return frozenset(filter(None, joined.split(",")))
 
 
 def keep_to_spare_cores(training_threads: int) -> None:
@@ -138,7 +151,7 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("commit-timeout-s", "retry-s", "request-s"):
         parser.add_argument(f"--{name}", type=float, required=True)
-    for name in ("url", "run", "damaged", "policy"):
+    for name in ("url", "run", "damaged", "stale", "policy"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--memory", type=int, action="append", required=True)
     return parser.parse_args()

@@ -34,13 +34,18 @@ def attempt_prefix(run: str, step: int, attempt: str) -> str:
     return f"{step_prefix(run, step)}/{attempt}"
 
 
+def rank_prefix(run: str, step: int, attempt: str, rank: int) -> str:
+    """Of the names of all objects that one rank writes."""
+    return f"{attempt_prefix(run, step, attempt)}/rank-{rank:05d}"
+
+
 def shard_object(run: str, step: int, attempt: str, rank: int, index: int) -> str:
-    return f"{attempt_prefix(run, step, attempt)}/rank-{rank:05d}-{index:05d}.bin"
+    return f"{rank_prefix(run, step, attempt, rank)}-{index:05d}.bin"
 
 
 def manifest_object(run: str, step: int, attempt: str, rank: int) -> str:
     """What one rank wrote: tensors, offsets, shards with length and crc32c."""
-    return f"{attempt_prefix(run, step, attempt)}/rank-{rank:05d}.json"
+    return f"{rank_prefix(run, step, attempt, rank)}.json"
 
 
 def commit_object(run: str, step: int) -> str:
