@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint.skeleton import check_values
 from holdfast.checkpoint.tree import capture
 from holdfast.checkpoint.values import decode
 from holdfast.contract.errors import InputError
@@ -49,6 +50,7 @@ class Name(str):
 )
 def test_a_value_comes_back_as_the_type_that_it_was(value: Any) -> None:
     skeleton = json.loads(json.dumps(capture({"v": {"of": value}}).skeleton["v"], allow_nan=False))
+    check_values({"v": skeleton})  # or a manifest that holds it could not be read
     found = decode(skeleton, lambda _: pytest.fail())["of"]
     assert type(found) is type(value)
     assert repr(found) == repr(value)
