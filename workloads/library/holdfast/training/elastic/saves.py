@@ -16,6 +16,7 @@ from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.saving import Saver
 from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.start import Start
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.uploader import Report
 from holdfast.runtime import logs
@@ -70,8 +71,7 @@ class GangSaves:
             self._ranks,
             keep=self._keep,
             tuning=self._tuning,
-            restored=restored,
-            epoch=epochs.take(self._storage, self._run),
+            began=Start(restored=restored, epoch=epochs.take(self._storage, self._run)),
             on_report=self._on_report,
             stop_asked=self._stop_asked,
             save_cost=SaveCostModel(

@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.checkpoint.target import load_entry
-from holdfast.checkpoint.tree import RNG_KEY, Captured, capture, decode, targets
+from holdfast.checkpoint.tree import RNG_KEY, Captured, capture, targets
+from holdfast.checkpoint.values import decode
 
 CHUNK_BYTES = 64 << 20
 
@@ -63,7 +64,7 @@ def _give(state: dict[str, Any], captured: Captured | None, source: int, device:
                 if isinstance(value, Tensor):
                     value.copy_(saved)
                 else:
-                    load_entry(state, name, value, saved)
+                    load_entry(name, value, saved)
 
 
 def _broadcast_json(value: Any, source: int, device: torch.device) -> Any:
