@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from holdfast.checkpoint import track
 from holdfast.checkpoint.skeleton import check_values
-from holdfast.checkpoint.tree import capture, decode, set_rng_state
+from holdfast.checkpoint.tree import capture, set_rng_state
+from holdfast.checkpoint.values import decode
 from holdfast.contract.errors import InputError
 
 ITEMS, BATCH, STEPS = 7, 2, 11
