@@ -63,6 +63,11 @@ def test_no_source_of_ours_can_run_code_from_data(path: Path) -> None:
     imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     assert not imported & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+    # Options may also come as a mapping that a call spreads out.
+    literals = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    for key, value in [pair for node in literals for pair in zip(node.keys, node.values, strict=True)]:
+        if getattr(key, "value", None) == "trust_remote_code":
+            assert getattr(value, "value", None) is False, "remote code"
     for call in calls(tree):
         for keyword in call.keywords:
             value = getattr(keyword.value, "value", None)

@@ -82,6 +82,18 @@ def test_what_the_grammar_admits_survives_the_wire(name: str, body: bytes) -> No
     assert decode(encode(item)) == item
 
 
+@pytest.mark.parametrize("name", ["a\x00b", "\ud800", "a\nb", "", "x" * 65_536])
+def test_no_id_that_postgresql_cannot_hold_passes(name: str) -> None:
+    with pytest.raises(InputError):
+        checked_item("job", name, b"", source="test")
+
+
+def test_the_value_of_a_secret_variable_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
+    monkeypatch.setenv("COLOUR", "a-plain-value")
+    assert redacted("401 for canary-of-the-hub, a-plain-value") == "401 for ***, a-plain-value"
+
+
 @given(st.text(max_size=70))
 def test_job_names_are_plain(name: str) -> None:
     if not job_fault(name):
