@@ -1,6 +1,7 @@
 """Checks of single fields; each raises an InputError that names the field."""
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from difflib import get_close_matches
 from ipaddress import IPv4Network
@@ -48,7 +49,7 @@ def dns_name(field: str, got: object, limit: int) -> None:
 def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network:
     """A CIDR without host bits, with a prefix from /widest to /narrowest."""
     try:
-        network = IPv4Network(got)
+        network = IPv4Network(got if type(got) is str else "")  # a number is an address to Python
     except ValueError as error:
         fix = "clear the host bits" if "host bits" in str(error) else "write it as 10.0.0.0/20"
         raise InputError(field, got=got, allowed=f"an IPv4 range, /{widest} to /{narrowest}", fix=fix) from None
@@ -63,5 +64,5 @@ def ipv4_range(field: str, got: str, widest: int, narrowest: int) -> IPv4Network
 
 
 def unique(field: str, got: Collection[str]) -> None:
-    twice = sorted({x for x in got if list(got).count(x) > 1})
+    twice = sorted(value for value, count in Counter(got).items() if count > 1)
     require(not twice, field, ", ".join(twice), "each once", "remove or rename the duplicate")

@@ -11,9 +11,13 @@ from tests.fuzz.campaign import Border, campaign, drawn
 pytestmark = pytest.mark.process
 
 
+# The same inputs each time, so that a change is judged by itself; `make fuzz` draws new ones.
+SEED = 20261122
+
+
 @pytest.mark.timeout(600)
 def test_no_border_answers_hostile_input_otherwise_than_by_a_refusal(tmp_path: Path) -> None:
-    result = campaign(BORDERS, seconds=60.0, seed=random.SystemRandom().randrange(1 << 32), out=tmp_path)
+    result = campaign(BORDERS, seconds=60.0, seed=SEED, out=tmp_path)
     assert not result.findings, "\n".join(finding.line() for finding in result.findings)
     accepted = {name for name, count in result.cases.items() if result.refused[name] < count}
     assert min(result.cases.values()) > 0 and accepted, "nothing was accepted: the inputs reach no depth"

@@ -25,7 +25,7 @@ def state() -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 64)).sum().backward()
     optimizer.step()
-    return {"model": model, "optimizer": optimizer, "at": 0}
+    return {"model": model, "optimizer": optimizer, "progress": {"at": 0}}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         now = state()
         with Checkpointer(str(folder / "url"), now, run=RUN, every=10**9) as ckpt:
             for step in (OLD, NEW):
-                now["at"] = step
+                now["progress"]["at"] = step
                 ckpt.save(step)
                 assert ckpt.wait()
     return folder

@@ -173,7 +173,9 @@ def _count(body: Mapping[str, Json], name: str, most: int = MAX_BYTES) -> int:
 
 def _number(body: Mapping[str, Json], name: str) -> float:
     value = body[name]
-    if type(value) not in (int, float) or not math.isfinite(value):
+    # An integer of a thousand digits is finite and no float.
+    small = type(value) is int and value.bit_length() <= 1023
+    if not small and (type(value) is not float or not math.isfinite(value)):
         raise ValueError(f"{name} is no finite number")
     return float(value)
 
