@@ -212,12 +212,12 @@ FORGERIES: dict[str, Change] = {
     "world size of another": _manifest(world_size=2),
     # values
     "values are a list": _manifest(values=[]),
-    "entry nested 900 deep": _values("at", json.loads("[" * 900 + "]" * 900)),
-    "unknown mark": _values("at", {"$pickle": "x"}),
-    "two marks": _values("at", {"$tuple": [], "$map": []}),
-    "map of lists as keys": _values("at", {"$map": [[["x"], 1]]}),
-    "float of words": _values("at", {"$float": "much"}),
-    "names a tensor that is not there": _values("at", {"$tensor": "nowhere"}),
+    "entry nested 900 deep": _values("progress", json.loads("[" * 900 + "]" * 900)),
+    "unknown mark": _values("progress", {"$pickle": "x"}),
+    "two marks": _values("progress", {"$tuple": [], "$map": []}),
+    "map of lists as keys": _values("progress", {"$map": [[["x"], 1]]}),
+    "float of words": _values("progress", {"$float": "much"}),
+    "names a tensor that is not there": _values("progress", {"$tensor": "nowhere"}),
     "notes are a list": _values("__notes__", [1]),
     "notes of words": _values("__notes__", {"hazard": {"events": ["x"], "exposure_s": []}, "age_s": "x"}),
     # what a file system can hold in the place of a file

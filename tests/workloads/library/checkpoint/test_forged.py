@@ -79,5 +79,5 @@ def passed_over(url: Path) -> list[int]:
     """Steps that a trainer's restore passed over on its way to the old one."""
     now = state()
     restored = restore(open_storage(str(url)), RUN, now, Ranks.of_job(timeout_s=5), Tuning())
-    assert (restored.step, now["at"]) == (OLD, OLD)
+    assert (restored.step, now["progress"]["at"]) == (OLD, OLD)
     return [skipped for skipped, _ in restored.skipped]
