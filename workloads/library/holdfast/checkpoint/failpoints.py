@@ -24,6 +24,10 @@ POINTS = (
     "retention.begin",
     "retention.uncommitted",
     "retention.end",
+)
+
+# Of elastic gangs.
+GANG_POINTS = (
     "gang.join",
     "gang.report",
     "gang.propose",
@@ -42,7 +46,7 @@ def failpoint(name: str) -> None:
     wanted = os.environ.get(ENV_KILL_AT)
     if not wanted:
         return
-    assert name in POINTS, name
+    assert name in (*POINTS, *GANG_POINTS), name
     _seen[name] += 1
     point, _, count = wanted.partition(":")
     if point == name and _seen[name] == int(count or 1):

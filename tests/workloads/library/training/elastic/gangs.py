@@ -121,8 +121,14 @@ class Gang:
 
     def waiting(self, place: int) -> bool:
         """Whether the process of that place asks to come in."""
+        return self._phase(place) == "waiting"
+
+    def working(self, place: int) -> bool:
+        return self._phase(place) in ("member", "restoring", "complete")
+
+    def _phase(self, place: int) -> object:
         addresses = tuple((host, port) for host, port in self._settings["nodes"])
-        return Peers(addresses).look([place]).get(place, {}).get("phase") == "waiting"
+        return Peers(addresses).look([place]).get(place, {}).get("phase")
 
     def close(self) -> None:
         for process in self.processes.values():
