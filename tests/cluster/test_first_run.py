@@ -72,7 +72,7 @@ def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged
     prepared = prepare(job)
     world.add_nodes(environments.load("example").pool("spot-a100"), 3)
     sent = submit.apply(api, prepared.bodies)
-    assert [name.partition("/")[0] for name in sent] == ["PodDisruptionBudget", "JobSet"]
+    assert [name.partition("/")[0] for name in sent] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
     name = prepared.bodies[-1]["metadata"]["name"]
     try:
         before = _running(api, name, set())

@@ -1,4 +1,4 @@
-"""A minute of the campaign of `make fuzz`, and the proof that it finds what it looks for."""
+"""A quarter of a minute of the campaign of `make fuzz`, and the proof that it finds what it looks for."""
 
 import random
 from pathlib import Path
@@ -17,7 +17,7 @@ SEED = 20261122
 
 @pytest.mark.timeout(600)
 def test_no_border_answers_hostile_input_otherwise_than_by_a_refusal(tmp_path: Path) -> None:
-    result = campaign(BORDERS, seconds=60.0, seed=SEED, out=tmp_path)
+    result = campaign(BORDERS, seconds=15.0, seed=SEED, out=tmp_path)
     assert not result.findings, "\n".join(finding.line() for finding in result.findings)
     accepted = {name for name, count in result.cases.items() if result.refused[name] < count}
     assert min(result.cases.values()) > 0 and accepted, "nothing was accepted: the inputs reach no depth"

@@ -22,11 +22,18 @@ EXTRAS = {
 NO_STORES = frozenset({"memory", "http", "https", "data", "github", "git", "zip", "tar"})
 
 
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:  # a name that no file system takes
+        return False
+
+
 def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
     """For readers: a folder that is not there is an error, not created."""
     parts = _split(url)
     # Opening creates the folder, and a mistyped path would become an empty store.
-    if parts.scheme in ("", "file") and not Path(unquote(parts.path)).is_dir():
+    if parts.scheme in ("", "file") and not _is_folder(unquote(parts.path)):
         raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
     return open_storage(url, request_s=request_s)
 
