@@ -95,8 +95,8 @@ def templates(docs: list[Object]) -> Iterator[tuple[str, Object]]:
 
 
 def placed(spec: Object, pool: Pool, world: World) -> Object:
-    """The pod as the scheduler sees it: only what decides where it runs, and pinned to one pool."""
-    kept = {key: spec[key] for key in ("tolerations", "affinity") if spec.get(key)}
+    """The pod as the scheduler sees it, pinned to one pool: only taints and labels decide, not where its peers are."""
+    kept = {key: spec[key] for key in ("tolerations",) if spec.get(key)}
     selector = spec.get("nodeSelector", {}) | {LABEL_NODEPOOL: pool.name, OWNER: world.name}
     limits = spec["containers"][0].get("resources", {}).get("limits", {})
     resources = {"limits": {key: value for key, value in limits.items() if "/" in key}}
