@@ -78,8 +78,8 @@ _CHECKPOINT = (
     Mutant(
         name="retention keeps the oldest",
         file=f"{CHECKPOINT}/retention.py",
-        old="sorted(steps, reverse=True)[: self.keep]",
-        new="sorted(steps)[: self.keep]",
+        old="key=lambda one: -one.step)",
+        new="key=lambda one: one.step)",
         tests=(f"{LIBRARY_TESTS}/checkpoint/test_retention.py::test_the_newest_are_kept_and_every_nth",),
     ),
     Mutant(

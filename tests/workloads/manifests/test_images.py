@@ -21,8 +21,11 @@ ROOMS = {
     "exporter": ("monitoring.exporter",),
     "server": ("holdfast.inference.server", "holdfast.inference.proxy", "holdfast.inference.predictor"),
 }
-# For other people's frameworks, for tests, and for laptops.
+# For other people's frameworks and clouds, for tests, and for laptops.
 NOT_IN_IMAGES = (
+    "holdfast.checkpoint.azure",
+    "holdfast.checkpoint.file_systems",
+    "holdfast.checkpoint.s3",
     "holdfast.training.frameworks",
     "holdfast.training.examples",
     "holdfast.inference.results.embedded_postgres",

@@ -108,7 +108,7 @@ def test_every_machine_that_an_environment_offers_runs_a_job(name: str) -> None:
 
 def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
     bodies = made(own(gpus="1xa100", nodes=3, capacity="spot"))
-    assert [body["kind"] for body in bodies] == ["PodDisruptionBudget", "JobSet"]
+    assert [body["kind"] for body in bodies] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
     env = {each["name"]: each for each in pod_of(bodies)["containers"][0]["env"]}
     assert (
         env["PET_MASTER_ADDR"]["value"] == env["MASTER_ADDR"]["value"] == "$(HOLDFAST_JOB)-workers-0-0.$(HOLDFAST_JOB)"
