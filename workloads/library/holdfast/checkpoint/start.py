@@ -45,16 +45,21 @@ def start(
     # The fence comes after the restore: a start that is refused, by another model's shapes or a mistyped name, must
     # not take the right to commit from a trainer that runs well.
     found = restore(storage, run, state, ranks, tuning, stop_asked, resume=resume)
-    epoch, newest, stale = agreed(ranks, outcome(partial(_take, storage, run, ranks)))["value"]
+    epoch, newest, stale = agreed(ranks, outcome(partial(_on_coordinator, storage, run, ranks)))["value"]
     if newest > max([found.step, *(step for step, _ in found.skipped)]):
         found = restore(storage, run, state, ranks, tuning, stop_asked)
     return Start(restored=found, epoch=epoch, stale=tuple(stale))
 
 
-def _take(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]]:
-    """On the coordinator: the number of this start, the newest step that is committed now, and stale attempts."""
+def _on_coordinator(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]]:
     if not ranks.coordinator:
         return 0, 0, []
+    epoch, committed, stale = take_fence(storage, run)
+    return epoch, max(committed, default=0), stale
+
+
+def take_fence(storage: Storage, run: str) -> tuple[int, list[int], list[str]]:
+    """The number of this start, 0 without a fence; the steps that are committed now; and stale attempts."""
     try:
         epoch = epochs.take(storage, run)
     except StorageError as error:
@@ -63,9 +68,9 @@ def _take(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]
         epoch = 0
     # Behind the fence: an attempt that is seen here belongs to a trainer that has lost its right to commit.
     steps = survey(storage, run).values()
-    newest = max((entry.step for entry in steps if entry.commit), default=0)
+    committed = [entry.step for entry in steps if entry.commit]
     stale = [attempt for entry in steps if entry.commit is None for attempt in entry.attempts]
-    return epoch, newest, stale[:MOST_STALE] if epoch else []
+    return epoch, committed, stale[:MOST_STALE] if epoch else []
 
 
 def log_found(found: Restored, url: str, run: str, storage: Storage) -> None:

@@ -12,23 +12,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.environment import ENV_KILL_AT
+from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
 from holdfast.training.elastic.control import Peers
+from holdfast.training.rendezvous import join_id
 
 WAIT_S = 120.0
+ATTEMPT = "2+1"  # as Kubernetes puts it together
 MODEL = {"context": 16, "width": 16, "layers": 1, "heads": 2}
 
 CHILD = """
 import json, os, sys, time
 from pathlib import Path
 from holdfast.contract.errors import run_cli
-from holdfast.training.elastic import trainer
+from holdfast.training.elastic import group, trainer
 from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 from holdfast.training.model import ModelConfig
 settings = json.loads(sys.argv[1])
 settings["nodes"] = tuple(map(tuple, settings["nodes"]))
 settings["events"] = Path(settings["events"])
 gate, gate_step = Path(settings.pop("gate")), settings.pop("gate_step")
+group.CONNECT_S = settings.pop("connect_s")
 
 class Gated(trainer.ElasticGang):
     # Stands at one step until the test opens the gate: what comes meanwhile comes in time, on any machine.
@@ -66,6 +69,7 @@ class Gang:
             "gather_s": 60.0,  # a start waits for all places
             "hold_s": 60.0,
             "silent_s": 60.0,
+            "connect_s": 10.0,
             "gate": str(folder / "gate"),
             "gate_step": -2,
             **settings,
@@ -74,7 +78,7 @@ class Gang:
 
     def start(self, *places: int, kill_at: str = "") -> None:
         for place in places:
-            environment = {**os.environ, ENV_KILL_AT: kill_at}
+            environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}
             command = [sys.executable, "-c", CHILD, json.dumps({**self._settings, "index": place})]
             with (self.folder / f"log-{place}").open("a") as log:
                 self.processes[place] = subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
@@ -110,6 +114,10 @@ class Gang:
             assert time.monotonic() < ends, f"waited in vain\n{self.logs()}"
             time.sleep(0.02)
 
+    def silence_s(self) -> float:
+        """Since the last event of the gang."""
+        return time.time() - self.events.stat().st_mtime
+
     def until_step(self, step: int) -> None:
         self.until(lambda: any(line["step"] >= step for line in self.lines("commit", "resized")))
 
@@ -128,7 +136,7 @@ class Gang:
 
     def _phase(self, place: int) -> object:
         addresses = tuple((host, port) for host, port in self._settings["nodes"])
-        return Peers(addresses).look([place]).get(place, {}).get("phase")
+        return Peers(addresses, join_id("elastic")).look([place]).get(place, {}).get("phase")
 
     def close(self) -> None:
         for process in self.processes.values():

@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from holdfast.checkpoint.errors import NotDurable
+from holdfast.checkpoint.settings import Tuning
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
-from tests.workloads.library.training.elastic.gangs import Gang
+from holdfast.training.elastic.gang import ElasticGang
+from tests.workloads.library.training.elastic.gangs import Gang, free_ports
 
 pytestmark = pytest.mark.process
 
@@ -52,6 +57,23 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make
     assert gang.digests() == {undisturbed}, "the sequence of sizes shows in the weights"
     assert gang.sizes() == [3, 2, 3]
     assert len(gang.lines("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
+
+
+def test_who_is_lost_while_the_gang_connects_costs_less_than_a_silent_peer(make: Make, undisturbed: str) -> None:
+    gang = make(connect_s=3.0, silent_s=600.0, gate_step=15)
+    gang.start(0, 1)
+    gang.start(2, kill_at="gang.connect")
+    assert gang.ended(2) == -signal.SIGKILL
+    gang.until(gang.committed)
+    # Connected, a member may compute for longer than connecting may take.
+    gang.signal(1, signal.SIGSTOP)
+    gang.open_gate()
+    gang.until(lambda: gang.silence_s() > 5.0)
+    gang.signal(1, signal.SIGCONT)
+    assert {gang.ended(0), gang.ended(1)} == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [2]
+    assert {line["attempt"] for line in gang.lines("start")} == {3}
 
 
 def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) -> None:
@@ -110,3 +132,31 @@ def test_another_number_of_shards_is_refused(make: Make) -> None:
     second.start(0)
     assert second.ended(0) == EXIT_BAD_INPUT
     assert "shards" in second.logs()
+
+
+def one_node(folder: Path, **settings: Any) -> ElasticGang:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    address = ("127.0.0.1", free_ports(1)[0])
+    return ElasticGang(
+        str(folder), {"model": model, "optimizer": optimizer}, run="run", nodes=(address,), index=0, **settings
+    )
+
+
+def trained(gang: ElasticGang, steps: int) -> None:
+    with gang:
+        for _ in gang.steps(steps):
+            gang.reduce()
+
+
+def test_the_end_waits_for_the_last_commit_as_long_as_the_user_has_set(tmp_path: Path) -> None:
+    with pytest.raises(NotDurable):
+        trained(one_node(tmp_path, tuning=Tuning(commit_timeout_s=0.0)), 2)
+
+
+def test_what_an_earlier_lead_left_half_written_goes_at_the_first_commit(tmp_path: Path) -> None:
+    left = tmp_path / "run" / "step-0000000007" / "an-earlier-lead" / "rank-00000.shard-00000"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    trained(one_node(tmp_path), 1)
+    assert not left.exists()

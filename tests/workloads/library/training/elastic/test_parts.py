@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from holdfast.checkpoint.local import LocalStorage
+from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from holdfast.training.elastic.cli import addresses
 from holdfast.training.elastic.control import Control, Peers, epoch_of
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.shards import checked_nodes, checked_shards, efficiency, share
+from holdfast.training.rendezvous import join_id
 from tests.workloads.library.training.elastic.gangs import free_ports
 
 
@@ -131,8 +133,8 @@ def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str)
 
 def test_odd_questions_get_an_answer_and_change_nothing() -> None:
     (port,) = free_ports(1)
-    control = Control(Member(index=0, incarnation="me"), port)
-    peers = Peers((("127.0.0.1", port),))
+    control = Control(Member(index=0, incarnation="me"), port, "run")
+    peers = Peers((("127.0.0.1", port),), "run")
     try:
         for body in (
             {"index": "x"},
@@ -145,6 +147,23 @@ def test_odd_questions_get_an_answer_and_change_nothing() -> None:
         status = peers.ask(0, "/status", 2.0)
         assert status == {"index": 0, "incarnation": "me", "phase": "waiting", "epoch": None}
         assert control.joining() == {}
+    finally:
+        control.close()
+
+
+def test_a_stranger_without_the_key_of_the_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    (tmp_path / "key").write_text("k" * 64)
+    monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
+    control = Control(Member(index=0, incarnation="me"), port, join_id("run"))
+    monkeypatch.delenv(ENV_KEY_FILE)
+    stranger = Peers((("127.0.0.1", port),), join_id("run"))
+    try:
+        assert stranger.ask(0, "/join", 2.0, index=1, incarnation="stranger") is None
+        assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
+        assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
+        assert control.joining() == {}
+        assert control.reported(0) == frozenset()
     finally:
         control.close()
 

@@ -4,11 +4,13 @@ One small HTTP server for each member, so that every question has a time limit o
 for a peer that is stopped and not gone. Answers wait at most POLL_S, so a caller looks around again that often.
 """
 
+import hmac
 import json
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
@@ -18,6 +20,7 @@ from holdfast.training.elastic.membership import Epoch, Member
 POLL_S = 1.0
 PROBE_S = 1.0
 MAX_BODY = 1 << 16
+SECRET_HEADER = "Holdfast-Join"
 
 Address = tuple[str, int]
 
@@ -25,8 +28,9 @@ Address = tuple[str, int]
 class Control:
     """This member's answers. `phase`: waiting (of no epoch), restoring, member, complete."""
 
-    def __init__(self, me: Member, port: int) -> None:
-        self.me = me
+    def __init__(self, me: Member, port: int, secret: str) -> None:
+        """`secret`: what a question must carry; without it a stranger could have any place of the gang."""
+        self.me, self._secret = me, secret.encode()
         self._changed = threading.Condition()
         self._phase = "waiting"
         self._epoch: Epoch | None = None
@@ -84,6 +88,9 @@ class Control:
 
     # Below: the server's threads.
 
+    def knows(self, secret: str) -> bool:
+        return hmac.compare_digest(secret.encode(), self._secret)
+
     def answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         with self._changed:
             if path == "/report":
@@ -131,12 +138,16 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 5.0
 
     def do_POST(self) -> None:
+        control = cast(_Server, self.server).control
+        if not control.knows(self.headers.get(SECRET_HEADER) or ""):
+            self.send_error(403)
+            return
         try:
             length = int(self.headers.get("Content-Length") or 0)
             if not 0 <= length <= MAX_BODY:
                 raise ValueError("too long")
             body = json.loads(self.rfile.read(length) or b"{}")
-            answer = cast(_Server, self.server).control.answer(self.path, body)
+            answer = control.answer(self.path, body)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self.send_error(400)
             return
@@ -153,8 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
 class Peers:
     """The other members, by their place in the Job."""
 
-    def __init__(self, addresses: tuple[Address, ...]) -> None:
-        self.addresses = addresses
+    def __init__(self, addresses: tuple[Address, ...], secret: str) -> None:
+        self.addresses, self._headers = addresses, {SECRET_HEADER: secret}
         self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
 
     def ask(self, place: int, path: str, timeout_s: float, **body: object) -> dict[str, Any] | None:
@@ -162,8 +173,9 @@ class Peers:
         host, port = self.addresses[place]
         connection = HTTPConnection(host, port, timeout=timeout_s)
         try:
-            connection.request("POST", path, body=json.dumps(body))
-            answer = json.loads(connection.getresponse().read(MAX_BODY))
+            connection.request("POST", path, body=json.dumps(body), headers=self._headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read(MAX_BODY)) if response.status == HTTPStatus.OK else None
         except (OSError, HTTPException, ValueError):
             return None
         finally:

@@ -35,8 +35,11 @@ class GroupLost(Exception):
 
 
 class Group:
-    def __init__(self, addresses: tuple[Address, ...], me: Member, device: torch.device, *, silent_s: float) -> None:
-        self._addresses, self._me, self._silent_s = addresses, me, silent_s
+    def __init__(
+        self, addresses: tuple[Address, ...], me: Member, device: torch.device, *, secret: str, silent_s: float
+    ) -> None:
+        """`secret`: the name under which members find each other in a store that strangers may reach."""
+        self._addresses, self._me, self._secret, self._silent_s = addresses, me, secret, silent_s
         self._backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         port = addresses[me.index][1] + 1
         try:
@@ -52,17 +55,19 @@ class Group:
             return
         failpoint("gang.connect")
         try:
-            store = PrefixStore(f"epoch/{epoch.number}", self._store_of(epoch.lead))
-            connect = timedelta(seconds=CONNECT_S)
+            store = PrefixStore(f"{self._secret}/epoch/{epoch.number}", self._store_of(epoch.lead))
+            # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
+            connect = timedelta(seconds=min(CONNECT_S, self._silent_s))
             store.set_timeout(connect)
             dist.init_process_group(
                 self._backend,
                 store=store,
                 rank=rank,
                 world_size=len(epoch.members),
-                timeout=timedelta(seconds=self._silent_s),
+                timeout=connect,
             )
             dist.barrier()
+            dist.set_timeout(timedelta(seconds=self._silent_s))
         except (RuntimeError, ValueError) as error:  # torch's store and group errors are RuntimeErrors
             self.close()
             raise GroupLost(str(error)[:200]) from error

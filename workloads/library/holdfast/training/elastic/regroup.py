@@ -7,6 +7,7 @@ middle of anything is followed by the next.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
@@ -26,6 +27,17 @@ class GangTooSmall(CheckpointExit):
     """Fewer nodes than the least for too long: give them back, start me again."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    min_nodes: int
+    gather_s: float
+    """How long a start waits for more than the least."""
+    hold_s: float
+    """How long too few wait."""
+    silent_s: float
+    """When a peer counts as lost."""
+
+
 class Regroup:
     def __init__(
         self,
@@ -33,16 +45,12 @@ class Regroup:
         run: str,
         control: Control,
         peers: Peers,
+        limits: Limits,
         *,
-        min_nodes: int,
-        gather_s: float,
-        hold_s: float,
-        silent_s: float,
         stop_asked: Callable[[], bool],
     ) -> None:
         self._storage, self._run, self._control, self._peers = storage, run, control, peers
-        self._nodes, self._min_nodes = len(peers.addresses), min_nodes
-        self._gather_s, self._hold_s, self._silent_s = gather_s, hold_s, silent_s
+        self._nodes, self._limits = len(peers.addresses), limits
         self._stop_asked = stop_asked
         self._me = control.me
 
@@ -63,9 +71,10 @@ class Regroup:
             elif epoch := self._found(began):
                 return epoch
             # Where a gang is at work its lead decides; before that, waiting costs what waiting nodes cost.
-            elif time.monotonic() - began > self._gather_s + self._hold_s:
+            elif time.monotonic() - began > self._limits.gather_s + self._limits.hold_s:
                 raise GangTooSmall(
-                    0, f"fewer than {self._min_nodes} nodes came within {self._gather_s + self._hold_s:g} s"
+                    0,
+                    f"fewer than {self._limits.min_nodes} nodes came within {self._limits.gather_s + self._limits.hold_s:g} s",
                 )
 
     def after(self, epoch: Epoch, *, without: frozenset[int] = frozenset()) -> Epoch:
@@ -90,8 +99,8 @@ class Regroup:
     def _found(self, began: float) -> Epoch | None:
         """On the lowest of those who wait: the first epoch, once enough have come."""
         members = self._with_joiners([self._me])
-        late = time.monotonic() - began >= self._gather_s
-        if len(members) == self._nodes or (late and len(members) >= self._min_nodes):
+        late = time.monotonic() - began >= self._limits.gather_s
+        if len(members) == self._nodes or (late and len(members) >= self._limits.min_nodes):
             number = newest_number(self._storage, self._run) + 1
             try:
                 return self._propose(Epoch(number=number, members=members))
@@ -106,14 +115,16 @@ class Regroup:
         reported = self._control.reported(epoch.number)
         missing = [member for member in living if member != self._me and member.index not in reported]
         # One that computes notices in its next collective, at the latest when that times out.
-        if missing and waited < self._silent_s + POLL_S:
+        if missing and waited < self._limits.silent_s + POLL_S:
             self._control.wait(_LOOK_S)
             return None
         members = self._with_joiners([self._me, *(m for m in living if m != self._me and m not in missing)])
-        if len(members) < self._min_nodes and waited < self._hold_s and not self._stop_asked():
+        if len(members) < self._limits.min_nodes and waited < self._limits.hold_s and not self._stop_asked():
             self._control.wait(_LOOK_S)
             return None
-        return self._propose(Epoch(number=epoch.number + 1, members=members, ending=len(members) < self._min_nodes))
+        return self._propose(
+            Epoch(number=epoch.number + 1, members=members, ending=len(members) < self._limits.min_nodes)
+        )
 
     def _with_joiners(self, members: list[Member]) -> tuple[Member, ...]:
         asking = self._control.joining()

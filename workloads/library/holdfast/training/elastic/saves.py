@@ -7,8 +7,6 @@ sleep can commit nothing.
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.checkpoint import epochs
-from holdfast.checkpoint.catalogue import committed_steps
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Superseded
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.interval import SaveCostModel
@@ -16,7 +14,7 @@ from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.saving import Saver
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.start import Start
+from holdfast.checkpoint.start import Start, take_fence
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.uploader import Report
 from holdfast.runtime import logs
@@ -58,7 +56,7 @@ class GangSaves:
         """From now on this member saves; `step` steps are done."""
         if self._saver:
             return
-        durable = committed_steps(self._storage, self._run)
+        epoch, durable, stale = take_fence(self._storage, self._run)
         restored = Restored(
             step=max([0, *(s for s in durable if s <= step)]),
             skipped=[],
@@ -71,7 +69,7 @@ class GangSaves:
             self._ranks,
             keep=self._keep,
             tuning=self._tuning,
-            began=Start(restored=restored, epoch=epochs.take(self._storage, self._run)),
+            began=Start(restored=restored, epoch=epoch, stale=tuple(stale)),
             on_report=self._on_report,
             stop_asked=self._stop_asked,
             save_cost=SaveCostModel(

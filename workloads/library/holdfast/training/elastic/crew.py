@@ -1,0 +1,185 @@
+"""This process as a member: its epoch, the group of that epoch, and the state that all members hold alike.
+
+Who belongs is decided by Regroup; here the new members meet, and whoever is behind gets the state of one that is ahead.
+"""
+
+import math
+import os
+import time
+from typing import Any
+
+import torch
+
+from holdfast.checkpoint.errors import Preempted
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.contract.job_identity import attempt_of
+from holdfast.runtime import logs
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.shutdown import Shutdown
+from holdfast.training.elastic.control import Control, Peers
+from holdfast.training.elastic.group import Group, GroupLost
+from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.regroup import Expelled, GangTooSmall, Regroup
+from holdfast.training.elastic.saves import GangSaves
+from holdfast.training.elastic.transfer import furthest, synchronize
+
+NO_STATE = -1
+FAREWELL_S = 5.0
+
+
+class Crew:
+    def __init__(
+        self,
+        state: dict[str, Any],
+        device: torch.device,
+        *,
+        control: Control,
+        peers: Peers,
+        regroup: Regroup,
+        group: Group,
+        saves: GangSaves,
+        shutdown: Shutdown,
+        window_s: float,
+        events: EventLog | None,
+    ) -> None:
+        self._state, self._device = state, device
+        self._control, self._peers, self._regroup, self._group = control, peers, regroup, group
+        self._saves, self._shutdown, self._window_s, self._events = saves, shutdown, window_s, events
+        self._led = False
+        self.me = control.me
+        self.epoch = Epoch(number=0, members=(self.me,))
+        self.step = NO_STATE
+        """Steps done, by this member's state."""
+
+    @property
+    def coordinator(self) -> bool:
+        return self.epoch.lead == self.me
+
+    def join(self) -> None:
+        """Be a member, with the state that the others hold. Raises Preempted, GangTooSmall."""
+        self._enter(self._regroup.first(), began=time.monotonic())
+
+    def done(self) -> None:
+        """One more step is applied to the state."""
+        self.step += 1
+        self._saves.after_step(self.step)
+
+    def lost(self, error: RuntimeError) -> None:
+        """A collective failed: go on with those who are left."""
+        logs.warning("gang", f"a member was lost in step {self.step}: {str(error)[:160]}")
+        self._go_on(frozenset())
+
+    def resize(self, leaving: frozenset[int]) -> None:
+        """At a step that all have done. The leavers' state is the others' as well, so nothing is lost."""
+        if leaving >= {member.index for member in self.epoch.members}:
+            # The state goes to the storage, as much of it as the window allows.
+            self._saves.try_last(self.step, self._seconds_left())
+        if self.me.index in leaving:
+            logs.info("stop", f"leaving at step {self.step}")
+            self._emit_as_lead("stop", step=self.step, reason=self._shutdown.reason)
+            raise Preempted(self.step)
+        self._go_on(leaving)
+
+    def finish(self, total: int, within_s: float) -> None:
+        """The last step is done on all: complete only once its checkpoint is committed, by whichever lead is left."""
+        self._group.close()
+        while True:
+            lead = next(iter(self._peers.living([*self.epoch.members])), self.me)
+            if lead == self.me:
+                self._saves.lead(total)
+                self._saves.make_durable(total, within_s)
+                self._control.enter(self.epoch, "complete")
+                self._await_farewells([member for member in self.epoch.members if member != self.me])
+                return
+            status = self._peers.ask(lead.index, "/status", 1.0) or {}
+            if status.get("phase") == "complete":
+                self._peers.ask(lead.index, "/farewell", 1.0, index=self.me.index)
+                return
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self._saves.close()
+        self._group.close()
+        self._control.close()
+
+    def _go_on(self, without: frozenset[int]) -> None:
+        began = time.monotonic()
+        self._group.close()
+        self._enter(self._after(self.epoch, without), began=began)
+
+    def _after(self, epoch: Epoch, without: frozenset[int] = frozenset()) -> Epoch:
+        try:
+            return self._regroup.after(epoch, without=without)
+        except Expelled:
+            logs.warning("gang", "the gang went on without this node: asking to come in again")
+            self._saves.follow()
+            self.step = NO_STATE
+            return self._regroup.first()
+
+    def _enter(self, epoch: Epoch, *, began: float) -> None:
+        """Meet the members of `epoch`, or of the one after if somebody is lost meanwhile, and hold what they hold."""
+        while True:
+            self.epoch = epoch
+            try:
+                self._group.open(epoch)
+                self._hold_what_others_hold()
+                break
+            except (GroupLost, RuntimeError) as error:  # of the group, and of a collective
+                logs.warning("gang", f"epoch {epoch.number} was lost while it met: {str(error)[:160]}")
+                self._group.close()
+            epoch = self._after(epoch)
+        self._take_role(time.monotonic() - began)
+        if epoch.ending:
+            self._saves.try_last(self.step, self._seconds_left())
+            raise GangTooSmall(self.step, f"{len(epoch.members)} nodes are left, too few for too long")
+
+    def _take_role(self, stalled_s: float) -> None:
+        if not self.coordinator:
+            self._saves.follow()
+            return
+        size = len(self.epoch.members)
+        if not self._led:  # once for each process that ever leads: the account of a run follows its lead
+            self._led = True
+            self._emit_as_lead("start", rank=0, world_size=size, attempt=attempt_of(os.environ))
+        self._saves.lead(self.step)
+        places = len(self._peers.addresses)
+        self._emit_as_lead("resized", step=self.step, nodes=size, of=places, seconds=round(stalled_s, 3))
+
+    def _hold_what_others_hold(self) -> None:
+        failpoint("gang.synchronize")
+        if self.coordinator and self.step == NO_STATE:
+            self._control.enter(self.epoch, "restoring")
+        # A gang of newcomers has nobody to ask: its lead takes up the newest checkpoint, and gives it to the others.
+        if furthest(self.step) == NO_STATE:
+            self._restore_on_lead()
+        self.step = synchronize(self._state, self.step, self._device)
+
+    def _restore_on_lead(self) -> None:
+        # Not in a collective: a restore may take minutes, and a silent peer counts as lost after seconds.
+        if self.coordinator:
+            self.step = self._saves.restore()
+            self._control.enter(self.epoch, "member")
+        while not self.coordinator:
+            lead = self._peers.ask(self.epoch.lead.index, "/status", 1.0)
+            if not lead or lead.get("incarnation") != self.epoch.lead.incarnation:
+                raise GroupLost("the lead was lost while it restored")
+            if lead.get("phase") == "member":
+                return
+            time.sleep(0.05)
+
+    def _await_farewells(self, others: list[Member]) -> None:
+        """A member that has not seen the end would save it once more, and find nobody."""
+        ends = time.monotonic() + FAREWELL_S
+        while time.monotonic() < ends:
+            gone = self._control.farewells()
+            if not self._peers.living([member for member in others if member.index not in gone]):
+                return
+            self._control.wait(0.1)
+
+    def _seconds_left(self) -> float:
+        left = self._shutdown.seconds_left(self._window_s)
+        return self._window_s if math.isinf(left) else max(0.1, left)
+
+    def _emit_as_lead(self, event: str, **fields: object) -> None:
+        if self._events and self.coordinator:
+            self._events.emit(event, **fields)
