@@ -71,7 +71,7 @@ ENVIRONMENT = Environment(
         ),
         max_nodes=16,
     ),
-    security=Security(),
+    security=Security(secret_manager=True),
     storage=Storage(allow_destroy=True),
     queue=Queue(),
     # Cloud SQL is the dearest part of an idle cluster; batch results go to a database of yours, or set one here.

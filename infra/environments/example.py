@@ -81,7 +81,7 @@ ENVIRONMENT = Environment(
             AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=16),
         ),
     ),
-    security=Security(),
+    security=Security(secret_manager=True),
     storage=Storage(allow_destroy=True),
     queue=Queue(),
     database=Database(deletion_protection=False),

@@ -112,6 +112,7 @@ ENVIRONMENT = Environment(
         rbac_security_group="gke-security-groups@CHANGE-ME.example",
         signed_kernel_modules=True,
         signed_checkpoints=True,
+        secret_manager=True,
     ),
     storage=Storage(),
     queue=Queue(),

@@ -141,6 +141,8 @@ class Security:
     signed_checkpoints: bool = False
     """Training signs commits and joins its gang with a key; batch takes no other commit. Make the Secrets first:
     infra/decisions/0069."""
+    secret_manager: bool = False
+    """GKE's Secret Manager add-on, by which jobs mount secrets that no manifest holds. Secrets are billed by version."""
 
     def __post_init__(self) -> None:
         if self.kms_key:
@@ -151,7 +153,7 @@ class Security:
             pattern = r"gke-security-groups@[a-zA-Z0-9.-]+\.[a-z]{2,}"
             got, allowed = self.rbac_security_group, "gke-security-groups@your-domain"
             matches("security.rbac_security_group", got, pattern, allowed, "GKE accepts this group name only")
-        for field in ("binary_authorization", "signed_kernel_modules", "signed_checkpoints"):
+        for field in ("binary_authorization", "signed_kernel_modules", "signed_checkpoints", "secret_manager"):
             switch(f"security.{field}", getattr(self, field))
 
 

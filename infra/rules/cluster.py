@@ -9,6 +9,16 @@ NEEDED_METRICS = {"SYSTEM_COMPONENTS", "POD", "JOBSET", "DCGM", "KUBELET"}
 NEEDED_LOGS = {"SYSTEM_COMPONENTS", "WORKLOADS", "APISERVER"}
 
 
+@rule(
+    reason="a pod that mounts a secret waits for ever: FailedMount, driver not found",
+    source="GKE documentation on the Secret Manager add-on",
+)
+def secrets_can_be_mounted(facts: Facts) -> Iterator[Violation]:
+    """The Secret Manager add-on is as the environment asks."""
+    wanted = facts.environment.security.secret_manager
+    yield from each(facts.cluster(), "secret_manager_config.enabled", wanted, "state what security.secret_manager asks")
+
+
 @rule(reason="one zone's outage takes the control plane of a zonal cluster", source="GKE documentation")
 def regional(facts: Facts) -> Iterator[Violation]:
     """The cluster is regional."""

@@ -224,6 +224,8 @@ def _security(environment: Environment) -> dict[str, object]:
         "enable_shielded_nodes": True,
         "enable_legacy_abac": False,
         "security_posture_config": {"mode": "BASIC"},
+        # Stated when off, too: left out, the provider sends an empty update, which the API refuses.
+        "secret_manager_config": {"enabled": security.secret_manager},
         "rbac_binding_config": {
             "enable_insecure_binding_system_authenticated": False,
             "enable_insecure_binding_system_unauthenticated": False,

@@ -50,8 +50,13 @@ def resources(environment: Environment) -> list[Resource]:
 
 
 def apis(environment: Environment) -> tuple[str, ...]:
-    more = ("binaryauthorization",) if environment.security.binary_authorization else ()
-    return (*APIS, *more, *(("iamcredentials", "sts") if environment.delivery else ()))
+    asked = {
+        "binaryauthorization": environment.security.binary_authorization,
+        "secretmanager": environment.security.secret_manager,
+        "iamcredentials": environment.delivery,
+        "sts": environment.delivery,
+    }
+    return (*APIS, *(name for name, wanted in asked.items() if wanted))
 
 
 def _services(environment: Environment) -> list[Resource]:

@@ -49,6 +49,7 @@ def hardened() -> Environment:
             binary_authorization=True,
             rbac_security_group="gke-security-groups@example.org",
             signed_kernel_modules=True,
+            secret_manager=True,
         ),
         storage=replace(EXAMPLE.storage, allow_destroy=False),
         allow_drills=False,

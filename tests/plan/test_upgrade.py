@@ -88,6 +88,8 @@ def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
     upstream(
         fork,
         ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),
+        # The add-on of an environment that did not ask for it: it must come and go in place.
+        ("infra/specs/cluster.py", '{"enabled": security.secret_manager}', '{"enabled": not security.secret_manager}'),
         ("infra/specs/queue.py", '"ack_deadline_seconds": queue.ack_deadline_s', '"ack_deadline_seconds": 77'),
     )
     code, found = check(fork, "upstream")
@@ -96,6 +98,7 @@ def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
     assert "cluster-example google_container_node_pool.pool-spot-a100: node_config.oauth_scopes" in replaced  # type: ignore[operator]
     assert len([line for line in replaced if "node_pool" in line]) == 7  # type: ignore[attr-defined]
     assert "foundation-example google_pubsub_subscription.work: ack_deadline_seconds" in changed  # type: ignore[operator]
+    assert "cluster-example google_container_cluster.cluster: secret_manager_config" in changed  # type: ignore[operator]
     assert (found["destroyed"], found["created"]) == ([], [])
 
 

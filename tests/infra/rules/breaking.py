@@ -169,6 +169,7 @@ BREAKING: dict[str, Edit] = {
     "binary-authorization": put(CLUSTER, "binary_authorization", {"evaluation_mode": "DISABLED"}),
     "no-anonymous-bindings": put(CLUSTER, "rbac_binding_config.enable_insecure_binding_system_unauthenticated", True),
     "people-by-group": put(CLUSTER, "authenticator_groups_config", None),
+    "secrets-can-be-mounted": put(CLUSTER, "secret_manager_config.enabled", False),
     "security-posture": put(CLUSTER, "security_posture_config.mode", "DISABLED"),
     "deletion-protection": put(CLUSTER, "deletion_protection", False),
     "data-encrypted": put(DATA, "encryption", None),

@@ -9,8 +9,10 @@ from kubernetes import client
 from ruamel.yaml import YAML
 
 from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.contract.errors import InputError
 from infra.contract.kubernetes import FUSE_DRIVER, SECRETS_API, SECRETS_DRIVER, SECRETS_PROVIDER
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
+from infra.environments import Environment, source_of
 from workloads.jobs.own import forms
 from workloads.jobs.own.job_file import OwnJob
 from workloads.manifests.builders import data
@@ -56,6 +58,7 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     """Names the secrets; None where there are none. Their values never pass through the manifest."""
     if not files(own):
         return None
+    _require_add_on(own, context.env)
     listed = [_entry(context.env.project, file, secret) for file, secret in sorted(files(own).items())]
     stream = io.StringIO()
     YAML().dump(listed, stream)
@@ -65,6 +68,17 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
         "metadata": plain(meta(own.name, NAMESPACE_BATCH if own.predictor else NAMESPACE_TRAINING)),
         "spec": {"provider": SECRETS_PROVIDER, "parameters": {"secrets": stream.getvalue()}},
     }
+
+
+def _require_add_on(own: OwnJob, env: Environment) -> None:
+    """Without its driver the pod would wait for a volume that nothing mounts."""
+    if not env.security.secret_manager:
+        raise InputError(
+            "secrets by reference need GKE's Secret Manager add-on",
+            got=f"{', '.join(sorted(set(files(own).values())))}, with the add-on off in {env.name}",
+            allowed="an environment with security.secret_manager",
+            fix=f"secret_manager=True in Security of {source_of(env.name)}, then make deploy ENV={env.name}",
+        )
 
 
 def _entry(project: str, file: str, secret: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """What a job of one's own becomes: placed where its pools are, and clean under the linter whatever it says."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from infra.contract.capacity import Capacity
 from infra.environments import load, names
 from infra.placement import prices
 from tests.workloads.jobs.own.test_job_file import IMAGE, own
-from workloads.jobs.own import placing, rendered
+from workloads.jobs.own import mounts, placing, rendered
 from workloads.jobs.own.job_file import OwnJob
 from workloads.jobs.own.offers import offers
 from workloads.manifests.builders.render_context import RenderContext
@@ -129,6 +130,16 @@ def test_secrets_are_references_and_files_never_values() -> None:
     env = {each["name"]: each.get("value") for each in pod_of(bodies)["containers"][0]["env"]}
     assert env["HF_TOKEN_FILE"] == "/etc/holdfast/secrets/HF_TOKEN" and "HF_TOKEN" not in env
     assert env["HOLDFAST_CHECKPOINT_KEY_FILE"] == "/etc/holdfast/secrets/checkpoint-key"
+
+
+def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
+    example = load("example")
+    off = replace(example, security=replace(example.security, secret_manager=False))
+    with pytest.raises(InputError) as refused:
+        mounts.provider_class(own(secrets={"HF_TOKEN": "hf/3"}), RenderContext(off))
+    assert "hf/3, with the add-on off in example" in refused.value.got
+    assert "infra/environments/example.py" in refused.value.fix and "make deploy ENV=example" in refused.value.fix
+    assert mounts.provider_class(own(), RenderContext(off)) is None
 
 
 def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
