@@ -43,8 +43,8 @@ def built(name: str, make: Callable[[], Environment]) -> Environment:
         return make()
     except InputError as error:
         raise _placed(error, name) from error
-    # A field that the schema lost or gained, or a value of a type that no check of a field expects.
-    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+    # A name or a field that the schema lost or gained, or a value of a type that no check of a field expects.
+    except (ArithmeticError, AttributeError, ImportError, TypeError, ValueError) as error:
         raise _placed(_unknown_field(error), name) from error
 
 

@@ -10,11 +10,18 @@ from holdfast.contract.errors import Unjudged
 from infra.contract import names
 
 ROOT = Path(__file__).parents[2]
+LIBRARY = Path("workloads/library")
+
+
+def variables_of(root: Path) -> dict[str, str]:
+    """For a process of the code in `root`."""
+    # What is installed is this checkout's library: another revision would be judged by the constants of this one.
+    return {"PYTHONPATH": os.pathsep.join([str(root / LIBRARY), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
 
 
 def synthesise(name: str, out: Path, *, local_state: bool, root: Path = ROOT) -> dict[str, Path]:
     """Stack name -> folder with its cdk.tf.json, in the order of deployment."""
-    variables = {"HOLDFAST_ENV": name, "CDKTF_OUTDIR": str(out.resolve())}
+    variables = {"HOLDFAST_ENV": name, "CDKTF_OUTDIR": str(out.resolve()), **variables_of(root)}
     if local_state:
         # Also what lets a CHANGE-ME be planned (infra/decisions/0011).
         variables["HOLDFAST_STATE"] = "local"

@@ -6,6 +6,7 @@ real provider then plans both against one state, made from the plan of this chec
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FINDINGS
 from infra.ops import replayed
-from infra.ops.synth import ROOT
+from infra.ops.synth import ROOT, variables_of
 
-SCHEMA = ("schema.py", "capacity.py", "services.py")
 VERSIONS = Path("infra/contract/versions.py")
 ENVIRONMENTS = Path("infra/environments")
 RENDERED = "workloads/rendered"
@@ -49,7 +50,9 @@ class Upgrade:
 
 
 def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
+    """Unjudged where REF has another layout, or is older and does not know what the environment says."""
     with _worktree(ref, root) as other:
+        _require_layout(ref, other)
         # Upstream has no file of a fork's environment, and never edits one.
         shutil.copy(root / ENVIRONMENTS / f"{environment}.py", other / ENVIRONMENTS)
         upgrade = Upgrade()
@@ -58,23 +61,63 @@ def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
         upgrade.fields_removed = sorted(ours - theirs)
         upgrade.provider = _pins(root, other)
         upgrade.manifests = _git(root, "diff", "--name-only", "HEAD", ref, "--", RENDERED).splitlines()
-        _compare_stacks(upgrade, environment, root, other)
+        upgrade.unloadable = _unread(ref, environment, root, other, upgrade.rules)
+        if not upgrade.unloadable:
+            _compare_stacks(upgrade, environment, root, other)
         return upgrade
 
 
-def _compare_stacks(upgrade: Upgrade, environment: str, root: Path, other: Path) -> None:
+def _require_layout(ref: str, other: Path) -> None:
+    for path in (ENVIRONMENTS / "schema.py", VERSIONS):
+        if not (other / path).is_file():
+            got, allowed = f"no {path} in {ref}", "a revision of this layout"
+            raise _incomparable(ref, got, allowed, "name a newer revision")
+
+
+def _incomparable(ref: str, got: str, allowed: str, fix: str) -> Unjudged:
+    """Not a wrong word on the command line: what a merge of REF does is unknown."""
+    return Unjudged(f"{ref} cannot be compared\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}")
+
+
+def _unread(ref: str, environment: str, root: Path, other: Path, rules: list[str]) -> str:
+    """Why `other` does not take the environment, empty where it does; `rules` gets those of it that are broken."""
     judged = subprocess.run(
         [sys.executable, "-m", "infra", "check", environment, "--json"],
-        cwd=other, capture_output=True, text=True, check=False,
+        cwd=other, env=os.environ | variables_of(other), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    # 1 is a judgement with findings; anything else could not read the environment at all.
-    if judged.returncode not in (0, 1):
-        upgrade.unloadable = judged.stderr.strip()
-        return
-    upgrade.rules = sorted({f["rule"] for f in json.loads(judged.stdout)["findings"]})
-    if upgrade.rules:
-        upgrade.unloadable = f"rules that newly fail: {', '.join(upgrade.rules)}"
-        return
+    # Python, too, ends with 1 where the code itself is broken, and prints no judgement.
+    if judged.returncode in (EXIT_DONE, EXIT_FINDINGS) and judged.stdout:
+        rules += sorted({f["rule"] for f in json.loads(judged.stdout)["findings"]})
+        return f"rules that newly fail: {', '.join(rules)}" if rules else ""
+    lines = judged.stderr.strip().splitlines() or [f"exit {judged.returncode}"]
+    if judged.returncode == EXIT_BAD_INPUT and not _is_older(ref, root):
+        return "\n".join(lines)
+    file = f"{ENVIRONMENTS}/{environment}.py"
+    raise _incomparable(
+        ref,
+        f"it does not read {file}: {_reason(lines)}",
+        "a revision that knows all that this file says",
+        f"name a newer revision, or take out of {file} what {ref} does not know",
+    )
+
+
+def _reason(lines: list[str]) -> str:
+    """One line of what a command printed: of four that name an error what and got, else where it ended."""
+    for at, line in enumerate(lines):
+        if line.startswith("error:"):
+            return " ".join(part.partition(":")[2].strip() for part in lines[at : at + 2])
+        if line.startswith("internal error:"):
+            return line
+    return lines[-1].strip()
+
+
+def _is_older(ref: str, root: Path) -> bool:
+    """A merge of it would change nothing: who names it asks for the way back."""
+    command = ["git", "merge-base", "--is-ancestor", ref, "HEAD"]
+    return subprocess.run(command, cwd=root, capture_output=True, check=False).returncode == 0
+
+
+def _compare_stacks(upgrade: Upgrade, environment: str, root: Path, other: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for effect in replayed.effects(environment, root, other, Path(folder)):
             getattr(upgrade, effect.kind).append(effect.line)
@@ -83,10 +126,9 @@ def _compare_stacks(upgrade: Upgrade, environment: str, root: Path, other: Path)
 def _fields(root: Path) -> set[str]:
     """`Network.pods_cidr`, with its default where it has one; read without running the other side's code."""
     found: set[str] = set()
-    for name in SCHEMA:
+    for path in (root / ENVIRONMENTS).glob("*.py"):
         # By syntax tree: importing both sides into one process would give the first one twice.
-        path = root / ENVIRONMENTS / name
-        for node in ast.parse(path.read_text()).body if path.exists() else []:
+        for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and node.decorator_list:  # dataclasses; the rest no fork writes
                 found |= {_described(node.name, part) for part in node.body if isinstance(part, ast.AnnAssign)}
     return found

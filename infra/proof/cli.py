@@ -18,6 +18,7 @@ from infra.placement import prices
 from infra.proof import janitor, steps
 from infra.proof.estimate import HOURS, estimate
 from infra.proof.journal import Journal, unfinished
+from infra.proof.rates import load as load_rates
 from infra.proof.runner import TIMED_OUT, Runner
 
 OUT = steps.ROOT / "out" / "proofs"
@@ -29,10 +30,12 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, as_json: bool,
     if not (steps.RENDERED / environment.name / "samples").is_dir():
         what, fix = f"rendered manifests of {environment.name}", "make render"
         raise InputError(what, got="none", allowed="those of `make render`", fix=fix)
-    items = estimate(environment, prices.load())
+    table, rates = prices.load(), load_rates()
+    items = estimate(environment, table, rates)
     total = sum(item.usd for item in items)
     rows = [(item.what, f"{item.usd:.2f}") for item in items]
     _show_price(rows, total, as_json)
+    typer.echo(f"prices: GPU machines of {table.fetched_at}, the rest of {rates.dates}", err=True)
     if refusal := _refusal(environment, total, max_usd):
         typer.echo(f"stopped: {refusal}", err=True)
         return EXIT_STOPPED
@@ -41,7 +44,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, as_json: bool,
     journal = Journal(run=_new_run(), environment=environment.name, usd=round(total, 2))
     folder = out / journal.run
     runner = Runner(folder, journal, _variables(journal, folder), _line)
-    held = runner.run(steps.proof(environment, folder, max_usd), steps.clean_up(environment))
+    held = runner.run(steps.proof(environment, folder, max_usd), steps.clean_up(environment), HOURS * 3600)
     _show(journal, folder, as_json)
     return EXIT_DONE if held else EXIT_FINDINGS
 

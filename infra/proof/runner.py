@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -33,14 +34,22 @@ class Runner:
         self._interrupts = 0
         self._child: subprocess.Popen[bytes] | None = None
 
-    def run(self, proof: Sequence[Step], clean_up: Sequence[Step]) -> bool:
-        """Whether every step held, and all is clean again. Steps before the first that makes something need no clean-up."""
+    def run(self, proof: Sequence[Step], clean_up: Sequence[Step], within_s: float) -> bool:
+        """Whether every step held, and all is clean again. Steps before the first that makes something need no clean-up.
+
+        `within_s` is what was paid for: the clean-up's share of it is kept back, and no step runs longer.
+        """
         self._journal.write(self._folder)
+        end = time.monotonic() + within_s - sum(step.limit_s for step in clean_up)
         with self._listening():
             begun = False
             for step in proof:
+                left_s = end - time.monotonic()
+                if left_s <= 0:
+                    self._note(step, TIMED_OUT, 0.0)
+                    break
                 begun = begun or step.name not in READS
-                if not self._do(step) or self._interrupts:
+                if not self._do(replace(step, limit_s=min(step.limit_s, left_s))) or self._interrupts:
                     break
             clean = self._clean(clean_up) if begun else True
         self._journal.state = State.CLEAN if clean else State.LEFT
@@ -79,11 +88,14 @@ class Runner:
             code = self._ended(self._child, step.limit_s)
         self._child = None
         seconds = round(time.monotonic() - started, 1)
-        self._journal.steps.append(Done(step=step.name, holds=step.holds, code=code, seconds=seconds))
-        self._journal.write(self._folder)
+        self._note(step, code, seconds)
         outcome = step.holds if code == 0 else f"did not hold (exit {code}): {self._last_line(log.name)}"
         self._report(f"{step.name}: {outcome}, {seconds:.0f} s")
         return code == 0
+
+    def _note(self, step: Step, code: int, seconds: float) -> None:
+        self._journal.steps.append(Done(step=step.name, holds=step.holds, code=code, seconds=seconds))
+        self._journal.write(self._folder)
 
     def _ended(self, child: subprocess.Popen[bytes], limit_s: float) -> int:
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.contract import names
+from infra.contract.capacity import Capacity
 from infra.contract.kubernetes import LABEL_NAME
 from infra.environments import Environment
 
@@ -91,10 +92,13 @@ def _cluster(environment: Environment, kubeconfig: str, max_usd: float) -> Itera
         # No condition in time is how a stock-out shows: the pods stay Pending.
         wait = (*kubectl, "wait", "pod", *_of(sample), "--for=condition=Ready", "--timeout=45m")
         yield _step(f"capacity-{sample.name}", 46, "Spot machines come, with drivers that work", *wait)
+    pools = sum(pool.capacity is Capacity.SPOT for pool in environment.pools())
     for sample in SAMPLES:
-        drill = (*WORK, "drill", "run", "gke-maintenance", "--target=gke", "--yes")
+        # The autoscaler chose the pools: the drill asks the cluster for them, and takes one machine of each in turn.
+        drill = (*WORK, "drill", "run", "gke-maintenance", "--target=gke", "--each-pool", "--yes")
         place = (f"--kubeconfig={kubeconfig}", f"--context={context(environment)}", *_of(sample))
-        yield _step(f"maintenance-{sample.name}", 30, "its machine is taken, and it comes back", *drill, *place)
+        holds = "a machine of each of its pools is taken, and it comes back"
+        yield _step(f"maintenance-{sample.name}", 20 * pools + 5, holds, *drill, *place)
     for sample in SAMPLES:
         ended = (*kubectl, "wait", sample.kind, *_of(sample), f"--for=condition={sample.ends}", "--timeout=45m")
         yield _step(f"end-{sample.name}", 46, "the work ends although its machines were taken", *ended)

@@ -90,15 +90,20 @@ def test_a_replacement_is_shown_with_what_forces_it(fork: Path) -> None:
         ("infra/specs/cluster.py", '["https://www.googleapis.com/auth/cloud-platform"]', '["storage-full"]'),
         # The add-on of an environment that did not ask for it: it must come and go in place.
         ("infra/specs/cluster.py", '{"enabled": security.secret_manager}', '{"enabled": not security.secret_manager}'),
+        ("infra/rules/cluster.py", "wanted = facts.environment", "wanted = not facts.environment"),
+        # Of the library, which this side has installed.
+        ("workloads/library/holdfast/contract/lifecycle.py", "FLEX_MAX_RUN_S = 604_800", "FLEX_MAX_RUN_S = 518_400"),
         ("infra/specs/queue.py", '"ack_deadline_seconds": queue.ack_deadline_s', '"ack_deadline_seconds": 77'),
     )
     code, found = check(fork, "upstream")
     assert code == 1, found
     replaced, changed = found["replaced"], found["changed"]
     assert "cluster-example google_container_node_pool.pool-spot-a100: node_config.oauth_scopes" in replaced  # type: ignore[operator]
+    flex = "node_config.max_run_duration, node_config.oauth_scopes"
+    assert f"cluster-example google_container_node_pool.pool-flex-a100: {flex}" in replaced  # type: ignore[operator]
     assert len([line for line in replaced if "node_pool" in line]) == 7  # type: ignore[attr-defined]
     assert "foundation-example google_pubsub_subscription.work: ack_deadline_seconds" in changed  # type: ignore[operator]
-    assert "cluster-example google_container_cluster.cluster: secret_manager_config" in changed  # type: ignore[operator]
+    assert "cluster-example google_container_cluster.cluster: cluster_autoscaling, secret_manager_config" in changed  # type: ignore[operator]
     assert (found["destroyed"], found["created"]) == ([], [])
 
 
@@ -111,6 +116,38 @@ def test_a_field_that_the_environment_must_gain_is_told_with_the_line_to_add(for
     assert code == 1
     assert found["fields_added"] == ["Network.site: str  (required: add it)"]
     assert "site" in str(found["unloadable"])
+
+
+@pytest.mark.parametrize(
+    ("edits", "reason"),
+    [
+        ([("infra/environments/services.py", "    secret_manager: bool = False\n", "")], "secret_manager"),
+        (
+            [
+                ("infra/environments/schema.py", "serving import Serving\n", "serving import Serving as Server\n"),
+                ("infra/environments/schema.py", "serving: Serving |", "serving: Server |"),
+            ],
+            "cannot import name 'Serving'",
+        ),
+        ([("infra/__main__.py", "import typer\n", "import typer !\n")], "SyntaxError"),
+    ],
+    ids=["field", "class", "code"],
+)
+def test_an_older_side_that_cannot_read_the_environment_is_not_judged(
+    fork: Path, edits: list[tuple[str, str, str]], reason: str
+) -> None:
+    upstream(fork, *edits)
+    git(fork, "merge", "--quiet", "--strategy=ours", "upstream", "-m", "Long ago")
+    code, found = check(fork, "upstream")
+    lines = str(found["stderr"]).splitlines()
+    assert code == 3 and reason in lines[1], lines
+    assert [line.split(":")[0].strip() for line in lines] == ["could not judge", "got", "allowed", "fix"]
+
+
+def test_a_revision_of_another_layout_is_not_judged(fork: Path) -> None:
+    empty = git(fork, "commit-tree", "4b825dc642cb6eb9a060e54bf8d69288fbee4904", "-m", "The first")
+    code, found = check(fork, empty)
+    assert code == 3 and "no infra/environments/schema.py" in str(found["stderr"]), found
 
 
 def test_a_merge_that_changes_nothing_is_clean_and_an_unknown_one_is_bad_input(fork: Path) -> None:

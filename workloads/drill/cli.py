@@ -58,6 +58,9 @@ def run(
     selector: Annotated[str, typer.Option(help="cluster, gke: labels of its pods, as kubectl -l.")] = "",
     events: Annotated[Path | None, typer.Option(help="cluster, gke: its event file, for lost steps.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Run each so often, and show the spread.")] = 1,
+    each_pool: Annotated[
+        bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool under the pods.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -71,6 +74,7 @@ def run(
         namespace=namespace,
         selector=selector,
         events=events,
+        each_pool=each_pool,
         yes=yes,
     )
     raise typer.Exit(run_drills(names or [], target, out.resolve(), where, repeat=repeat, as_json=as_json))

@@ -11,7 +11,7 @@ from workloads.drill import store
 from workloads.drill.alerting import fires
 from workloads.drill.catalogue import DRILLS, find, of
 from workloads.drill.plan import Drill, Place
-from workloads.drill.remote import Where, builder, checked, consent
+from workloads.drill.remote import Where, builder, checked, consent, on_each_pool
 from workloads.drill.runner import DrillRunner
 from workloads.drill.show import console
 from workloads.drill.suite import Builder, DrillSuite, local
@@ -52,6 +52,7 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, repeat
     build: Builder = local
     if place is not Place.LOCAL:
         where = checked(place, where, map(environments.load, environments.names()))
+        drills = on_each_pool(drills, where) if where.each_pool else drills
         base, build = replace(base, consent=consent(where)), builder(place, where)
     suite = DrillSuite(out=out, build=build, runner=lambda last: replace(base, last=last), quiet=as_json)
     code, result = suite.run(drills, repeat)

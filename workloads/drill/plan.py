@@ -121,6 +121,8 @@ class Drill:
     objectives: tuple[Objective, ...]
     rollback: str
     budget: Budget
+    pool: str = ""
+    """Node pool whose machines alone are hit; empty: any under the named pods."""
     control: bool = False
     """Runs only when named: it shows that the judge can say `broken`, or does more harm than the others."""
 

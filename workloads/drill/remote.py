@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract import names
 from infra.environments import Environment, source_of
-from workloads.drill.plan import Drill, Place
+from workloads.drill.plan import Drill, Fault, Place
 from workloads.drill.runner import Refused
 from workloads.drill.target import Target
 
@@ -29,6 +29,8 @@ class Where:
     selector: str = ""
     events: Path | None = None
     yes: bool = False
+    each_pool: bool = False
+    """One run for each node pool under the pods."""
     project: str = ""
     """Of the VMs, on GKE: that of the context's environment, never given by hand."""
 
@@ -109,9 +111,26 @@ def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
 
     def build(drill: Drill, _folder: Path) -> Target:
         evictor = VmEvictor(api, compute, where.project, drill.fault) if compute else TaintEvictor(api)
-        return Cluster(api, named, drill.fault, evictor)
+        return Cluster(api, named, drill.fault, evictor, drill.pool)
 
     return build
+
+
+def on_each_pool(drills: Sequence[Drill], where: Where) -> list[Drill]:
+    """Each drill once for every node pool under the named pods."""
+    from workloads.drill.targets.cluster import Named, node_pools
+    from workloads.jobs.api import Api
+
+    named = Named(namespace=where.namespace, selector=where.selector)
+    pools = node_pools(Api(where.kubeconfig, where.context), named)
+    if not pools:
+        got = f"{where.selector} in namespace {where.namespace}"
+        fix = "wait until its pods have nodes: kubectl get pods -o wide"
+        raise InputError("no pool to hit", got=got, allowed="pods on Spot or flex-start nodes of a pool", fix=fix)
+    # An eviction goes through the API and asks for no machine.
+    return [
+        replace(drill, pool=pool) for drill in drills for pool in (pools if drill.fault is not Fault.EVICT else [""])
+    ]
 
 
 def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill, Sequence[str]], None]:

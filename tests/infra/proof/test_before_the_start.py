@@ -1,5 +1,6 @@
 """What stops a proof before anything starts, what its commands are, and what its label is on."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 import typer.main
 
-from holdfast.contract.errors import InputError
+from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from infra.__main__ import app as platform
 from infra.contract.names import LABEL_RUN
+from infra.environments import Environment
 from infra.placement import prices
-from infra.proof import cli, janitor, steps
+from infra.proof import cli, janitor, rates, steps
 from infra.proof.estimate import estimate
 from infra.specs import resources
 from tests.infra.ops.google import Gcloud
@@ -58,10 +60,48 @@ def test_nobody_is_asked_where_nobody_can_answer(gcloud: Gcloud, tmp_path: Path)
 
 
 def test_the_estimate_counts_every_class_that_samples_run_on() -> None:
-    found = {item.what: item.usd for item in estimate(EXAMPLE, prices.load(), hours=1.0)}
-    a100 = prices.load().quote(steps_machine("spot-a100"), EXAMPLE.region, EXAMPLE.pool("spot-a100").capacity)
-    assert a100 and found["4 x Spot machine of spot-a100"] == pytest.approx(4 * a100.usd)
-    assert found["cluster management"] > 0 and any("database" in what for what in found)
+    table = rates.load()
+    found = {item.what: item.usd for item in estimate(EXAMPLE, prices.load(), table, hours=1.0)}
+    pool = EXAMPLE.pool("spot-a100")
+    a100 = prices.load().quote(steps_machine(pool.name), EXAMPLE.region, pool.capacity)
+    disk = pool.disk_gib * table.rows["disk"].usd
+    assert a100 and found["4 x Spot machine of spot-a100"] == pytest.approx(4 * (a100.usd + disk))
+    assert found["cluster management"] == table.rows["cluster"].usd and any("database" in what for what in found)
+
+
+def test_a_standby_and_a_dearer_region_raise_the_bound(tmp_path: Path) -> None:
+    assert EXAMPLE.database
+    table = rates.load()
+    usd = {what: _database_usd(environment, table) for what, environment in (
+        ("alone", EXAMPLE),
+        ("standby", replace(EXAMPLE, database=replace(EXAMPLE.database, highly_available=True))),
+        ("far", replace(EXAMPLE, region="europe-west4", zones=("europe-west4-a",))),
+    )}  # fmt: skip
+    assert usd["standby"] == pytest.approx(2 * usd["alone"]) and usd["far"] == pytest.approx(1.6 * usd["alone"])
+
+
+def _database_usd(environment: Environment, table: rates.Rates) -> float:
+    found = estimate(environment, prices.load(), table, hours=1.0)
+    return next(item.usd for item in found if item.what.startswith("database"))
+
+
+def test_what_has_no_price_has_no_bound(tmp_path: Path) -> None:
+    assert EXAMPLE.database
+    shared = replace(EXAMPLE, database=replace(EXAMPLE.database, tier="db-g1-small"))
+    with pytest.raises(Unjudged, match="no price of database db-g1-small"):
+        estimate(shared, prices.load(), rates.load())
+    with pytest.raises(Unjudged, match="no price of t2a"):
+        rates.load().usd("t2a", EXAMPLE.region)
+
+
+def test_each_price_has_its_source_and_a_table_without_one_is_refused(tmp_path: Path) -> None:
+    body = json.loads(rates.TABLE.read_text())
+    families = {machine.split("-")[0] for machine, found in prices.MACHINE_TYPES.items() if not found.gpus}
+    assert families <= {row["part"] for row in body["rows"]}, "every machine without a GPU has a price"
+    body["rows"][0]["source"] = ""
+    (tmp_path / "prices.json").write_text(json.dumps(body))
+    with pytest.raises(InputError, match="no source: cluster"):
+        rates.load(tmp_path / "prices.json")
 
 
 def steps_machine(pool: str) -> prices.MachineType:
@@ -83,6 +123,7 @@ def test_every_command_of_a_proof_is_one_that_there_is(tmp_path: Path) -> None:
 
 
 def test_every_sample_of_a_proof_is_rendered(tmp_path: Path) -> None:
+    text = ""
     for sample in steps.SAMPLES:
         text = (steps.RENDERED / EXAMPLE.name / "samples" / sample.file).read_text()
         assert f"app.kubernetes.io/name: {sample.name}\n" in text and f"namespace: {sample.namespace}\n" in text

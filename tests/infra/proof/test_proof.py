@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from holdfast.contract.exit_codes import EXIT_FINDINGS
+from infra.proof.journal import Journal
+from infra.proof.runner import TIMED_OUT, Runner
+from infra.proof.steps import Step
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 HERE = Path(__file__).parent
@@ -94,6 +97,20 @@ def test_a_proof_that_fails_is_cleaned_up(place: Place, fault: str) -> None:
     assert (code, found["state"], place.made) == (EXIT_FINDINGS, "clean", False)
     assert not all(step["held"] for step in found["steps"])
     assert place.verbs()[-2:] == ["destroy", "leftovers"]
+
+
+def test_what_was_paid_for_ends_the_proof_and_not_the_clean_up(tmp_path: Path) -> None:
+    def step(name: str, code: str, limit_s: float) -> Step:
+        return Step(name=name, command=(sys.executable, "-c", code), limit_s=limit_s, holds=name)
+
+    proof = [step(name, "import time; time.sleep(60)", 60) for name in ("a", "b")]
+    journal = Journal(run="r", environment="example", usd=1.0)
+    runner = Runner(tmp_path / "run", journal, {}, lambda line: None)
+    assert not runner.run(proof, [step("away", "pass", 60)], 60.5)
+    assert [(done.step, done.code) for done in journal.steps] == [("a", TIMED_OUT), ("away", 0)]
+    assert not runner.run(proof, [step("away", "pass", 60)], 60)
+    begun = [(done.step, done.code) for done in journal.steps[2:]]
+    assert begun == [("a", TIMED_OUT)], "what has no time left is not begun, and needs no clean-up"
 
 
 def test_what_is_missing_before_the_start_costs_nothing(place: Place) -> None:
