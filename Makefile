@@ -195,7 +195,10 @@ janitor: setup cdktf-cli ## What interrupted proofs of ENV left; YES=1 removes i
 
 ##@ Tools
 
-.PHONY: wheel
+.PHONY: docs wheel
+docs: setup ## The site of all pages of the tree, with references, in out/docs/site
+	@PYTHONPATH=. $(PY) .ci/site/build.py --out-dir $(OUT)/docs
+
 wheel: setup ## The library `holdfast` as wheel and sdist in out/wheel
 	@$(PY) .ci/wheel.py
 

@@ -1,0 +1,41 @@
+"""`make docs`, with the root on PYTHONPATH: the site as a folder of HTML, to be opened without a server.
+
+A broken link or anchor ends it with 1.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pages
+
+from tests.plan.isolated import environment
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def build(out: Path) -> int:
+    pages.gather(out / "pages")
+    env = os.environ | {"HOLDFAST_PAGES": str(out / "pages"), "HOLDFAST_SITE": str(out / "site")}
+    # Material for MkDocs asks the terminal about another project's plans otherwise.
+    env |= {"NO_MKDOCS_2_WARNING": "1"}
+    python = environment("docs") / "bin" / "python"
+    words = [str(python), "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(HERE / "mkdocs.yml")]
+    return subprocess.run(words, env=env, check=False).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out-dir", type=Path, default=ROOT / "out" / "docs")
+    out: Path = parser.parse_args().out_dir.resolve()
+    if code := build(out):
+        return code
+    print(out / "site" / "index.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Pages of the site: every Markdown file of the tree, and what the program knows of itself.
+
+A link to a file that is no page becomes its text: the site stands by itself.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from typer import Typer
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[2]
+IMAGES = {".png", ".svg"}
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+# What somebody's own code imports.
+PUBLIC = (
+    "holdfast.checkpoint",
+    "holdfast.training.elastic",
+    "holdfast.training.frameworks.huggingface",
+    "holdfast.training.frameworks.lightning",
+    "holdfast.training.frameworks.accelerate",
+    "holdfast.contract.exit_codes",
+    "holdfast.contract.environment",
+)
+
+
+def gather(folder: Path) -> list[str]:
+    """Writes all pages into `folder`, which is emptied first; their paths in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    tracked = _tracked()
+    pages = {path for path in tracked if path.endswith(".md")}
+    for path in sorted(pages):
+        _write(folder / path, linked((ROOT / path).read_text(encoding="utf-8"), path, set(tracked)))
+    for path in (path for path in tracked if PurePosixPath(path).suffix in IMAGES):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, folder / path)
+    made = {"reference/library.md": library(), "reference/rules.md": rules(), "reference/commands.md": commands()}
+    for path, text in made.items():
+        _write(folder / path, text)
+    return sorted(pages | set(made))
+
+
+def linked(text: str, page: str, tracked: set[str]) -> str:
+    """`text` of `page` with links to pages, pictures and the network only."""
+
+    def one(found: re.Match[str]) -> str:
+        target, hash_, anchor = found["target"].partition("#")
+        if not target or "://" in target or target.startswith("mailto:"):
+            return found[0]
+        path = _resolved(page, target)
+        if f"{path}/README.md" in tracked:
+            return f"{found['image']}[{found['text']}]({target.rstrip('/')}/README.md{hash_}{anchor})"
+        suffix = PurePosixPath(path).suffix
+        return found[0] if path in tracked and (suffix == ".md" or suffix in IMAGES) else found["text"]
+
+    return LINK.sub(one, text)
+
+
+def library() -> str:
+    parts = ["# Reference of the library", "What your own program imports."]
+    return "\n\n".join([*parts, *(f"::: {name}" for name in PUBLIC)]) + "\n"
+
+
+def rules() -> str:
+    from workloads.manifests.lint.pages import page
+    from workloads.manifests.lint.registry import all_rules
+
+    parts = ["# Rules of the linter", "`python -m workloads rules NAME` prints one of them."]
+    for rule in all_rules().values():
+        parts += [f"## {rule.name}", f"```text\n{page(rule, whole=False).rstrip()}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def commands() -> str:
+    return "# Commands\n\n" + "\n".join(
+        get_docs_for_click(obj=get_command(app), ctx=_context(), name=name, indent=1) for name, app in apps()
+    )
+
+
+def apps() -> Iterator[tuple[str, Typer]]:
+    from holdfast.commands import app as holdfast
+    from infra.__main__ import app as infra
+    from monitoring.__main__ import app as monitoring
+    from workloads.__main__ import app as workloads
+
+    yield "holdfast", holdfast
+    yield "python -m infra", infra
+    yield "python -m workloads", workloads
+    yield "python -m monitoring", monitoring
+
+
+def _context() -> "typer.Context":  # noqa: F821
+    import click
+
+    return click.Context(click.Command("site"))
+
+
+def _tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for path in listed.stdout.split("\0") if path]
+
+
+def _resolved(page: str, target: str) -> str:
+    parts: list[str] = []
+    for part in (PurePosixPath(page).parent / target).parts:
+        if part == ".." and parts:
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

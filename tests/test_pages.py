@@ -1,0 +1,82 @@
+"""What pages of the tree tell people to type exists: targets, commands, options; and the site of them builds."""
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / ".ci/site"))
+pages = importlib.import_module("pages")
+PAGES = sorted(
+    path
+    for path in subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    if not path.startswith("tests/")
+)
+HOMES = {"holdfast": "holdfast.commands"} | {n: f"{n}.__main__" for n in ("infra", "workloads", "monitoring")}
+STARTS = (*(f"python -m {name} " for name in HOMES), "holdfast ")
+CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def typed(page: str) -> list[str]:
+    """Lines of code that somebody may type, continuation lines joined."""
+    found: list[str] = []
+    for block, inline in CODE.findall((ROOT / page).read_text()):
+        found += [line.removeprefix("$ ").strip() for line in (block or inline).replace("\\\n", " ").splitlines()]
+    return found
+
+
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that the words name, and what is left of them."""
+    command: Any = get_command(importlib.import_module(HOMES[words[0]]).app)
+    rest = words[1:]
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        assert rest[0] in command.commands, f"{' '.join(words)}: no command {rest[0]}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
+
+
+def unknown(line: str) -> str:
+    """The first option that does not exist; empty where all do."""
+    words = [word for word in shlex.split(line, comments=True) if word]
+    command, rest = command_of(words[2:] if words[0] == "python" else words)
+    known = {name for given in command.params for name in (*given.opts, *given.secondary_opts)} | {"--help"}
+    rest = rest[: rest.index("--")] if "--" in rest else rest
+    asked = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    return next((word for word in asked if word not in known), "")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_exists(page: str) -> None:
+    for line in typed(page):
+        if line.startswith("make ") and re.fullmatch(r"[a-z-]+", line.split()[1]):
+            assert line.split()[1] in TARGETS, f"{page}: {line}"
+        # Alternatives in a sentence are no command line.
+        if line.startswith(STARTS) and not any(mark in line for mark in ("|", "...", "{", "[")):
+            assert not unknown(line), f"{page}: {line}: {unknown(line)}"
+
+
+def test_a_link_to_what_is_no_page_becomes_its_text() -> None:
+    text = "[a](../infra/) [b](dev.py) [c](UPGRADING.md#x) [d](https://e.org) ![e](p.png) [f](UPGRADING.md)"
+    tracked = {"infra/README.md", "infra/UPGRADING.md", "infra/dev.py", "infra/p.png"}
+    kept = "[a](../infra/README.md) b [c](UPGRADING.md#x) [d](https://e.org) ![e](p.png) [f](UPGRADING.md)"
+    assert pages.linked(text, "infra/UPGRADING.md", tracked) == kept
+
+
+@pytest.mark.process
+def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    words = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", tmp_path]
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr
+    reference = (tmp_path / "site/reference/library.html").read_text()
+    assert "holdfast.checkpoint.Checkpointer.tick" in reference
