@@ -1,10 +1,6 @@
-"""What a job needs outside the cluster: images by digest, buckets of the region, secrets that exist."""
+"""What a job needs outside the cluster: buckets of the region, secrets that exist; and the files that it becomes."""
 
 import json
-import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,82 +12,7 @@ from infra.environments import load
 from tests.infra.ops.google import Gcloud
 from tests.workloads.jobs.own.test_job_file import IMAGE, own
 from workloads.__main__ import app
-from workloads.jobs.own import images, outside
-from workloads.manifests.builders import render_context
-from workloads.manifests.builders.render_context import RenderContext
-
-DIGEST = f"sha256:{'b' * 64}"
-
-
-class Registry(BaseHTTPRequestHandler):
-    """One image, for whoever has fetched a token: the distribution API as registries speak it."""
-
-    def do_HEAD(self) -> None:
-        if self.headers.get("Authorization") != "Bearer t0ken":
-            host = self.headers["Host"]
-            self.send_response(401)
-            realm = f'Bearer realm="http://{host}/token",service="{host}",scope="repository:team/train:pull"'
-            self.send_header("WWW-Authenticate", realm)
-        elif self.path == "/v2/team/train/manifests/v1" and "oci.image.index" in self.headers["Accept"]:
-            self.send_response(200)
-            self.send_header("Docker-Content-Digest", DIGEST)
-        else:
-            self.send_response(404)
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"token": "t0ken"}).encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def registry() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def context() -> RenderContext:
-    return RenderContext(load("example"))
-
-
-def test_a_tag_becomes_the_digest_that_its_registry_names_and_is_warned_of(
-    registry: str, context: RenderContext
-) -> None:
-    found = images.resolve(f"{registry}/team/train:v1", context)
-    assert found.image == f"{registry}/team/train@{DIGEST}" and "a tag, which moves" in found.warning
-    assert images.resolve(IMAGE, context) == images.Resolved(image=IMAGE)
-
-
-def test_a_registry_that_has_no_such_image_or_does_not_answer_is_no_digest(
-    registry: str, context: RenderContext
-) -> None:
-    with pytest.raises(InputError, match=r"registry gives no digest.*404.*imagetools inspect"):
-        images.resolve(f"{registry}/team/train:v2", context)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        silent = f"127.0.0.1:{free.getsockname()[1]}/a:b"
-        with pytest.raises(InputError, match="registry gives no digest"):
-            images.resolve(silent, context)
-
-
-def test_a_role_is_the_image_that_was_pushed_for_the_environment(
-    context: RenderContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digests = tmp_path / "digests.json"
-    monkeypatch.setattr(render_context, "DIGESTS", digests)
-    with pytest.raises(InputError, match="make images ENV=example"):
-        images.resolve("trainer", RenderContext(load("example")))
-    digests.write_text(json.dumps({"example": {"trainer": "c" * 64}}))
-    assert images.resolve("trainer", context).image.endswith(f"/trainer@sha256:{'c' * 64}")
+from workloads.jobs.own import outside
 
 
 @pytest.mark.process
