@@ -6,6 +6,7 @@ each kind of trouble with the minutes until its alert beside the promise, and la
 
 import argparse
 import json
+import os
 from collections import Counter
 
 from tests.monitoring.month import Month, judge
@@ -29,13 +30,15 @@ def main() -> None:
         print(f"{kind:<40} {took:>8} {promise:>8}")
     for firing in judged.false_pages:
         print(f"false page: {firing}")
+    ended = os.times()
+    cpu_s = round(ended.user + ended.system + ended.children_user + ended.children_system)
     tickets = Counter(firing.alert for firing in judged.other)
     goals = {
         "no_false_page": not judged.false_pages,
         "all_trouble_found_in_time": not judged.missed and len(judged.found) == KINDS,
         f"{JOBS}_jobs": jobs >= JOBS,
     }
-    print(json.dumps({"jobs": jobs, "happened": month.happened, "missed": judged.missed, "tickets": tickets, "goals": goals}))  # fmt: skip
+    print(json.dumps({"jobs": jobs, "cpu_s": cpu_s, "happened": month.happened, "missed": judged.missed, "tickets": tickets, "goals": goals}))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ from typing import Any
 
 from holdfast.contract.exit_codes import FATAL_EXIT_CODES
 from infra.contract.kubernetes import LABEL_PART_OF, PART_OF
+from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_SERVING, NAMESPACE_TRAINING
 from infra.contract.pools import GPU_RESOURCE, Pool
 from tests.cluster.sim import nodes, storm
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S
 from tests.cluster.sim.waiting import until
 from workloads.jobs.api import Api, ApiError, Object
 
+RENDERED_NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH, NAMESPACE_SERVING, NAMESPACE_MONITORING)
 OWNER = "sim.holdfast.dev/test"
 # First ignore what the platform did, then stop at once for what a retry would only repeat.
 POLICY = {
@@ -37,7 +39,24 @@ class World:
     def delete(self) -> None:
         """Does not wait: names are unique, so the next test need not."""
         self.api.delete(f"/api/v1/namespaces/{self.name}")
+        self._end_pods_elsewhere()
         nodes.remove(self.api, self.nodes)
+
+    def _end_pods_elsewhere(self) -> None:
+        """Rendered jobs have namespaces that all tests share, and fixed names: on a node that is gone a pod would stay
+        for a minute, and the next test would take it for its own."""
+        for space in RENDERED_NAMESPACES:
+            path = f"/api/v1/namespaces/{space}/pods"
+            for pod in self.api.items(path):
+                if pod["spec"].get("nodeName") in self.nodes:
+                    self._delete_if_there(f"{path}/{pod['metadata']['name']}", gracePeriodSeconds=0)
+
+    def _delete_if_there(self, path: str, **query: object) -> None:
+        try:
+            self.api.delete(path, **query)
+        except ApiError as error:
+            if error.status != 404:
+                raise
 
     def path(self, plural: str, group: str = "/api/v1") -> str:
         return f"{group}/namespaces/{self.name}/{plural}"

@@ -17,6 +17,8 @@ from monitoring.alerting.alert import Alert, Source
 from monitoring.alerting.rule_test import promtool, rule
 
 PROMTOOL_S = 900
+# promtool holds a value for each minute of each series, those without a sample too: a month at once fills the memory.
+SLICE_MIN = 2_880
 Labels = tuple[tuple[str, str], ...]
 # Two questions a window: the first and the last of its minutes in which an alert fired.
 WINDOW_MIN = 5
@@ -25,7 +27,10 @@ _ASKED = tuple(f"{which}_over_time{_FIRING}" for which in ("min", "max"))
 _AT = re.compile(r"time: ((?:\d+[dhms])+),")
 _SAMPLE = re.compile(r"\{(?P<labels>[^{}]*)\} (?P<value>[0-9.E+]+)")
 _LABEL = re.compile(r'(\w+)=\\?"(.*?)\\?"(?:, |$)')
-_UNIT_MIN = {"d": 1440, "h": 60, "m": 1}
+_UNIT_MIN = {"d": 1440, "h": 60, "m": 1, "s": 1 / 60}
+_WINDOW = re.compile(r"(?:\[|offset )(\d+)([smhd])")
+# Holds Unix time, which promtool's clock counts from the beginning of a slice.
+_CLOCK = "heartbeat_seconds{"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,23 +72,53 @@ def promql_name(metric_type: str) -> str:
     return f"{re.sub(r'[^a-zA-Z0-9_]', '_', domain)}:{re.sub(r'[^a-zA-Z0-9_]', '_', path)}"
 
 
-def firings(alerts: Iterable[Alert], recorder: Recorder) -> list[Firing]:
-    """In the order in which they began. A pause below two minutes is none."""
-    asked = range(WINDOW_MIN, recorder.minute + WINDOW_MIN + 1, WINDOW_MIN)
+def firings(alerts: Iterable[Alert], recorder: Recorder, slice_min: int = SLICE_MIN) -> list[Firing]:
+    """In the order in which they began. A pause below two minutes is none.
+
+    Slices of the time are played one by one, each with as much before it as a rule looks back.
+    """
     rules = [rule(alert) for alert in alerts if alert.source is Source.PROMQL]
-    answer = _ask(rules, recorder, asked)
+    before_min = max((_looks_back_min(each) for each in rules), default=0)
     minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
-    for window, labels, minute in _answers(answer):
-        name = labels.pop("alertname")
-        key = name, tuple(sorted((k, v) for k, v in labels.items() if k not in ("alertstate", "severity")))
-        seen = [m for m in minutes[key] if m > window - WINDOW_MIN]
-        minutes[key] |= set(range(min([minute, *seen]), max([minute, *seen]) + 1))
+    for first in range(0, recorder.minute + 1, slice_min):
+        for key, fired in _firing_minutes(rules, recorder, first, first + slice_min, before_min).items():
+            minutes[key] |= fired
     found = [Firing(alert=name, labels=labels, first_min=a, last_min=b) for (name, labels), held in minutes.items() for a, b in _runs(held)]  # fmt: skip
     return sorted(found, key=lambda firing: firing.first_min)
 
 
-def _ask(rules: list[dict[str, Any]], recorder: Recorder, minutes: Iterable[int]) -> str:
-    series = [{"series": name, "values": _values(held)} for name, held in recorder.series.items()]
+def _looks_back_min(rule: dict[str, Any]) -> int:
+    """With the longest time for which it must hold, and five minutes in which a sample stays valid."""
+    windows = [int(n) * _UNIT_MIN[unit] for n, unit in _WINDOW.findall(rule["expr"])]
+    hold = re.fullmatch(r"(\d+)([smhd])", rule.get("for", "0s"))
+    assert hold, rule
+    return int(sum(windows) + int(hold[1]) * _UNIT_MIN[hold[2]]) + 5
+
+
+def _firing_minutes(rules: list[dict[str, Any]], recorder: Recorder, first: int, end: int, before_min: int) -> dict[tuple[str, Labels], set[int]]:  # fmt: skip
+    """The minutes of one slice, `end` left out, in which each alert fired."""
+    begin, last = max(0, first - before_min), min(end - 1, recorder.minute)
+    series = {name: _cut(name, held, begin, last) for name, held in recorder.series.items()}
+    asked = range(first - begin + WINDOW_MIN - 1, last - begin + WINDOW_MIN, WINDOW_MIN)
+    answer = _ask(rules, {name: held for name, held in series.items() if held}, asked)
+    minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
+    for window, labels, minute in _answers(answer):
+        name = labels.pop("alertname")
+        key = name, tuple(sorted((k, v) for k, v in labels.items() if k not in ("alertstate", "severity")))
+        window, minute = window + begin, minute + begin
+        seen = [m for m in minutes[key] if m > window - WINDOW_MIN]
+        minutes[key] |= set(range(min([minute, *seen]), max([minute, *seen]) + 1))
+    inside = {key: {m for m in fired if first <= m <= last} for key, fired in minutes.items()}
+    return {key: fired for key, fired in inside.items() if fired}
+
+
+def _cut(name: str, held: dict[int, float], begin: int, last: int) -> dict[int, float]:
+    earlier_s = 60 * begin if _CLOCK in name else 0
+    return {minute - begin: value - earlier_s for minute, value in held.items() if begin <= minute <= last}
+
+
+def _ask(rules: list[dict[str, Any]], held: dict[str, dict[int, float]], minutes: Iterable[int]) -> str:
+    series = [{"series": name, "values": _values(values)} for name, values in held.items()]
     asked = [{"expr": expr, "eval_time": f"{minute}m", "exp_samples": []} for minute in minutes for expr in _ASKED]
     test = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
     with tempfile.TemporaryDirectory(prefix="holdfast-firings-") as folder:
@@ -115,7 +150,7 @@ def _answers(output: str) -> Iterable[tuple[int, dict[str, str], int]]:
     at = 0
     for line in output.splitlines():
         if moment := _AT.search(line):
-            at = sum(int(n) * _UNIT_MIN.get(unit, 0) for n, unit in re.findall(r"(\d+)([dhms])", moment[1]))
+            at = round(sum(int(n) * _UNIT_MIN[unit] for n, unit in re.findall(r"(\d+)([dhms])", moment[1])))
         elif line.strip().startswith("got:"):
             for sample in _SAMPLE.finditer(line):
                 yield at, dict(_LABEL.findall(sample["labels"])), round(float(sample["value"]) / 60)

@@ -1,0 +1,39 @@
+"""What fires does not depend on how the time is cut: a month is played in slices."""
+
+import pytest
+
+from monitoring.alerting.alert import EXAMPLE
+from monitoring.alerting.alerts import alerts
+from tests.monitoring.alerting.firings import Firing, Recorder, firings
+from tests.monitoring.sample import EPOCH
+
+OURS = "custom_googleapis_com:holdfast_"
+BLIND = range(200, 240)
+
+
+def history() -> Recorder:
+    """Ten hours: an exporter that is away for 40 minutes, a job that waits all along, two damaged checkpoints."""
+    found = Recorder(began_s=EPOCH)
+    cluster = {"cluster": EXAMPLE.cluster, "cluster_name": EXAMPLE.cluster}
+    for minute in range(1, 600):
+        found.minute = minute
+        if minute in BLIND:
+            continue
+        found.add(f"{OURS}exporter_heartbeat_seconds", cluster, 60.0 * minute)
+        found.add(f"{OURS}queue_wait_seconds", cluster | {"queue": "spot", "accelerator": "l4", "reason": "quota", "flavor": "spot"}, 60.0 * minute)  # fmt: skip
+        damaged = sum(minute >= at for at in (100, 421))
+        found.add(f"{OURS}restores_skipped_total", cluster | {"job": "a"}, damaged)
+    return found
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("slice_min", [97, 250])
+def test_slices_of_time_fire_as_the_whole_does(slice_min: int) -> None:
+    found = history()
+    whole = firings(alerts(EXAMPLE), found, slice_min=1_000)
+    assert named(whole) == ["HoldfastRestoreSkippedCheckpoint", "HoldfastMonitoringSilent", "HoldfastQueueWaitTooLong", "HoldfastRestoreSkippedCheckpoint"]  # fmt: skip
+    assert firings(alerts(EXAMPLE), found, slice_min=slice_min) == whole
+
+
+def named(fired: list[Firing]) -> list[str]:
+    return [firing.alert for firing in fired]
