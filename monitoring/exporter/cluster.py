@@ -50,7 +50,7 @@ class Cluster:
     gone: dict[str, Node] = field(default_factory=dict[str, Node])
     """The last REMEMBERED nodes that were deleted."""
     risk: Risk = field(default_factory=Risk)
-    waits: Waits = field(default_factory=Waits)
+    waits: Waits = field(default_factory=lambda: Waits("pod_waits_total", ("capacity", "accelerator")))
     jobs: dict[str, Ended] = field(default_factory=dict[str, Ended])
     jobsets: dict[str, Ended] = field(default_factory=dict[str, Ended])
     node_usages: NodeUsages = field(default_factory=NodeUsages)
@@ -152,7 +152,7 @@ class Cluster:
         waited = max(0.0, bound - created)
         if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):
             self._lines.append(line)
-            self.waits.ended(line["capacity"], line["accelerator"], waited)
+            self.waits.ended(waited, line["capacity"], line["accelerator"])
 
     def _evicted(self, found: Mapping[str, Any], pod: Pod, t: float, reason: str) -> None:
         if line := lines.evicted(found["metadata"].get("name", ""), pod, t, reason):
@@ -164,7 +164,8 @@ class Cluster:
             if node.gone_s and now_s - node.gone_s >= SETTLE_S:
                 self._lines.append(lines.node_down(name, node))
                 self.gone[name] = replace(node, gone_s=0.0)
-        found, self._lines = self._lines, []
+        found, self._lines = [*self._lines, *self.queues.lines], []
+        self.queues.lines = []
         return found
 
     def samples(self, now_s: float) -> Iterable[Sample]:

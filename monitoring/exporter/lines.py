@@ -18,7 +18,7 @@ Line = dict[str, Any]
 KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
 WATCHER = f"watcher-{socket.gethostname()}"
 PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
-SCHEDULED, EVICT = "scheduled", "evict"
+SCHEDULED, EVICT, ADMITTED = "scheduled", "evict", "admitted"
 # A flex-start node goes within minutes of its planned end.
 EXPIRY_S = 900.0
 
@@ -41,6 +41,12 @@ def scheduled(name: str, pod: Pod, node: Node | None, t: float, waited_s: float)
     where = {"node": pod.node, "pool": node.pool if node else ""}
     what = {"capacity": node.capacity if node else pod.capacity, "accelerator": pod.accelerator}
     return line | {"seconds": round(waited_s, 3)} | where | what if line else None
+
+
+def admitted(queue: str, flavor: str, accelerator: str, t: float, waited_s: float) -> Line:
+    """Of no job, as the lines of nodes: it is about the queue, and comes before any process of the job."""
+    where = {"queue": queue, "flavor": flavor, "accelerator": accelerator}
+    return _line(ADMITTED, t, "", KIND_NODE, WATCHER) | {"seconds": round(waited_s, 3)} | where
 
 
 def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:

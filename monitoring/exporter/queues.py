@@ -11,7 +11,9 @@ from typing import Any
 
 from holdfast.contract.values import unix_s
 from infra.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR
+from monitoring.exporter.lines import Line, admitted
 from monitoring.exporter.sample import Sample, sample
+from monitoring.exporter.waits import Waits
 
 QUOTA, INADMISSIBLE, CHECK, STOPPED = "quota", "inadmissible", "admission-check", "stopped"
 # Conditions of a ProvisioningRequest after which its nodes will not come, or are gone.
@@ -40,13 +42,26 @@ class Queues:
     """uid -> the condition after which its nodes will not come; empty before."""
     lost: Counter[str] = field(default_factory=Counter[str])
     """Condition -> ProvisioningRequests that ended so since the exporter began."""
+    waits: Waits = field(default_factory=lambda: Waits("queue_waits_total", ("queue", "flavor", "accelerator")))
+    lines: list[Line] = field(default_factory=list[Line])
+    """Of jobs that were started since somebody took them."""
 
     def workload(self, change: str, found: Mapping[str, Any]) -> None:
         uid = found["metadata"]["uid"]
         if change == "DELETED" or is_true(found, "Finished"):
             self.workloads.pop(uid, None)
-        else:
-            self.workloads[uid] = read_workload(found)
+            return
+        before, now = self.workloads.get(uid), read_workload(found)
+        # One that had started before anybody watched was counted by the exporter before this one.
+        if before and before.reason and not now.reason:
+            self._started(found, now, before.since_s)
+        self.workloads[uid] = now
+
+    def _started(self, found: Mapping[str, Any], now: Waiting, since_s: float) -> None:
+        at_s = unix_s(condition(found, "Admitted").get("lastTransitionTime")) or since_s
+        waited_s = max(0.0, at_s - since_s)
+        self.waits.ended(waited_s, now.queue, now.flavor, now.accelerator)
+        self.lines.append(admitted(now.queue, now.flavor, now.accelerator, at_s, waited_s))
 
     def request(self, change: str, found: Mapping[str, Any]) -> None:
         uid = found["metadata"]["uid"]
@@ -62,6 +77,7 @@ class Queues:
 
     def begin_anew(self) -> None:
         self.lost.clear()
+        self.waits.counts.clear()
 
     def samples(self, now_s: float) -> Iterable[Sample]:
         longest: dict[tuple[str, str, str, str], float] = defaultdict(float)
@@ -80,6 +96,7 @@ class Queues:
         for queue in pending:
             yield sample("queue_pending_workloads", pending[queue], queue=queue)
             yield sample("queue_started_workloads", started[queue], queue=queue)
+        yield from self.waits.samples()
         for kind in LOST_REQUEST:
             yield sample("provisioning_requests_lost_total", self.lost[kind], reason=kind)
 

@@ -1,4 +1,4 @@
-"""How long pods of jobs waited for their node, counted in bands by capacity and accelerator.
+"""How long waits lasted that are over, counted in bands by whatever a metric names.
 
 report/cloud.py reads the bands back. A counter for each band, so that any window has its own
 percentiles.
@@ -15,12 +15,15 @@ from monitoring.exporter.sample import Sample, sample
 
 @dataclass(slots=True)
 class Waits:
-    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+    metric: str
+    labels: tuple[str, ...]
+    counts: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
+    """Values of the labels and the band -> waits."""
 
-    def ended(self, capacity: str, accelerator: str, seconds: float) -> None:
+    def ended(self, seconds: float, *values: str) -> None:
         band = WAIT_BANDS_S[max(0, bisect_right(WAIT_BANDS_S, seconds) - 1)]
-        self.counts[capacity, accelerator, str(band)] += 1
+        self.counts[(*values, str(band))] += 1
 
     def samples(self) -> Iterable[Sample]:
-        for (capacity, accelerator, wait_s), count in self.counts.items():
-            yield sample("pod_waits_total", count, capacity=capacity, accelerator=accelerator, wait_s=wait_s)
+        for values, count in self.counts.items():
+            yield sample(self.metric, count, **dict(zip((*self.labels, "wait_s"), values, strict=True)))

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from monitoring.ledger.events import Event
 
 SIGNAL_TYPES = frozenset({"evict"})  # written by whoever evicts, about a process that is not its own
-NODE_TYPES = frozenset({"scheduled", "node_up", "node_down"})  # written by the node watcher
+NODE_TYPES = frozenset({"scheduled", "admitted", "node_up", "node_down"})  # written by the node watcher
 FOREIGN_TYPES = SIGNAL_TYPES | NODE_TYPES
 
 

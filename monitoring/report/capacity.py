@@ -17,11 +17,9 @@ HOUR_US = 3_600_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wait:
-    """How long pods of one kind waited for a node."""
+class Waited:
+    """How long waits of one kind lasted."""
 
-    accelerator: str
-    capacity: str
     n: int
     """Waits that ended."""
     p50_s: float | None
@@ -29,6 +27,24 @@ class Wait:
     longest_s: float | None
     rounded_up: bool = False
     """Percentiles are upper ends of bands."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait(Waited):
+    """Of pods, for a node."""
+
+    accelerator: str
+    capacity: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueWait(Waited):
+    """Of jobs, in Kueue's queues."""
+
+    queue: str
+    flavor: str
+    """`none` while no quota is reserved."""
+    accelerator: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +78,7 @@ class Capacities:
     cluster: str = ""
     """`<location>/<name>`; empty where the source names none."""
     waits: tuple[Wait, ...] = ()
+    queue_waits: tuple[QueueWait, ...] = ()
     losses: tuple[tuple[str, str, int], ...] = ()
     """(hour, pool, preemptions)"""
     churn: tuple[tuple[Group, Exposure], ...] = ()
@@ -74,12 +91,13 @@ class Capacities:
 
     @property
     def has_data(self) -> bool:
-        return bool(self.churn or self.waits or self.losses or self.shares)
+        return bool(self.churn or self.waits or self.queue_waits or self.losses or self.shares)
 
     def as_json(self) -> dict[str, Any]:
         return {
             "cluster": self.cluster,
             "waits": [wait_row(wait) for wait in self.waits],
+            "queue_waits": [wait_row(wait) for wait in self.queue_waits],
             "useful_time": [asdict(share) for share in self.shares],
             "preemptions": [{"hour": hour, "pool": pool, "count": count} for hour, pool, count in self.losses],
             "churn": [churn_row(group, exposure) for group, exposure in self.churn],
@@ -87,15 +105,11 @@ class Capacities:
         }
 
 
-def wait_row(wait: Wait) -> dict[str, Any]:
+def wait_row(wait: Waited) -> dict[str, Any]:
     """JSON knows no infinity: null is `longer than any band`, or `no wait ended`."""
-    row: dict[str, Any] = {
-        "accelerator": wait.accelerator,
-        "capacity": wait.capacity,
-        "n": wait.n,
-        "rounded_up": wait.rounded_up,
-    }
-    for name, value in (("p50", wait.p50_s), ("p95", wait.p95_s), ("longest", wait.longest_s)):
+    row = asdict(wait)
+    for name in ("p50", "p95", "longest"):
+        value = row.pop(f"{name}_s")
         # Python would write `Infinity`, which no other JSON reader accepts.
         row[f"{name}_seconds"] = value if value is not None and math.isfinite(value) else None
     return row
@@ -118,7 +132,16 @@ def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacit
         if e.fields.get("capacity") == "spot"
     )
     return Capacities(
-        waits=tuple(_waits(events)),
+        waits=tuple(
+            Wait(accelerator=accelerator, capacity=capacity, **figures)
+            for (accelerator, capacity), figures in _waits(events, "scheduled", accelerator="none", capacity="")
+        ),
+        queue_waits=tuple(
+            QueueWait(queue=queue, flavor=flavor, accelerator=accelerator, **figures)
+            for (queue, flavor, accelerator), figures in _waits(
+                events, "admitted", queue="none", flavor="none", accelerator="none"
+            )
+        ),
         losses=tuple((hour, pool, n) for (hour, pool), n in sorted(_losses(nodes).items())),
         churn=tuple(estimate.by_group(lives, events[-1].t_us).items()) if lives else (),
         ages=tuple(estimate.by_age(lives)) if lives else (),
@@ -128,23 +151,17 @@ def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacit
     )
 
 
-def _waits(events: Iterable[Event]) -> Iterable[Wait]:
-    by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
+def _waits(events: Iterable[Event], event_type: str, **named: str) -> Iterable[tuple[tuple[str, ...], dict[str, Any]]]:
+    """(values of the fields named, figures) by the fields. `named`: field -> what stands for an absent one."""
+    by_kind: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for event in events:
-        if event.type == "scheduled":
-            kind = str(event.fields.get("accelerator", "none")), str(event.fields.get("capacity", ""))
+        if event.type == event_type:
+            kind = tuple(str(event.fields.get(name, absent)) for name, absent in named.items())
             by_kind[kind].append(float(event.fields.get("seconds") or 0))
-    for (accelerator, capacity), waited in sorted(by_kind.items()):
+    for kind, waited in sorted(by_kind.items()):
         waited.sort()
-        yield Wait(
-            accelerator=accelerator,
-            capacity=capacity,
-            n=len(waited),
-            p50_s=at(waited, 50),
-            p95_s=at(waited, 95),
-            # Only waits that ended: a pod that waits still has written no line (--project shows those as well).
-            longest_s=waited[-1],
-        )
+        # Only waits that ended: what waits still has written no line (--project shows those as well).
+        yield kind, {"n": len(waited), "p50_s": at(waited, 50), "p95_s": at(waited, 95), "longest_s": waited[-1]}
 
 
 def at(ordered: Sequence[float], percent: int) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.telemetry import WAIT_BANDS_S
@@ -16,7 +17,7 @@ from monitoring.churn import days
 from monitoring.churn.cloud import daily, in_words, window
 from monitoring.churn.cloud_series import CloudReader, NoSeries, Point
 from monitoring.churn.estimate import Exposure
-from monitoring.report.capacity import Capacities, Share, Wait
+from monitoring.report.capacity import Capacities, QueueWait, Share, Wait
 from monitoring.report.model import Report
 from monitoring.report.sentences import plural
 
@@ -26,11 +27,13 @@ MISSING = (
     "objectives: a demo or a drill measures them (--events with --summary)",
 )
 # Names of the contract; a change there without one here shows as "never written".
-SPOT_S, LOSSES, WAITS, PENDING, GOODPUT = (
+SPOT_S, LOSSES, WAITS, PENDING, QUEUE_WAITS, QUEUED, GOODPUT = (
     "spot_node_seconds_total",
     "spot_node_losses_total",
     "pod_waits_total",
     "pending_seconds",
+    "queue_waits_total",
+    "queue_wait_seconds",
     "goodput_ratio",
 )
 WITHOUT = {
@@ -38,6 +41,8 @@ WITHOUT = {
     LOSSES: "preemptions by hour",
     WAITS: "how long pods waited (p50, p95)",
     PENDING: "the longest wait",
+    QUEUE_WAITS: "how long jobs waited in queues (p50, p95)",
+    QUEUED: "the longest wait in a queue",
     GOODPUT: "useful time of jobs",
 }
 # Upper end of each band of waits.
@@ -83,8 +88,9 @@ def cloud_report(reader: CloudReader, now_s: float, since_s: float) -> Report:
 def read(reader: CloudReader, begin_s: int, end_s: int) -> Series:
     found = Series()
     # Counters as increases, which survive a restart of the exporter; gauges as what they were.
-    asked = {SPOT_S: reader.increases, LOSSES: reader.increases, WAITS: reader.increases}
-    for metric, ask in (asked | {PENDING: reader.highest, GOODPUT: reader.means}).items():
+    asked = dict.fromkeys((SPOT_S, LOSSES, WAITS, QUEUE_WAITS), reader.increases)
+    asked |= {PENDING: reader.highest, QUEUED: reader.highest, GOODPUT: reader.means}
+    for metric, ask in asked.items():
         try:
             found.add(metric, ask(metric, begin_s, end_s))
         # One metric may be missing because the exporter is older than it; the others are still worth a page.
@@ -101,6 +107,7 @@ def _of_cluster(name: str, series: dict[str, list[Point]], now_s: float, end_s: 
         churn=tuple(days.by_group(by_day, now_s).items()),
         ages=tuple(days.by_age(by_day)),
         waits=tuple(waits(series[WAITS], series[PENDING])),
+        queue_waits=tuple(queue_waits(series[QUEUE_WAITS], series[QUEUED])),
         shares=tuple(shares(series[GOODPUT])),
     )
 
@@ -145,29 +152,33 @@ def by_hour(losses: Sequence[Point]) -> Iterable[tuple[str, str, int]]:
 
 
 def waits(ended: Sequence[Point], pending: Sequence[Point]) -> Iterable[Wait]:
-    """Percentiles of the waits that ended; the longest one may still go on."""
-    bands: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    longest: dict[tuple[str, str], float] = defaultdict(float)
+    for (accelerator, capacity), figures in _figures(ended, pending, accelerator="none", capacity=""):
+        yield Wait(accelerator=accelerator, capacity=capacity, **figures)
+
+
+def queue_waits(ended: Sequence[Point], held: Sequence[Point]) -> Iterable[QueueWait]:
+    for (queue, flavor, accelerator), figures in _figures(ended, held, queue="none", flavor="none", accelerator="none"):
+        yield QueueWait(queue=queue, flavor=flavor, accelerator=accelerator, **figures)
+
+
+def _figures(ended: Sequence[Point], waiting: Sequence[Point], **named: str) -> Iterable[tuple[tuple[str, ...], dict[str, Any]]]:  # fmt: skip
+    """Percentiles of the waits that ended; the longest one may still go on. `named`: label -> what stands for none."""
+    bands: dict[tuple[str, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    longest: dict[tuple[str, ...], float] = defaultdict(float)
     for point in ended:
-        bands[_kind(point)][_band(point)] += point.value
-    for point in pending:
-        longest[_kind(point)] = max(longest[_kind(point)], point.value)
-    # Both sources: a pod that waits still has ended no wait, and is the one that matters most.
+        bands[_kind(point, named)][_band(point)] += point.value
+    for point in waiting:
+        kind = _kind(point, named)
+        longest[kind] = max(longest[kind], point.value)
+    # Both sources: what waits still has ended no wait, and is the one that matters most.
     for kind in sorted(bands.keys() | {kind for kind, seconds in longest.items() if seconds > 0}):
         counts = bands.get(kind, {})
-        yield Wait(
-            accelerator=kind[0],
-            capacity=kind[1],
-            n=round(sum(counts.values())),
-            p50_s=_percentile(counts, 50),
-            p95_s=_percentile(counts, 95),
-            longest_s=longest.get(kind),
-            rounded_up=True,
-        )
+        percentiles = {"p50_s": _percentile(counts, 50), "p95_s": _percentile(counts, 95)}
+        yield kind, percentiles | {"n": round(sum(counts.values())), "longest_s": longest.get(kind), "rounded_up": True}
 
 
-def _kind(point: Point) -> tuple[str, str]:
-    return point.labels.get("accelerator", "none"), point.labels.get("capacity", "")
+def _kind(point: Point, named: dict[str, str]) -> tuple[str, ...]:
+    return tuple(point.labels.get(name, absent) for name, absent in named.items())
 
 
 def _band(point: Point) -> int:

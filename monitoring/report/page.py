@@ -99,7 +99,7 @@ def _cluster(capacity: Capacities, number: int) -> dict[str, Any]:
     """What the template shows of one cluster; its number keeps ids of the page apart."""
     hours, losses = tables.losses(capacity.losses) if capacity.losses else (1, [])
     plot = charts.losses(losses, slug=f"losses-{number}", hours=hours) if losses else None
-    waits, shares = tables.waits(capacity), tables.shares(capacity)
+    waits, queued, shares = tables.waits(capacity), tables.queue_waits(capacity), tables.shares(capacity)
     return {
         "id": f"capacity-{number}",
         "title": f"Capacity of {capacity.cluster}" if capacity.cluster else "Capacity",
@@ -108,6 +108,8 @@ def _cluster(capacity: Capacities, number: int) -> dict[str, Any]:
         "churn": tables.churn_rows(capacity),
         "waits": waits,
         "waits_shown": waits.sentence("kinds", "those with the most waits"),
+        "queued": queued,
+        "queued_shown": queued.sentence("kinds", "those with the longest waits"),
         "shares": shares,
         "shares_shown": shares.sentence("jobs", "those with the least useful time"),
     }

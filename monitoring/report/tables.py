@@ -13,7 +13,7 @@ from monitoring.churn.estimate import Exposure
 from monitoring.ledger.account import Recovery
 from monitoring.ledger.job_ledger import JobLedger
 from monitoring.report.bounds import MOST_EVICTIONS, MOST_OPEN_ROWS, MOST_ROWS, Cut, cut, delay
-from monitoring.report.capacity import Capacities, Saves, Share, Wait
+from monitoring.report.capacity import Capacities, QueueWait, Saves, Share, Wait
 from monitoring.report.sentences import plural
 from monitoring.report.totals import Totals, totals_of
 
@@ -76,6 +76,10 @@ def churn_rows(capacity: Capacities) -> list[tuple[str, str, Exposure]]:
 
 def waits(capacity: Capacities) -> Cut[Wait]:
     return cut(capacity.waits, MOST_OPEN_ROWS, lambda wait: wait.n)
+
+
+def queue_waits(capacity: Capacities) -> Cut[QueueWait]:
+    return cut(capacity.queue_waits, MOST_OPEN_ROWS, lambda wait: wait.longest_s or 0.0)
 
 
 def shares(capacity: Capacities) -> Cut[Share]:

@@ -5,7 +5,7 @@ from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Reason, brief
 from workloads.jobs.cluster_snapshot import ClusterSnapshot
-from workloads.jobs.job_snapshot import JobSnapshot, condition, owners
+from workloads.jobs.job_snapshot import JobSnapshot, condition, held_for_s, owners
 from workloads.jobs.nodes import gpus
 
 PATIENCE = "wait: Google gives no ETA for flex-start; `python -m infra place` compares with Spot"
@@ -29,6 +29,7 @@ def queued(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     return Cause(
         reason=Reason.FLEX_QUEUE,
         blocker=f"flex queue: {asked}; request {name} {status}",
+        position=f"waiting for {held_for_s(job, cluster.taken_s):.0f} s" if job.workload else "",
         action=action,
         evidence=f"kubectl describe provisioningrequest -n {job.namespace} {name}",
     )

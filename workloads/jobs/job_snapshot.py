@@ -186,6 +186,12 @@ def held_since_s(job: JobSnapshot) -> float | None:
     return max(map(when, times))
 
 
+def held_for_s(job: JobSnapshot, now_s: float) -> float:
+    """0 where Kueue does not hold it."""
+    since_s = held_since_s(job)
+    return 0.0 if since_s is None else max(0.0, now_s - since_s)
+
+
 def path_in(group: str, plural: str, namespace: str) -> str:
     return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"
 

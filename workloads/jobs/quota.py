@@ -6,7 +6,7 @@ from infra.contract.pools import GPU_RESOURCE
 from workloads.jobs.api import Object
 from workloads.jobs.cause import Cause, Reason, brief
 from workloads.jobs.cluster_snapshot import ClusterSnapshot
-from workloads.jobs.job_snapshot import JobSnapshot, condition, held_since_s
+from workloads.jobs.job_snapshot import JobSnapshot, condition, held_for_s
 from workloads.jobs.nodes import gpus
 
 
@@ -16,24 +16,24 @@ def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     if workload is None or condition(workload, "Admitted").get("status") == "True":
         return None
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
+    queue = workload["spec"].get("queueName", "")
     if condition(workload, "QuotaReserved").get("status") == "True":
-        action = "wait for whoever runs the check, or take it from the ClusterQueue"
-        return Cause(reason=Reason.GATE, blocker=_checks(workload), action=action, evidence=evidence)
-    queue = workload["spec"]["queueName"]
+        return Cause(
+            reason=Reason.GATE,
+            blocker=_checks(workload),
+            position=f"past queue {queue}, waiting for {held_for_s(job, cluster.taken_s):.0f} s",
+            action="wait for whoever runs the check, or take it from the ClusterQueue",
+            evidence=evidence,
+        )
     line = sorted(_waiting(cluster.workloads, queue), key=_turn)
     place = 1 + next((i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0)
     return Cause(
         reason=Reason.QUOTA,
         blocker=_blocker(job, workload, _cluster_queue(cluster, queue), queue),
-        position=f"{place} of {len(line)} waiting in queue {queue}, for {_waited_s(job, cluster):.0f} s",
+        position=f"{place} of {len(line)} waiting in queue {queue}, for {held_for_s(job, cluster.taken_s):.0f} s",
         action="wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments",
         evidence=evidence,
     )
-
-
-def _waited_s(job: JobSnapshot, cluster: ClusterSnapshot) -> float:
-    since_s = held_since_s(job)
-    return 0.0 if since_s is None else max(0.0, cluster.taken_s - since_s)
 
 
 def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: str) -> str:

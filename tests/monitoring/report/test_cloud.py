@@ -47,8 +47,10 @@ def test_the_page_shows_churn_waits_and_useful_time_and_names_what_is_missing(
     for hours, node_hours, losses in ((1, 0, 0), (2, 20, 0), (3, 40, 2), (4, 60, 3)):
         pending = sample("pending_seconds", 5400 if hours == 3 else 0, capacity="spot", accelerator="nvidia-l4")
         ended = [wait("0", hours * 2), wait("60", hours), wait("3600", 1)]
+        ended += [sample("queue_waits_total", hours * 3, queue="spot", flavor="spot-l4", accelerator="nvidia-l4", wait_s="600")]  # fmt: skip
+        held = sample("queue_wait_seconds", 900 * hours, queue="spot", flavor="none", accelerator="nvidia-l4", reason="quota")  # fmt: skip
         goodput = sample("goodput_ratio", 0.5 + hours / 10, job="run-7")
-        cloud.write(hours, node_hours, losses, more=[*ended, pending, goodput])
+        cloud.write(hours, node_hours, losses, more=[*ended, pending, held, goodput])
     out = tmp_path / "report.html"
     found = written_report(cloud, out, monkeypatch, capsys)
     assert re.fullmatch(
@@ -66,12 +68,18 @@ def test_the_page_shows_churn_waits_and_useful_time_and_names_what_is_missing(
         {"accelerator": "nvidia-l4", "capacity": "spot", "n": 13, "rounded_up": True}
         | {"p50_seconds": 10, "p95_seconds": 7200, "longest_seconds": 5400}
     ]
+    spot = {"queue": "spot", "accelerator": "nvidia-l4", "rounded_up": True}
+    assert cluster["queue_waits"] == [
+        spot | {"flavor": "none", "n": 0, "p50_seconds": None, "p95_seconds": None, "longest_seconds": 3600},
+        spot | {"flavor": "spot-l4", "n": 12, "p50_seconds": 1200, "p95_seconds": 1200, "longest_seconds": None},
+    ]
     assert cluster["useful_time"] == [{"job": "run-7", "hours": 4, "newest": 0.9, "lowest": 0.6}]
     assert found["not_in_source"] == list(MISSING)
     page = out.read_text()
     assert "Not in this source:" in page
     assert "2024-09-27 00:00 to 2024-10-04 05:00 UTC, Cloud Monitoring of acme-ai" in page
     assert "up to 7,200" in page
+    assert "Waiting in a queue" in page
     assert "no events" not in page
     assert "event line could be read" not in page
 
@@ -107,7 +115,9 @@ def test_a_metric_that_was_never_written_is_named_and_the_rest_is_shown(
     missing = written_report(cloud, tmp_path / "report.html", monkeypatch, capsys)["not_in_source"]
     assert [text.partition(":")[0] for text in missing if "never written" in text] == [
         "how long pods waited (p50, p95)",
+        "how long jobs waited in queues (p50, p95)",
         "the longest wait",
+        "the longest wait in a queue",
         "useful time of jobs",
     ]
 

@@ -28,6 +28,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "dead_lettered": ("item", "reason"),
     # Written by the node watcher (the exporter), read by the ledger and the churn estimate.
     "scheduled": ("seconds", "node", "pool", "capacity", "accelerator"),  # a pod of the job got its node after so long
+    "admitted": ("seconds", "queue", "flavor", "accelerator"),  # Kueue started a job after so long in its queue
     # seconds: its age when the watcher first saw it
     "node_up": ("node", "pool", "zone", "machine_type", "capacity", "seconds"),
     "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age
@@ -59,6 +60,8 @@ METRICS: dict[str, tuple[str, str]] = {
         "s",
         "longest wait of a job that Kueue has not started, by queue, flavor, accelerator, reason",
     ),
+    # Read by the report, as pod_waits_total.
+    "queue_waits_total": ("1", "jobs that Kueue started, by queue, flavor, accelerator and wait_s"),
     "queue_pending_workloads": ("1", "jobs that wait for quota, by queue"),
     "queue_started_workloads": ("1", "jobs that hold quota and have not finished, by queue"),
     "provisioning_requests_lost_total": ("1", "ProvisioningRequests that failed, expired or were revoked, by reason"),
@@ -77,5 +80,5 @@ METRICS: dict[str, tuple[str, str]] = {
     "exporter_heartbeat_seconds": ("s", "Unix time of the exporter's last full pass"),
 }
 
-# Label wait_s of pod_waits_total: lower ends of the bands, in seconds.
+# Label wait_s of pod_waits_total and queue_waits_total: lower ends of the bands, in seconds.
 WAIT_BANDS_S = (0, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 57_600, 86_400, 172_800, 604_800)
