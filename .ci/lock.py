@@ -1,4 +1,7 @@
-"""`make lock`: requirements/<group>.txt, all resolved together through dev. Names, versions, hashes; no addresses."""
+"""`make lock`: requirements/<group>.txt, all resolved together through dev; --upgrade takes the newest that is allowed.
+
+Names, versions, hashes; no addresses.
+"""
 
 import subprocess
 import sys
@@ -12,10 +15,11 @@ COMMON = ("--quiet", "--universal", "--generate-hashes", "--no-header", "--no-an
 
 def main() -> None:
     uv = find_uv()
+    common = [*COMMON, *(["--upgrade"] if "--upgrade" in sys.argv[1:] else [])]
     for group in ("dev", "infra", "train", "serve", "monitor"):
         constraint = () if group == "dev" else ("-c", "requirements/dev.txt")
         subprocess.run(
-            [uv, "pip", "compile", *COMMON, "--group", group, *constraint, "-o", f"requirements/{group}.txt"],
+            [uv, "pip", "compile", *common, "--group", group, *constraint, "-o", f"requirements/{group}.txt"],
             cwd=ROOT,
             check=True,
         )
@@ -25,7 +29,7 @@ def main() -> None:
             uv,
             "pip",
             "compile",
-            *COMMON,
+            *common,
             f"requirements/{source.name}",
             "-o",
             f"requirements/{source.stem}.txt",

@@ -71,6 +71,13 @@ def test_a_link_to_what_is_no_page_becomes_its_text() -> None:
     assert pages.linked(text, "infra/UPGRADING.md", tracked) == kept
 
 
+def test_a_pin_on_the_page_of_pins_is_the_one_in_the_file() -> None:
+    rows = re.findall(r"^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \|", (ROOT / "infra/PINS.md").read_text(), re.MULTILINE)
+    assert len(rows) >= 8
+    for pin, file in rows:
+        assert pin in (ROOT / file).read_text(), f"{file} no longer has {pin}"
+
+
 @pytest.mark.process
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(ROOT)}

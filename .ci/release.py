@@ -1,0 +1,69 @@
+"""`python .ci/release.py vX.Y.Z`: what a release holds, in out/release. Exit 2 where tag, version or changelog differ."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "out" / "release"
+CHANGELOG = ROOT / ".github" / "CHANGELOG.md"
+sys.path.insert(0, str(ROOT))
+
+
+def main(tag: str) -> None:
+    version = tomllib.loads((ROOT / "workloads/library/pyproject.toml").read_text())["project"]["version"]
+    if tag != f"v{version}":
+        refuse("tag", tag, f"v{version}, the library's version", "set the version in workloads/library/pyproject.toml")
+    notes = notes_of(version, CHANGELOG.read_text())
+    OUT.mkdir(parents=True, exist_ok=True)
+    subprocess.run([sys.executable, ROOT / ".ci/wheel.py", "--out-dir", OUT], check=True, stdout=subprocess.DEVNULL)
+    (OUT / "NOTES.md").write_text(notes)
+    (OUT / f"rendered-{version}.tar.gz").write_bytes(rendered())
+    for group in ("train", "serve"):
+        (OUT / f"packages-{group}-{version}.cdx.json").write_text(packages(group, version))
+    print(*sorted(path.name for path in OUT.iterdir()), sep="\n")
+
+
+def notes_of(version: str, changelog: str) -> str:
+    found = re.search(rf"^## {re.escape(version)}, (\S+)\n+(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    if found is None or found[1] == "unreleased":
+        got = "unreleased" if found else "no heading"
+        refuse(f"changelog of {version}", got, f"## {version}, YYYY-MM-DD", f"date it in {CHANGELOG.relative_to(ROOT)}")
+    return found[2].strip() + "\n"
+
+
+def rendered() -> bytes:
+    """Manifests as they are in this commit; owner and time of the files left out."""
+    folder = ROOT / "workloads" / "rendered"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = tarfile.TarInfo(str(path.relative_to(folder)))
+            entry.size = path.stat().st_size
+            archive.addfile(entry, io.BytesIO(path.read_bytes()))
+    return buffer.getvalue()
+
+
+def packages(group: str, version: str) -> str:
+    """CycloneDX of what an image of this group installs."""
+    from workloads.images.attest import components
+
+    lock = (ROOT / "requirements" / f"{group}.txt").read_text()
+    subject = {"type": "application", "name": f"holdfast-{group}", "version": version}
+    body = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": subject}}
+    return json.dumps(body | {"components": components(lock)}, indent=1) + "\n"
+
+
+def refuse(what: str, got: str, allowed: str, fix: str) -> NoReturn:
+    print(f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2] or [""])

@@ -1,0 +1,39 @@
+"""What a release holds, and what it is refused for."""
+
+import importlib
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / ".ci"))
+release = importlib.import_module("release")
+DATED = "# Changelog\n\n## 0.2.0, 2026-12-01\n\n- New.\n\n## 0.1.0, 2026-11-01\n\n- First.\n"
+
+
+def test_notes_are_those_of_the_version_alone() -> None:
+    assert release.notes_of("0.2.0", DATED) == "- New.\n"
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.1"])
+def test_a_version_without_notes_is_refused(version: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        release.notes_of(version, DATED)
+    assert refused.value.code == 2 and "fix:     date it in" in capsys.readouterr().err
+
+
+def test_another_tag_than_the_version_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        release.main("v99.0.0")
+    assert "got:     v99.0.0" in capsys.readouterr().err
+
+
+def test_manifests_and_packages_are_those_of_the_tree(tmp_path: Path) -> None:
+    (tmp_path / "r.tar.gz").write_bytes(release.rendered())
+    with tarfile.open(tmp_path / "r.tar.gz") as archive:
+        assert "example/platform/kustomization.yaml" in archive.getnames()
+    listed = json.loads(release.packages("train", "1.0.0"))["components"]
+    assert {"torch", "google-crc32c"} <= {each["name"] for each in listed} and all(each["hashes"] for each in listed)
