@@ -23,7 +23,7 @@ from holdfast.checkpoint.reading import open_step
 from holdfast.checkpoint.soundness import check_manifests
 from holdfast.checkpoint.storage import Stat
 from holdfast.commands import app as holdfast
-from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.errors import InputError, Unjudged, unusable_path
 from holdfast.inference import items, sources
 from holdfast.inference.errors import MalformedMessage, PredictorError
 from holdfast.inference.predictor import frames, replies
@@ -322,7 +322,10 @@ def _enter_words(data: bytes) -> None:
         stack.enter_context(contextlib.chdir(stack.enter_context(tempfile.TemporaryDirectory())))
         stack.enter_context(contextlib.redirect_stdout(written))
         stack.enter_context(contextlib.redirect_stderr(written))
-        COMMANDS[which][0](words)
+        try:
+            COMMANDS[which][0](words)
+        except OSError as error:
+            raise unusable_path(error) or error from None
 
 
 BORDERS: dict[str, Border] = {

@@ -30,6 +30,13 @@ def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
     [
         ("raise InputError('x', got=1, allowed='2', fix='3')", 2, "error:   x"),
         ("raise Unjudged('no cluster')", 3, "could not judge: no cluster"),
+        ("open('x' * 5_000)", 2, "error:   a path cannot be used"),
+        ("open('/dev/null/x')", 2, "error:   a path cannot be used"),
+        (
+            "open('/no/such')",
+            70,
+            "internal error: FileNotFoundError: [Errno 2] No such file or directory: '/no/such' (<string>, line 7)",
+        ),
         ("raise KeyError('step')", 70, "internal error: KeyError: 'step' (<string>, line 7)"),
         ("raise ValueError('one\\ntwo')", 70, "internal error: ValueError: one two (<string>, line 7)"),
         ("sys.exit(1)", 1, ""),

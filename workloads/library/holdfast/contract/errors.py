@@ -1,9 +1,11 @@
 """The one error a user sees: what is wrong, what was got, what is allowed, how to mend it."""
 
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from typing import NoReturn
 
 from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_DONE, EXIT_NOT_JUDGED
@@ -34,13 +36,25 @@ class Unjudged(RuntimeError):
     """A tool, a service or access is missing, so no verdict is possible; the text names it."""
 
 
+_OF_A_PATH = {
+    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
+
+
+def unusable_path(error: OSError) -> InputError | None:
+    """What to answer where the system refuses the path that somebody gave; None for every other trouble."""
+    if error.filename is None or error.errno not in _OF_A_PATH:
+        return None
+    got = f"{str(error.filename)[:200]}: {error.strerror}"
+    return InputError("a path cannot be used", got=got, allowed="a path that this user may read or write", fix="name another, or mend its rights")  # fmt: skip
+
+
 def run_cli(command: Callable[[], object]) -> None:
     """Run a command and turn what a user can mend into its exit code instead of a traceback."""
     try:
         command()
     except InputError as error:
-        print(error.lines(), file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+        _end_as_bad_input(error)
     except Unjudged as error:
         print(f"could not judge: {error}", file=sys.stderr)
         sys.exit(EXIT_NOT_JUDGED)
@@ -49,8 +63,16 @@ def run_cli(command: Callable[[], object]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(EXIT_DONE)
     except Exception as error:  # noqa: BLE001  # the top level: Python's own exit code 1 would mean findings
+        refused = unusable_path(error) if isinstance(error, OSError) else None
+        if refused:
+            _end_as_bad_input(refused)
         _report_bug(error)
         sys.exit(EXIT_BUG)
+
+
+def _end_as_bad_input(error: InputError) -> NoReturn:
+    print(error.lines(), file=sys.stderr)
+    sys.exit(EXIT_BAD_INPUT)
 
 
 def _report_bug(error: Exception) -> None:
