@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.workloads.manifests import test_recall
+from tests.workloads.manifests.seeded.defects import TOPICS
 from tests.workloads.manifests.test_strangers import MODULES, folder
 from workloads.manifests.lint.engine import Options, lint
 
 LABELS = Path(__file__).with_name("lint_labels.json")
-FALSE_AT_MOST = 0.05
+FALSE_AT_MOST, FOUND_AT_LEAST = 0.05, 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,27 +28,31 @@ class Judged:
     """Of the judged, those that are still reported and not right."""
     gone: int
     """Judged findings that are no longer reported."""
-    seeded: int
-    found: int
+    recall: dict[str, tuple[int, int]]
+    """Topic -> defects found, defects seeded."""
 
     @property
     def precision(self) -> float:
         return 1 - self.false / max(1, self.judged - self.gone)
 
     @property
-    def recall(self) -> float:
-        return self.found / self.seeded
+    def recalled(self) -> float:
+        return sum(found for found, _ in self.recall.values()) / sum(seeded for _, seeded in self.recall.values())
 
     def lines(self) -> str:
         asked = self.judged - self.gone
         return (
             f"strangers: {self.findings} findings in {self.files} files; of {self.judged} judged by hand {asked} stand, "
             f"{self.false} of them false: precision {self.precision:.0%}\n"
-            f"seeded defects of the linter's own field: {self.found} of {self.seeded} found: recall {self.recall:.0%}"
+            f"defects seeded in the linter's own field: recall {self.recalled:.1%}: "
+            + ", ".join(f"{topic} {found} of {seeded}" for topic, (found, seeded) in self.recall.items())
         )
 
     def goals(self) -> dict[str, bool]:
-        return {"at_most_5_percent_false": 1 - self.precision <= FALSE_AT_MOST, "every_seeded_defect": self.recall == 1}
+        return {
+            "at_most_5_percent_false": 1 - self.precision <= FALSE_AT_MOST,
+            "at_least_95_percent_found": self.recalled >= FOUND_AT_LEAST,
+        }
 
 
 def judged() -> Judged:
@@ -61,19 +66,21 @@ def judged() -> Judged:
     }
     labels: list[dict[str, Any]] = json.loads(LABELS.read_text())
     standing = [label for label in labels if (label["file"], label["line"], label["rule"]) in names]
-    seeds = seeded()
     return Judged(
         files=report.files,
         findings=len(report.active),
         judged=len(labels),
         false=sum(not label["right"] for label in standing),
         gone=len(labels) - len(standing),
-        seeded=len(seeds),
-        found=sum(rule in test_recall.found(base, change) for base, change, rule in seeds),
+        recall=recall(),
     )
 
 
-def seeded() -> list[tuple[str, str, str]]:
-    """Base, change and the rule that must find it: the table of the recall test."""
+def recall() -> dict[str, tuple[int, int]]:
+    whole = {
+        topic: (sum(bool(each.found() & set(each.rules)) for each in listed), len(listed))
+        for topic, listed in TOPICS.items()
+    }
     (table,) = [mark for mark in test_recall.test_a_seeded_defect_is_found.pytestmark if mark.name == "parametrize"]  # pyright: ignore[reportFunctionMemberAccess]
-    return list(table.args[1])
+    alone = [rule in test_recall.found(base, change) for base, change, rule in table.args[1]]
+    return whole | {"of single objects": (sum(alone), len(alone))}

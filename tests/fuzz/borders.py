@@ -196,10 +196,6 @@ def _enter_rows(suffix: str) -> Callable[[bytes], None]:
     return enter
 
 
-def _make_table(draw: random.Random) -> bytes:
-    return hostile((TABLE,), draw)
-
-
 @cache
 def _parquet() -> bytes:
     import pyarrow as pa

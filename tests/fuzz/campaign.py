@@ -11,7 +11,7 @@ import resource
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,7 +125,7 @@ def _peak_bytes() -> int:
 
 
 @contextmanager
-def _clocks(cpu_s: float) -> Iterator[None]:
+def _clocks(cpu_s: float) -> Generator[None]:
     def over(signum: int, frame: Any) -> None:
         raise OverTime(f"more than {cpu_s:g} s of CPU time" if signum == signal.SIGPROF else f"more than {WALL_S:g} s")
 

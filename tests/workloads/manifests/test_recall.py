@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.workloads.manifests.seeded.defects import FOLDER, TOPICS
 from workloads.manifests.lint.engine import Options, lint_texts
 from workloads.manifests.lint.pages import example_text
 from workloads.manifests.lint.registry import all_rules
@@ -56,10 +57,38 @@ def test_a_seeded_defect_is_found(base: str, change: str, expected: str) -> None
         ("container", "command: [torchrun, --nnodes=2, t.py]", "HF122"),
         ("container", "securityContext: {capabilities: {add: [NET_BIND_SERVICE]}}", "HF409"),
         ("serving-pod", "initContainers: [{name: p, image: migrate, command: [migrate]}]", "HF506"),
+        ("container", hook("sh", "-c", "for i in 1 2; do sleep 1; done"), "HF103"),
+        ("container", hook("sh", "-c", "for i in $(seq 2); do sleep 1; done; sleep 1"), "HF103"),
+        ("container", hook("sh", "-c", "i=0; while [ $i -lt 3 ]; do sleep 1; i=$((i+1)); done"), "HF103"),
+        ("container", "command: [sh, -c, \"trap 'save; exit' TERM; python t.py & wait\"]", "HF105"),
+        ("container", "command: [bash, -c, \"trap 'exit' TERM; python t.py & wait\"]", "HF105"),
+        ("container", 'command: [sh, -c, "set -e\\npython t.py\\nrm x || true"]', "HF109"),
+        ("container", 'command: [sh, -c, "python t.py; exit $?"]', "HF109"),
+        ("job-pod", "volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi, medium: Memory}}]", "HF207"),
+        (
+            "job",
+            "spec: {parallelism: 4, completions: 8, template: {spec: {containers: [{name: m, image: a, command: [torchrun, --nnodes=4, t.py]}]}}}",
+            "HF122",
+        ),
     ],
 )
 def test_what_is_right_passes(base: str, change: str, passed: str) -> None:
     assert passed not in found(base, change)
+
+
+@pytest.mark.parametrize("name", ["clean", "serving"])
+def test_the_files_that_defects_are_seeded_into_are_clean(name: str) -> None:
+    assert lint_texts({"a.yaml": (FOLDER / f"{name}.yaml").read_text()}, Options()).active == []
+
+
+# A claim of a quite different name may well exist in the cluster.
+OUT_OF_REACH = {"claim that nobody made"}
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_defects_seeded_into_a_whole_file_are_found(topic: str) -> None:
+    missed = {defect.name for defect in TOPICS[topic] if not defect.found() & set(defect.rules)}
+    assert missed <= OUT_OF_REACH
 
 
 def policy(*cidrs: str) -> str:

@@ -101,7 +101,7 @@ def lint(paths: Iterable[Path], options: Options) -> Report:
 
 def lint_texts(texts: dict[str, str], options: Options) -> Report:
     """The same for texts by file name."""
-    return judge([_read_text(name, text, options.environment) for name, text in texts.items()], options)
+    return judge([read_text(name, text, options.environment) for name, text in texts.items()], options)
 
 
 def _read_all(paths: list[Path], environment: str) -> list[File]:
@@ -118,10 +118,10 @@ def _read_file(path: Path, environment: str) -> File:
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
         return File(path.as_posix(), [Document.unreadable(reason)], [], environment)
-    return _read_text(path.as_posix(), text, environment)
+    return read_text(path.as_posix(), text, environment)
 
 
-def _read_text(name: str, text: str, environment: str) -> File:
+def read_text(name: str, text: str, environment: str) -> File:
     named = _DIRECTIVE.search(text, 0, 2_000)
     return File(name, list(read(text)), of_comments(name, text), named.group(1) if named else environment)
 

@@ -212,8 +212,10 @@ class Job:
 
     @property
     def parallelism(self) -> int:
-        pods = as_int(self.spec.get("parallelism"))
-        return (1 if pods is None else pods) * self._replicas
+        """Pods at once; never more than there are completions."""
+        pods, most = as_int(self.spec.get("parallelism")), as_int(self.spec.get("completions"))
+        pods = 1 if pods is None else pods
+        return (pods if most is None else min(pods, most)) * self._replicas
 
     @property
     def _replicas(self) -> int:

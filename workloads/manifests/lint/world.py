@@ -9,6 +9,7 @@ from typing import Any
 from infra.contract.pools import GPU_RESOURCE
 from workloads.manifests.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
 
+QUEUED_RESOURCES = (GPU_RESOURCE, "cpu", "memory")
 # Made by Kubernetes itself and by GKE.
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
@@ -46,6 +47,17 @@ class World:
                     found[namespace, key, str(value)].append(pod)
         return found
 
+    @cached_property
+    def _label_values(self) -> dict[tuple[str, str], list[str]]:
+        found: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for namespace, key, value in self._labelled:
+            found[namespace, key].append(value)
+        return found
+
+    def label_values(self, namespace: str, key: str) -> list[str]:
+        """Of a label, over all pods of a namespace."""
+        return self._label_values.get((namespace, key), [])
+
     def pods_of(self, namespace: str) -> list[Pod]:
         return self._pods.get(namespace, [])
 
@@ -69,8 +81,11 @@ class World:
         return found
 
     def named(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        found = self._names.get((kind, name), ())
-        return next((o for o in found if namespace is None or o.namespace == namespace), None)
+        return next((o for o in self.all_named(kind, name) if namespace is None or o.namespace == namespace), None)
+
+    def all_named(self, kind: str, name: str) -> list[Object]:
+        """Of whatever namespace; several where the files are of several clusters."""
+        return self._names.get((kind, name), [])
 
     @cached_property
     def _in_namespace(self) -> dict[tuple[str, str], list[Object]]:
@@ -91,32 +106,27 @@ class World:
     def scaler_of(self, owner: Object) -> Object | None:
         return self._scalers.get((owner.namespace, owner.kind, owner.name))
 
-    def lent_gpus(self, queue: Object) -> Iterator[float]:
-        """GPUs that one job can get of each flavor of a ClusterQueue; of a cohort, what all its queues have of it."""
-        own = set(self._quotas(queue))
-        cohort = as_text(queue.spec.get("cohortName")) or as_text(queue.spec.get("cohort"))
-        for name in own:
-            yield self._cohort_quotas[cohort][name] if cohort else self._quotas(queue)[name]
+    def most_lent(self, queues: Iterable[Object], resource: str) -> float | None:
+        """What one job can get on one flavor of any of these ClusterQueues; of a cohort, what all its queues have.
+
+        None where no queue covers the resource.
+        """
+        found = [gpus for queue in queues for gpus in self._lent(queue, resource)]
+        return max(found, default=None)
+
+    def _lent(self, queue: Object, resource: str) -> Iterator[float]:
+        cohort = _cohort(queue)
+        for flavor, quota in _quotas(queue, resource).items():
+            yield self._cohort_quotas[cohort, resource, flavor] if cohort else quota
 
     @cached_property
-    def _cohort_quotas(self) -> dict[str, dict[str, float]]:
-        found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    def _cohort_quotas(self) -> dict[tuple[str, str, str], float]:
+        found: dict[tuple[str, str, str], float] = defaultdict(float)
         for queue in self.by_kind["ClusterQueue"]:
-            cohort = as_text(queue.spec.get("cohortName")) or as_text(queue.spec.get("cohort"))
-            for name, gpus in self._quotas(queue).items():
-                found[cohort][name] += gpus
+            for resource in QUEUED_RESOURCES:
+                for flavor, quota in _quotas(queue, resource).items():
+                    found[_cohort(queue), resource, flavor] += quota
         return found
-
-    @staticmethod
-    def _quotas(queue: Object) -> dict[str, float]:
-        """Flavor -> GPUs, for flavors that lend any."""
-        flavors = [f for group in as_list(queue.spec.get("resourceGroups")) for f in as_list(dig(group, "flavors"))]
-        return {
-            as_text(dig(flavor, "name")): quantity(dig(resource, "nominalQuota")) or 0.0
-            for flavor in flavors
-            for resource in as_list(dig(flavor, "resources"))
-            if dig(resource, "name") == GPU_RESOURCE
-        }
 
     @cached_property
     def replaced_images(self) -> set[str]:
@@ -146,3 +156,18 @@ class World:
 
 def _has(pod: Pod, wanted: dict[str, str]) -> bool:
     return all(key in pod.labels and str(pod.labels[key]) == value for key, value in wanted.items())
+
+
+def _cohort(queue: Object) -> str:
+    return as_text(queue.spec.get("cohortName")) or as_text(queue.spec.get("cohort"))
+
+
+def _quotas(queue: Object, resource: str) -> dict[str, float]:
+    """Flavor -> quota, for flavors that lend any."""
+    flavors = [f for group in as_list(queue.spec.get("resourceGroups")) for f in as_list(dig(group, "flavors"))]
+    return {
+        as_text(dig(flavor, "name")): quantity(dig(lent, "nominalQuota")) or 0.0
+        for flavor in flavors
+        for lent in as_list(dig(flavor, "resources"))
+        if dig(lent, "name") == resource
+    }

@@ -168,3 +168,33 @@ def _scaler(least: int) -> str:
 def autoscaler_to_zero(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind == "HorizontalPodAutoscaler" and as_int(obj.spec.get("minReplicas")) == 0:
         yield Hit(("spec", "minReplicas"), "is refused where HPAScaleToZero is off")
+
+
+_ON_DEPLOYMENT = """\
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: b, namespace: serving}
+spec: {selector: {matchLabels: {app: b}}, template: {metadata: {labels: {app: b}}, spec: {containers: [{name: m, image: b}]}}}
+"""
+
+
+@rule(
+    "HF136", "autoscaler-of-nothing", Severity.WARNING, on=Object,
+    what="A HorizontalPodAutoscaler whose target is not among the files, though others of its kind are, or whose maximum"
+        " lies below its minimum.",
+    why="It scales nothing, most often because a Deployment was renamed.",
+    source="https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/", fix="name a Deployment",
+    bad=_scaler(1) + _ON_DEPLOYMENT, good=_scaler(1),
+)  # fmt: skip
+def autoscaler_of_nothing(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "HorizontalPodAutoscaler":
+        return
+    least, most = as_int(obj.spec.get("minReplicas")), as_int(obj.spec.get("maxReplicas"))
+    if most is not None and most < (1 if least is None else least):
+        yield Hit(("spec", "maxReplicas"), f"at most {most}, at least {1 if least is None else least}")
+    kind, name = (as_text(dig(obj.spec, "scaleTargetRef", key)) for key in ("kind", "name"))
+    # In the same file: what stands elsewhere may be of another application.
+    beside = [each for each in context.world.within(kind, obj.namespace) if each.file == obj.file]
+    if beside and obj.namespace and not context.world.named(kind, name, obj.namespace):
+        yield Hit(("spec", "scaleTargetRef", "name"), f"there is no {kind} {name} in {obj.namespace}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from workloads.manifests.lint.finding import Basis, Hit, Severity, constant
-from workloads.manifests.lint.objects import Job, Object, as_list, as_map, as_text, dig
+from workloads.manifests.lint.objects import Job, Object, as_int, as_list, as_map, as_text, dig
 from workloads.manifests.lint.registry import Context, rule
 
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
@@ -16,7 +16,8 @@ _FATAL = "{action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}"
 
 
 def _about_disruption(rule_: dict[str, Any]) -> bool:
-    return any(dig(c, "type") == "DisruptionTarget" for c in as_list(rule_.get("onPodConditions")))
+    listed = [as_map(c) for c in as_list(rule_.get("onPodConditions"))]
+    return any(c.get("type") == "DisruptionTarget" and c.get("status") in (None, "True", True) for c in listed)
 
 
 def _interruptible(job: Job, context: Context) -> bool:
@@ -31,7 +32,9 @@ def _interruptible(job: Job, context: Context) -> bool:
     bad="spec: {podFailurePolicy: null}", good=f"spec: {{podFailurePolicy: {{rules: [{_IGNORE}, {_FATAL}]}}}}",
 )  # fmt: skip
 def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
-    if _interruptible(job, context) and not any(_about_disruption(r) for r in job.rules):
+    # In a JobSet the rule fails the child, and HF116 judges it.
+    spared = [r for r in job.rules if _about_disruption(r) and (job.in_jobset or r.get("action") == "Ignore")]
+    if _interruptible(job, context) and not spared:
         pool = context.place(job.pod).on_spot if job.pod else None
         basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else None
         at = (*job.path, "podFailurePolicy") if job.spec.get("podFailurePolicy") else job.path
@@ -224,6 +227,8 @@ def job_without_deadline(job: Job, context: Context) -> Iterator[Hit]:
         and dig(job.pod.spec if job.pod else {}, "activeDeadlineSeconds") is None
     ):
         yield Hit(job.path, "may run for ever")
+    elif as_int(job.spec.get("activeDeadlineSeconds")) == 0:
+        yield Hit((*job.path, "activeDeadlineSeconds"), "ends the Job at once")
 
 
 @rule(

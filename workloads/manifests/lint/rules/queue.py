@@ -7,8 +7,9 @@ from infra.contract.kubernetes import LABEL_QUEUE, PRIORITIES
 from infra.contract.pools import GPU_RESOURCE
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.finding import Hit, Severity
-from workloads.manifests.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
+from workloads.manifests.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_text, dig, quantity
 from workloads.manifests.lint.registry import Context, rule
+from workloads.manifests.lint.world import QUEUED_RESOURCES
 
 DOC_PRIORITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
@@ -124,6 +125,9 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     if name and queues and name not in [queue.name for queue in queues]:
         there = ", ".join(sorted(queue.name for queue in queues))
         yield Hit(("metadata", "labels", label), f"no LocalQueue {name} in {obj.namespace}; there are {there}")
+    elsewhere = [q.namespace for q in context.world.all_named("LocalQueue", name) if q.namespace]
+    if name and not queues and obj.namespace and elsewhere:
+        yield Hit(("metadata", "labels", label), f"LocalQueue {name} is one of {elsewhere[0]}, not of {obj.namespace}")
 
 
 _CLUSTER_QUEUE = """\
@@ -196,18 +200,41 @@ def _flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 @rule(
     "HF311", "quota-below-the-gang", Severity.ERROR, on=Object,
-    what="A job asks for more GPUs than any flavor of its queue lends.",
+    what="A job asks for more GPUs, CPU or memory than any flavor of its queue lends.",
     why="Kueue admits a job whole, on one flavor: it is never admitted, and stays suspended without an error.",
-    source=DOC_KUEUE, fix="raise nominalQuota, or ask for fewer GPUs",
+    source=DOC_KUEUE, fix="raise nominalQuota, or ask for less",
     bad=_CLUSTER_QUEUE.format(flavor="spot", gpus=2, queue="gpus") + _QUEUED_JOB, good=_SOUND,
 )  # fmt: skip
 def quota_below_the_gang(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(as_map(obj.metadata.get("labels")).get(LABEL_QUEUE))
     local = context.world.named("LocalQueue", name, obj.namespace) if name and obj.jobs else None
-    queue = context.world.named("ClusterQueue", as_text(local.spec.get("clusterQueue"))) if local else None
-    asked = max((job.pod.gpus * job.parallelism for job in obj.jobs if job.pod), default=0)
-    if queue and asked and (most := max(context.world.lent_gpus(queue), default=0)) < asked:
-        yield Hit(("metadata", "labels", LABEL_QUEUE), f"asks for {asked} GPUs, its queue lends at most {most:g}")
+    queues = context.world.all_named("ClusterQueue", as_text(local.spec.get("clusterQueue"))) if local else []
+    for resource in QUEUED_RESOURCES if queues else ():
+        asked = max((_asked(job, resource) for job in obj.jobs), default=0.0)
+        most = context.world.most_lent(queues, resource)
+        # A queue without a quota on CPU or memory is one that does not count them.
+        most = 0.0 if most is None and resource == GPU_RESOURCE else most
+        if asked and most is not None and most < asked:
+            what = _WHAT.get(resource, resource)
+            at = ("metadata", "labels", LABEL_QUEUE)
+            yield Hit(
+                at, f"asks for {_shown(asked, resource)} {what}, its queue lends at most {_shown(most, resource)}"
+            )
+
+
+_WHAT = {GPU_RESOURCE: "GPUs", "cpu": "CPUs", "memory": "of memory"}
+
+
+def _shown(amount: float, resource: str) -> str:
+    return f"{amount / 2**30:g} GiB" if resource == "memory" else f"{amount:g}"
+
+
+def _asked(job: Job, resource: str) -> float:
+    """Of all pods that have to start together."""
+    least = quantity(as_map(job.owner.metadata.get("annotations")).get("kueue.x-k8s.io/job-min-parallelism"))
+    containers = [c for c in job.pod.containers if "containers" in c.path] if job.pod else []
+    each = sum(quantity(c.request(resource)) or 0.0 for c in containers)
+    return max(0.0, each) * (min(least, job.parallelism) if least is not None else job.parallelism)
 
 
 @rule(

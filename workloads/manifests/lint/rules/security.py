@@ -241,6 +241,10 @@ def binding_of_no_account(obj: Object, context: Context) -> Iterator[Hit]:
     good=_ACCOUNT.format(annotation=_IDENTITY),
 )  # fmt: skip
 def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
+    for pod in obj.pods:
+        if ANNOTATION_GOOGLE_ACCOUNT in pod.annotations:
+            at = (*pod.path, "metadata", "annotations", ANNOTATION_GOOGLE_ACCOUNT)
+            yield Hit(at, "is read on a ServiceAccount, not on a pod")
     if obj.kind != "ServiceAccount":
         return
     for key, value in as_map(obj.metadata.get("annotations")).items():

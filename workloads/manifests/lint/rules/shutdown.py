@@ -8,7 +8,7 @@ from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from workloads.manifests.lint.finding import Hit, Severity, constant
 from workloads.manifests.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig, quantity
 from workloads.manifests.lint.registry import Context, rule
-from workloads.manifests.lint.shell import exits_zero_on_term, slept_s
+from workloads.manifests.lint.shell import exits_zero_on_term, ignores_term, loses_exit_code, slept_s
 
 DOC_SHUTDOWN = "https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/"
 _SAVES = re.compile(r"check.?point|ckpt|\bsave|gsutil|gcloud storage", re.IGNORECASE)
@@ -138,12 +138,33 @@ def shell_swallows_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     if not context.place(pod).interruptible:
         return
     for container in pod.containers:
-        words = container.words
-        shell = len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash", "ash", "dash") and "c" in words[1]
-        script = words[2] if shell else ""
+        script = _script(container)
+        if ignores_term(script):
+            yield Hit((*container.path, "command"), "SIGTERM is ignored: the program runs into SIGKILL, unsaved")
         several = re.search(r"&&|;|\n\s*\S", script.strip())
         if several and "trap" not in script and not re.search(r"\bexec\b", script):
             yield Hit((*container.path, "command"), "the shell does not pass SIGTERM on to the program")
+
+
+def _script(container: Container) -> str:
+    """What a shell is given by -c; empty where the program runs without one."""
+    words = container.words
+    shell = len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash", "ash", "dash") and "c" in words[1]
+    return words[2][:MAX_SCRIPT] if shell else ""
+
+
+@rule(
+    "HF109", "exit-code-lost", Severity.ERROR, on=Pod,
+    what="The script of a Job ends well however its program ended.",
+    why="An evicted or crashed program then counts as done: the unfinished work is never resumed.",
+    source="workloads/library/holdfast/contract/exit_codes.py",
+    fix="let the program be the last command, or pass its code on: exit $?", base="container",
+    bad='command: [sh, -c, "python train.py || true"]', good='command: [sh, -c, "exec python train.py"]',
+)  # fmt: skip
+def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers if pod.job and context.place(pod).interruptible else []:
+        if "containers" in container.path and loses_exit_code(_script(container)):
+            yield Hit((*container.path, "command" if "command" in container.body else "args"), "hides how it ended")
 
 
 @rule(

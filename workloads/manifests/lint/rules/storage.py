@@ -8,7 +8,7 @@ from typing import Any
 from infra.contract.kubernetes import FUSE_DRIVER
 from workloads.manifests.lint.document import Path
 from workloads.manifests.lint.finding import Hit, Severity
-from workloads.manifests.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
+from workloads.manifests.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig, quantity
 from workloads.manifests.lint.registry import Context, rule
 
 DOC_VOLUMES = "https://kubernetes.io/docs/concepts/storage/volumes/"
@@ -16,6 +16,9 @@ DOC_FUSE = "https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage
 _CHECKPOINT = re.compile(r"check.?points?|ckpts?", re.IGNORECASE)
 _FOLDER_OPTION = re.compile(r"(checkpoints|ckpts|[-_](dir|directory|path|folder))$", re.IGNORECASE)
 _RELATIVE = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*/?")
+# Nothing expands ~ in the arguments of a container.
+_OUTPUTS = ("--output_dir", "--output-dir")
+_IN_LAYER = ("./", "../", "~")
 _LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
 
 
@@ -24,10 +27,15 @@ def _volumes(pod: Pod) -> dict[str, tuple[Path, dict[str, Any]]]:
     return {as_text(dig(v, "name")): ((*pod.at, "volumes", i), as_map(v)) for i, v in listed}
 
 
-def _checkpoint_paths(container: Container) -> Iterator[tuple[str, Path]]:
-    """Folders in which a container is to keep checkpoints, with the place that names them."""
+def _checkpoint_paths(container: Container, *, for_outputs: bool = False) -> Iterator[tuple[str, Path]]:
+    """Folders in which a container is to keep checkpoints, with the place that names them.
+
+    `for_outputs`: also the folder that trainers of Hugging Face write checkpoints into.
+    """
     for index, item in enumerate(as_list(container.body.get("env"))):
-        if _CHECKPOINT.search(as_text(dig(item, "name"))) and as_text(dig(item, "value")).startswith(("/", "file:")):
+        if _CHECKPOINT.search(as_text(dig(item, "name"))) and as_text(dig(item, "value")).startswith(
+            ("/", "file:", *_IN_LAYER)
+        ):
             yield as_text(dig(item, "value")).removeprefix("file://"), (*container.path, "env", index, "value")
     for key in ("command", "args"):
         words = [str(w) for w in as_list(container.body.get(key))]
@@ -35,7 +43,8 @@ def _checkpoint_paths(container: Container) -> Iterator[tuple[str, Path]]:
             name, equals, given = flag.partition("=")
             path = given if equals else value
             relative = _is_folder(name, path) and not container.body.get("workingDir")
-            if name.startswith("--") and _CHECKPOINT.search(name) and (path.startswith("/") or relative):
+            named = _CHECKPOINT.search(name) or (for_outputs and name in _OUTPUTS)
+            if name.startswith("--") and named and (path.startswith("/") or relative):
                 yield path, (*container.path, key, index if equals else index + 1)
     for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
         if _CHECKPOINT.search(as_text(dig(mount, "name")) + as_text(dig(mount, "mountPath"))):
@@ -44,7 +53,7 @@ def _checkpoint_paths(container: Container) -> Iterator[tuple[str, Path]]:
 
 def _is_folder(name: str, value: str) -> bool:
     """A relative path, given to an option for a folder; a model's name or a number is none."""
-    if value.startswith(("./", "../")):
+    if value.startswith(_IN_LAYER):
         return True
     return bool(_FOLDER_OPTION.search(name) and _RELATIVE.fullmatch(value[:200])) and not value.isdecimal()
 
@@ -82,8 +91,9 @@ containers:
 """,
 )  # fmt: skip
 def checkpoint_on_lost_disk(pod: Pod, context: Context) -> Iterator[Hit]:
+    trains = pod.job is not None and context.place(pod).interruptible
     for container in pod.containers:
-        for path, at in _checkpoint_paths(container):
+        for path, at in _checkpoint_paths(container, for_outputs=trains):
             volume = _volume_of(container, path)
             if not path.startswith("/"):
                 yield Hit(at, f"{path} is relative: the container's own layer")
@@ -124,7 +134,8 @@ spec:
 def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, at in _checkpoint_paths(container):
-            if dig(_volume_of(container, path), "csi", "driver") == FUSE_DRIVER:
+            volume = _volume_of(container, path)
+            if FUSE_DRIVER in (dig(volume, "csi", "driver"), _claimed_driver(volume, pod, context)):
                 yield Hit(at, f"{path} is a bucket through FUSE")
 
 
@@ -185,11 +196,16 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     for at, volume in _volumes(pod).values():
         if dig(volume, "csi", "driver") == FUSE_DRIVER:
             yield Hit((*at, "csi"), "no sidecar will mount this volume")
-        name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
-        claim = context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
-        bound = context.world.named("PersistentVolume", as_text(claim.spec.get("volumeName"))) if claim else None
-        if bound and dig(bound.spec, "csi", "driver") == FUSE_DRIVER:
-            yield Hit((*at, "persistentVolumeClaim"), f"no sidecar will mount {name}, a bucket through FUSE")
+        if _claimed_driver(volume, pod, context) == FUSE_DRIVER:
+            yield Hit((*at, "persistentVolumeClaim"), "no sidecar will mount this bucket through FUSE")
+
+
+def _claimed_driver(volume: dict[str, Any] | None, pod: Pod, context: Context) -> str:
+    """The CSI driver of the volume that a claim names; empty where the files do not show it."""
+    name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+    claim = context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
+    bound = context.world.named("PersistentVolume", as_text(claim.spec.get("volumeName"))) if claim else None
+    return as_text(dig(bound.spec, "csi", "driver")) if bound else ""
 
 
 @rule(
@@ -230,3 +246,40 @@ def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
     work = obj.kind == "PersistentVolumeClaim" and obj.namespace in ("training", "batch")
     if work and obj.spec.get("storageClassName") in ("standard", "standard-rwo", "premium-rwo"):
         yield Hit(("spec", "storageClassName"), f"{obj.spec.get('storageClassName')} makes a disk in one zone")
+
+
+@rule(
+    "HF207", "scratch-above-limit", Severity.WARNING, on=Pod,
+    what="An emptyDir may hold more than the pod's limit of ephemeral storage.",
+    why="The kubelet evicts the pod when all that it wrote passes the limit, long before the folder is full.",
+    source="https://kubernetes.io/docs/concepts/storage/ephemeral-storage/",
+    fix="raise the limit of ephemeral-storage above the sizeLimit", base="job-pod",
+    bad="volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]",
+)  # fmt: skip
+def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
+    limits = [quantity(c.limit("ephemeral-storage")) for c in pod.containers if "containers" in c.path]
+    most = sum(limit for limit in limits if limit)
+    for at, volume in _volumes(pod).values() if most else []:
+        size = quantity(dig(volume, "emptyDir", "sizeLimit")) or 0.0
+        if size > most and dig(volume, "emptyDir", "medium") != "Memory":
+            yield Hit((*at, "emptyDir", "sizeLimit"), f"holds {size / 2**30:g} GiB, the pod may write {most / 2**30:g}")
+
+
+# Of other kinds a controller may add volumes of its own.
+_PLAIN_KINDS = ("Pod", "Job", "CronJob", "JobSet", "Deployment", "DaemonSet", "ReplicaSet")
+
+
+@rule(
+    "HF208", "mount-of-no-volume", Severity.ERROR, on=Pod,
+    what="A container mounts a volume that the pod does not have.",
+    why="The API server refuses every pod of it.",
+    source=DOC_VOLUMES, fix="use the volume's name", base="container",
+    bad="volumeMounts: [{name: data, mountPath: /data}]", good="env: []",
+)  # fmt: skip
+def mount_of_no_volume(pod: Pod, context: Context) -> Iterator[Hit]:
+    known = _volumes(pod)
+    for container in pod.containers if pod.owner.kind in _PLAIN_KINDS else []:
+        for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
+            name = as_text(dig(mount, "name"))
+            if name and name not in known:
+                yield Hit((*container.path, "volumeMounts", index, "name"), f"the pod has no volume {name}")
