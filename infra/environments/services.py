@@ -78,6 +78,7 @@ class Freeze:
     def __post_init__(self) -> None:
         require(bool(self.name), "cluster.freezes[].name", "''", "a name", "say what this is for")
         begin, end = (_moment(f"cluster.freezes[{self.name}].{f}", getattr(self, f)) for f in ("start", "end"))
+        require(begin < end, f"cluster.freezes[{self.name}].end", self.end, f"after {self.start}", "exchange the two")
         days = (end - begin).total_seconds() / 86_400
         between(f"cluster.freezes[{self.name}] in days", days, 0.01, 30)
 

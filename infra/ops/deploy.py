@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
+from holdfast.contract.values import moment
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, gcloud, node, outputs
@@ -33,8 +35,18 @@ def require_no_placeholders(environment: Environment) -> None:
     require_clean(environment)
 
 
+def require_freezes_ahead(environment: Environment, now: datetime) -> None:
+    """GKE refuses an exclusion that is over. Judged by a deployment only: a file must not turn wrong by the calendar."""
+    for freeze in environment.cluster.freezes:
+        end = moment(freeze.end)
+        if end and end <= now:
+            what = f"{source_of(environment.name)}: cluster.freezes[{freeze.name}] is over"
+            raise InputError(what, got=freeze.end, allowed=f"an end after {now:%Y-%m-%d}", fix="move it, or remove it")
+
+
 def deploy(environment: Environment, *, yes: bool) -> int:
     require_no_placeholders(environment)
+    require_freezes_ahead(environment, datetime.now(UTC))
     _require_consent(yes)
     code = _cdktf(environment, "deploy", *names.stacks(environment.name), *(["--auto-approve"] if yes else []))
     if code == 0:

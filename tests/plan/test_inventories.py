@@ -1,10 +1,15 @@
 """The real plan holds what was recorded, and each record holds what it is named for."""
 
+import copy
+import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.contract.errors import InputError
 from infra.environments import load
 from infra.rules import judge_plans
 from infra.specs.pools import RESERVED_TAINTS
@@ -54,6 +59,34 @@ def test_every_pool_of_the_environment_is_planned_as_it_is_named(planned: Planne
         assert [(a["type"], a["count"]) for a in config.get("guest_accelerator", [])] == (
             [(pool.accelerator, pool.gpus_per_node)] if pool.gpus_per_node else []
         )
+
+
+def test_an_environment_of_a_fork_is_recorded_by_one_command_and_held_from_then_on(
+    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `make inventory ENV=example`, where only prod was recorded before."""
+    ours, theirs = "example", "prod"
+    shutil.copytree(inventory.FOLDER / theirs, tmp_path / theirs)
+    everyone = inventory.ADDRESSES.read_text()
+    addresses = tmp_path / "addresses.txt"
+    addresses.write_text("".join(line for line in everyone.splitlines(keepends=True) if f"-{theirs} " in line))
+    files = {stack: tmp_path / f"{stack}.json" for stack in planned(ours)}
+    for stack, file in files.items():
+        file.write_text(json.dumps(planned(ours)[stack]))
+    monkeypatch.setattr(inventory, "FOLDER", tmp_path)
+    monkeypatch.setattr(inventory, "ADDRESSES", addresses)
+    monkeypatch.setattr(inventory, "plan", {ours: files}.__getitem__)
+    inventory.main([ours])
+    assert inventory.recorded() == (ours, theirs), "the parameters of these tests"
+    assert addresses.read_text() == everyone
+    for stack, plan_json in planned(ours).items():
+        held = inventory.load_inventory(ours, stack)
+        assert inventory.differences(held, plan_json) == []
+        lost = copy.deepcopy(plan_json)
+        gone = lost["planned_values"]["root_module"]["resources"].pop()
+        assert any(gone["address"] in line for line in inventory.differences(held, lost))
+    with pytest.raises(InputError, match="unknown environment"):
+        inventory.main(["no-such"])
 
 
 def test_the_extended_grace_reaches_the_kubelet_of_spot_pools_only(planned: Planned) -> None:

@@ -108,6 +108,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Freeze.name", "a name", on(FREEZE, name="")),
     ("Freeze.start", "in days", on(FREEZE, start="2026-10-01T00:00:00Z")),
     ("Freeze.end", "freezes[year-end].end", on(FREEZE, end="2027-01-04")),
+    ("Freeze.end", "after 2026-12-19T00:00:00Z", on(FREEZE, end="2026-12-18T00:00:00Z")),
     ("NodeGroup.name", "groups[].name", on(SPOT, name="Spot_L4")),
     ("NodeGroup.role", "groups[spot-l4].role", on(SPOT, role="trainig")),
     ("NodeGroup.capacity", "spot", on(SPOT, capacity="spot+flex-start")),
@@ -229,6 +230,17 @@ def test_a_wrong_value_in_a_file_is_told_with_file_line_and_field(
     assert path == "infra/environments/broken.py"
     assert abs(int(got) - line) <= 6, "the line of the group's literal"
     assert field.startswith("groups[serving].machine_types")
+
+
+def test_a_name_that_the_schema_does_not_have_is_bad_input_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "later.py").write_text("from infra.environments.schema import Tomorrow\n")
+    monkeypatch.setattr(environments, "_FOLDER", tmp_path)
+    monkeypatch.setattr(environments, "__path__", [str(tmp_path)])
+    importlib.invalidate_caches()
+    with pytest.raises(InputError, match=r"later\.py:1: fields: got cannot import name 'Tomorrow'"):
+        load("later")
 
 
 def test_placeholders_are_found_wherever_they_stand() -> None:

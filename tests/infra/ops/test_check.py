@@ -4,9 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from infra.__main__ import app
 from infra.environments import Environment, load
-from infra.ops import judgement, outputs
+from infra.ops import judgement
+from infra.specs import resources
 from tests.infra.samples import EXAMPLE
 
 
@@ -32,9 +36,20 @@ def test_each_open_field_is_named_with_its_file(capsys: pytest.CaptureFixture[st
     assert printed.splitlines()[-1].endswith("right, but not settled")
 
 
-def test_outputs_are_what_the_stacks_make(capsys: pytest.CaptureFixture[str]) -> None:
-    outputs.show(EXAMPLE, as_json=True)
-    found = json.loads(capsys.readouterr().out)["outputs"]
+@pytest.mark.parametrize(("name", "code"), [("example", EXIT_DONE), ("prod", EXIT_FINDINGS)])
+def test_the_commands_exit_code_is_that_of_the_state(name: str, code: int) -> None:
+    assert CliRunner().invoke(app, ["check", name]).exit_code == code
+
+
+def test_outputs_are_what_the_stacks_make() -> None:
+    found = json.loads(CliRunner().invoke(app, ["outputs", "example", "--json"]).stdout)["outputs"]
+    made = [r.arguments for r in resources(EXAMPLE)]
+    buckets = {f"gs://{m['name']}" for m in made if "storage_class" in m}
+    accounts = {m["account_id"] for m in made if "account_id" in m}
+    assert {value for key, value in found.items() if key.startswith("bucket ")} == buckets
+    assert {value.split("@")[0] for key, value in found.items() if key.startswith("account ")} == accounts
+    assert found["images"].rpartition("/")[2] in {m.get("repository_id") for m in made}
+    assert found["topic"].rpartition("/")[2] in {m.get("name") for m in made}
     assert found["credentials"].startswith(
         "gcloud container clusters get-credentials holdfast-example --region=us-central1"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_FINDINGS, EXIT_STOPPED
-from infra.environments.schema import Budget
+from infra.environments.schema import Budget, Freeze
 from infra.ops import deploy, leftovers
 from infra.ops.doctor import LOCAL, Verdict, examine
 from infra.ops.project import LISTED_AGENTS, account_checks
@@ -220,6 +220,28 @@ def test_a_placeholder_is_refused_before_anything_runs() -> None:
     with pytest.raises(InputError) as caught:
         deploy.deploy(replace(EXAMPLE, project_id="CHANGE-ME"), yes=True)
     assert "infra/environments/example.py: project_id" in caught.value.what
+
+
+def test_a_freeze_that_is_over_is_refused_before_an_apply_and_not_before_a_destroy(
+    cdktf: Callable[[], list[list[str]]],
+) -> None:
+    freeze = Freeze(name="year-end", start="2020-12-19T00:00:00Z", end="2021-01-04T00:00:00Z")
+    cluster = replace(EXAMPLE.cluster, freezes=(freeze,), maintenance_days="FREQ=DAILY")
+    over = replace(EXAMPLE, cluster=cluster)
+    with pytest.raises(InputError, match=r"freezes\[year-end\] is over: got 2021-01-04T00:00:00Z"):
+        deploy.deploy(over, yes=True)
+    assert cdktf() == []
+    assert deploy.destroy(over, yes=True) == 0
+
+
+def test_a_deployment_ends_with_what_people_need(
+    cdktf: Callable[[], list[list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert deploy.deploy(EXAMPLE, yes=True) == 0 and len(cdktf()) == 1
+    assert "gcloud container clusters get-credentials holdfast-example" in capsys.readouterr().out
+    deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 1\n")
+    assert deploy.deploy(EXAMPLE, yes=True) == 1
+    assert "get-credentials" not in capsys.readouterr().out, "nothing is promised of what failed"
 
 
 def test_deploy_needs_consent(monkeypatch: pytest.MonkeyPatch) -> None:

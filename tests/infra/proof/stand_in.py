@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import signal
 import sys
 import time
@@ -45,7 +46,9 @@ def main(words: list[str]) -> int:
 def _until_interrupted() -> int:
     """As Terraform: an interrupt ends it in order."""
     signal.signal(signal.SIGINT, lambda *_: sys.exit(1))
-    (FOLDER / "hanging").touch()
+    # Whole at any moment: whoever waits for the file reads it at once.
+    (FOLDER / "hanging.new").write_text(str(os.getpid()))
+    (FOLDER / "hanging.new").rename(FOLDER / "hanging")
     while True:
         time.sleep(60)
 

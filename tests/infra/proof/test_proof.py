@@ -1,12 +1,14 @@
 """A proof from end to end with every failure injected: whatever happens, nothing that bills is left, or it is named."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.hung: list[int] = []
+        """Steps that waited for ever; one whose proof is killed lives on, in a session of its own."""
         shutil.copy(HERE / "stand_in.py", folder)
         for name in ("kubectl", "gcloud"):
             shell = f'#!/bin/sh\nexec {sys.executable} -IS {folder}/stand_in.py {name} "$@"\n'
@@ -71,12 +75,17 @@ class Place:
         while not (self.folder / "hanging").exists():
             assert process.poll() is None and time.monotonic() < deadline, "it never began to hang"
             time.sleep(0.02)
+        self.hung.append(int((self.folder / "hanging").read_text()))
         (self.folder / "hanging").unlink()
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    yield Place(tmp_path)
+    place = Place(tmp_path)
+    yield place
+    for pid in place.hung:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_proof_holds_and_leaves_nothing(place: Place) -> None:

@@ -161,6 +161,9 @@ def _scalar(schema: Json, value: Any) -> str:
     # An empty text is what Go's clients send for an enum that is not set.
     if value and "enum" in schema and value not in schema["enum"]:
         return f"{value!r} is none of {', '.join(schema['enum'])}"
+    # Taken today, and refused by the API when its time is over.
+    if value and any(schema.get("enumDeprecated", ())) and schema["enumDeprecated"][schema["enum"].index(value)]:
+        return f"{value!r} is deprecated"
     return ""
 
 
