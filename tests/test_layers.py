@@ -125,9 +125,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "monitoring.ledger",
         "monitoring.churn",
         "monitoring.cost",
+        "monitoring.mover",
         "monitoring.kubernetes_api",
         "monitoring.cloud_api",
     },
+    # What a policy does is decided where it was priced.
+    "monitoring.mover": CONTRACTS | {"holdfast.runtime", "infra.placement", "monitoring.ledger"},
     "monitoring.report": CONTRACTS | {"monitoring.ledger", "monitoring.churn", "monitoring.cost"},
     "monitoring.stack": CONTRACTS | {"infra.environments", "infra.cdk", "monitoring.alerting", "monitoring.cost"},
     "monitoring.__main__": CONTRACTS

@@ -40,6 +40,9 @@ class PlacementRule(StrEnum):
 
 # On every workload's object; written by manifests, read by the linter and by whoever asks why it runs there.
 ANNOTATION_RULE = "holdfast.dev/placement-rule"
+# On a Job or JobSet that may be moved between capacities: the label finds it, the annotation holds what was priced.
+LABEL_MOVES = "holdfast.dev/moves"
+ANNOTATION_PLAN = "holdfast.dev/placement-plan"
 
 
 class ChurnRow(TypedDict):

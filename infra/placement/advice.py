@@ -172,6 +172,11 @@ def spot_name(policy: Policy) -> str:
     return _SPOT_NAMES[policy.name]
 
 
+def in_time(option: Option) -> Policy | None:
+    """The policy of this row, if it is one that watches a deadline within one zone."""
+    return next((p for p in policies.IN_TIME if option.policy == spot_name(p)), None)
+
+
 def _answer(
     job: Job, world: World, blank: Option, capacity: Capacity, runs: Runs, paths: Paths, policy: Policy,
     fold: float = 1.0,

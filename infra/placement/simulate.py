@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from infra.placement.decisions import EPS_H, Moves, decide
 from infra.placement.policies import Lines, Policy
 from infra.placement.runs import Bools, Floats, Ints, Outcome, Paths, Runs, stack, take
 
 CHUNK = 32_768  # fewer, and the interpreter costs more than the arithmetic; more, and one thread ends up alone
 COMPACT_BELOW = 0.75
-# Sums of event times differ in the last bits; without it a run stands at its own event for ever.
-EPS_H = 1e-9
 
 
 def simulate(runs: Runs, paths: Paths, policy: Policy, workers: int = 2) -> Outcome:
@@ -35,7 +34,7 @@ def simulate(runs: Runs, paths: Paths, policy: Policy, workers: int = 2) -> Outc
 
 
 def _simulate(runs: Runs, paths: Paths, policy: Policy) -> Outcome:
-    fleet = _Fleet(runs, policy.lines(runs), paths)
+    fleet = Fleet(runs, policy.lines(runs), paths)
     while fleet.state.alive.any():
         fleet.decide()
         fleet.advance()
@@ -70,7 +69,7 @@ class _State:
     evictions: Floats
 
 
-class _Fleet:
+class Fleet:
     """The runs that are not finished; finished ones stay as ballast until it pays to drop them."""
 
     def __init__(self, runs: Runs, lines: Lines, paths: Paths) -> None:
@@ -87,27 +86,22 @@ class _Fleet:
         self._look_up(np.arange(n))
         self._rates()
 
-    def decide(self) -> None:
+    def decide(self) -> Moves:
         """Who starts, moves or goes on waiting now."""
-        s, lines = self.state, self.lines
+        s = self.state
         left = self.runs.work_h - s.done
-        slack = self.runs.deadline_h - s.now - left
-        idle = ~(s.on_spot | s.on_demand)
-        near_limit = slack <= lines.enter + EPS_H
-        behind = slack <= lines.wait_base + lines.wait_slope * left + EPS_H
-        buy = idle & (near_limit | (behind & ~s.up))
-        ahead = slack >= lines.back_base + lines.back_slope * left - EPS_H
-        patient = s.now - s.up_since >= lines.patience_h - EPS_H
-        back = s.on_demand & s.up & ahead & patient & ~near_limit
-        leaving = s.on_spot & (slack <= lines.leave + EPS_H)
-        to_spot, to_demand = back | (idle & s.up & ~buy), buy | leaving
+        moves = decide(
+            self.lines, left_h=left, slack_h=self.runs.deadline_h - s.now - left,
+            on_spot=s.on_spot, on_demand=s.on_demand, up=s.up, up_for_h=s.now - s.up_since,
+        )  # fmt: skip
         # A start of either kind pays the whole restart again, also when it interrupts one.
-        moved = to_spot | to_demand
-        s.on_spot = (s.on_spot & ~leaving) | to_spot
-        s.on_demand = (s.on_demand & ~back) | to_demand
+        moved = moves.to_spot | moves.to_demand
+        s.on_spot = (s.on_spot & ~moves.to_demand) | moves.to_spot
+        s.on_demand = (s.on_demand & ~moves.to_spot) | moves.to_demand
         s.warm = np.where(moved, self.runs.restart_h, s.warm)
         s.resumed = np.where(moved, s.done, s.resumed)
         s.ran[moved] = 0.0
+        return moves
 
     def advance(self) -> None:
         """Everyone to the next event of its own."""

@@ -36,6 +36,8 @@ class Receipt:
     """The same useful hours on machines that nobody takes away."""
     usd_per_useful_hour: float | None
     largest_loss_s: float
+    moves: int = 0
+    """Times that it was sent to another capacity."""
 
     def line(self) -> str:
         rate = (
@@ -44,6 +46,7 @@ class Receipt:
         return (
             f"{self.job}: paid ${self.paid_usd:.2f} ({rate}), ${self.wasted_usd:.2f} of it wasted by "
             f"{self.evictions} evictions; on demand ${self.on_demand_usd:.2f}; largest loss {self.largest_loss_s:.0f} s"
+            + (f"; moved {self.moves} times" if self.moves else "")
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -101,6 +104,7 @@ def receipt(
         on_demand_usd=(paid_h - wasted_h) * on_demand_usd_per_hour,
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
         largest_loss_s=max((s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0) / 1e6,
+        moves=sum(run.account.moves for run in runs),
     )
 
 

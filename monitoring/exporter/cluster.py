@@ -32,6 +32,8 @@ from monitoring.exporter.queues import Queues
 from monitoring.exporter.risk import Risk
 from monitoring.exporter.sample import Sample, run_labels, sample
 from monitoring.exporter.waits import Waits
+from monitoring.ledger.events import Event
+from monitoring.mover.mover import Pods, Seen
 
 REMEMBERED = 2_000
 # So long after a node is gone a pod may still show that it was a preemption.
@@ -114,6 +116,21 @@ class Cluster:
             if pod.job and pod.running_since_s:
                 found[pod.identity] = min(found.get(pod.identity, pod.running_since_s), pod.running_since_s)
         return found
+
+    def seen(self, events: Callable[[str], Iterable[Event]]) -> Seen:
+        """What the mover judges by."""
+        pods: dict[str, Pods] = {}
+        for pod in self.pods.values():
+            if pod.job:
+                before = pods.get(pod.job, Pods())
+                placed = bool(pod.node) and not pod.disrupted
+                pods[pod.job] = Pods(known=before.known + 1, placed=before.placed + placed, accelerator=pod.accelerator)
+        return Seen(
+            pods=pods,
+            spot_machines=[n.machine_type for n in self.nodes.values() if n.capacity == SPOT and not n.taken],
+            waiting_for_spot=[p.accelerator for p in self.pods.values() if p.capacity == SPOT and p.waits_since_s],
+            events=events,
+        )
 
     def begin_anew(self) -> None:
         """Another exporter has published all that was counted so far."""

@@ -146,6 +146,10 @@ class Jobs:
                 if event.kind in KINDS:
                     self._take(event)
 
+    def events(self, job: str) -> list[Event]:
+        """The newest ones of all its runs."""
+        return [event for run, held in self.runs.items() if run.job == job for event in held.events]
+
     def _take(self, event: Event) -> None:
         run = JobIdentity(job=event.job, index=event.run_index)
         if run not in self.runs and len(self.runs) >= MOST_RUNS:

@@ -1,4 +1,4 @@
-"""Event lines of the node watcher: nodes that came and went, pods that got one.
+"""Event lines of the node watcher: nodes that came and went, pods that got one, jobs that were moved.
 
 Pure but for `append`.
 """
@@ -18,7 +18,7 @@ Line = dict[str, Any]
 KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
 WATCHER = f"watcher-{socket.gethostname()}"
 PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
-SCHEDULED, EVICT, ADMITTED = "scheduled", "evict", "admitted"
+SCHEDULED, EVICT, ADMITTED, MOVED = "scheduled", "evict", "admitted", "moved"
 # A flex-start node goes within minutes of its planned end.
 EXPIRY_S = 900.0
 
@@ -53,6 +53,12 @@ def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:
     """The platform ended a pod: what no process can write that is killed."""
     line = _of_pod(EVICT, name, pod, t)
     return line | {"signal": "SIGTERM", "target": name, "reason": reason} if line else None
+
+
+def moved(namespace: str, job: str, t: float, source: str, capacity: str, reason: str) -> Line:
+    """The mover sent a job to another capacity."""
+    head = _line(MOVED, t, job, KIND_OF[namespace], WATCHER)
+    return head | {"source": source, "capacity": capacity, "reason": reason}
 
 
 def append(target: Path | None, lines: Iterable[Line]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError, Unjudged
@@ -22,6 +23,7 @@ from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.ends import Ended
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.lease import Lease
+from monitoring.exporter.lines import Line
 from monitoring.exporter.log import logger
 from monitoring.exporter.logs import CloudLogs
 from monitoring.exporter.node_usage import NodeUsage
@@ -31,6 +33,9 @@ from monitoring.exporter.sample import Sample, sample
 from monitoring.exporter.sources import Folder, Source
 from monitoring.exporter.watch import ENDING, KINDS, QUEUED, Watcher
 from monitoring.kubernetes_api import connect
+from monitoring.mover.cluster_api import KubernetesApi
+from monitoring.mover.mover import Mover
+from monitoring.mover.mover import samples as mover_samples
 
 LOG = logger("pass")
 # What happened so long before the start may not have been published by the exporter before.
@@ -47,8 +52,10 @@ class Exporter:
         jobs: Jobs | None,
         clock: Callable[[], float],
         backlog: Backlog | None = None,
+        mover: Mover | None = None,
     ) -> None:
         self.cluster, self._lock, self._jobs, self._clock, self._backlog = cluster, lock, jobs, clock, backlog
+        self._mover = mover
         self.newest = Newest()
 
     def gather(self) -> list[Sample]:
@@ -60,6 +67,8 @@ class Exporter:
             found += self._jobs.samples(now, running)
         if self._backlog:
             found += self._backlog.samples(now)
+        if self._mover:
+            found += [sample(metric, value, **labels) for metric, value, labels in mover_samples(self._mover)]
         found.append(sample("exporter_heartbeat_seconds", now))
         return found
 
@@ -72,9 +81,24 @@ class Exporter:
         with self._lock:
             return self.cluster.ended(self._clock())
 
+    def move(self) -> list[Line]:
+        """What was moved now. An API server that does not answer moves nothing, and is no reason to publish nothing."""
+        if not (self._mover and self._jobs):
+            return []
+        with self._lock:
+            seen = self.cluster.seen(self._jobs.events)
+        try:
+            made = self._mover.step(seen, self._clock())
+        except (ApiException, HTTPError, OSError) as error:
+            LOG.warning("nothing is moved in this pass: %s", error)
+            return []
+        return [lines.moved(m.job.namespace, m.job.name, m.at_s, m.source.value, m.to.value, m.reason) for m in made]
+
     def begin_anew(self) -> None:
         with self._lock:
             self.cluster.begin_anew()
+        if self._mover:
+            self._mover.begin_anew()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,11 +138,13 @@ def serve(
     for thread in threads:
         thread.start()
     jobs = Jobs(source, time.time() - HANDOVER_S) if source else None
-    exporter = Exporter(cluster, lock, jobs, time.time, backlog)
+    # With a kubeconfig and no project it is somebody's own look at a cluster.
+    own = bool(project) or not kubeconfig
+    mover = Mover(KubernetesApi(api)) if jobs and own else None
+    exporter = Exporter(cluster, lock, jobs, time.time, backlog, mover)
     exporter.newest.serve(port)
     outputs = Outputs(
-        # With a kubeconfig and no project it is somebody's own look at a cluster.
-        lease=Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING) if project or not kubeconfig else None,
+        lease=Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING) if own else None,
         writer=cloud_writer(project, location, cluster_name) if project else None,
         lines=lines_file,
         receipts=receipts,
@@ -156,7 +182,7 @@ def one_pass(exporter: Exporter, outputs: Outputs) -> None:
     samples, lease = exporter.gather(), outputs.lease
     if lease is None or _is_leader(lease):
         exporter.newest.show(samples)
-        lines.append(outputs.lines, exporter.lines())
+        lines.append(outputs.lines, [*exporter.lines(), *exporter.move()])
         if outputs.writer:
             outputs.writer.write(samples)
         if outputs.receipts:

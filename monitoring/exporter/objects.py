@@ -8,6 +8,7 @@ from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_IND
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.values import unix_s
 from infra.contract import pools
+from infra.contract.capacity import LABEL_MOVES
 from infra.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, LABEL_MACHINE_TYPE, SYSTEM_NAMESPACES
 
 # Of a pod, the first of these names its job; ours also names those of a Deployment.
@@ -112,7 +113,7 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         node=spec.get("nodeName") or "",
         running_since_s=_running_since(status),
         waits_since_s=_unschedulable_since(status),
-        capacity=_capacity(selector),
+        capacity=SPOT if labels.get(LABEL_MOVES) == "true" else _capacity(selector),
         accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
         # DaemonSets belong on every node, and static pods are the node's own.
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},

@@ -39,6 +39,8 @@ class Account:
     """Only a chart asks, so only a chart pays."""
     commits_us: tuple[int, ...] = ()
     failed_saves: int = 0
+    moves: int = 0
+    """Times that the job was sent to another capacity."""
 
     @cached_property
     def totals_us(self) -> dict[State, int]:

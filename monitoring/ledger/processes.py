@@ -11,7 +11,8 @@ from itertools import zip_longest
 from monitoring.ledger.events import Event
 
 SIGNAL_TYPES = frozenset({"evict"})  # written by whoever evicts, about a process that is not its own
-NODE_TYPES = frozenset({"scheduled", "admitted", "node_up", "node_down"})  # written by the node watcher
+# Written by the node watcher and the mover.
+NODE_TYPES = frozenset({"scheduled", "admitted", "node_up", "node_down", "moved"})
 FOREIGN_TYPES = SIGNAL_TYPES | NODE_TYPES
 
 

@@ -7,6 +7,7 @@ import pytest
 from holdfast.contract.environment import ENV_DATABASE
 from infra.environments import load, names
 from monitoring.exporter import ends, lease, watch
+from monitoring.mover import cluster_api
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 
 NAMESPACE = "monitoring"
@@ -41,13 +42,14 @@ def test_it_may_hold_its_lease_and_no_other(env: str) -> None:
 
 
 @pytest.mark.parametrize("env", names())
-def test_it_may_watch_what_it_watches_and_change_nothing_but_ended_jobs(env: str) -> None:
+def test_it_may_watch_what_it_watches_and_change_nothing_but_jobs_of_ours(env: str) -> None:
     wanted = set()
     for kind in (*watch.KINDS, *watch.QUEUED, *watch.ENDING):
         group = kind.path.split("/")[2] if kind.path.startswith("/apis/") else ""
         wanted |= {(group, kind.path.rsplit("/", 1)[-1], "", verb) for verb in ("list", "watch")}
     receipts = {("batch", "jobs", "", "patch"), ("jobset.x-k8s.io", "jobsets", "", "patch")}
-    assert {grant for grant in granted(env) if grant[1] != "leases"} == wanted | receipts
+    moves = {("kueue.x-k8s.io", "workloads", "", "delete"), ("", "events", "", "create")}
+    assert {grant for grant in granted(env) if grant[1] != "leases"} == wanted | receipts | moves
 
 
 @pytest.mark.parametrize("env", names())
@@ -58,9 +60,9 @@ def test_it_may_write_receipts_only_where_jobs_of_ours_run(env: str) -> None:
     patching = {
         role["metadata"].get("namespace", "every namespace")
         for role in roles
-        if any("patch" in rule["verbs"] for rule in role["rules"])
+        if any({"patch", "delete"} & {*rule["verbs"]} for rule in role["rules"])
     }
-    assert patching == ends.NAMESPACES
+    assert patching == ends.NAMESPACES == {*cluster_api.NAMESPACES}
 
 
 def bound_to(env: str, role: Body) -> set[str]:

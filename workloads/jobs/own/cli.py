@@ -19,6 +19,7 @@ def new_job(
     secrets: Annotated[list[str] | None, typer.Option("--secret", help="VARIABLE=SECRET, repeatable.")] = None,
     claims: Annotated[list[str] | None, typer.Option("--claim", help="PATH=CLAIM, read-only, repeatable.")] = None,
     hours: Annotated[float, typer.Option(help="Undisturbed work: the planner then computes the placement.")] = 0.0,
+    deadline_hours: Annotated[float, typer.Option(help="Done so long after its submission; 0: whenever.")] = 0.0,
     max_hours: Annotated[float, typer.Option(help="Stopped after so many, waits included.")] = 168.0,
     resumes: Annotated[bool, typer.Option(help="It can go on elsewhere where it stopped.")] = True,
     on_notice: Annotated[str, typer.Option(help="handles, drain or wrap: what SIGTERM does to it.")] = "handles",
@@ -42,7 +43,7 @@ def new_job(
 
     job = OwnJob(
         name=name, environment=env, image=image, command=tuple(command or ()), gpus=gpus, nodes=nodes,
-        capacity=capacity, hours=hours, max_hours=max_hours, resumes=resumes, on_notice=on_notice, restarts=restarts,
+        capacity=capacity, hours=hours, deadline_hours=deadline_hours, max_hours=max_hours, resumes=resumes, on_notice=on_notice, restarts=restarts,
         processes=processes, data=data, checkpoints=checkpoints, checkpoint_key=checkpoint_key,
         env=commands.pairs("--set", variables), secrets=commands.pairs("--secret", secrets),
         claims=commands.pairs("--claim", claims), scratch=scratch, shm=shm, cpus=cpus, memory=memory,

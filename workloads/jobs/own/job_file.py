@@ -77,6 +77,11 @@ class OwnJob:
     )
     capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=list(CAPACITIES))
     hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0)
+    deadline_hours: float = about(
+        "Done so many hours after it is submitted, on Spot while there is time and on demand when there is not; 0: "
+        "whenever. Needs `hours`.",
+        0.0, type="number", minimum=0,
+    )  # fmt: skip
     max_hours: float = about(
         "Stopped after so many hours, waits included.", MAX_HOURS, type="number", exclusiveMinimum=0, maximum=MAX_HOURS
     )
@@ -164,7 +169,24 @@ class OwnJob:
             forms.whole(what, getattr(self, what), low, high)
         between("hours", self.hours, 0, 10_000)
         between("max_hours", self.max_hours, 0.1, MAX_HOURS)
+        self._check_deadline()
         between("cpus", self.cpus, 0.1, 200)
+
+    def _check_deadline(self) -> None:
+        between("deadline_hours", self.deadline_hours, 0, MAX_HOURS)
+        if not self.deadline_hours:
+            return
+        if self.predictor:
+            raise InputError(
+                "deadline_hours", got=self.deadline_hours, allowed="0 for a batch, whose backlog says how it stands",
+                fix="leave it out",
+            )  # fmt: skip
+        if not 0 < self.hours < self.deadline_hours <= self.max_hours:
+            raise InputError(
+                "deadline_hours", got=f"hours {self.hours:g}, deadline_hours {self.deadline_hours:g}, max_hours {self.max_hours:g}",
+                allowed="hours of work above 0 and below the deadline, and max_hours not before it",
+                fix="state the undisturbed work as --hours",
+            )  # fmt: skip
 
     def _check_mappings(self) -> None:
         for variable, value in self.env.items():

@@ -8,7 +8,14 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import Capacity, Placement, PlacementRule
 from infra.environments import Environment
+from infra.placement import advice, ask
+from infra.placement.advice import in_time
+from infra.placement.ask import Answer
+from infra.placement.belief import Option
+from infra.placement.choose import LATE_ALLOWED
+from infra.placement.job import Job
 from infra.placement.matrix import RULES, Deadline, Kind, Workload, decide
+from infra.placement.plan import Plan
 from infra.placement.prices import Table
 from workloads.jobs.own.job_file import AUTO, OwnJob
 from workloads.jobs.own.offers import Offer, fitting
@@ -29,6 +36,8 @@ class Placed:
     """None: CPU only."""
     rule: PlacementRule
     reason: str
+    plan: Plan | None = None
+    """It may be moved: what was priced."""
 
 
 def place(job: OwnJob, env: Environment, prices: Table) -> Placed:
@@ -51,7 +60,7 @@ def workload(job: OwnJob) -> Workload:
         kind=Kind.BATCH if job.predictor else Kind.TRAINING,
         resumable=job.resumes,
         gang=job.gang,
-        deadline=Deadline.NONE,
+        deadline=Deadline.of(job.hours, job.deadline_hours or math.inf),
         beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,
     )
 
@@ -105,28 +114,63 @@ def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
     return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason)
 
 
-def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
-    """By the planner's dollars and hours, over the machines that the environment has."""
-    from infra.placement import ask
-    from infra.placement.job import Job
-
-    asked = Job(
+def question(job: OwnJob, usable: Sequence[Offer]) -> Job:
+    """What the planner is asked about the job; usable: at least one offer."""
+    return Job(
         accelerator=job.accelerator,
         gpus=usable[0].machine.gpus * job.nodes,
         hours=job.hours,
+        deadline_h=job.deadline_hours or math.inf,
         checkpoint_h=CHECKPOINT_H if job.resumes else math.inf,
         batch=bool(job.predictor),
         offered=frozenset(offer.machine.name for offer in usable),
     )
+
+
+def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
+    """By the planner's dollars and hours, over the machines that the environment has."""
+    asked = question(job, usable)
     answer = ask.answer(asked, ask.Belief(), env.price_region)
-    ranked = sorted((o for o in answer.options if not o.refused), key=lambda o: (o is not answer.chosen, o.mean_usd))
-    for option in ranked:
+    keeping = [o for o in answer.options if not o.refused and (not job.deadline_hours or o.late <= LATE_ALLOWED)]
+    for option in sorted(keeping, key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
-        if chosen is not None:
-            first = option is answer.chosen
-            reason = answer.reason if first else f"{option.policy}: the cheapest that {env.name} offers"
-            return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason)
+        moves = bool(job.deadline_hours) and option.placement is Placement.HYBRID
+        if chosen is None or (moves and not _movable(usable, option)):
+            continue
+        first = option is answer.chosen
+        reason = answer.reason if first else f"{option.policy}: the cheapest that {env.name} offers"
+        plan = _plan(asked, answer, option) if moves else None
+        return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason, plan=plan)
+    if job.deadline_hours:
+        raise InputError(
+            f"nothing that {env.name} offers keeps the deadline", got=f"{job.deadline_hours:g} h for {job.hours:g} h of work",
+            allowed="on-demand or flex-start machines of this GPU, or both Spot and on-demand",
+            fix="add a NodeGroup with capacity=Capacity.ON_DEMAND and role=Role.TRAINING, or move the deadline",
+        )  # fmt: skip
     return _by_matrix(job, usable)
+
+
+def _movable(usable: Sequence[Offer], option: Option) -> bool:
+    """Both ends of the way are there, and a policy of one's own and not a ComputeClass walks it."""
+    offered = {offer.capacity for offer in usable}
+    return {Capacity.SPOT, Capacity.ON_DEMAND} <= offered and in_time(option) is not None
+
+
+def _plan(asked: Job, answer: Answer, option: Option) -> Plan:
+    policy = in_time(option)
+    spot, demand = (advice.quote(asked, answer.world, option.region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
+    assert policy is not None and spot is not None and demand is not None, "an option without a price is refused"
+    churn = advice.job_churn(asked, answer.world.churn.per_hour, answer.world.together)
+    return Plan(
+        policy=policy.name,
+        work_h=asked.hours,
+        deadline_h=asked.deadline_h,
+        restart_h=asked.restart_h,
+        interval_h=min(advice.interval_h(asked, churn), asked.hours),
+        checkpoint_h=min(asked.checkpoint_h, asked.hours),
+        spot_usd=spot.usd,
+        on_demand_usd=demand.usd,
+    )
 
 
 def _rule(job: OwnJob, capacity: Capacity) -> PlacementRule:

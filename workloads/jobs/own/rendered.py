@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
-from infra.contract.capacity import ANNOTATION_RULE, Capacity
+from infra.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_MOVES, Capacity
 from infra.contract.kubernetes import (
     ANNOTATION_PROVISIONED_RUN,
     DRIVER_LATEST,
@@ -23,7 +23,7 @@ from workloads.jobs.own import batch, launching, mounts
 from workloads.jobs.own.job_file import OwnJob
 from workloads.jobs.own.placing import Placed
 from workloads.manifests.builders.pods import Size, Work
-from workloads.manifests.builders.render_context import Body, RenderContext
+from workloads.manifests.builders.render_context import Body, RenderContext, templates
 from workloads.manifests.builders.tenancy import budget, peers
 from workloads.manifests.builders.training import DAY_S, Gang, Task, gang, job
 from workloads.manifests.lint.engine import Options, lint_texts
@@ -52,17 +52,20 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
         space = NAMESPACE_BATCH if own.predictor else NAMESPACE_TRAINING
         return [
             *found,
-            job(
-                context,
-                Task(
-                    name=own.name,
-                    pods=own.nodes,
-                    deadline_s=_deadline_s(own),
-                    queue=queue,
-                    work=work,
-                    namespace=space,
-                    restarts=own.restarts,
+            _movable(
+                job(
+                    context,
+                    Task(
+                        name=own.name,
+                        pods=own.nodes,
+                        deadline_s=_deadline_s(own),
+                        queue=queue,
+                        work=work,
+                        namespace=space,
+                        restarts=own.restarts,
+                    ),
                 ),
+                placed,
             ),
         ]
     reason = "An eviction through the API restarts the whole gang: one at a time. Spot preemption does not ask."
@@ -70,20 +73,27 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     found.append(budget(own.name, NAMESPACE_TRAINING, own.name, reason, keep=own.nodes - 1))
     longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)} if queue == QUEUES[Capacity.QUEUED] else {}
     restarts = 0 if longest else own.restarts  # such nodes are not used twice
-    return [
-        *found,
-        gang(
-            context,
-            Gang(
-                work=work,
-                pods=own.nodes,
-                queue=queue,
-                deadline_s=_deadline_s(own),
-                restarts=restarts,
-                annotations=longest,
-            ),
-        ),
-    ]
+    given = Gang(
+        work=work,
+        pods=own.nodes,
+        queue=queue,
+        deadline_s=_deadline_s(own),
+        restarts=restarts,
+        annotations=longest,
+    )
+    return [*found, _movable(gang(context, given), placed)]
+
+
+def _movable(body: Body, placed: Placed) -> Body:
+    """Whoever moves it finds it by the label, and what was priced in the annotation."""
+    if placed.plan is not None:
+        meta = body["metadata"]
+        meta["labels"] = meta.get("labels", {}) | {LABEL_MOVES: "true"}
+        meta["annotations"] = meta.get("annotations", {}) | {ANNOTATION_PLAN: placed.plan.text()}
+        # Its pods select no capacity; whoever counts those that wait takes them for Spot's.
+        for template in templates(body["spec"]):
+            template["metadata"]["labels"][LABEL_MOVES] = "true"
+    return body
 
 
 def text(own: OwnJob, found: list[Body]) -> str:
@@ -139,6 +149,13 @@ def _placed(own: OwnJob, placed: Placed, work: Work) -> Work:
     offer = placed.offer
     if offer is None:
         return work
+    if placed.plan is not None:
+        # Neither selector nor toleration of a capacity: the flavor of the queue that it is in puts them in.
+        assert offer.pool is not None
+        selector = {LABEL_ACCELERATOR: offer.accelerator}
+        return replace(
+            work, tolerations=[GPU_TAINT], selector=selector, priority=PRIORITY_FLEX, grace_s=offer.pool.window.pod_s
+        )
     if offer.pool is not None:
         spot = offer.capacity is Capacity.SPOT
         # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.

@@ -129,6 +129,7 @@ def _watching_rights() -> Iterator[Body]:
     ]
     yield from reading("holdfast-exporter", rules, account="exporter", namespace=NAMESPACE_MONITORING)
     yield from _receipt_rights()
+    yield from _moving_rights()
     # While one is replaced by the next, the holder alone writes to Cloud Monitoring.
     yield from holding("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
 
@@ -139,6 +140,18 @@ def _receipt_rights() -> Iterator[Body]:
     for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
         yield from within(
             "holdfast-receipts", rules, namespace, account="exporter", account_namespace=NAMESPACE_MONITORING
+        )
+
+
+def _moving_rights() -> Iterator[Body]:
+    """A job goes to another queue by the patch that receipts need too; then Kueue makes its Workload anew."""
+    rules = [
+        client.V1PolicyRule(api_groups=[api_group(KUEUE_API)], resources=["workloads"], verbs=["delete"]),
+        client.V1PolicyRule(api_groups=[""], resources=["events"], verbs=["create"]),
+    ]
+    for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+        yield from within(
+            "holdfast-mover", rules, namespace, account="exporter", account_namespace=NAMESPACE_MONITORING
         )
 
 

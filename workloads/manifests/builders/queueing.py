@@ -58,6 +58,8 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
         gpus = context.env.quota_gpus(group.name)
         if gpus and group.capacity in (Capacity.SPOT, Capacity.ON_DEMAND):
             labels = {LABEL_POOL_CLASS: group.name}
+            # The same keys in each: JobSet adds them to its Jobs, and takes none away when a job changes its queue. Else Kueue lends it GPUs of another kind when those it asks for are all lent.
+            labels |= {LABEL_ACCELERATOR: group.accelerator} if group.accelerator else {}
             tolerations = [taint.toleration() for taint in group.taints()]
             found[queue].append((_flavor(f"{queue}-{group.name}", labels, tolerations), gpus))
     for cap in context.env.auto_provisioning.accelerators:

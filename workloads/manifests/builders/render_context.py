@@ -54,7 +54,7 @@ def versioned(body: Body) -> Body:
     text = json.dumps(body["spec"], sort_keys=True, separators=(",", ":"))
     name = f"{body['metadata']['name']}-{sha256(text.encode()).hexdigest()[:VERSION_LENGTH]}"
     body["metadata"]["name"] = name
-    for template in _templates(body["spec"]):
+    for template in templates(body["spec"]):
         if LABEL_HOLDFAST_JOB in template["metadata"]["labels"]:  # else its processes write no lines of a job
             template["metadata"]["labels"][LABEL_HOLDFAST_JOB] = name
         for container in template["spec"]["containers"]:
@@ -64,7 +64,8 @@ def versioned(body: Body) -> Body:
     return body
 
 
-def _templates(spec: Body) -> list[Body]:
+def templates(spec: Body) -> list[Body]:
+    """The pod templates of a Job or JobSet."""
     groups = spec.get("replicatedJobs")
     return [group["template"]["spec"]["template"] for group in groups] if groups else [spec["template"]]
 

@@ -11,12 +11,15 @@ from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
 from infra.contract.capacity import Capacity
-from infra.environments import load, names
-from infra.placement import prices
+from infra.contract.pools import Role
+from infra.environments import Environment, load, names
+from infra.environments.capacity import NodeGroup
+from infra.placement import plan, prices
 from tests.workloads.jobs.own.test_job_file import IMAGE, own
 from workloads.jobs.own import mounts, placing, rendered
 from workloads.jobs.own.job_file import OwnJob
 from workloads.jobs.own.offers import offers
+from workloads.manifests.builders import queueing
 from workloads.manifests.builders.render_context import RenderContext
 
 PRICES = prices.load()
@@ -176,3 +179,42 @@ def test_with_hours_the_planner_places_the_job_and_says_why() -> None:
     job = own(gpus="1xl4", hours=10.0)
     placed = placing.place(job, load("example"), PRICES)
     assert placed.offer is not None and "%" in placed.reason, placed.reason
+
+
+def with_on_demand() -> Environment:
+    """The example with on-demand machines for jobs beside its Spot ones."""
+    group = NodeGroup(
+        name="demand-l4", role=Role.TRAINING, machine_types=("g2-standard-8",), accelerator="nvidia-l4",
+        gpus_per_node=1, max_nodes=4,
+    )  # fmt: skip
+    example = load("example")
+    return replace(example, groups=(*example.groups, group))
+
+
+def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_own() -> None:
+    job, env = own(gpus="1xl4", hours=40.0, deadline_hours=60.0), with_on_demand()
+    placed = placing.place(job, env, PRICES)
+    assert placed.plan is not None, placed.reason
+    body = rendered.bodies(job, RenderContext(env), placed)[-1]
+    rendered.judge("job.yaml", rendered.text(job, [body]))
+    meta = body["metadata"]
+    assert meta["labels"]["holdfast.dev/moves"] == "true"
+    assert plan.read(meta["annotations"]["holdfast.dev/placement-plan"]).text() == placed.plan.text()
+    assert (placed.plan.work_h, placed.plan.deadline_h) == (40.0, 60.0)
+    pod = body["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    # Each queue that it may stand in has a flavor for it, which holds what the pod leaves open.
+    queues = {placed.plan.spot_queue: "spot-l4", placed.plan.on_demand_queue: "demand-l4"}
+    found = {each["metadata"]["name"]: each for each in queueing.objects(RenderContext(env))}
+    for queue, group in queues.items():
+        labels = found[f"{queue}-{group}"]["spec"]["nodeLabels"]
+        assert labels.items() >= (pod["nodeSelector"] | {"holdfast.dev/pool-class": group}).items()
+
+
+def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
+    tight = own(gpus="1xl4", hours=40.0, deadline_hours=40.5, nodes=9)
+    with pytest.raises(InputError, match="keeps the deadline") as refused:
+        placing.place(tight, load("example"), PRICES)
+    assert "ON_DEMAND" in refused.value.fix
+    with pytest.raises(InputError, match="deadline_hours"):
+        own(gpus="1xl4", deadline_hours=40.5)

@@ -29,6 +29,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     # Written by the node watcher (the exporter), read by the ledger and the churn estimate.
     "scheduled": ("seconds", "node", "pool", "capacity", "accelerator"),  # a pod of the job got its node after so long
     "admitted": ("seconds", "queue", "flavor", "accelerator"),  # Kueue started a job after so long in its queue
+    "moved": ("source", "capacity", "reason"),  # the exporter sent the job from one queue to another
     # seconds: its age when the watcher first saw it
     "node_up": ("node", "pool", "zone", "machine_type", "capacity", "seconds"),
     "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age
@@ -77,6 +78,8 @@ METRICS: dict[str, tuple[str, str]] = {
     "system_pods_on_interruptible": ("1", "system pods, other than DaemonSets, on nodes that can be taken away"),
     "disruption_budget_shortfall": ("1", "pods missing from what a PodDisruptionBudget wants, by namespace and budget"),
     "event_lines_refused_total": ("1", "lines that no account can use, by job of the pod that wrote them and reason"),
+    "placement_moves_total": ("1", "moves of a job between capacities, by job and capacity that it was sent to"),
+    "placement_slack_seconds": ("s", "time left to the deadline less work left, of jobs that may be moved, by job"),
     "exporter_heartbeat_seconds": ("s", "Unix time of the exporter's last full pass"),
 }
 

@@ -1,0 +1,103 @@
+"""A job is moved between Spot and on-demand on the real API server, by the real Kueue and JobSet, with the rendered rights."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from kubernetes import client
+
+from infra.contract.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
+from infra.contract.kubernetes import LABEL_QUEUE
+from infra.contract.pools import LABEL_POOL_CLASS, Pool
+from infra.environments import load
+from infra.placement.plan import Plan
+from monitoring.exporter.cluster import Cluster
+from monitoring.ledger.events import Event
+from monitoring.mover.cluster_api import KubernetesApi
+from monitoring.mover.mover import Mover
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.workloads.jobs.own.test_job_file import own
+from workloads.jobs.api import Api, Object
+from workloads.jobs.own import placing, rendered
+from workloads.jobs.own.offers import offers
+from workloads.manifests.builders.render_context import RenderContext
+
+SPACE = "/api/v1/namespaces/training"
+PLAN = Plan(
+    policy="patient", work_h=20.0, deadline_h=24.0, restart_h=0.2, interval_h=0.3, checkpoint_h=0.01, spot_usd=1.0,
+    on_demand_usd=3.0,
+)  # fmt: skip
+
+
+@pytest.fixture(params=[1, 2], ids=["job", "jobset"])
+def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
+    """A job of one's own as it is rendered for the example, sent to its cluster."""
+    env = load("example")
+    job = own(name=f"moved-{request.param}", gpus="1xl4", nodes=request.param, command=("sleep", "9999"))
+    offer = next(o for o in offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4")
+    placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="", plan=PLAN)
+    found = rendered.bodies(job, RenderContext(env), placed)
+    assert found[-1]["metadata"]["labels"][LABEL_MOVES] == "true"
+    for each in found:
+        api.apply(api.path_of(each), each)
+    yield found[-1]
+    for each in found:
+        api.delete(api.path_of(each), propagationPolicy="Background")
+
+
+def pods(api: Api, body: Object) -> list[Object]:
+    return list(api.items(f"{SPACE}/pods", labelSelector=f"holdfast.dev/job={body['metadata']['name']}"))
+
+
+def run_on(api: Api, body: Object, pool_class: str) -> bool:
+    found = pods(api, body)
+    wanted = body["spec"].get("parallelism") or 2
+    on = [p["spec"].get("nodeSelector", {}).get(LABEL_POOL_CLASS) for p in found if p["status"]["phase"] == "Running"]
+    return on == [pool_class] * wanted
+
+
+@pytest.mark.usefixtures("platform")
+def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_it_running(
+    world: World, api: Api, exporter: client.ApiClient, body: Object, spot: Pool, serving: Pool
+) -> None:
+    world.add_nodes(spot, 2, labels={})
+    world.add_nodes(serving, 2, labels={})
+    until("it runs on Spot", lambda: run_on(api, body, spot.pool_class) or None)
+    seen, events = Cluster(), list[Event]()
+
+    def step(mover: Mover, hours: float) -> int:
+        seen.nodes.clear()
+        seen.pods.clear()
+        for node in api.items("/api/v1/nodes"):
+            seen.node("ADDED", node)
+        for pod in pods(api, body):
+            seen.pod("ADDED", pod)
+        return len(mover.step(seen.seen(lambda _: events), time.time() + hours * 3_600))
+
+    mover = Mover(KubernetesApi(exporter))
+    assert step(mover, 0.0) == 0, "there is time, and it stays"
+
+    class Dies(KubernetesApi):
+        def delete(self, path: str) -> None:
+            raise OSError("killed between two requests")
+
+    with pytest.raises(OSError, match="killed"):
+        step(Mover(Dies(exporter)), 3.7)
+    until("Kueue starts it again where it was", lambda: run_on(api, body, spot.pool_class) or None)
+    assert api.get(api.path_of(body))["metadata"]["labels"][LABEL_QUEUE] == "on-demand"
+    assert step(mover, 3.7) == 0, "the move is finished, not made once more"
+    until("it runs on demand", lambda: run_on(api, body, "serving") or None)
+    assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
+
+    # Far ahead of its deadline now, and another exporter leads.
+    mover = Mover(KubernetesApi(exporter))
+    fields = {"first_step": 1, "last_step": 16_000, "seconds": 16 * 3_600.0}
+    events.append(Event(1, "window", body["metadata"]["name"], "training", "p", fields))
+    assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
+    assert step(mover, 1.8) == 1
+    until("it is back on Spot", lambda: run_on(api, body, spot.pool_class) or None)
+    name = body["metadata"]["name"]
+    announced = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"]["name"] == name]
+    moves = [e["message"] for e in announced if e["reason"] == "PlacementMoved"]
+    assert len(moves) == 1 and "on-demand to spot" in moves[0], "the one that died announced nothing"
