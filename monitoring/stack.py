@@ -9,7 +9,7 @@ from typing import Any
 from infra import cdk
 from infra.contract import names
 from infra.environments.schema import Environment
-from monitoring.alerting import dashboard, runbook
+from monitoring.alerting import dashboard, dashboard_serving, runbook
 from monitoring.alerting.alert import Alert, Limits, Source
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.capacity_alerts import scale_failures
@@ -40,6 +40,7 @@ def limits_of(environment: Environment) -> Limits:
         or GOODPUT_MIN,
         batch_oldest_s=limits.batch_oldest_s,
         heartbeat_s=limits.heartbeat_s,
+        serving_base=environment.serving.base_needed if environment.serving else 0,
     )
 
 
@@ -85,6 +86,9 @@ class MonitoringStack(cdk.Stack):
             "on-call": dashboard.render(f"{cluster}: on call", on_call, labels),
             "job": dashboard.render(f"{cluster}: job", dashboard.one_job(cluster), labels, choose="job"),
         }
+        if environment.serving:
+            charts = dashboard_serving.serving_charts(cluster, environment.serving)
+            screens["serving"] = dashboard.render(f"{cluster}: serving", charts, labels)
         for slug, text in screens.items():
             # The dashboard's own variables look like Terraform's.
             self.add("google_monitoring_dashboard", slug, {"dashboard_json": text.replace("${", "$${")})

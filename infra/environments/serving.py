@@ -55,7 +55,9 @@ class Serving:
         return max(0.0, self.peak_per_s - USABLE_SHARE * self.base_replicas * self.replica_per_s)
 
     def __str__(self) -> str:
+        """The rule with its three numbers: B >= promise / (0.8 mu)."""
         return (
-            f"promised {self.promised_per_s:g}/s, peak {self.peak_per_s:g}/s, "
+            f"base {self.base_replicas} >= {self.promised_per_s:g} / ({USABLE_SHARE:g} x {self.replica_per_s:g}) "
+            f"= {self.base_needed}; promised {self.promised_per_s:g}/s, peak {self.peak_per_s:g}/s, "
             f"refused when all Spot goes at once {self.shed_per_s:g}/s"
         )

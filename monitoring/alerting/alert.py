@@ -42,9 +42,11 @@ class Limits:
     goodput_min: float = 0.8
     batch_oldest_s: int = DAY
     heartbeat_s: int = 600
+    serving_base: int = 0
+    """Replicas on demand that the promise needs; 0 where nothing is served."""
 
 
-EXAMPLE = Limits(cluster="holdfast-example", dead_letter_subscription="holdfast-example-dead")
+EXAMPLE = Limits(cluster="holdfast-example", dead_letter_subscription="holdfast-example-dead", serving_base=2)
 """Of no environment: what the runbook, the command `alerts` and the rule cases are about."""
 
 

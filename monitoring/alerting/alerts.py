@@ -3,6 +3,7 @@
 from infra.contract.kubernetes import preemptions
 from monitoring.alerting.alert import HOUR, Alert, Limits, Severity, Source, grew, ours
 from monitoring.alerting.capacity_alerts import capacity_alerts, gpu_alerts, queue_alerts
+from monitoring.alerting.serving_alerts import serving_alerts
 
 
 def alerts(limits: Limits) -> tuple[Alert, ...]:
@@ -12,6 +13,7 @@ def alerts(limits: Limits) -> tuple[Alert, ...]:
         *gpu_alerts(limits),
         *_work(limits),
         *_batch(limits),
+        *serving_alerts(limits),
         *_platform(limits),
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.contract.errors import InputError, Unjudged
 from monitoring.alerting.alert import Alert
 
-PROMTOOL_S, AT_ONCE = 120, 200
+PROMTOOL_S, AT_ONCE = 240, 100
 VERDICTS = {"  SUCCESS": True, "  FAILED:": False}
 
 

@@ -4,6 +4,7 @@ from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.rule_test import History
 from tests.monitoring.alerting.rule_cases_capacity import CAPACITY
 from tests.monitoring.alerting.rule_cases_jobs import JOBS
+from tests.monitoring.alerting.rule_cases_serving import SERVING
 from tests.monitoring.alerting.rule_series import OTHER, labels, lost, ours
 
 
@@ -73,6 +74,7 @@ CASES: dict[str, tuple[History, ...]] = {
     "HoldfastFlexStartWaitTooLong": _pending("flex-start", 240),
     **CAPACITY,
     **JOBS,
+    **SERVING,
     "HoldfastSystemPodsOnSpot": (
         History(
             series=((ours("system_pods_on_interruptible", 'namespace="kube-system"'), "0x5 1x30"),),

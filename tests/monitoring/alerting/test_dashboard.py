@@ -6,11 +6,16 @@ import re
 import pytest
 from google.cloud.monitoring_dashboard_v1 import Dashboard
 
+from holdfast.contract.serving import SERVER_METRICS
 from holdfast.contract.telemetry import METRICS
+from infra.environments import load
 from monitoring.alerting import dashboard
 from monitoring.alerting.alert import Limits
 from monitoring.alerting.alerts import alerts
+from monitoring.alerting.dashboard_serving import serving_charts
 
+PROMISED = load("example").serving
+assert PROMISED
 SCREENS = {
     "on-call": dashboard.render(
         "c: on call",
@@ -18,6 +23,7 @@ SCREENS = {
         {"environment": "e"},
     ),
     "job": dashboard.render("c: job", dashboard.one_job("c"), {"environment": "e"}, choose="job"),
+    "serving": dashboard.render("c: serving", serving_charts("c", PROMISED), {"environment": "e"}),
 }
 
 
@@ -61,4 +67,5 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
         "disruption_budget_shortfall",
     }
     assert asked - shown == quiet
-    assert shown | asked <= set(METRICS)
+    of_servers = {name.removeprefix("holdfast_") for name in SERVER_METRICS}
+    assert {name.removesuffix("_bucket") for name in shown | asked} <= set(METRICS) | of_servers

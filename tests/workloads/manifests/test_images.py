@@ -10,7 +10,7 @@ import pytest
 from infra.environments import names
 from tests.workloads.manifests.rendered import ROOT, workloads
 from workloads.manifests.builders.database import PROXY
-from workloads.manifests.builders.serving import ENVOY
+from workloads.manifests.builders.serving_proxy import ENVOY
 
 IMAGES = ROOT / "workloads/images"
 ROLES = sorted(path.name.removesuffix(".Dockerfile") for path in IMAGES.glob("*.Dockerfile"))

@@ -86,6 +86,7 @@ class Fleet:
     replicas: list[Replica] = field(default_factory=list[Replica])
     port: int = 0
     admin_port: int = 0
+    metrics_port: int = 0
     _pods: list[Pod] = field(default_factory=list[Pod])
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -123,13 +124,14 @@ class Fleet:
         return replica
 
     def _start_proxy(self) -> None:
-        self.port, self.admin_port = free_port(), free_port()
+        self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
         proxy = Proxy(
             endpoints_file=str(self.endpoints_file.resolve()),
             longest_request_s=drain_budget(self.window_s).longest_request_s,
             host=HOST,
             port=self.port,
             admin_port=self.admin_port,
+            metrics_port=self.metrics_port,
         )
         config = self.folder / "envoy.json"
         config.write_text(json.dumps(bootstrap(self.proxy_change(proxy))))

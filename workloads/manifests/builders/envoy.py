@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.contract import serving
 
-CLUSTER = "servers"
+CLUSTER, ADMIN = "servers", "admin"
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
@@ -20,6 +20,7 @@ class Proxy:
     host: str = "0.0.0.0"
     port: int = serving.PORT
     admin_port: int = serving.PROXY_ADMIN_PORT
+    metrics_port: int = serving.PROXY_METRICS_PORT
     tries: int = serving.TRIES
     max_retries: int | None = serving.MAX_RETRIES
     """Retries that may run at once; None: Envoy's default, three, which fails requests when a server dies."""
@@ -32,7 +33,10 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
     return {
         "node": {"id": "proxy", "cluster": "serving"},
         "admin": {"address": _address("127.0.0.1", proxy.admin_port)},
-        "static_resources": {"listeners": [_listener(proxy)], "clusters": [_servers(proxy, folder)]},
+        "static_resources": {
+            "listeners": [_listener(proxy), _metrics(proxy)],
+            "clusters": [_servers(proxy, folder), _admin(proxy)],
+        },
     }
 
 
@@ -42,23 +46,40 @@ def _address(host: str, port: int) -> dict[str, Any]:
 
 def _listener(proxy: Proxy) -> dict[str, Any]:
     manager = {
-        "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "requests",
         # Longer than any load balancer keeps a connection: whoever closes first must not be us.
         "common_http_protocol_options": {"idle_timeout": f"{serving.KEEP_ALIVE_S}s"},
         "request_headers_timeout": "10s",
         "request_timeout": _seconds(proxy.longest_request_s),
         "stream_idle_timeout": _seconds(proxy.longest_request_s),
-        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [_route(proxy)]}]},
+    }
+    return _http(serving.PROXY_REQUESTS, _address(proxy.host, proxy.port), _route(proxy), manager)
+
+
+def _metrics(proxy: Proxy) -> dict[str, Any]:
+    """The rest of the admin interface can end the proxy: nobody reaches it from outside."""
+    route = {"match": {"path": serving.PROXY_METRICS_PATH}, "route": {"cluster": ADMIN}}
+    return _http("metrics", _address(proxy.host, proxy.metrics_port), route, {})
+
+
+def _http(name: str, address: dict[str, Any], route: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    manager = {
+        "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": name,
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
         "http_filters": [
             {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
         ],
-    }
+    } | options
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
+    return {"name": name, "address": address, "filter_chains": [{"filters": filters}]}
+
+
+def _admin(proxy: Proxy) -> dict[str, Any]:
+    endpoint = {"endpoint": {"address": _address("127.0.0.1", proxy.admin_port)}}
     return {
-        "name": "requests",
-        "address": _address(proxy.host, proxy.port),
-        "filter_chains": [{"filters": filters}],
+        "name": ADMIN,
+        "type": "STATIC",
+        "load_assignment": {"cluster_name": ADMIN, "endpoints": [{"lb_endpoints": [endpoint]}]},
     }
 
 

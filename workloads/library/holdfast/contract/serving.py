@@ -29,6 +29,7 @@ SIDECAR_SPARE_S = 4.0
 PORT = 8080
 """Of the server: requests, probes and metrics; of the proxy: requests."""
 PROXY_ADMIN_PORT = 9901  # on the loopback interface only
+PROXY_METRICS_PORT = 9902  # of the admin interface the metrics alone, for who scrapes
 SIDECAR_PORT = 8081  # of a sidecar: probes and the preStop hook
 LIVE_PATH = "/v2/health/live"
 READY_PATH = "/v2/health/ready"
@@ -36,6 +37,7 @@ DRAIN_PATH = "/drain"
 
 # On pods: which half of the capacity they are.
 LABEL_TIER = "holdfast.dev/serving-tier"
+TIER_LABEL = "tier"  # the same, on series
 TIER_BASE = "base"
 TIER_OVERFLOW = "overflow"
 
@@ -66,6 +68,11 @@ QUEUE_SECONDS = "holdfast_server_queue_seconds"
 PREDICT_SECONDS = "holdfast_server_predict_seconds"
 REQUEST_SECONDS = "holdfast_server_request_seconds"
 BATCH_ITEMS = "holdfast_server_batch_items"
+# Of the proxy, as Envoy names it: answers to clients by class of their code. What a retry mended is not among them.
+PROXY_ANSWERS = "envoy_http_downstream_rq_xx"
+PROXY_METRICS_PATH = "/stats/prometheus"
+PROXY_REQUESTS = "requests"  # the listener that clients reach, among those that the proxy counts for
+REFUSED_FOR_LOAD = ("queue", "bytes", "deadline", "late")
 SERVER_METRICS = {
     RUNNING: "requests in the batch that is computed",
     WAITING: "requests that wait for a batch",

@@ -30,6 +30,7 @@ DRAIN_SIGNAL = signal.SIGUSR1
 # Ctrl-C reaches every process of a terminal, and then a launcher passes its own copy on: one press, two signals.
 # infra/decisions/0088
 ECHO_S = 0.5
+FIRST_S = 0.5  # out of the margin
 
 
 class Shutdown:
@@ -114,14 +115,21 @@ class Shutdown:
                 f"{self.takes_s:.0f} s. Press again to leave at once",
             )
 
-    def leave_after(self, window_s: float, margin_s: float = WINDOW_MARGIN_S) -> None:
-        """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor."""
+    def leave_after(
+        self, window_s: float, margin_s: float = WINDOW_MARGIN_S, *, first: Callable[[], object] = lambda: None
+    ) -> None:
+        """Leave when the window closes, whatever then hangs: a collective, an upload, a destructor. `first` runs
+        before that, for as long as `FIRST_S`."""
         self.takes_s = window_s
 
         def enforce() -> None:
             self.wait()
             while (left := self.seconds_left(window_s, margin_s)) > 0:
                 time.sleep(min(left, 0.2))  # a later notice may shorten it
+            # A log whose reader hangs must not keep the process.
+            last = threading.Thread(target=first, name="window-end-first", daemon=True)
+            last.start()
+            last.join(FIRST_S)
             self._leave(EXIT_PREEMPTED)
 
         threading.Thread(target=enforce, name="window-end", daemon=True).start()

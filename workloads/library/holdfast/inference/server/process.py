@@ -32,21 +32,10 @@ _BACKLOG = 2048
 def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     """Until a notice, or until the model is lost. The exit code."""
     shutdown = of_process()  # before the model loads: a notice may come first
-    shutdown.leave_after(settings.window_s)
-    _warn_before_the_end(shutdown, settings)
+    # An alert goes by this line.
+    shutdown.leave_after(settings.window_s, first=lambda: logs.warning("drain", OVER_BUDGET))
     with _listening(settings) as listener:
         return asyncio.run(_Process(spec, settings, shutdown).run(listener))
-
-
-def _warn_before_the_end(shutdown: Shutdown, settings: ServerSettings) -> None:
-    """The watchdog ends the process without a word: an alert goes by this line."""
-
-    def warn() -> None:
-        shutdown.wait()
-        time.sleep(max(0.0, shutdown.seconds_left(settings.window_s) - _TICK_S))
-        logs.warning("drain", OVER_BUDGET)
-
-    threading.Thread(target=warn, name="drain-over-budget", daemon=True).start()
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,94 @@
+"""The dashboard of online inference: what clients get, what is promised, and how far the servers are from it."""
+
+from holdfast.contract import serving
+from infra.environments.serving import Serving
+from monitoring.alerting.dashboard import Chart
+from monitoring.alerting.serving_alerts import (
+    BURN,
+    ERROR_BUDGET,
+    QUEUE_S,
+    SHED,
+    answers,
+    failed,
+    ready_base,
+    refused_for_load,
+    scraped,
+    share,
+)
+
+_QUANTILES = ((0.5, "half"), (0.99, "99 of 100"))
+
+
+def serving_charts(cluster: str, promised: Serving) -> tuple[Chart, ...]:
+    def ours(metric: str, labels: str = "") -> str:
+        return scraped(metric, cluster, labels)
+
+    tier = serving.TIER_LABEL
+    asked = ours(serving.REQUESTS)
+    return (
+        Chart(
+            title="Answers a second by class, as clients get them",
+            queries=(
+                (
+                    "{{envoy_response_code_class}}xx",
+                    f"sum by (envoy_response_code_class) (rate({answers(cluster)}[1m]))",
+                ),
+            ),
+            stacked=True,
+            threshold=promised.promised_per_s,
+        ),
+        Chart(
+            title="Failed share",
+            queries=(("5 minutes", share(failed(cluster), answers(cluster), "5m")),),
+            threshold=BURN * ERROR_BUDGET,
+        ),
+        Chart(
+            title="Replicas ready",
+            queries=((f"{{{{{tier}}}}}", f"sum by ({tier}) ({ours(serving.READY)})"),),
+            threshold=promised.base_needed,
+        ),
+        Chart(
+            title="Base against its promise",
+            queries=(("ready on demand", f"sum({ready_base(cluster)})"),),
+            threshold=promised.base_needed,
+        ),
+        Chart(
+            title="Refused share",
+            queries=(
+                ("for load", share(refused_for_load(cluster), asked, "5m")),
+                ("{{reason}}", f"sum by (reason) (rate({ours(serving.REFUSED)}[5m]))"),
+            ),
+            threshold=SHED,
+        ),
+        Chart(
+            title="Time in the queue",
+            queries=_quantiles(ours(f"{serving.QUEUE_SECONDS}_bucket")),
+            unit="s",
+            threshold=QUEUE_S,
+        ),
+        Chart(
+            title="Time to answer",
+            queries=_quantiles(ours(f"{serving.REQUEST_SECONDS}_bucket")),
+            unit="s",
+        ),
+        Chart(
+            title="Requests that run or wait, by replica",
+            queries=(("{{pod}}", f"max by (pod) ({ours(serving.INFLIGHT)})"),),
+            threshold=promised.inflight_target,
+        ),
+        Chart(title="Time of a batch", queries=_quantiles(ours(f"{serving.PREDICT_SECONDS}_bucket")), unit="s"),
+        Chart(
+            title="Draining, swaps, predictors that died",
+            queries=(
+                ("draining", f"sum({ours(serving.DRAINING)})"),
+                ("swaps {{outcome}}", f"sum by (outcome) (increase({ours(serving.SWAPS)}[1h]))"),
+                ("died", f"sum(increase({ours(serving.PREDICTOR_DEATHS)}[1h]))"),
+            ),
+        ),
+    )
+
+
+def _quantiles(buckets: str) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (legend, f"histogram_quantile({share:g}, sum by (le) (rate({buckets}[5m])))") for share, legend in _QUANTILES
+    )

@@ -1,0 +1,120 @@
+"""Cases of the alerts about online inference: series as servers and proxies export them."""
+
+from monitoring.alerting.alert import EXAMPLE
+from monitoring.alerting.rule_test import History
+
+CLUSTER = f'cluster="{EXAMPLE.cluster}"'
+ELSE = 'cluster="someone-else"'
+FIRES: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+
+
+def _answers(code_class: int, cluster: str = CLUSTER, listener: str = "requests") -> str:
+    labels = f'envoy_http_conn_manager_prefix="{listener}",envoy_response_code_class="{code_class}"'
+    return f"envoy_http_downstream_rq_xx{{{cluster},{labels}}}"
+
+
+def _requests(code: int = 200, cluster: str = CLUSTER) -> str:
+    return f'holdfast_server_requests_total{{{cluster},code="{code}",pod="a"}}'
+
+
+def _refused(reason: str, cluster: str = CLUSTER) -> str:
+    return f'holdfast_server_refused_total{{{cluster},reason="{reason}",pod="a"}}'
+
+
+def _queue(most: str, cluster: str = CLUSTER) -> str:
+    return f'holdfast_server_queue_seconds_bucket{{{cluster},le="{most}",pod="a"}}'
+
+
+def _ready(pod: str, tier: str = "base", cluster: str = CLUSTER) -> str:
+    return f'holdfast_server_ready{{{cluster},pod="{pod}",tier="{tier}"}}'
+
+
+def rate(*legs: tuple[int, int]) -> str:
+    """A counter: (minutes, growth a minute) each."""
+    text, value = "", 0
+    for minutes, growth in legs:
+        text += f"{value}+{growth}x{minutes - 1} "
+        value += growth * minutes
+    return text + str(value)
+
+
+def _burnt(good: int, *bad: tuple[int, int], then: tuple[int, int] = (0, 0)) -> tuple[tuple[str, str], ...]:
+    """One listener's answers, `then` (minute, answers a minute), with failures of others that must not count."""
+    total = sum(minutes for minutes, _ in bad)
+    changed, later = then if then[0] else (total - 1, good)
+    return (
+        (_answers(2), rate((changed, good), (total - changed, later))),
+        (_answers(5), rate(*bad)),
+        (_answers(4), rate((total, 1))),
+        (_answers(5, ELSE), rate((total, good))),
+        (_answers(5, listener="metrics"), rate((total, good))),
+    )
+
+
+def _waits(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
+    """(minutes, requests within half a second, within one, of a hundred a minute) each."""
+    total = sum(minutes for minutes, _, _ in legs)
+    return (
+        (_queue("0.5"), rate(*((minutes, half) for minutes, half, _ in legs))),
+        (_queue("1.0"), rate(*((minutes, one) for minutes, _, one in legs))),
+        (_queue("2.5"), rate((total, 100))),
+        (_queue("+Inf"), rate((total, 100))),
+        (_queue("0.5", ELSE), rate((total, 0))),
+        (_queue("+Inf", ELSE), rate((total, 9999))),
+    )
+
+
+def _shed(asked: tuple[tuple[int, int], ...], refused: tuple[tuple[int, int], ...]) -> tuple[tuple[str, str], ...]:
+    total = sum(minutes for minutes, _ in asked)
+    return (
+        (_requests(), rate(*asked)),
+        (_refused("queue"), rate(*refused)),
+        (_refused("leaving"), rate((total, 90))),
+        (_refused("queue", ELSE), rate((total, 900))),
+    )
+
+
+SERVING: dict[str, tuple[History, ...]] = {
+    "HoldfastServingErrorsBurnBudget": (
+        # 2 of 103 a minute: sure after most of an hour.
+        History(series=_burnt(100, (120, 0), (70, 2)), at_min=172, fires=FIRES, quiet_until_min=155),
+        History(series=_burnt(100, (120, 0), (30, 6), (20, 1)), at_min=165),  # nearly over
+        History(series=_burnt(100, (120, 0), (30, 20), (30, 0)), at_min=153, fires=FIRES),
+        History(series=_burnt(100, (120, 0), (30, 20), (30, 0)), at_min=158),  # over
+        History(series=_burnt(100, (240, 1)), at_min=230),
+        # With less traffic, and with more: both windows are of the same minutes above and below the line.
+        History(series=_burnt(1000, (120, 0), (70, 2), then=(120, 100)), at_min=185, fires=FIRES),
+        History(series=_burnt(100, (190, 12), then=(150, 1000)), at_min=153, fires=FIRES),
+        History(series=_burnt(1000, (150, 20), (40, 2), then=(150, 100)), at_min=157, fires=FIRES),
+    ),
+    "HoldfastServingQueueSlow": (
+        History(series=_waits((30, 97, 100), (30, 97, 98)), at_min=45, fires=FIRES, quiet_until_min=36),
+        History(series=_waits((60, 90, 100)), at_min=50),
+        History(series=_waits((30, 80, 90), (30, 100, 100)), at_min=33, fires=FIRES),
+        History(series=_waits((30, 80, 90), (30, 100, 100)), at_min=37),
+    ),
+    "HoldfastServingSheds": (
+        History(series=_shed(((60, 100),), ((20, 0), (40, 8))), at_min=30, fires=FIRES, quiet_until_min=25),
+        History(series=_shed(((60, 100),), ((20, 0), (40, 4))), at_min=50),
+        History(series=_shed(((60, 100),), ((30, 20), (30, 0))), at_min=33, fires=FIRES),
+        History(series=_shed(((60, 100),), ((30, 20), (30, 0))), at_min=37),
+        History(series=_shed(((30, 100), (30, 1000)), ((60, 40),)), at_min=33, fires=FIRES),
+        History(series=_shed(((30, 1000), (30, 100)), ((60, 6),)), at_min=38, fires=FIRES),
+    ),
+    "HoldfastServingBaseBelowPromise": (
+        History(
+            series=((_ready("a"), "1x60"), (_ready("b"), "1x20 0x40"), (_ready("c", "overflow"), "1x60")),
+            at_min=30,
+            fires=FIRES,
+            quiet_until_min=24,
+        ),
+        History(series=((_ready("a"), "1x60"), (_ready("b"), "1x60"), (_ready("c", cluster=ELSE), "0x60")), at_min=40),
+        # All gone: their series end, and no other cluster's replicas stand in.
+        History(
+            series=((_ready("a"), "1x20"), (_ready("b"), "1x20"), (_ready("c", cluster=ELSE), "1x60")),
+            at_min=35,
+            fires=FIRES,
+        ),
+        History(series=((_ready("c", "overflow"), "1x60"), (_ready("c", cluster=ELSE), "1x60")), at_min=40),
+    ),
+}

@@ -1,0 +1,141 @@
+"""The alerts about online inference on what a real server and a real proxy export: no name of our own on both sides."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.contract import serving
+from infra.environments import load
+from monitoring.alerting import rule_test
+from monitoring.alerting.alert import EXAMPLE
+from monitoring.alerting.alerts import alerts
+from monitoring.alerting.rule_test import History
+from monitoring.alerting.serving_alerts import serving_alerts
+from tests.monitoring.alerting import logfilter
+from tests.workloads.library.inference.server.serving import INFER, PREDICTORS, head, served, texts, until
+from workloads.drill.serving.fleet import HOST, Fleet, admin, holdfast_server
+from workloads.drill.serving.load import Load
+
+SERIES = re.compile(r"^(\w+)(?:\{(.*)\})? ([-+.\deE]+|NaN)$")
+Scrape = dict[tuple[str, str], float]
+ALERTS = {alert.name: alert for alert in alerts(EXAMPLE)}
+
+
+def scrape(port: int, path: str) -> Scrape:
+    found = (SERIES.match(line) for line in admin(port, path)[1].splitlines())
+    return {(match[1], match[2] or ""): float(match[3]) for match in found if match}
+
+
+def history(before: Scrape, after: Scrape, *, at_min: int, fires: bool) -> History:
+    """Twenty minutes as `before`, then each minute what came between the two scrapes, labelled as the collector does."""
+    target = f'cluster="{EXAMPLE.cluster}",namespace="serving",pod="server-base-1",{serving.TIER_LABEL}="{serving.TIER_BASE}"'
+    series: list[tuple[str, str]] = []
+    for (name, labels), value in after.items():
+        if not name.startswith(("holdfast_server_", "envoy_http_downstream_rq_xx")):
+            continue
+        first = before.get((name, labels), 0.0)
+        legs = f"{first:g}x19 {first:g}+{value - first:g}x20" if value >= first else f"{first:g}x19 {value:g}x20"
+        series.append((f"{name}{{{labels.rstrip(',')}{',' if labels else ''}{target}}}", legs))
+    return History(series=tuple(series), at_min=at_min, fires=((),) if fires else ())
+
+
+async def _ask(port: int, seconds: float, rate: float) -> Load:
+    clients, ended = Load(HOST, port, INFER, texts("a request")), asyncio.Event()
+    asking = asyncio.create_task(clients.run(rate, ended))
+    await asyncio.sleep(seconds)
+    ended.set()
+    await asking
+    return clients
+
+
+@pytest.mark.process
+def test_the_alerts_fire_on_what_server_and_proxy_really_export(
+    tmp_path: Path, require: Callable[[object, str], None]
+) -> None:
+    require(rule_test.promtool(), "no promtool")
+    # One request waits, another is computed: what comes in a burst is refused, and without a server all fails.
+    fleet = Fleet(
+        folder=tmp_path,
+        owner=f"test:{tmp_path}",
+        command=holdfast_server(f"{PREDICTORS}:gpu_like", "--batch", "1", "--queue", "1"),
+    )
+    with fleet.running(1):
+        [only] = fleet.ready()
+
+        def of_server() -> Scrape:
+            return scrape(only.port, "/metrics")
+
+        def of_proxy() -> Scrape:
+            return scrape(fleet.metrics_port, serving.PROXY_METRICS_PATH)
+
+        server_before, proxy_before = of_server(), of_proxy()
+        asyncio.run(_ask(fleet.port, 2.0, 3))
+        server_calm, proxy_calm = of_server(), of_proxy()
+        loaded = asyncio.run(_ask(fleet.port, 1.5, 300))
+        server_loaded = of_server()
+        only.pod.kill()
+        until(lambda: not only.ready, "the only server to leave the proxy")
+        lost = asyncio.run(_ask(fleet.port, 0.5, 60))
+        proxy_lost = of_proxy()
+    assert loaded.codes["429"], loaded.codes
+    assert lost.codes["503"], lost.codes
+    sheds, errors, base = (
+        ALERTS[f"HoldfastServing{name}"] for name in ("Sheds", "ErrorsBurnBudget", "BaseBelowPromise")
+    )
+    outcomes = rule_test.run(
+        [
+            (sheds, history(server_calm, server_loaded, at_min=38, fires=True)),
+            (sheds, history(server_before, server_calm, at_min=38, fires=False)),
+            (errors, history(proxy_calm, proxy_lost, at_min=38, fires=True)),
+            (errors, history(proxy_before, proxy_calm, at_min=38, fires=False)),
+            (base, history(server_before, server_calm, at_min=38, fires=True)),  # one, of the two that are promised
+            (ALERTS["HoldfastServingQueueSlow"], history(server_calm, server_loaded, at_min=38, fires=False)),
+        ]
+    )
+    assert [f"{outcome.alert}: {outcome.output}" for outcome in outcomes if not outcome.held] == []
+
+
+@pytest.mark.process
+def test_a_real_drain_over_its_budget_is_a_line_that_the_log_alert_takes(tmp_path: Path) -> None:
+    commit = tmp_path / "commit"
+    commit.write_text("1")
+    with served(tmp_path, "--window", "9", "--model", str(commit), predictor=f"{PREDICTORS}:stepped") as server:
+        # A model that never finishes loading: whoever asked for it has no answer when the window ends.
+        commit.unlink()
+        os.mkfifo(commit)
+        asking = server.send(head(0, "/v2/repository/models/model/load"))
+        until(lambda: len(psutil.Process(server.process.pid).children()) == 2, "the second model's process")
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 143
+        asking.close()
+        lines = server.lines()
+    entries = [
+        {"resource": {"type": "k8s_container", "labels": {"cluster_name": EXAMPLE.cluster}}, "jsonPayload": line}
+        for line in lines
+    ]
+    query = ALERTS["HoldfastServingDrainOverBudget"].query
+    assert [e["jsonPayload"]["message"] for e in entries if logfilter.matches(query, e)] == [serving.OVER_BUDGET]
+
+
+def test_every_series_of_the_alerts_is_one_that_a_server_or_the_proxy_has() -> None:
+    named = {name for alert in serving_alerts(EXAMPLE) for name in re.findall(r"(\w+)\{", alert.query)}
+    assert {name.removesuffix("_bucket") for name in named} <= {*serving.SERVER_METRICS, serving.PROXY_ANSWERS}
+
+
+def test_the_capacity_rule_prints_its_three_numbers() -> None:
+    promised = load("example").serving
+    assert promised
+    assert str(promised).startswith(f"base {promised.base_replicas} >= {promised.promised_per_s:g} / (0.8 x ")
+    assert promised.base_needed == -(-promised.promised_per_s // (0.8 * promised.replica_per_s))
+    for text in (
+        f"promised {promised.promised_per_s:g}/s",
+        f"peak {promised.peak_per_s:g}/s",
+        f"refused when all Spot goes at once {promised.shed_per_s:g}/s",
+    ):
+        assert text in str(promised)

@@ -1,0 +1,126 @@
+"""The proxy before the servers: Envoy, a watcher of their endpoints and the drain that Envoy lacks beside it."""
+
+# Why it is so: infra/decisions/0049.
+
+import json
+from collections.abc import Iterator
+
+from kubernetes import client
+
+from holdfast.contract import serving
+from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
+from infra.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING
+from infra.contract.names import NAMESPACE_SERVING
+from infra.environments.serving import Serving
+from workloads.manifests.builders.envoy import Proxy, bootstrap
+from workloads.manifests.builders.pods import Probes, Size, Work, restricted
+from workloads.manifests.builders.rbac import within
+from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
+from workloads.manifests.builders.serving_deployment import deployment, overflow_pool, port, probes, scraping
+from workloads.manifests.builders.tenancy import budget
+
+SERVER, PROXY, CLIENTS = "server", "proxy", "serving"
+ENVOY = "envoy"  # the role in digests.json: a copy of Envoy's own image in the registry of the environment
+PROXIES = 2
+CONFIG_DIR, ENDPOINTS_DIR = "/etc/envoy", "/run/endpoints"
+ANNOTATION_CAPACITY = "holdfast.dev/serving-capacity"
+HOST_NAME = "kubernetes.io/hostname"
+
+
+def proxies(context: RenderContext, wanted: Serving) -> Iterator[Body]:
+    account = client.V1ServiceAccount(
+        api_version="v1",
+        kind="ServiceAccount",
+        metadata=meta(PROXY, NAMESPACE_SERVING),
+        automount_service_account_token=False,
+    )
+    yield plain(account)
+    rules = [
+        client.V1PolicyRule(api_groups=["discovery.k8s.io"], resources=["endpointslices"], verbs=["list", "watch"])
+    ]
+    yield from within("endpoints", rules, NAMESPACE_SERVING, account=PROXY, account_namespace=NAMESPACE_SERVING)
+    yield _configuration(context)
+    yield deployment(context, PROXY, _proxy_work(context), PROXIES)
+    yield scraping(PROXY, {LABEL_NAME: PROXY}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH)
+    yield budget(PROXY, NAMESPACE_SERVING, PROXY, "The first hop of every request: one at a time")
+    yield plain(
+        client.V1Service(
+            api_version="v1",
+            kind="Service",
+            metadata=meta(CLIENTS, NAMESPACE_SERVING, annotations={ANNOTATION_CAPACITY: str(wanted)}),
+            spec=client.V1ServiceSpec(type="ClusterIP", selector={LABEL_NAME: PROXY}, ports=[port()]),
+        )
+    )
+
+
+def _configuration(context: RenderContext) -> Body:
+    longest_s = serving.drain_budget(overflow_pool(context).window.pod_s).longest_request_s
+    proxy = Proxy(endpoints_file=f"{ENDPOINTS_DIR}/servers.json", longest_request_s=longest_s)
+    text = json.dumps(bootstrap(proxy), indent=2) + "\n"
+    return plain(
+        client.V1ConfigMap(
+            api_version="v1", kind="ConfigMap", metadata=meta(PROXY, NAMESPACE_SERVING), data={"envoy.json": text}
+        )
+    )
+
+
+def _proxy_work(context: RenderContext) -> Work:
+    window_s = overflow_pool(context).window.pod_s
+    hook = client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.SIDECAR_PORT)
+    admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
+    drain = ["python", "-m", "holdfast", "serve", "sidecar", "--health", f"{admin}/ready", "--window", str(window_s)]
+    counted = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
+    watch = ["python", "-m", "holdfast", "serve", "endpoints", "--service", SERVER, "--namespace", NAMESPACE_SERVING]
+    configured = client.V1Volume(name="config", config_map=client.V1ConfigMapVolumeSource(name=PROXY))
+    shared = client.V1Volume(name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi"))
+    return Work(
+        name=PROXY,
+        role=PROXY,
+        image=context.image(ENVOY),
+        command=[ENVOY, "-c", f"{CONFIG_DIR}/envoy.json", "-l", "warning", "--concurrency", "2"],
+        size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
+        pool=context.system,
+        priority=PRIORITY_SERVING,
+        # Its machines are never taken away: the hook has the whole grace, and a request the rest.
+        grace_s=window_s + 15,
+        calls_kubernetes=True,
+        ports=[serving.PORT, serving.PROXY_METRICS_PORT],
+        probes=Probes(readiness=probes(serving.SIDECAR_PORT).readiness, liveness=_listening()),
+        pre_stop_get=hook,
+        sidecars=[
+            _beside(context, "drain", [*drain, "--drain", f"{admin}/healthcheck/fail", "--count", counted], []),
+            _beside(
+                context,
+                "watch",
+                [*watch, "--out", f"{ENDPOINTS_DIR}/servers.json"],
+                [client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)],
+            ),
+        ],
+        volumes=[(configured, CONFIG_DIR), (shared, ENDPOINTS_DIR)],
+        annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
+        spread_over=HOST_NAME,
+    )
+
+
+def _beside(
+    context: RenderContext, name: str, command: list[str], mounts: list[client.V1VolumeMount]
+) -> client.V1Container:
+    """Started before Envoy, ended after it."""
+    limits = {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
+    scratch = client.V1VolumeMount(name="tmp", mount_path="/tmp")
+    return client.V1Container(
+        name=name,
+        image=context.image(SERVER),
+        image_pull_policy="Always",
+        restart_policy="Always",
+        command=command,
+        resources=client.V1ResourceRequirements(limits=limits, requests=limits),
+        security_context=restricted(),
+        volume_mounts=[scratch, *mounts],
+    )
+
+
+def _listening() -> client.V1Probe:
+    return client.V1Probe(
+        tcp_socket=client.V1TCPSocketAction(port=serving.PORT), period_seconds=10, failure_threshold=6
+    )
