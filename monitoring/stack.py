@@ -86,8 +86,13 @@ class MonitoringStack(cdk.Stack):
             "on-call": dashboard.render(f"{cluster}: on call", on_call, labels),
             "job": dashboard.render(f"{cluster}: job", dashboard.one_job(cluster), labels, choose="job"),
         }
-        if environment.serving:
-            charts = dashboard_serving.serving_charts(cluster, environment.serving)
+        if served := environment.serving:
+            charts = dashboard_serving.serving_charts(
+                cluster,
+                promised_per_s=served.promised_per_s,
+                base_needed=served.base_needed,
+                inflight_target=served.inflight_target,
+            )
             screens["serving"] = dashboard.render(f"{cluster}: serving", charts, labels)
         for slug, text in screens.items():
             # The dashboard's own variables look like Terraform's.

@@ -1,7 +1,6 @@
 """The dashboard of online inference: what clients get, what is promised, and how far the servers are from it."""
 
 from holdfast.contract import serving
-from infra.environments.serving import Serving
 from monitoring.alerting.dashboard import Chart
 from monitoring.alerting.serving_alerts import (
     BURN,
@@ -19,7 +18,7 @@ from monitoring.alerting.serving_alerts import (
 _QUANTILES = ((0.5, "half"), (0.99, "99 of 100"))
 
 
-def serving_charts(cluster: str, promised: Serving) -> tuple[Chart, ...]:
+def serving_charts(cluster: str, *, promised_per_s: float, base_needed: int, inflight_target: int) -> tuple[Chart, ...]:
     def ours(metric: str, labels: str = "") -> str:
         return scraped(metric, cluster, labels)
 
@@ -35,7 +34,7 @@ def serving_charts(cluster: str, promised: Serving) -> tuple[Chart, ...]:
                 ),
             ),
             stacked=True,
-            threshold=promised.promised_per_s,
+            threshold=promised_per_s,
         ),
         Chart(
             title="Failed share",
@@ -45,12 +44,12 @@ def serving_charts(cluster: str, promised: Serving) -> tuple[Chart, ...]:
         Chart(
             title="Replicas ready",
             queries=((f"{{{{{tier}}}}}", f"sum by ({tier}) ({ours(serving.READY)})"),),
-            threshold=promised.base_needed,
+            threshold=base_needed,
         ),
         Chart(
             title="Base against its promise",
             queries=(("ready on demand", f"sum({ready_base(cluster)})"),),
-            threshold=promised.base_needed,
+            threshold=base_needed,
         ),
         Chart(
             title="Refused share",
@@ -74,7 +73,7 @@ def serving_charts(cluster: str, promised: Serving) -> tuple[Chart, ...]:
         Chart(
             title="Requests that run or wait, by replica",
             queries=(("{{pod}}", f"max by (pod) ({ours(serving.INFLIGHT)})"),),
-            threshold=promised.inflight_target,
+            threshold=inflight_target,
         ),
         Chart(title="Time of a batch", queries=_quantiles(ours(f"{serving.PREDICT_SECONDS}_bucket")), unit="s"),
         Chart(
