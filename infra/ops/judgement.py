@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
+from holdfast.contract.values import moment
 from infra.environments import Environment, placeholders, source_of
 from infra.environments.checks import PLACEHOLDER
 from infra.ops.show import print_json, print_table
@@ -22,10 +24,10 @@ def show_rules(as_json: bool) -> None:
 def check(environment: Environment, as_json: bool) -> bool:
     """Judge what the environment asks for, before Terraform starts. True when it may be deployed as it is.
 
-    A CHANGE-ME breaks no rule: "right, but not settled" is a state of its own.
+    A CHANGE-ME or a freeze that is over breaks no rule: "right, but not settled" is a state of its own.
     """
-    findings, open_fields = judge_environment(environment), placeholders(environment)
-    state = "broken" if findings else "not settled" if open_fields else "right"
+    findings, open_fields, over = judge_environment(environment), placeholders(environment), _over(environment)
+    state = "broken" if findings else "not settled" if open_fields or over else "right"
     if as_json:
         found = [as_object(finding) for finding in findings]
         print_json(
@@ -35,15 +37,24 @@ def check(environment: Environment, as_json: bool) -> bool:
             rules=len(RULES),
             findings=found,
             placeholders=open_fields,
+            freezes_over=over,
         )
         return state == "right"
     for finding in findings:
         print(lines(finding))
     for field in open_fields:
         print(f"{source_of(environment.name)}: {field} is still {PLACEHOLDER}")
+    for name in over:
+        print(f"{source_of(environment.name)}: cluster.freezes[{name}] is over; name the next one, or remove it")
     counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
     print(f"{environment.name}: {counted}: {'right, but not settled' if state == 'not settled' else state}")
     return state == "right"
+
+
+def _over(environment: Environment) -> list[str]:
+    """Freezes that protect nothing any more."""
+    ends = {freeze.name: moment(freeze.end) for freeze in environment.cluster.freezes}
+    return [name for name, end in ends.items() if end and end < datetime.now(UTC)]
 
 
 def judge_files(environment: Environment, files: Iterable[Path]) -> list[Finding]:

@@ -52,8 +52,11 @@ def alert_on_future_metrics(facts: Facts) -> Iterator[Violation]:
 
 @rule(reason="an alert that nobody hears", source="Cloud Monitoring documentation")
 def alerts_are_on_and_heard(facts: Facts) -> Iterator[Violation]:
-    """Every alert is enabled; every one has a channel once an environment names who hears it."""
+    """Every alert is enabled and has a channel; in production an environment names who hears it."""
     asked = facts.environment.alerts
+    if facts.environment.production and not (asked.emails or asked.channels):
+        where = f"environment {facts.environment.name}: alerts"
+        yield Violation(where=where, got="nobody", allowed="emails or channels", fix="name who is on call")
     for policy in facts.of(POLICY):
         if policy.get("enabled") is False:
             yield policy.violation("enabled", "True", "delete the alert, or enable it")

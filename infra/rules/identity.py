@@ -33,10 +33,17 @@ def project_roles(facts: Facts) -> Iterator[Violation]:
         if wrong:
             got = f"{grant.get('role')} for {', '.join(wrong)}"
             yield grant.violation("role", ", ".join(PROJECT_ROLES), "grant it on the object instead", got)
-    for policy in facts.of("google_project_iam_policy"):
-        yield policy.violation(
-            "policy_data", "no such resource", "it takes every other grant of the project away", "all"
-        )
+
+
+@rule(
+    reason="it takes away every grant that it does not repeat, and no rule reads who is in it",
+    source="google provider documentation on authoritative policies",
+)
+def no_whole_policies(facts: Facts) -> Iterator[Violation]:
+    """Grants are added one by one; nothing replaces the whole policy of a project, a bucket or an account."""
+    for policy in facts.resources:
+        if policy.kind.endswith("_iam_policy"):
+            yield policy.violation("policy_data", "no such resource", "use an _iam_member", "a whole policy")
 
 
 def _members(grant: PlannedResource) -> set[str]:

@@ -93,7 +93,11 @@ def _agent_has(facts: Facts, kind: str, target: str, name: str, role: str) -> bo
 
 @rule(reason="results lie in it", source="CIS Google Cloud 6.5, 6.6")
 def database_private(facts: Facts) -> Iterator[Violation]:
-    """The database has a private address only, and speaks TLS."""
+    """The database has a private address only, admits no ranges, and speaks TLS."""
+    for instance in facts.of(INSTANCE):
+        if named := instance.blocks("settings.ip_configuration.authorized_networks"):
+            got = ", ".join(str(block.get("value")) for block in named)
+            yield instance.violation("settings.ip_configuration.authorized_networks", "none", "remove them", got)
     yield from each(facts.of(INSTANCE), "settings.ip_configuration.ipv4_enabled", False, "keep it private")
     yield from each(facts.of(INSTANCE), "settings.ip_configuration.ssl_mode", CLIENT_CERTIFICATE, "state it")
 

@@ -9,6 +9,7 @@ from infra.rules.model import Facts, Violation, rule
 
 GANG_PODS = 2
 DAY_S = 86_400
+LEAST_GOODPUT = 0.3  # Spot at a third of the price of on-demand costs as much for work that is done
 PLATFORM = "design of this platform"
 
 
@@ -78,6 +79,9 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Violation]:
         got = f"{alerts.on_demand_pending_s}, {alerts.spot_pending_s}, {alerts.flex_pending_s}"
         allowed = "on_demand_pending_s <= spot_pending_s <= flex_pending_s"
         yield _at(facts.environment, "alerts", got, allowed, "order them")
+    if 0 < alerts.goodput_min < LEAST_GOODPUT:  # 0: computed from prices
+        got, field = alerts.goodput_min, "alerts.goodput_min"
+        yield _at(facts.environment, field, got, f"{LEAST_GOODPUT} or more", "raise it: below, Spot costs more")
     for field, most in (
         ("checkpoint_age_s", DAY_S),
         ("batch_oldest_s", facts.environment.queue.retention_days * DAY_S),

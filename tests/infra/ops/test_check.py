@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from infra.__main__ import app
 from infra.environments import Environment, load
+from infra.environments.schema import Freeze
 from infra.ops import judgement
 from infra.specs import resources
 from tests.infra.samples import EXAMPLE
@@ -34,6 +35,12 @@ def test_each_open_field_is_named_with_its_file(capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     assert "infra/environments/prod.py: security.kms_key is still CHANGE-ME" in printed
     assert printed.splitlines()[-1].endswith("right, but not settled")
+
+
+def test_a_freeze_that_is_over_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    past = Freeze(name="year-end", start="2020-12-19T00:00:00Z", end="2021-01-04T00:00:00Z")
+    assert judgement.check(replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(past,))), as_json=False) is False
+    assert "cluster.freezes[year-end] is over" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "code"), [("example", EXIT_DONE), ("prod", EXIT_FINDINGS)])

@@ -189,6 +189,7 @@ BREAKING: dict[str, Edit] = {
     "no-open-firewall": add("google_compute_firewall.ssh", source_ranges=["0.0.0.0/0"], allow=[{"protocol": "tcp"}]),
     # identity
     "project-roles": member("google_project_iam_member", "roles/storage.admin"),
+    "no-whole-policies": add("google_storage_bucket_iam_policy.all", bucket="b", policy_data="{}"),
     "no-basic-roles": member("google_pubsub_topic_iam_member", "roles/editor"),
     "no-public-members": member("google_storage_bucket_iam_member", "roles/storage.objectViewer", "allUsers"),
     "narrow-storage-roles": member("google_storage_bucket_iam_member", "roles/storage.objectAdmin"),

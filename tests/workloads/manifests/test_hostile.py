@@ -106,7 +106,7 @@ HUGE: dict[str, Callable[[], str]] = {
     "spaces": lambda: shell("a" + " " * BIG + "b"),
     "open ignores": lambda: "# " + "# holdfast: ignore[" * (BIG // 19) + "\n" + POD,
     "reason of spaces": lambda: f"{POD}# holdfast: ignore[HF101] a{' ' * BIG}b\n",
-    "keys": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  k{n}: v\n" for n in range(40_000)),
+    "keys": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  k{n}: v\n" for n in range(60_000)),
     "keys near a field": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  parallelis{n}: v\n" for n in range(30_000)),
     "one key": lambda: "a: 1\n" * 30_000,
     "a long key by alias": lambda: f"{POD}x: &k {'k' * 200_000}\nspec: {{containers: [{{name: m}}], tolerations: [{', '.join(['{key: *k}'] * 5_000)}]}}\n",
