@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 HUGE = 10**400
+DEEPEST = 300  # places that are changed; what nests more deeply is changed further out
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, HUGE, 1.5, 1e308, -0.0, float("nan"), float("inf"),
     "", "a", "\x00", "\ud800", "\u202e", "\x1b[31m", "[bold]", "'; DROP TABLE x;--", "../../etc/passwd", "%s%n", "-5",
@@ -33,6 +34,8 @@ def _places(value: Any) -> list[tuple[Any, ...]]:
     waiting: list[tuple[tuple[Any, ...], Any]] = [((), value)]
     while waiting and len(found) < 5_000:
         path, node = waiting.pop()
+        if len(path) > DEEPEST:
+            continue
         children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
         for key, child in list(children)[:200]:
             found.append((*path, key))
@@ -58,11 +61,11 @@ def _odd(value: Any, draw: random.Random) -> Any:
     if type(value) is int and draw.random() < 0.5:
         return value + draw.choice((-1, 1, 7, 2**20, -(2**40)))
     if draw.random() < 0.1:
-        return _nested(value, draw.choice((3, 70, 400)))
+        return nested(value, draw.choice((3, 70, 400)))
     return draw.choice(ODD)
 
 
-def _nested(value: Any, depth: int) -> Any:
+def nested(value: Any, depth: int) -> Any:
     for _ in range(depth):
         value = [value]
     return value

@@ -1,11 +1,13 @@
 """A quarter of a minute of the campaign of `make fuzz`, and the proof that it finds what it looks for."""
 
+import random
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.borders import BORDERS
 from tests.fuzz.campaign import Border, campaign, drawn
+from tests.fuzz.mutations import mutated, nested
 
 pytestmark = pytest.mark.process
 
@@ -20,6 +22,13 @@ def test_no_border_answers_hostile_input_otherwise_than_by_a_refusal(tmp_path: P
     assert not result.findings, "\n".join(finding.line() for finding in result.findings)
     accepted = {name for name, count in result.cases.items() if result.refused[name] < count}
     assert min(result.cases.values()) > 0 and accepted, "nothing was accepted: the inputs reach no depth"
+
+
+def test_a_value_that_nests_as_deeply_as_any_is_changed_again() -> None:
+    deep: object = 1
+    for _ in range(5):
+        deep = nested(deep, 400)
+    assert mutated(deep, random.Random(1)) is not deep
 
 
 def _spins(data: bytes) -> None:
