@@ -85,7 +85,7 @@ kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RE
 	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
 	@$(PY) -m tests.bench.batch_kills
 
-.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month
+.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic soak-elastic
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
 	@$(PY) -m tests.bench.synth
 
@@ -115,6 +115,12 @@ bench-server: setup tools
 
 bench-month: setup tools
 	@$(PY) -m tests.bench.month
+
+bench-elastic: setup
+	@$(PY) -m tests.bench.elastic
+
+soak-elastic: setup ## 300 kills of elastic gangs at every point (long)
+	@$(PY) -m tests.bench.elastic_kills
 
 ##@ Platform (ENV=example|dev|prod)
 

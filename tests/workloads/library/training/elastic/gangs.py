@@ -20,35 +20,7 @@ WAIT_S = 120.0
 ATTEMPT = "2+1"  # as Kubernetes puts it together
 MODEL = {"context": 16, "width": 16, "layers": 1, "heads": 2}
 
-CHILD = """
-import json, os, sys, time
-from pathlib import Path
-from holdfast.contract.errors import run_cli
-from holdfast.training.elastic import group, trainer
-from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
-from holdfast.training.model import ModelConfig
-settings = json.loads(sys.argv[1])
-settings["nodes"] = tuple(map(tuple, settings["nodes"]))
-settings["events"] = Path(settings["events"])
-gate, gate_step = Path(settings.pop("gate")), settings.pop("gate_step")
-group.CONNECT_S = settings.pop("connect_s")
-
-class Gated(trainer.ElasticGang):
-    # Stands at one step until the test opens the gate: what comes meanwhile comes in time, on any machine.
-    def shards(self):
-        while self.step == gate_step and not gate.exists():
-            time.sleep(0.01)
-        return super().shards()
-
-trainer.ElasticGang = Gated
-
-def main():
-    code = train_elastic(ElasticConfig(**settings | {"model": ModelConfig(**settings["model"])}))
-    sys.stdout.flush()
-    os._exit(code)
-
-run_cli(main)
-"""
+CHILD = "tests.workloads.library.training.elastic.child"
 
 
 class Gang:
@@ -57,7 +29,7 @@ class Gang:
         self.events = folder / "events.jsonl"
         self.checkpoints = folder / "checkpoints"
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self._settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {
             "checkpoints": str(self.checkpoints),
             "nodes": [["127.0.0.1", port] for port in free_ports(nodes)],
             "events": str(self.events),
@@ -79,7 +51,7 @@ class Gang:
     def start(self, *places: int, kill_at: str = "") -> None:
         for place in places:
             environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}
-            command = [sys.executable, "-c", CHILD, json.dumps({**self._settings, "index": place})]
+            command = [sys.executable, "-m", CHILD, json.dumps({**self.settings, "index": place})]
             with (self.folder / f"log-{place}").open("a") as log:
                 self.processes[place] = subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
 
@@ -135,8 +107,8 @@ class Gang:
         return self._phase(place) in ("member", "restoring", "complete")
 
     def _phase(self, place: int) -> object:
-        addresses = tuple((host, port) for host, port in self._settings["nodes"])
-        return Peers(addresses, join_id("elastic")).look([place]).get(place, {}).get("phase")
+        addresses = tuple((host, port) for host, port in self.settings["nodes"])
+        return (Peers(addresses, join_id("elastic")).ask(place, "/status", 1.0) or {}).get("phase")
 
     def close(self) -> None:
         for process in self.processes.values():

@@ -10,7 +10,12 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import (
+    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
+    Store,  # pyright: ignore[reportPrivateImportUsage]
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
+    distributed_c10d,
+)
 
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.contract.errors import InputError
@@ -59,6 +64,9 @@ class Group:
             # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
             connect = timedelta(seconds=min(CONNECT_S, self._silent_s))
             store.set_timeout(connect)
+            # torch counts the groups of a process and finds the others by that number. A try that failed counts too,
+            # and members may have had different numbers of those: they would never meet again.
+            distributed_c10d._world.group_count = 0  # pyright: ignore[reportPrivateUsage]
             dist.init_process_group(
                 self._backend,
                 store=store,

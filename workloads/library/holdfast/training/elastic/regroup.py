@@ -98,7 +98,7 @@ class Regroup:
 
     def _found(self, began: float) -> Epoch | None:
         """On the lowest of those who wait: the first epoch, once enough have come."""
-        members = self._with_joiners([self._me])
+        members = _by_place([*self._joiners(), self._me])
         late = time.monotonic() - began >= self._limits.gather_s
         if len(members) == self._nodes or (late and len(members) >= self._limits.min_nodes):
             number = newest_number(self._storage, self._run) + 1
@@ -112,26 +112,27 @@ class Regroup:
     def _lead(self, epoch: Epoch, living: list[Member], began: float) -> Epoch | None:
         """On the lowest that lives: None while others have to be waited for."""
         waited = time.monotonic() - began
-        reported = self._control.reported(epoch.number)
-        missing = [member for member in living if member != self._me and member.index not in reported]
-        # One that computes notices in its next collective, at the latest when that times out.
-        if missing and waited < self._limits.silent_s + POLL_S:
-            self._control.wait(_LOOK_S)
-            return None
-        members = self._with_joiners([self._me, *(m for m in living if m != self._me and m not in missing)])
-        if len(members) < self._limits.min_nodes and waited < self._limits.hold_s and not self._stop_asked():
-            self._control.wait(_LOOK_S)
-            return None
-        return self._propose(
-            Epoch(number=epoch.number + 1, members=members, ending=len(members) < self._limits.min_nodes)
+        proposal = successor(
+            epoch,
+            self._me,
+            living=living,
+            reported=self._control.reported(epoch.number),
+            joiners=self._joiners(),
+            # One that computes notices in its next collective, at the latest when that times out.
+            patient=waited < self._limits.silent_s + POLL_S,
+            holding=waited < self._limits.hold_s and not self._stop_asked(),
+            min_nodes=self._limits.min_nodes,
         )
+        if proposal is None:
+            self._control.wait(_LOOK_S)
+            return None
+        return self._propose(proposal)
 
-    def _with_joiners(self, members: list[Member]) -> tuple[Member, ...]:
+    def _joiners(self) -> list[Member]:
         asking = self._control.joining()
         there = self._peers.living([*asking.values()])
         self._control.forget(frozenset(asking) - {member.index for member in there})
-        by_index = {member.index: member for member in [*there, *members]}
-        return tuple(by_index[index] for index in sorted(by_index))
+        return there
 
     def _propose(self, epoch: Epoch) -> Epoch:
         failpoint("gang.propose")
@@ -155,6 +156,36 @@ class Regroup:
     def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
         me = {"index": self._me.index, "incarnation": self._me.incarnation}
         return self._peers.ask(index, path, POLL_S + 1, **me, **body)
+
+
+def successor(
+    epoch: Epoch,
+    me: Member,
+    *,
+    living: list[Member],
+    reported: frozenset[int],
+    joiners: list[Member],
+    patient: bool,
+    holding: bool,
+    min_nodes: int,
+) -> Epoch | None:
+    """What the lowest living member proposes after `epoch`; None while others have to be waited for.
+
+    `reported`: places that have lost the group of `epoch` as well. `patient`: whether to wait for those that have not;
+    `holding`: whether too few wait for more."""
+    missing = [member for member in living if member != me and member.index not in reported]
+    if missing and patient:
+        return None
+    members = _by_place([*joiners, me, *(member for member in living if member not in missing)])
+    if len(members) < min_nodes and holding:
+        return None
+    return Epoch(number=epoch.number + 1, members=members, ending=len(members) < min_nodes)
+
+
+def _by_place(members: list[Member]) -> tuple[Member, ...]:
+    """Of two with one place the later in the list."""
+    by_index = {member.index: member for member in members}
+    return tuple(by_index[index] for index in sorted(by_index))
 
 
 def _lead_to_ask(status: dict[int, dict[str, object]], me: int) -> int:

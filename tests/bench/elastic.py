@@ -1,0 +1,128 @@
+"""`python -m tests.bench.elastic`: how long an elastic gang stands still when a member leaves, dies, freezes or comes.
+
+Gangs of real processes on this machine. A time is from the signal to the first step that a survivor applies with the
+others; for growth it is the gap between two steps of a survivor. The cost of an undisturbed step is the gang's loop
+against the same loop with nothing but one all-reduce, turn by turn in the same processes. torchrun min:max is
+played beside it, as delivered and tuned. Prints a table, then one JSON line with the goals.
+"""
+
+import argparse
+import json
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.bench.elastic_rivals import STOCK, TUNED, torchrun_death_s
+from tests.bench.elastic_step import step_costs
+from tests.workloads.library.training.elastic.kills import SETTINGS, WarmGang, prepared
+
+ROUNDS = 3
+NODES = 3
+WAIT_S = 120.0
+NEVER_ENDS = 10**6
+
+
+def gang_in(folder: Path) -> WarmGang:
+    settings = SETTINGS | {"steps": NEVER_ENDS, "every": NEVER_ENDS, "silent_s": 15.0, "connect_s": 10.0}
+    return WarmGang(folder, nodes=NODES, **settings)
+
+
+def applied(gang: WarmGang, epoch: int) -> list[dict[str, Any]]:
+    return [line for line in gang.ledger() if line["what"] == "applied" and line["epoch"] >= epoch]
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    ends = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        if time.monotonic() > ends:
+            raise RuntimeError("waited in vain")
+        time.sleep(0.01)
+    return found
+
+
+def disturbed_s(gang: WarmGang, number: signal.Signals) -> float:
+    """From the signal to place 1 until a survivor has done a step without it."""
+    epoch = until(lambda: applied(gang, 0))[-1]["epoch"]
+    until(lambda: len(applied(gang, epoch)) > 10 * NODES)
+    began = time.monotonic()
+    gang.signal_session(1, number) if number is signal.SIGSTOP else gang.signal(1, number)
+    return float(until(lambda: applied(gang, epoch + 1))[0]["t"]) - began
+
+
+def growth_stall_s(gang: WarmGang) -> float:
+    """The gap between a survivor's last step before the newcomer and its first one with it."""
+    epoch = applied(gang, 0)[-1]["epoch"]
+    gang.start(1)
+    until(lambda: len(applied(gang, epoch + 1)) > NODES)
+    survivor = gang.processes[0].pid
+    times = [line["t"] for line in applied(gang, epoch) if line["process"] == survivor]
+    return max(later - earlier for earlier, later in pairwise(times))
+
+
+def one_gang(folder: Path, number: signal.Signals) -> tuple[float, float]:
+    gang = gang_in(folder)
+    try:
+        gang.start(*range(NODES))
+        lost = disturbed_s(gang, number)
+        if number is signal.SIGSTOP:
+            return lost, 0.0
+        gang.processes[1].wait()
+        return lost, growth_stall_s(gang)
+    finally:
+        gang.close()
+
+
+def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {"notice": [], "death": [], "silent": [], "growth": []}
+    for n in range(rounds):
+        for what, number in (("notice", signal.SIGTERM), ("death", signal.SIGKILL)):
+            lost, grown = one_gang(folder / f"{what}-{n}", number)
+            times[what].append(lost)
+            times["growth"].append(grown)
+    times["silent"].append(one_gang(folder / "silent", signal.SIGSTOP)[0])
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--no-rivals", action="store_true", help="torchrun alone takes minutes.")
+    options = parser.parse_args()
+    prepared()
+    with tempfile.TemporaryDirectory(prefix="holdfast-elastic-") as name:
+        folder = Path(name)
+        times = measured(folder, options.rounds)
+        costs = step_costs(folder / "cost")
+        rivals = {}
+        if not options.no_rivals:
+            rivals = {kind: torchrun_death_s(folder / kind, kind) for kind in (TUNED, STOCK)}
+    worst = {what: round(max(found), 3) for what, found in times.items()}
+    middle = {what: round(statistics.median(found), 3) for what, found in times.items()}
+    step_s = 0.05
+    print(f"{'':24s}{'median s':>10s}{'worst s':>10s}")
+    for what in times:
+        print(f"{what:24s}{middle[what]:10.3f}{worst[what]:10.3f}")
+    for kind, seconds in rivals.items():
+        print(f"{'death, ' + kind:24s}{seconds if seconds else 'not within the limit':>10}")
+    for kind, cost in costs.items():
+        print(f"{'a step, ' + kind:24s}{100 * cost:9.2f} % over a bare all-reduce")
+    goals = {
+        "notice_at_most_1_s_and_a_step": middle["notice"] <= 1.0 + step_s,
+        "death_at_most_2_s": middle["death"] <= 2.0,
+        "silent_at_most_20_s": worst["silent"] <= 20.0,
+        "stall_of_survivors_while_growing_at_most_3_s": middle["growth"] <= 3.0,
+        "an_undisturbed_step_costs_at_most_1_percent": costs["plain"] <= 0.01,
+    }
+    result = {"schema": "holdfast.bench.elastic/1", "median_s": middle, "worst_s": worst, "step_cost": costs}
+    print(json.dumps(result | {"rivals_death_s": rivals, "goals": goals}))
+    sys.exit(0 if all(goals.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()

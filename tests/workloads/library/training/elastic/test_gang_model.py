@@ -1,0 +1,269 @@
+"""Every interleaving of an elastic gang's protocol: epochs, flags on the sum, and the repair after a loss.
+
+The model: each member meets the others of its epoch, takes the furthest state among them, and adds up steps with them.
+A collective ends for a member once all have begun it, and fails, at any moment, once one of them is gone. So survivors
+of a death differ by a step. What the lead proposes is the product's own `successor`; the storage keeps the first
+proposal of each number. A lead's patience may end at any moment: whoever it leaves behind is what a frozen member is.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.regroup import successor
+
+pytestmark = pytest.mark.process
+
+MEMBERS = tuple(Member(index=place, incarnation=f"p{place}") for place in range(3))
+GONE = frozenset({"dead", "left", "done", "expelled"})
+NO_STATE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    phase: str = "meet"
+    """asking, meet, met, compute, reduce, lost, finish, or one of GONE."""
+    epoch: int = 1
+    step: int = 0
+    sums: int = 0
+    """Begun in this epoch."""
+    without: frozenset[int] = frozenset()
+    """Of `lost`: who leaves at this boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    places: tuple[Place, ...]
+    epochs: tuple[Epoch, ...]
+    begun: frozenset[tuple[str, int, int, int, int]] = frozenset()
+    """(collective, its epoch, its number in the epoch, place, value): the step of a member, or a flag."""
+    reported: frozenset[tuple[int, int]] = frozenset()
+    """(epoch, place)."""
+    deaths: int = 0
+    notices: int = 0
+    impatient: int = 0
+    """Times that a lead went on without somebody alive."""
+
+    def pruned(self) -> "State":
+        """Without what nobody alive can look at any more."""
+        alive = [place for place in self.places if place.phase not in GONE]
+        oldest = min(((place.epoch, place.sums) for place in alive), default=(1 << 30, 0))
+        gone = (Place(phase=place.phase, epoch=0, step=place.step) for place in self.places)
+        return replace(
+            self,
+            places=tuple(g if g.phase in GONE else p for g, p in zip(gone, self.places, strict=True)),
+            begun=frozenset(b for b in self.begun if (b[1], b[2]) >= oldest),
+            reported=frozenset(r for r in self.reported if r[0] >= oldest[0]),
+        )
+
+    def with_place(self, index: int, place: Place) -> "State":
+        return replace(self, places=(*self.places[:index], place, *self.places[index + 1 :]))
+
+    def values(self, collective: str, epoch: int, number: int) -> dict[int, int]:
+        return {place: value for c, e, n, place, value in self.begun if (c, e, n) == (collective, epoch, number)}
+
+
+def source(steps: dict[int, int]) -> int:
+    return max(0, *steps.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    steps: int = 2
+    deaths: int = 1
+    notices: int = 0
+    impatient: int = 0
+    newcomer: bool = False
+    min_nodes: int = 1
+    repairs: bool = True
+    create_only: bool = True
+
+    def start(self) -> State:
+        members = MEMBERS[:2] if self.newcomer else MEMBERS
+        places = [Place(phase="meet") for _ in members]
+        if self.newcomer:
+            places.append(Place(phase="asking", epoch=0, step=NO_STATE))
+        return State(places=tuple(places), epochs=(Epoch(number=1, members=members),))
+
+    def moves(self, state: State) -> Iterator[State]:
+        for index, place in enumerate(state.places):
+            if place.phase in GONE:
+                continue
+            if state.deaths < self.deaths:
+                yield replace(state.with_place(index, replace(place, phase="dead")), deaths=state.deaths + 1)
+            move: Callable[[State, int, Place], Iterator[State]] = getattr(self, f"_{place.phase}")
+            yield from move(state, index, place)
+
+    def _asking(self, state: State, index: int, place: Place) -> Iterator[State]:
+        newest = state.epochs[-1]
+        if MEMBERS[index] in newest.members:
+            yield state.with_place(index, Place(phase="meet", epoch=newest.number, step=place.step))
+        elif all(other.phase in GONE for other in state.places if other is not place):
+            yield state.with_place(index, replace(place, phase="expelled"))  # it would found a gang of its own
+
+    def _meet(self, state: State, index: int, place: Place) -> Iterator[State]:
+        begun = state.begun | {("meet", place.epoch, 0, index, place.step)}
+        yield replace(state.with_place(index, replace(place, phase="met")), begun=begun)
+
+    def _met(self, state: State, index: int, place: Place) -> Iterator[State]:
+        steps = state.values("meet", place.epoch, 0)
+        members = self._members(state, place)
+        if steps.keys() == members:
+            known = [step for step in steps.values() if step != NO_STATE] or [0]  # nobody: the checkpoint
+            assert max(known) - min(known) <= 1, f"survivors differ by more than a step: {state}"
+            step = source(steps) if self.repairs else place.step
+            yield state.with_place(index, replace(place, phase="compute", step=step))
+        yield from self._fails(state, index, place)
+
+    def _compute(self, state: State, index: int, place: Place) -> Iterator[State]:
+        if place.step == self.steps:
+            yield state.with_place(index, replace(place, phase="finish"))
+            return
+        for noticed in (False, True) if state.notices < self.notices else (False,):
+            flag = place.step * 10 + int(noticed)
+            begun = state.begun | {("step", place.epoch, place.sums + 1, index, flag)}
+            after = replace(state, begun=begun, notices=state.notices + noticed)
+            yield after.with_place(index, replace(place, phase="reduce", sums=place.sums + 1))
+
+    def _reduce(self, state: State, index: int, place: Place) -> Iterator[State]:
+        flags = state.values("step", place.epoch, place.sums)
+        assert len({flag // 10 for flag in flags.values()}) == 1, f"one sum of two different steps: {state}"
+        if flags.keys() == self._members(state, place):
+            leaving = frozenset(p for p, flag in flags.items() if flag % 10)
+            done = replace(place, step=place.step + 1)
+            if index in leaving:
+                yield state.with_place(index, replace(done, phase="left"))
+            elif leaving or self._called(place):
+                yield state.with_place(index, replace(done, phase="lost", without=leaving))
+            else:
+                yield state.with_place(index, replace(done, phase="compute"))
+        yield from self._fails(state, index, place)
+
+    def _called(self, place: Place) -> bool:
+        """Whether the lead has called for a regrouping: one for all of this sum, since it rides on it."""
+        return self.newcomer and place.epoch == 1 and place.sums == 1
+
+    def _lost(self, state: State, index: int, place: Place) -> Iterator[State]:
+        epoch = state.epochs[place.epoch - 1]
+        stayers = [m for m in epoch.members if m.index not in place.without]
+        living = [m for m in stayers if state.places[m.index].phase not in GONE]
+        if living[0].index == index:
+            yield from self._leads(state, index, place, living)
+        elif (place.epoch, index) not in state.reported:
+            yield replace(state, reported=state.reported | {(place.epoch, index)})
+        if len(state.epochs) > place.epoch and living[0].index != index:
+            yield self._enters(state, index, state.epochs[place.epoch])
+
+    def _leads(self, state: State, index: int, place: Place, living: list[Member]) -> Iterator[State]:
+        epoch = state.epochs[place.epoch - 1]
+        reported = frozenset(p for e, p in state.reported if e == epoch.number)
+        asking = [m for m in MEMBERS if state.places[m.index].phase == "asking"]
+        silent = {m.index for m in living if m.index != index} - reported
+        # Who has done the last step never reports, and more may never come: there, patience always ends.
+        free = all(state.places[p].phase == "finish" for p in silent)
+        for patient in (True, False) if free or state.impatient < self.impatient else (True,):
+            proposal = successor(
+                epoch,
+                MEMBERS[index],
+                living=living,
+                reported=reported,
+                joiners=asking,
+                patient=patient,
+                holding=patient,
+                min_nodes=self.min_nodes,
+            )
+            if proposal is None:
+                continue
+            if len(state.epochs) > epoch.number and self.create_only:
+                yield self._enters(state, index, state.epochs[epoch.number])
+            else:
+                epochs = (*state.epochs[: epoch.number], proposal)
+                after = replace(state, epochs=epochs, impatient=state.impatient + (not patient and not free))
+                yield self._enters(after, index, proposal)
+
+    def _enters(self, state: State, index: int, epoch: Epoch) -> State:
+        place = state.places[index]
+        if MEMBERS[index] not in epoch.members:
+            return state.with_place(index, replace(place, phase="expelled", without=frozenset()))
+        phase = "done" if epoch.ending else "meet"
+        return state.with_place(index, Place(phase=phase, epoch=epoch.number, step=place.step))
+
+    def _finish(self, state: State, index: int, place: Place) -> Iterator[State]:
+        """The lowest living member of the epoch has committed; the others have seen that, or it is gone."""
+        living = [m.index for m in state.epochs[place.epoch - 1].members if state.places[m.index].phase not in GONE]
+        if living[0] == index or state.places[living[0]].phase == "done":
+            yield state.with_place(index, replace(place, phase="done"))
+
+    def _fails(self, state: State, index: int, place: Place) -> Iterator[State]:
+        members = self._members(state, place)
+        others = [state.places[p] for p in members - {index}]
+        # Not for one that is only late: that is a matter of time limits, and of no order of events.
+        closed = (o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in others)
+        if any(closed):
+            yield state.with_place(index, replace(place, phase="lost", without=frozenset()))
+
+    def _has_closed(self, other: Place, place: Place) -> bool:
+        return other.epoch == place.epoch and other.phase in ("lost", "finish")
+
+    def _members(self, state: State, place: Place) -> set[int]:
+        return {member.index for member in state.epochs[place.epoch - 1].members}
+
+
+def explore(model: Model) -> int:
+    """Visit every reachable state: who ends has done all steps, and somebody ends unless all are gone for a reason."""
+    seen, todo = {model.start()}, [model.start()]
+    while todo:
+        state = todo.pop()
+        following = {after.pruned() for after in model.moves(state)} - {state}
+        if not following:
+            ends_well(model, state)
+        fresh = following - seen
+        seen |= fresh
+        todo.extend(fresh)
+    return len(seen)
+
+
+def ends_well(model: Model, state: State) -> None:
+    phases = [place.phase for place in state.places]
+    assert GONE.issuperset(phases), f"stuck: {state}"
+    ended = [place for place in state.places if place.phase == "done"]
+    if model.min_nodes == 1:
+        assert all(place.step == model.steps for place in ended), f"ended before the last step: {state}"
+        spent = sum(phase in ("dead", "left") for phase in phases)
+        assert ended or spent, f"nobody is left although nobody was lost: {state}"
+    newest = state.epochs[-1]
+    survivors = [m for m in newest.members if state.places[m.index].phase == "expelled"]
+    assert not survivors, f"a member of the newest epoch was left behind: {state}"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Model(),
+        Model(steps=3),
+        Model(notices=1),
+        Model(newcomer=True),
+        Model(min_nodes=2),
+        Model(deaths=2, notices=1),
+        Model(notices=1, impatient=1),
+        Model(newcomer=True, notices=1, impatient=1),
+    ],
+    ids=str,
+)
+def test_every_interleaving_of_three_members_ends_well(model: Model) -> None:
+    assert explore(model) > 500
+
+
+@pytest.mark.parametrize(
+    ("broken", "found"),
+    [
+        (Model(repairs=False), "two different steps"),
+        (Model(create_only=False, impatient=1), "two different steps|stuck|left behind|more than a step"),
+    ],
+    ids=["no-repair", "storage-that-replaces"],
+)
+def test_the_model_finds_a_broken_protocol(broken: Model, found: str) -> None:
+    with pytest.raises(AssertionError, match=found):
+        explore(broken)
