@@ -52,20 +52,22 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
         "request_timeout": _seconds(proxy.longest_request_s),
         "stream_idle_timeout": _seconds(proxy.longest_request_s),
     }
-    return _http(serving.PROXY_REQUESTS, _address(proxy.host, proxy.port), _route(proxy), manager)
+    return _http(
+        serving.PROXY_REQUESTS, _address(proxy.host, proxy.port), [_completions(proxy), _route(proxy)], manager
+    )
 
 
 def _metrics(proxy: Proxy) -> dict[str, Any]:
     """The rest of the admin interface can end the proxy: nobody reaches it from outside."""
     route = {"match": {"path": serving.PROXY_METRICS_PATH}, "route": {"cluster": ADMIN}}
-    return _http("metrics", _address(proxy.host, proxy.metrics_port), route, {})
+    return _http("metrics", _address(proxy.host, proxy.metrics_port), [route], {})
 
 
-def _http(name: str, address: dict[str, Any], route: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _http(name: str, address: dict[str, Any], routes: list[Any], options: dict[str, Any]) -> dict[str, Any]:
     manager = {
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
-        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
         "http_filters": [
             {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{_TYPES}.filters.http.router.v3.Router"}}
         ],
@@ -103,6 +105,14 @@ def _route(proxy: Proxy) -> dict[str, Any]:
             "host_selection_retry_max_attempts": 5,
         }
     return {"match": {"prefix": "/"}, "route": route}
+
+
+def _completions(proxy: Proxy) -> dict[str, Any]:
+    """Text that comes in pieces may take the whole of the longest request, and cannot be asked for again in between."""
+    route: dict[str, Any] = _route(proxy)["route"]
+    policy: dict[str, Any] = route.get("retry_policy", {})
+    policy.pop("per_try_timeout", None)
+    return {"match": {"prefix": "/v1/"}, "route": route}
 
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:

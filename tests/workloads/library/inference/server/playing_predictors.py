@@ -1,10 +1,12 @@
 """Predictors that take their time, and whose items do to their process what their body names."""
 
+import json
 import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from holdfast.contract.errors import InputError
 from holdfast.inference.predictor.spec import PredictorSpec
@@ -75,6 +77,32 @@ class Stepped(GpuLike):
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         super().predict(bodies)
         return [{"step": self._step} for _ in bodies]
+
+
+class Completing(Stepped):
+    """Counts: `1 2 3 ...`, one number a piece, up to max_tokens; a prompt may hold a piece as an item can."""
+
+    def load(self) -> None:
+        super().load()
+        self.configuration = {**self.configuration, "completes": True}
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        asked = [json.loads(body) if body.startswith(b"{") else {} for body in bodies]
+        GpuLike.predict(self, [str(each.get("prompt", "")).encode() for each in asked])
+        return [self._piece(each) for each in asked]
+
+    def _piece(self, asked: Mapping[str, object]) -> Value:
+        count = str(asked.get("completion", "")).count(" ") + 1
+        if asked.get("prompt") == "nonsense":
+            return {"text": 7, "finish_reason": None}
+        return {
+            "text": f"{self._step}.{count} ",
+            "finish_reason": "length" if count >= cast("int", asked.get("max_tokens", 1)) else None,
+        }
+
+
+def completing(spec: PredictorSpec) -> GpuLike:
+    return Completing(Path(spec.model))
 
 
 def gpu_like(spec: PredictorSpec) -> GpuLike:

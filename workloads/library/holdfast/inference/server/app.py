@@ -1,9 +1,9 @@
-"""The routes: Open Inference Protocol v2, Triton's route to load a model, metrics. Edges only: state is elsewhere."""
+"""The routes: Open Inference Protocol v2, completions of text, Triton's route to load a model, metrics. Edges only: state is elsewhere."""
 
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
@@ -12,7 +12,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.contract.serving import LIVE_PATH, READY_PATH
-from holdfast.inference.server import tensors
+from holdfast.inference.server import completions, streaming, tensors
+from holdfast.inference.server.completions import Piece
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.errors import Refused
 from holdfast.inference.server.lane import Lane, Request, Values
@@ -41,6 +42,8 @@ class App:
             Route(model + "/ready", self.refusing(self.model_ready)),
             Route(model + "/infer", self.counted(self.infer), methods=["POST"]),
             Route("/v2/repository/models/{model}/load", self.refusing(self.load), methods=["POST"]),
+            Route("/v1/models", self.refusing(self.models)),
+            Route("/v1/completions", self.counted(self.complete), methods=["POST"]),
             Route("/metrics", self.scrape),
         ]
 
@@ -81,6 +84,43 @@ class App:
         content = tensors.answer(values, model=self._settings.model, commit=commit, request_id=asked.id)
         return Response(content, media_type="application/json", headers={"x-model-commit": commit})
 
+    async def models(self, request: HttpRequest) -> Response:
+        return _json(completions.models(self._settings.model, commit_of(self.lane(request).configuration)))
+
+    async def complete(self, request: HttpRequest) -> Response:
+        """The first piece before the first byte: until then a refusal has its own status."""
+        until_s = deadline(request, self._settings.request_s)
+        body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until_s)
+        wanted = completions.parse(body)
+        lane = self.lane(request, wanted.model)
+        if not lane.configuration.get(completions.COMPLETES):
+            raise Refused(400, f"{wanted.model} does not complete text; ask it at /v2/models/{wanted.model}/infer")
+        pieces = self.pieces(request, lane, wanted, until_s)
+        first = await anext(pieces)
+        headers, write = (
+            {"x-model-commit": commit_of(lane.configuration)},
+            streaming.writer(streaming.new_id(request), wanted.model),
+        )
+        if wanted.stream:
+            return streaming.EventStream(first, pieces, write, headers)
+        text = await streaming.whole(first, pieces)
+        return Response(write(text).removeprefix(b"data: ").strip(), 200, headers, media_type="application/json")
+
+    async def pieces(
+        self, request: HttpRequest, lane: Lane, wanted: completions.Wanted, until_s: float
+    ) -> AsyncGenerator[Piece]:
+        text = ""
+        with lane.held():
+            for _ in range(completions.MAX_PIECES):
+                item = wanted.item(text)
+                # Admitted once: a stream that is refused in its middle has cost more than its rest.
+                [value] = await self.predicted(request, lane, [item], until_s, admitted=bool(text))
+                yield (piece := Piece.of(value))
+                if piece.finish_reason:
+                    return
+                text += piece.text
+        raise Refused(500, "the model does not come to an end")
+
     async def load(self, request: HttpRequest) -> Response:
         """Triton's route; `parameters.step` names a commit other than the newest."""
         self.lane(request)
@@ -97,9 +137,9 @@ class App:
     async def scrape(self, _: HttpRequest) -> Response:
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
-    def lane(self, request: HttpRequest) -> Lane:
-        """The model that the URL names, as of now: a request stays with it to its end."""
-        name = request.path_params.get("model", self._settings.model)
+    def lane(self, request: HttpRequest, named: str = "") -> Lane:
+        """The model that the URL or the body names, as of now: a request stays with it to its end."""
+        name = named or request.path_params.get("model", self._settings.model)
         if name != self._settings.model:
             raise Refused(404, f"no model {name[:80]!r} here; there is {self._settings.model!r}")
         lane = self._models.current
@@ -109,11 +149,13 @@ class App:
             raise Refused(503, "this server is leaving", retry_after_s=1.0, reason="leaving")
         return lane
 
-    async def predicted(self, request: HttpRequest, lane: Lane, bodies: list[bytes], until_s: float) -> Values:
+    async def predicted(
+        self, request: HttpRequest, lane: Lane, bodies: list[bytes], until_s: float, *, admitted: bool = False
+    ) -> Values:
         """Refused when the queue, the deadline or the model refuses, or when the client is gone."""
         now, size = time.monotonic(), sum(map(len, bodies))
         wanted = Request(items=len(bodies), size_bytes=size, arrived_s=now, deadline_s=until_s, bodies=bodies)
-        if refused := lane.refusal(wanted, now):
+        if not admitted and (refused := lane.refusal(wanted, now)):
             raise refused
         lane.add(wanted)
         gone = asyncio.ensure_future(request.receive())
@@ -138,11 +180,17 @@ class App:
         async def handle(request: HttpRequest) -> Response:
             self._drain.asked(time.monotonic())
             response = await inner(request)
-            self._metrics.requests.labels(str(response.status_code)).inc()
-            self._metrics.request_seconds.observe(time.monotonic() - began_at(request))
+            if isinstance(response, streaming.EventStream):
+                response.ended = lambda code: self._count(request, code)
+            else:
+                self._count(request, response.status_code)
             return response
 
         return handle
+
+    def _count(self, request: HttpRequest, code: int) -> None:
+        self._metrics.requests.labels(str(code)).inc()
+        self._metrics.request_seconds.observe(time.monotonic() - began_at(request))
 
     def refusing(self, handler: Handler) -> Handler:
         async def handle(request: HttpRequest) -> Response:
@@ -150,17 +198,18 @@ class App:
                 return await handler(request)
             except Refused as refused:
                 self._metrics.refused.labels(refused.reason).inc()
-                return refusal(refused)
+                openai = request.url.path.startswith("/v1/")
+                return refusal(refused, completions.problem(refused) if openai else {"error": refused.message})
 
         return handle
 
 
-def refusal(refused: Refused) -> Response:
+def refusal(refused: Refused, content: Mapping[str, object]) -> Response:
     headers = {} if refused.retry_after_s is None else {"retry-after": str(refused.retry_after_s)}
     # What was read of a request that came too slowly cannot be told from the next one.
     if refused.status in (408, 413):
         headers["connection"] = "close"
-    return _json({"error": refused.message}, refused.status, headers)
+    return _json(content, refused.status, headers)
 
 
 def closing_when_leaving(app: ASGIApp, drain: Drain) -> ASGIApp:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -48,6 +48,7 @@ class Lane:
         self._wake = asyncio.Event()
         self._closed = False
         self._retired = False
+        self._held = 0
         self._load_s = 0.0
         self.restarting = False
         """The predicting process died, and its model is loaded again."""
@@ -92,6 +93,16 @@ class Lane:
         self.batcher.discard(request)
         self._count()
 
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Whoever asks for one piece after the other: a retired model answers the last of them too."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._wake.set()
+
     def retire(self) -> None:
         """Answer what waits, then end."""
         self._retired = True
@@ -100,7 +111,7 @@ class Lane:
     async def run(self) -> None:
         """Until retired and empty. PredictorBroken when the device or the model is lost; nothing waits any more then."""
         try:
-            while not (self._retired and not self.batcher.waiting):
+            while not (self._retired and not self.batcher.waiting and not self._held):
                 await self._next()
         except PredictorBroken:
             self._refuse_all()

@@ -1,0 +1,87 @@
+"""`/v1/completions` as OpenAI's clients speak it, for predictors that complete text. Pure.
+
+Such a predictor names `completes` in its configuration. It is asked for one piece at a time: an item is a JSON object
+of the request's fields and `completion`, the text so far; its value is {text, finish_reason}, the reason null while
+more comes. A piece is a prediction like any other: it is batched with those of other streams, and asked again when
+the predicting process dies.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.inference.server.errors import Refused
+from holdfast.inference.server.tensors import json_object
+from holdfast.inference.values import Value
+
+COMPLETES = "completes"
+MAX_TOKENS, USUAL_TOKENS = 65_536, 16
+MAX_PIECES = 100_000
+"""Of one completion: a predictor that never ends is not asked for ever."""
+DONE = b"data: [DONE]\n\n"
+_PASSED_ON = ("temperature", "top_p", "seed", "stop")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    model: str
+    prompt: str
+    max_tokens: int
+    stream: bool
+    options: Mapping[str, object]
+
+    def item(self, completion: str) -> bytes:
+        fields = {"prompt": self.prompt, "completion": completion, "max_tokens": self.max_tokens, **self.options}
+        return json.dumps(fields).encode()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    text: str
+    finish_reason: str | None
+
+    @classmethod
+    def of(cls, value: Value) -> "Piece":
+        """Refused with 500: the predictor is a user's code."""
+        match value:
+            case {"text": str(text), "finish_reason": (None | str()) as reason} if text or reason:
+                return cls(text=text, finish_reason=reason)
+            case _:
+                raise Refused(500, "the model's answer is no piece of text")
+
+
+def parse(body: bytes) -> Wanted:
+    """Refused with 400."""
+    match found := json_object(body):
+        case {"model": str(model), "prompt": str(prompt)} if prompt:
+            pass
+        case _:
+            raise Refused(400, "model and prompt must be text; one prompt a request")
+    tokens, stream = found.get("max_tokens", USUAL_TOKENS), found.get("stream", False)
+    if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
+        raise Refused(400, f"max_tokens must be a whole number from 1 to {MAX_TOKENS}")
+    if not isinstance(stream, bool) or any(found.get(name, 1) != 1 for name in ("n", "best_of")):
+        raise Refused(400, "stream must be true or false, n and best_of 1")
+    options = {name: found[name] for name in _PASSED_ON if found.get(name) is not None}
+    return Wanted(model=model, prompt=prompt, max_tokens=tokens, stream=stream, options=options)
+
+
+def answer(request_id: str, model: str, created_s: int, piece: Piece) -> dict[str, Any]:
+    """Whole or in pieces, it is the same object."""
+    choice = {"index": 0, "text": piece.text, "logprobs": None, "finish_reason": piece.finish_reason}
+    return {"id": request_id, "object": "text_completion", "created": created_s, "model": model, "choices": [choice]}
+
+
+def event(value: object) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def problem(refused: Refused) -> dict[str, Any]:
+    kind = "invalid_request_error" if refused.status < 500 else "server_error"
+    return {"error": {"message": refused.message, "type": kind, "code": refused.status}}
+
+
+def models(name: str, commit: str) -> dict[str, Any]:
+    found = {"id": name, "object": "model", "created": 0, "owned_by": "holdfast", "root": commit}
+    return {"object": "list", "data": [found]}
