@@ -59,7 +59,7 @@ class Fork:
 
 def prepare() -> None:
     """Import once what every start would."""
-    for name in ("torch._dynamo", "holdfast.training.launch", "holdfast.runtime.deadline"):
+    for name in ("holdfast.training.launch", "holdfast.runtime.deadline"):
         importlib.import_module(name)
 
 

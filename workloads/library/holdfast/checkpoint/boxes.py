@@ -7,13 +7,17 @@ tensor parallelism shards one axis twice, and not always into one stretch.
 import itertools
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.placement_types import Placement
 
+from holdfast.checkpoint.sharded import as_dtensor, local_of
 from holdfast.contract.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.placement_types import Placement
 
 # A stretch of an axis: where it begins in the local tensor and in the whole one, and its length.
 Stretch = tuple[int, int, int]
@@ -35,27 +39,21 @@ class Box:
         return self.local.numel() * self.local.element_size()
 
 
-def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's memory."""
-    # No full_tensor(): it is a collective, and a save must not contain one.
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
-
-
 def boxes_of(key: str, tensor: torch.Tensor) -> list[Box]:
     """At least one; of no elements where this rank holds nothing."""
     local, shape = local_of(tensor), tuple(tensor.shape)
-    if not isinstance(tensor, DTensor):
+    if (sharded := as_dtensor(tensor)) is None:
         return [Box(key=key, local=local, shape=shape, offset=(0,) * tensor.ndim, owned=True)]
-    _check_placements(key, tensor)
-    coordinate = tensor.device_mesh.get_coordinate()
+    _check_placements(key, sharded)
+    coordinate = sharded.device_mesh.get_coordinate()
     # Of a replicated mesh axis the first writes. Not by isinstance(Shard): strided shards are of another class.
     first = coordinate is not None and all(
-        not placement.is_replicate() or at == 0 for placement, at in zip(tensor.placements, coordinate, strict=True)
+        not placement.is_replicate() or at == 0 for placement, at in zip(sharded.placements, coordinate, strict=True)
     )
     if not local.numel():
         owned = first and not tensor.numel()
         return [Box(key=key, local=local, shape=shape, offset=(0,) * tensor.ndim, owned=owned)]
-    axes = _stretches(shape, tensor.device_mesh, tuple(tensor.placements))
+    axes = _stretches(shape, sharded.device_mesh, tuple(sharded.placements))
     _check_local(key, local, axes)
     return [_box(key, local, shape, chosen, owned=first) for chosen in itertools.product(*axes)]
 
@@ -69,9 +67,11 @@ def _box(key: str, local: torch.Tensor, shape: tuple[int, ...], chosen: tuple[St
 
 @lru_cache(maxsize=65_536)  # asked for every tensor of every save
 def _stretches(
-    shape: tuple[int, ...], mesh: DeviceMesh, placements: tuple[Placement, ...]
+    shape: tuple[int, ...], mesh: "DeviceMesh", placements: "tuple[Placement, ...]"
 ) -> tuple[tuple[Stretch, ...], ...]:
     """For each axis, what this rank holds of it."""
+    from torch.distributed.tensor import Shard
+
     if all(placement.is_replicate() or type(placement) is Shard for placement in placements):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -80,7 +80,7 @@ def _stretches(
     return tuple(_runs(_indices(axis, shape, mesh, placements)) for axis in range(len(shape)))
 
 
-def _indices(axis: int, shape: tuple[int, ...], mesh: DeviceMesh, placements: tuple[Placement, ...]) -> list[int]:
+def _indices(axis: int, shape: tuple[int, ...], mesh: "DeviceMesh", placements: "tuple[Placement, ...]") -> list[int]:
     """Which elements of the axis this rank holds: the placements themselves split a list of all of them."""
     held = torch.arange(shape[axis]).view([-1 if one == axis else 1 for one in range(len(shape))])
     coordinate = mesh.get_coordinate() or []
@@ -109,7 +109,7 @@ def _check_local(key: str, local: torch.Tensor, axes: tuple[tuple[Stretch, ...],
         )
 
 
-def _check_placements(key: str, tensor: DTensor) -> None:
+def _check_placements(key: str, tensor: "DTensor") -> None:
     if any(placement.is_partial() for placement in tensor.placements):
         raise InputError(
             f"tensor {key} is a partial sum",

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import torch
 
-from holdfast.checkpoint.boxes import local_of
 from holdfast.checkpoint.pieces import memory_at
+from holdfast.checkpoint.sharded import local_of
 from holdfast.contract.errors import InputError
 
 

@@ -8,10 +8,10 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint.boxes import Box, boxes_of
 from holdfast.checkpoint.format import TensorPart
+from holdfast.checkpoint.sharded import as_dtensor, local_of
 from holdfast.checkpoint.tree import Captured
 
 # Tensors begin at multiples of it in a stream: any dtype may be viewed there.
@@ -26,9 +26,8 @@ class Piece:
 
 def memory_at(tensor: torch.Tensor) -> int:
     """Address of the memory behind it, of this rank's part for a DTensor; -1 where it has none of its own."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     try:
-        return local.untyped_storage().data_ptr()
+        return local_of(tensor).untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):  # a subclass that wraps other tensors
         return -1
 
@@ -38,7 +37,7 @@ def pieces_of(captured: Captured, rank: int, world_size: int) -> list[Piece]:
     mine: list[Box] = []
     for key, tensor in captured.tensors.items():
         boxes = boxes_of(key, tensor)
-        if isinstance(tensor, DTensor) or key in captured.per_rank:
+        if as_dtensor(tensor) is not None or key in captured.per_rank:
             mine += [box for box in boxes if box.owned]
             continue
         (box,) = boxes

@@ -1,8 +1,8 @@
 """Which tensors have bytes of their own that can be stored and filled again; all others are refused by name."""
 
 import torch
-from torch.distributed.tensor import DTensor
 
+from holdfast.checkpoint.sharded import local_of
 from holdfast.contract.errors import InputError
 
 # PyTorch names these and cannot copy them.
@@ -20,7 +20,7 @@ def storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
         got = f"layout {tensor.layout}, {'nested, ' if tensor.is_nested else ''}device {tensor.device}"
         raise _refused(key, got, "convert it to a dense tensor, or leave it out of the state")
     tensor = tensor.detach()
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    local = local_of(tensor)
     # A copy would unwrap it, and what comes back would be another tensor than the one that was saved.
     if hasattr(type(local), "__tensor_flatten__"):
         raise _refused(key, f"a {type(local).__name__}, which wraps other tensors", "save the tensors that it wraps")

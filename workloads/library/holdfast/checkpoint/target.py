@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint.boxes import boxes_of
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.pieces import dtype_name, memory_at
 from holdfast.checkpoint.reading import Opened, Wanted, empty_like_saved, saved_dtype
+from holdfast.checkpoint.sharded import as_dtensor
 from holdfast.checkpoint.skeleton import NOTES_KEY
 from holdfast.checkpoint.tree import RNG_KEY, Stateful, check_rng_state, set_rng_state, targets
 from holdfast.checkpoint.values import decode, refill, tensor_keys
@@ -177,7 +177,7 @@ def _new_tensor(key: str, part: TensorPart, owner: Any) -> torch.Tensor:
         _, _, place, *_ = [*key.split("/"), "", ""]
         if place.isdigit() and int(place) < len(parameters):
             parameter = parameters[int(place)].detach()
-            if tuple(parameter.shape) == part.shape and (part.shape or isinstance(parameter, DTensor)):
+            if tuple(parameter.shape) == part.shape and (part.shape or as_dtensor(parameter) is not None):
                 return torch.empty_like(parameter, dtype=saved_dtype(part))
     # On the CPU: load_state_dict moves it to where its owner wants it.
     return empty_like_saved(part)

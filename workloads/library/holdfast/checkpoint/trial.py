@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from holdfast.checkpoint.boxes import local_of
 from holdfast.checkpoint.pieces import memory_of
+from holdfast.checkpoint.sharded import local_of
 from holdfast.checkpoint.tracking import TrackedDraw, TrackedIterable
 from holdfast.checkpoint.tree import Stateful, capture, targets
 from holdfast.contract.environment import ENV_TRIAL

@@ -17,7 +17,6 @@ inside the window, and kills what is left when the window closes. A second signa
 
 import contextlib
 import gc
-import importlib
 import logging
 import os
 import signal
@@ -38,10 +37,11 @@ from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
-from holdfast.runtime.phases import Phases, uncollected
+from holdfast.runtime.phases import Phases
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.config import TrainConfig
 from holdfast.training.data import Corpus
+from holdfast.training.deferred_compiler import defer_compiler
 from holdfast.training.rank import Ending, SharedStatus, run_rank
 from holdfast.training.rendezvous import rendezvous_handler
 
@@ -58,9 +58,7 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     shutdown.takes_s = config.window_s
     corpus = Corpus.read(config.data)
     phases.lap("corpus")
-    with uncollected():
-        importlib.import_module("torch._dynamo")  # DDP imports it: once here, before the fork
-    phases.lap("compiler import")
+    defer_compiler()
     events = EventLog.open(config.events, job=config.run, kind=KIND_TRAINING)
     status = SharedStatus(config.ranks)
     threading.Thread(target=_pass_on, args=(shutdown, status, config.window_s), daemon=True).start()

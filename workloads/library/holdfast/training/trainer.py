@@ -88,7 +88,8 @@ def chosen_device(wanted: str, *, local_rank: int) -> torch.device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products
     else:
         torch.set_num_threads(1)  # sums keep their order whatever the machine
-    torch.use_deterministic_algorithms(True)
+    # As use_deterministic_algorithms(True), which would import the compiler to set an option of it.
+    torch.set_deterministic_debug_mode("error")
     return device
 
 
