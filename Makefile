@@ -85,6 +85,10 @@ kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RE
 	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
 	@$(PY) -m tests.bench.batch_kills
 
+.PHONY: soak-checkpoint
+soak-checkpoint: setup ## 200 kills of a stranger's loop and 50 of each framework's script, each exact to the last bit (long)
+	@$(PY) -m tests.bench.stranger_kills
+
 .PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic soak-elastic
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
 	@$(PY) -m tests.bench.synth

@@ -12,10 +12,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from holdfast.checkpoint import Checkpointer, load_tensors
+from tests.workloads.library.checkpoint import mesh_checkpoints
 from tests.workloads.library.checkpoint.corruptions import DAMAGES
+from tests.workloads.library.checkpoint.jobs import RUN as JOB
+from tests.workloads.library.checkpoint.jobs import Jobs
 
-PER_KIND = 38
+PER_KIND = 50
 RUN = "damage"
+MESH = "holdfast, mesh of two axes"
 
 
 def state(step: int) -> dict[str, torch.Tensor]:
@@ -56,6 +60,29 @@ def wrong(load: Callable[[Path], tuple[int, dict[str, torch.Tensor]]], folder: P
     return not same, same
 
 
+def of_a_mesh(folder: Path) -> dict[str, int]:
+    """The same damages to a checkpoint that four ranks wrote from a mesh of two axes."""
+    folder.mkdir()
+    sound, counts = mesh_checkpoints.write(Jobs(), folder), {"injected": 0, "undetected": 0, "restored": 0}
+    new, old = (f"step-{step:010d}" for step in (mesh_checkpoints.NEW, mesh_checkpoints.OLD))
+    for kind, damage in DAMAGES.items():
+        for number in range(PER_KIND):
+            copy = folder / "copy"
+            shutil.copytree(sound, copy)
+            if damage(copy / JOB / new, copy / JOB / old, random.Random(f"{kind}{number}")):
+                counts["injected"] += 1
+                counts[_came_back(copy, folder)] += 1
+            shutil.rmtree(copy)
+    return counts
+
+
+def _came_back(copy: Path, folder: Path) -> str:
+    try:
+        return "restored" if mesh_checkpoints.verified(copy, folder) == mesh_checkpoints.OLD else "undetected"
+    except AssertionError:
+        return "undetected"
+
+
 def count_undetected(folder: Path) -> dict[str, dict[str, int]]:
     warnings.simplefilter("ignore")
     write_both(folder / "pristine")
@@ -74,4 +101,4 @@ def count_undetected(folder: Path) -> dict[str, dict[str, int]]:
                     counts[name]["undetected"] += silent
                     counts[name]["restored"] += sound
             shutil.rmtree(folder / "copy")
-    return counts
+    return counts | {MESH: of_a_mesh(folder / "mesh")}

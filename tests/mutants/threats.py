@@ -13,7 +13,7 @@ SOUND = "tests/infra/rules/test_rules.py::test_the_sound_facts_break_no_rule"
 EDITS = "tests/infra/rules/test_rules.py::test_one_edit_breaks_exactly_its_rule"
 HOSTILE = f"{LIBRARY_TESTS}/inference/test_hostile.py"
 NETWORK = "tests/workloads/manifests/test_network.py"
-PARTS = f"{LIBRARY_TESTS}/checkpoint/test_parts.py"
+DESCRIPTIONS = f"{LIBRARY_TESTS}/checkpoint/test_descriptions.py"
 
 
 def _taken(threat: int, what: str, file: str, old: str, new: str, test: str) -> Mutant:
@@ -30,10 +30,10 @@ THREATS: tuple[Mutant, ...] = (
            "weights_only=True", "weights_only=False", SOURCES),
     _taken(2, "a commit is not compared with its digest", f"{LIBRARY}/checkpoint/decoding.py",
            "if hex_digest(body) != digest.decode():", "if not digest:",
-           f"{PARTS}::test_no_flipped_bit_of_a_commit_is_read"),
+           f"{DESCRIPTIONS}::test_no_flipped_bit_of_a_commit_is_read"),
     _taken(2, "a manifest is not compared with its commit", f"{LIBRARY}/checkpoint/decoding.py",
            "if digest_of(data) != commit.manifests[rank]:", "if not data:",
-           f"{PARTS}::test_no_flipped_bit_of_a_manifest_is_read"),
+           f"{DESCRIPTIONS}::test_no_flipped_bit_of_a_manifest_is_read"),
     _taken(3, "nodes hand out their own token", "infra/specs/pools.py",
            '"workload_metadata_config": {"mode": "GKE_METADATA"}', '"workload_metadata_config": {"mode": "GCE_METADATA"}', SOUND),
     _taken(3, "auto-provisioned nodes hand out theirs", "infra/specs/cluster.py",
@@ -81,5 +81,5 @@ THREATS: tuple[Mutant, ...] = (
            '"deletion_protection": environment.cluster.deletion_protection,', '"deletion_protection": False,', SOUND),
     _taken(15, "half a checkpoint is committed", f"{LIBRARY}/checkpoint/soundness.py",
            "        if found is None:\n            raise Damaged(f\"{name} is missing\")\n", "        if found is None:\n            continue\n",
-           f"{PARTS}::test_a_shard_that_is_not_stored_is_damage"),
+           f"{DESCRIPTIONS}::test_a_shard_that_is_not_stored_is_damage"),
 )  # fmt: skip

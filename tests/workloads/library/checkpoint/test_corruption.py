@@ -1,10 +1,11 @@
-"""At least 300 injected damages: none loads, each falls back to the checkpoint before."""
+"""At least 400 injected damages, half of them on a mesh of two axes: none loads, each falls back to the checkpoint before."""
 
 import json
 import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,19 @@ from holdfast.checkpoint.restore import restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.errors import InputError
+from tests.workloads.library.checkpoint import mesh_checkpoints
 from tests.workloads.library.checkpoint.corruptions import DAMAGES, shards
 from tests.workloads.library.checkpoint.forgeries import encoded, envelope
 from tests.workloads.library.checkpoint.jobs import RUN, Jobs, build, newest
+from tests.workloads.library.checkpoint.mesh_checkpoints import NEW, OLD
 
 pytestmark = pytest.mark.process
-PER_KIND = 38
-OLD, NEW = 3, 6
+# Fixture that wrote two checkpoints -> what gives the step of the newest that is sound.
+LAYOUTS: dict[str, Callable[[Path, Path], int]] = {
+    "pristine": lambda url, _: newest(url),
+    "of_a_mesh": mesh_checkpoints.verified,
+}
+PER_KIND = 23
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +41,33 @@ def pristine(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "url"
 
 
+@pytest.fixture(scope="module")
+def of_a_mesh(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mesh_checkpoints.write(jobs, tmp_path_factory.mktemp("mesh"))
+
+
+@pytest.mark.parametrize("of", LAYOUTS)
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_detected_and_the_checkpoint_before_it_is_restored(pristine: Path, tmp_path: Path, kind: str) -> None:
+def test_damage_is_detected_and_the_checkpoint_before_it_is_restored(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, of: str
+) -> None:
+    sound: Path = request.getfixturevalue(of)
+    newest = LAYOUTS[of]
     rng = random.Random(kind)
     done = 0
     while done < PER_KIND:
         url = tmp_path / str(done)
-        shutil.copytree(pristine, url)
+        shutil.copytree(sound, url)
         step = {n: url / RUN / f"step-{n:010d}" for n in (OLD, NEW)}
         applied = DAMAGES[kind](step[NEW], step[OLD], rng)
         if applied:
-            assert newest(url) == OLD, f"injection {done} of {kind} went unnoticed"
+            assert newest(url, sound.parent) == OLD, f"injection {done} of {kind} went unnoticed"
             done += 1
         shutil.rmtree(url)
 
 
-def test_at_least_300_damages_are_injected() -> None:
-    assert len(DAMAGES) * PER_KIND >= 300
+def test_at_least_400_damages_are_injected() -> None:
+    assert len(LAYOUTS) * len(DAMAGES) * PER_KIND >= 400
 
 
 def test_a_trainer_logs_what_it_passed_over_and_why(jobs: Jobs, pristine: Path, tmp_path: Path) -> None:

@@ -57,14 +57,16 @@ def in_group(body: Callable[..., None], rank: int, world: int, rendezvous: str, 
     dist.destroy_process_group()
 
 
-def run(jobs: Jobs, folder: Path, world: int, body: Callable[..., None], *arguments: Any) -> None:
+def run(
+    jobs: Jobs, folder: Path, world: int, body: Callable[..., None], *arguments: Any, timeout_s: float = 120
+) -> None:
     rendezvous = str(folder / f"rendezvous-{len(list(folder.glob('rendezvous*')))}")
     ranks = [
         jobs.context.Process(target=in_group, args=(body, rank, world, rendezvous, arguments)) for rank in range(world)
     ]
     for process in ranks:
         process.start()
-    assert finish(ranks) == [0] * world
+    assert finish(ranks, timeout_s) == [0] * world
 
 
 def save_fsdp(world: int, url: str, steps: int, expected_from: str = "") -> None:

@@ -15,6 +15,7 @@ from typing import Any, Self
 from azure.core import exceptions as az
 from azure.storage.blob import BlobServiceClient
 
+from holdfast.checkpoint.clients import MemoryFile, Translated
 from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
 from holdfast.checkpoint.storage import Stat, checked_name
 from holdfast.contract.errors import InputError
@@ -99,42 +100,21 @@ class AzureStorage:
         )
 
 
-class _Blocks:
-    """Memory as a file: the client takes bytes only, so each read is a copy of one block and never of the shard."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
+class _Blocks(MemoryFile):
+    """The client takes bytes only, so each read is a copy of one block and never of the shard."""
 
     def read(self, size: int = -1) -> bytes:
-        end = len(self._data) if size < 0 else self._at + size
-        found = bytes(self._data[self._at : end])
-        self._at += len(found)
-        return found
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, len(self._data))[whence]
-        return self._at
+        return bytes(self.next_bytes(size))
 
 
-class _translated:
-    """Turns the client's exceptions into ours: what may be tried again, and what may not."""
+def _translated(name: str) -> Translated:
+    return Translated(name, _ours)
 
-    def __init__(self, name: str) -> None:
-        self._name = name
 
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, az.HttpResponseError):
-            raise _refused(error, self._name) from error
-        if isinstance(error, (az.AzureError, OSError)):
-            raise Transient(f"{self._name}: {error}") from error
+def _ours(error: BaseException, name: str) -> Exception | None:
+    if isinstance(error, az.HttpResponseError):
+        return _refused(error, name)
+    return Transient(f"{name}: {error}") if isinstance(error, (az.AzureError, OSError)) else None
 
 
 _BY_STATUS: dict[int, type[StorageError]] = {

@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from holdfast.checkpoint.interval import SaveCostModel
 from holdfast.checkpoint.loading import load
 from holdfast.checkpoint.mirrored import mirrored
 from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.reports import Reports
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.resume import Resume, checked_resume, creates
 from holdfast.checkpoint.retrying import Retrying
@@ -36,7 +37,6 @@ from holdfast.checkpoint.start import Start, log_found, start
 from holdfast.checkpoint.stores import existing_storage, open_storage
 from holdfast.checkpoint.tree import checked_state
 from holdfast.checkpoint.trial import Trial
-from holdfast.checkpoint.uploader import Report
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
@@ -75,12 +75,10 @@ class Checkpointer:
             self._url, self._mirror, self._resume = self._trial.orders.store, "", "auto"
             self._every = parse_every(self._trial.orders.every)
         signing.key()  # one that cannot be used is an error before anything starts
-        self._events, self._tuning = events, tuning or Tuning()
+        self._reports, self._tuning = Reports(events, self._run), tuning or Tuning()
         self.step = 0
         """Steps done, as of the last tick or restore."""
         self.restored: Restored | None = None
-        self.failure = ""
-        """Why the newest save failed, on every rank; empty again once a later one is durable. Training goes on."""
 
     load = staticmethod(load)
     """Weights alone, before or without a run of one's own."""
@@ -88,6 +86,7 @@ class Checkpointer:
     def __enter__(self) -> Self:
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
+        self._reports.coordinator = self._ranks.coordinator
         store = self._ranks.store if self._ranks.world_size > 1 else None
         self._took_signals = not notices.installed()
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
@@ -105,7 +104,7 @@ class Checkpointer:
             keep=self._keep,
             tuning=self._tuning,
             began=began,
-            on_report=self._on_report,
+            on_report=self._reports.of_save,
             stop_asked=lambda: self.stop.requested,
             save_cost=self._save_cost,
         )
@@ -167,6 +166,11 @@ class Checkpointer:
         return self._saver.durable_step
 
     @property
+    def failure(self) -> str:
+        """Why the newest save failed, on every rank; empty again once a later one is durable. Training goes on."""
+        return self._reports.failure
+
+    @property
     def busy(self) -> bool:
         """Whether a save is in flight: until its commit on the coordinator, until its upload elsewhere."""
         return self._saver.busy
@@ -201,9 +205,9 @@ class Checkpointer:
             elif kind is not Preempted:
                 self.wait(self._window_s)
                 self._log_loss()
-            self._log_end(error)
+            self._reports.of_end(error)
         except CheckpointExit as end:
-            self._log_end(end)
+            self._reports.of_end(end)
             raise
         finally:
             self.close()
@@ -227,14 +231,10 @@ class Checkpointer:
             if self.stop.should_stop(began.restored.step):
                 raise Preempted(began.restored.step)
         except Preempted as end:
-            self._emit("stop", step=end.step, reason=self.stop.reason)
-            self._log(logs.info, "stop", "asked to stop before the first step: nothing to save")
+            self._reports.emit("stop", step=end.step, reason=self.stop.reason)
+            self._reports.log(logs.info, "stop", "asked to stop before the first step: nothing to save")
             raise
         return began
-
-    def _log_end(self, error: BaseException | None) -> None:
-        if isinstance(error, NotDurable | Superseded):  # an exit with a number prints nothing by itself
-            self._log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")
 
     def _finish(self) -> None:
         """The loop is over: its last state is stored, or the process must not count as complete."""
@@ -258,12 +258,12 @@ class Checkpointer:
         found = began.restored
         if self._ranks.coordinator:
             log_found(found, self._url, self._run, store)
-        self._emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
+        self._reports.emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
         return began
 
     def _leave(self) -> None:
         """What the window allows: first the save in flight, then one more if it fits on every rank."""
-        self._emit("stop", step=self.step, reason=self.stop.reason)
+        self._reports.emit("stop", step=self.step, reason=self.stop.reason)
         self._saver.wait(max(0.0, self._seconds_left()))
         try:
             if self.stop.agreed and self._unsaved and last_save_fits(self._saver, self._ranks, self._seconds_left()):
@@ -273,7 +273,7 @@ class Checkpointer:
                 # A launcher ends the other ranks with the first that goes: nobody does before the commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
         except (RankLost, InputError) as error:
-            self._log(logs.warning, "stop", f"no last checkpoint: {error}")
+            self._reports.log(logs.warning, "stop", f"no last checkpoint: {error}")
         self._log_loss()
         raise Preempted(self.step)
 
@@ -287,7 +287,7 @@ class Checkpointer:
 
     def _log_loss(self) -> None:
         if line := loss_line(self._saver, self.step):
-            self._log(logs.warning, "stop", line)
+            self._reports.log(logs.warning, "stop", line)
 
     def _measure(self) -> None:
         # The time before the first tick is compilation, and would make every later step look fast.
@@ -296,28 +296,4 @@ class Checkpointer:
         self._save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
         if not self._announced and self._saver.upload_rate and self._saver.state_bytes:
             self._announced = True
-            self._log(logs.info, "save", window_line(self._saver, self._save_cost, self._window_s, self._every))
-
-    def _on_report(self, report: Report, step: int, seconds: float) -> None:
-        if report.done == "committed":
-            self.failure = ""
-            self._emit("commit", step=step, seconds=round(seconds, 3), bytes=report.bytes)
-        elif report.done == "staged":
-            self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
-        elif report.done == "unprobed":
-            self._log(logs.warning, "save", f"the store takes no object of {self._run} as yet: {report.reason}")
-        elif report.done == "sound":
-            self.failure = ""
-        elif report.done in ("failed", "fenced"):
-            self.failure = report.reason
-            self._log(logs.warning, "save", f"checkpoint of step {step} failed: {report.reason}; training goes on")
-            self._emit("save_failed", step=step, reason=report.reason)
-
-    def _emit(self, event: str, **fields: object) -> None:
-        if self._events is not None and self._ranks.coordinator:
-            self._events.emit(event, **fields)
-
-    def _log(self, write: Callable[[str, str], None], action: str, message: str) -> None:
-        # Once for the job: a gang of a thousand ranks would write every line a thousand times.
-        if self._ranks.coordinator:
-            write(action, message)
+            self._reports.log(logs.info, "save", window_line(self._saver, self._save_cost, self._window_s, self._every))

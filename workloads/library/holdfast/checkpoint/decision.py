@@ -8,6 +8,7 @@ import torch
 
 from holdfast.checkpoint.agreement import agreed, failure_of
 from holdfast.checkpoint.names import random_hex
+from holdfast.checkpoint.pieces import pieces_of
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.tree import Captured, capture
 from holdfast.checkpoint.upload import ANOTHER_RANK_FAILED
@@ -20,6 +21,7 @@ def check_state(state: dict[str, Any], ranks: Ranks) -> None:
     """Before training: what could not be saved, or differs between ranks, is an error now and on every rank."""
     try:
         captured = capture(state)
+        pieces_of(captured, ranks.rank, ranks.world_size)  # a layout without boxes would be found at the first save
         if ranks.world_size > 1:
             _check_moments(state)
         mine = {"layout": layout_digest(captured), "failed": ""}

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import fsspec
 
+from holdfast.checkpoint.clients import Translated
 from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError, Transient
 from holdfast.checkpoint.local import refused
 from holdfast.checkpoint.names import random_hex
@@ -147,22 +148,19 @@ def _modified(info: dict[str, Any]) -> float:
     return found.timestamp() if hasattr(found, "timestamp") else time.time()
 
 
-class _translated:
+def _translated(name: str) -> Translated:
+    return Translated(name, _ours)
+
+
+def _ours(error: BaseException, name: str) -> Exception | None:
     """A driver raises what it likes: by errno where there is one, else as something that may pass."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StorageError | InputError | EOFError) or not isinstance(error, Exception):
-            return
-        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-            raise NotFound(f"{self._name}: {error}") from error
-        if isinstance(error, OSError) and error.errno:
-            raise refused(error, self._name) from error
-        raise Transient(f"{self._name}: {type(error).__name__}: {error}") from error
+    if isinstance(error, StorageError | InputError | EOFError) or not isinstance(error, Exception):
+        return None
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return NotFound(f"{name}: {error}")
+    if isinstance(error, OSError) and error.errno:
+        return refused(error, name)
+    return Transient(f"{name}: {type(error).__name__}: {error}")
 
 
 def _unusable(url: str, got: str) -> InputError:

@@ -22,6 +22,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.cloud import storage as gcs
 from requests.adapters import HTTPAdapter
 
+from holdfast.checkpoint.clients import Translated
 from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
 from holdfast.checkpoint.storage import Stat, checked_name
 from holdfast.contract.errors import InputError
@@ -155,21 +156,16 @@ class _Pieces:
 _BROKEN = (auth.TransportError, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 
-class _translated:
-    """Turns the client's exceptions into ours: what may be tried again, and what may not."""
+def _translated(name: str) -> Translated:
+    return Translated(name, _ours)
 
-    def __init__(self, name: str) -> None:
-        self._name = name
 
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, api.GoogleAPICallError):
-            raise _refused(int(error.code or 0), self._name, str(error.message)) from error
-        if isinstance(error, _BROKEN):
-            raise Transient(f"{self._name}: {error}") from error
-        if isinstance(error, auth.GoogleAuthError):
-            raise Denied(f"{self._name}: {error}") from error
+def _ours(error: BaseException, name: str) -> Exception | None:
+    if isinstance(error, api.GoogleAPICallError):
+        return _refused(int(error.code or 0), name, str(error.message))
+    if isinstance(error, _BROKEN):
+        return Transient(f"{name}: {error}")
+    return Denied(f"{name}: {error}") if isinstance(error, auth.GoogleAuthError) else None
 
 
 def _refused(code: int, name: str, text: str) -> StorageError:

@@ -18,6 +18,7 @@ import torch
 from holdfast.checkpoint.agreement import agreed, outcome, worst
 from holdfast.checkpoint.catalogue import committed_steps
 from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format import Commit
 from holdfast.checkpoint.live import check_same, compare, versions
 from holdfast.checkpoint.mirrored import copies_of
 from holdfast.checkpoint.ranks import Ranks
@@ -28,7 +29,7 @@ from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.skeleton import NOTES_KEY
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.target import EXACTLY, Fit, Target, wanted_of
-from holdfast.checkpoint.tree import capture
+from holdfast.checkpoint.tree import PerRank, capture
 from holdfast.contract.errors import InputError
 
 Skipped = list[tuple[int, str]]
@@ -80,10 +81,7 @@ def restore(
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
         attempt, reason = _first_sound(
             ranks,
-            (
-                _Attempt(copy, run, step, state, ranks.rank, tuning, live, stop_asked, fit)
-                for copy in copies_of(storage)
-            ),
+            (_Attempt(copy, run, step, state, ranks, tuning, live, stop_asked, fit) for copy in copies_of(storage)),
         )
         if not reason:
             agreed(ranks, outcome(attempt.apply))
@@ -158,6 +156,18 @@ def _worst_or_mixed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def check_ranks(state: dict[str, Any], world_size: int, commit: Commit) -> None:
+    """Raises InputError where an entry of each rank's own would go to other ranks than those that saved it."""
+    own = [name for name, entry in state.items() if isinstance(entry, PerRank)]
+    if own and commit.world_size != world_size:
+        raise InputError(
+            f"entry {own[0]} is of each rank's own and fits only as many ranks as saved it",
+            got=f"{world_size} ranks; step {commit.step} was saved by {commit.world_size}",
+            allowed=f"{commit.world_size} ranks, or entries that any number can share: whole ones, and DTensors",
+            fix=f"start {commit.world_size} ranks, or shard the entry by fully_shard (FSDP2)",
+        )
+
+
 class _Attempt:
     """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load the rest."""
 
@@ -167,14 +177,15 @@ class _Attempt:
         run: str,
         step: int,
         state: dict[str, Any],
-        rank: int,
+        ranks: Ranks,
         tuning: Tuning,
         live: dict[str, torch.Tensor],
         stop_asked: Callable[[], bool],
         fit: Fit,
     ) -> None:
         self._stop_asked, self._fit = stop_asked, fit
-        self._storage, self._run, self._step, self._rank, self._tuning = storage, run, step, rank, tuning
+        self._storage, self._run, self._step, self._tuning = storage, run, step, tuning
+        self._rank, self._world_size = ranks.rank, ranks.world_size
         self._state, self._live = state, live
         self.attempt = ""
         self.notes: dict[str, Any] = {}
@@ -183,6 +194,7 @@ class _Attempt:
         """Which attempt it was."""
         opened = self._opened = open_step(self._storage, self._run, self._step)
         self.attempt = opened.commit.attempt
+        check_ranks(self._state, self._world_size, opened.commit)
         self._target = Target(self._state, opened, self._rank, live=self._live, fit=self._fit)
         self._read(self._target.wanted(), self._stop_asked)
         self._target.check_random_state()

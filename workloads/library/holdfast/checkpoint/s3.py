@@ -17,6 +17,7 @@ import boto3
 from botocore import exceptions as boto
 from botocore.config import Config
 
+from holdfast.checkpoint.clients import MemoryFile, Translated
 from holdfast.checkpoint.errors import AlreadyExists, Denied, Full, NotFound, StorageError, Transient
 from holdfast.checkpoint.names import random_hex
 from holdfast.checkpoint.storage import Stat, check_absent, checked_name
@@ -122,45 +123,28 @@ class S3Storage:
         return self._prefix + checked_name(name)
 
 
-class _Body:
-    """Memory as the file that botocore sends: no copy, and its own size of a read, as the usual 16 KiB cost a call each."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = data, 0
+class _Body(MemoryFile):
+    """No copy, and its own size of a read, as botocore's usual 16 KiB cost a call each."""
 
     def __len__(self) -> int:
         return len(self._data)
 
     def read(self, size: int = -1) -> memoryview:
-        end = self._at + (max(size, SEND_BYTES) if size >= 0 else len(self._data))
-        found = self._data[self._at : end]
-        self._at += len(found)
-        return found
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, len(self._data))[whence]
-        return self._at
+        return self.next_bytes(max(size, SEND_BYTES) if size >= 0 else size)
 
 
-class _translated:
-    """Turns the client's exceptions into ours: what may be tried again, and what may not."""
+def _translated(name: str) -> Translated:
+    return Translated(name, _ours)
 
-    def __init__(self, name: str) -> None:
-        self._name = name
 
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, boto.ClientError):
-            raise _refused(error, self._name) from error
-        if isinstance(error, _NO_CREDENTIALS):
-            raise Denied(f"{self._name}: {error}") from error
-        # Every other failure of botocore below a request is one of the connection.
-        if isinstance(error, (boto.BotoCoreError, OSError)) and not isinstance(error, _SETTINGS):
-            raise Transient(f"{self._name}: {error}") from error
+def _ours(error: BaseException, name: str) -> Exception | None:
+    if isinstance(error, boto.ClientError):
+        return _refused(error, name)
+    if isinstance(error, _NO_CREDENTIALS):
+        return Denied(f"{name}: {error}")
+    # Every other failure of botocore below a request is one of the connection.
+    broken = isinstance(error, (boto.BotoCoreError, OSError)) and not isinstance(error, _SETTINGS)
+    return Transient(f"{name}: {error}") if broken else None
 
 
 _BY_STATUS: dict[int, type[StorageError]] = {

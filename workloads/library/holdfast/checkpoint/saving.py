@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from holdfast.checkpoint.agreement import failure_of
 from holdfast.checkpoint.decision import NOTHING, decided, layout_digest
 from holdfast.checkpoint.errors import Superseded
+from holdfast.checkpoint.flights import Flight, Flights
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.interval import SaveCostModel
 from holdfast.checkpoint.pieces import Piece, pieces_of
@@ -37,15 +37,6 @@ from holdfast.runtime import logs
 ANNOUNCE_WAIT_AFTER_S = 5.0
 
 OnReport = Callable[[Report, int, float], None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Flight:
-    """A save that was handed over."""
-
-    step: int
-    memory: int
-    began: float
 
 
 class Saver:
@@ -80,7 +71,7 @@ class Saver:
         )
         self._prepared = 0
         self._save = 0
-        self._flights: dict[int, Flight] = {}
+        self._flights = Flights(len(self._stagings))
         self._failure = ""
         self._stop_asked = stop_asked
         self.overlaps = False
@@ -136,7 +127,7 @@ class Saver:
         self._wait_for_room(in_any_case)
         began = time.monotonic()
         # Before the agreement: a rank without room must say so in it, or the others stage a save that cannot commit.
-        memory = self._free_memory()
+        memory = self._flights.free_memory(self._uploader.in_flight)
         mine, captured, pieces, length = self._stage(step, state, memory)
         # Staging comes before: an exchange first would add the slowest rank's copy to everybody's wait.
         attempt = self._agree(step, mine, captured)
@@ -149,7 +140,7 @@ class Saver:
             staging.wait()
         self._save += 1
         self.last_step = step
-        self._flights[self._save] = Flight(step=step, memory=memory, began=began)
+        self._flights.add(self._save, Flight(step=step, memory=memory, began=began))
         manifest = Manifest(
             run=self._run,
             step=step,
@@ -170,12 +161,6 @@ class Saver:
         self._on_report(Report(save=self._save, done="staged", bytes=length), step, blocking_s)
         return True
 
-    def _free_memory(self) -> int:
-        """-1: every one is still being uploaded."""
-        self._flights = {save: self._flights[save] for save in self._uploader.in_flight}
-        taken = {flight.memory for flight in self._flights.values()}
-        return next((memory for memory in range(len(self._stagings)) if memory not in taken), -1)
-
     def _wait_for_room(self, in_any_case: bool) -> None:
         """Back-pressure instead of more memory. Bounded over all saves that wait for the same upload: a store that
         hangs must not hold the training."""
@@ -185,7 +170,8 @@ class Saver:
         give_up = partial(self._stop_waiting, began + ANNOUNCE_WAIT_AFTER_S, bound_s, in_any_case)
         self._handle(self._uploader.finish(bound_s, leave=len(self._stagings) - 1, give_up=give_up))
         self._waited_s += time.monotonic() - began
-        if self._full and (in_any_case or (self._oldest_s() > patience_s and not self._stop_asked())):
+        oldest_s = self._flights.oldest_s(self._uploader.in_flight)
+        if self._full and (in_any_case or (oldest_s > patience_s and not self._stop_asked())):
             # Stuck beyond its own time-outs: killed, so that its memory is free and the next save starts another.
             self._uploader.replace()
             self._handle(self._uploader.finish(1.0))
@@ -193,16 +179,9 @@ class Saver:
     def _stop_waiting(self, announce_at: float, bound_s: float, in_any_case: bool) -> bool:
         if time.monotonic() > announce_at and not self._announced:
             self._announced = True
-            logs.warning("save", f"training waits for room: {self._in_flight()}; at most {bound_s:.0f} s")
+            oldest = self._flights.oldest(self._uploader.in_flight)
+            logs.warning("save", f"training waits for room: {oldest}; at most {bound_s:.0f} s")
         return self._drop_what_cannot_complete() or (not in_any_case and self._stop_asked())
-
-    def _in_flight(self) -> str:
-        steps = [self._flights[save].step for save in self._uploader.in_flight]
-        return f"the upload of step {min(steps, default=0)} is not through after {self._oldest_s():.0f} s"
-
-    def _oldest_s(self) -> float:
-        began = [self._flights[save].began for save in self._uploader.in_flight]
-        return time.monotonic() - min(began, default=math.inf)
 
     def _check_grown(self, step: int) -> None:
         # A step is an object's name: the second save under it would be dropped, and its work counted as safe.
@@ -217,7 +196,8 @@ class Saver:
         if self.fenced:
             return {"fenced": self.fenced}, NOTHING, [], 0
         if memory < 0:
-            return {"skip": "" if self._stop_asked() else self._in_flight()}, NOTHING, [], 0
+            skip = "" if self._stop_asked() else self._flights.oldest(self._uploader.in_flight)
+            return {"skip": skip}, NOTHING, [], 0
         try:
             self._check_grown(step)
             captured = capture(state)

@@ -17,7 +17,8 @@ def storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
     if type(tensor).__name__ == "ShardedTensor":
         raise _refused(key, "a ShardedTensor of FSDP1", "give FSDP a device_mesh, or use fully_shard (FSDP2): DTensors")
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-        got = f"layout {tensor.layout}, {'nested, ' if tensor.is_nested else ''}device {tensor.device}"
+        kind = "nested, " if tensor.is_nested else "quantized, " if tensor.is_quantized else ""
+        got = f"layout {tensor.layout}, {kind}device {tensor.device}"
         raise _refused(key, got, "convert it to a dense tensor, or leave it out of the state")
     tensor = tensor.detach()
     local = local_of(tensor)

@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+
+import psutil
 
 from holdfast.contract.environment import ENV_WINDOW_S
 from tests.workloads.library.training.frameworks.waits import ENV_WAIT_AT
@@ -52,6 +54,20 @@ class Gang:
                 time.sleep(0.02)
             os.killpg(ranks[1].pid, signal.SIGTERM)
             return [rank.wait(PATIENCE_S) for rank in ranks]
+
+    def killed(self, after_steps: int, delay_s: float, *, with_uploader: bool) -> tuple[bool, list[str]]:
+        """SIGKILL to both ranks at a random moment: whether it struck, and what rank 0 had printed."""
+        with self._started({}) as ranks:
+            until = time.monotonic() + PATIENCE_S
+            while self._log(0, "out").count("step ") < after_steps and any(rank.poll() is None for rank in ranks):
+                assert time.monotonic() < until, self.errors()
+                time.sleep(0.01)
+            time.sleep(delay_s)
+            struck = any(rank.poll() is None for rank in ranks)
+            assert struck or [rank.returncode for rank in ranks] == [0, 0], self.errors()
+            if with_uploader:
+                _kill(child for rank in ranks for child in _children(rank.pid))
+        return struck, self._log(0, "out").splitlines()
 
     @contextlib.contextmanager
     def _started(self, env: Mapping[str, str]) -> Iterator[list[subprocess.Popen[bytes]]]:
@@ -97,3 +113,15 @@ class Gang:
 
     def _log(self, rank: int, stream: str) -> str:
         return self._path(rank, stream).read_text()[-20_000:]
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()

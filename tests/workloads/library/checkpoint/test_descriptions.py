@@ -1,0 +1,67 @@
+"""Commits and manifests that no writer of ours wrote: damage, and never another error."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.checkpoint.decoding import decode_commit, decode_manifest, parse_manifest
+from holdfast.checkpoint.errors import Damaged
+from holdfast.checkpoint.format import Commit, Manifest, Shard, TensorPart, digest_of
+from holdfast.checkpoint.soundness import check_stored
+from holdfast.checkpoint.storage import Stat
+from holdfast.contract.errors import InputError
+
+
+@given(data=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_a_description_of_any_bytes_is_damage_and_never_another_error(data: bytes) -> None:
+    with pytest.raises((Damaged, InputError)):
+        decode_commit(data, run="r", step=1)
+    with pytest.raises((Damaged, InputError)):
+        parse_manifest(data)
+
+
+def described() -> tuple[bytes, bytes, Commit]:
+    """A commit, the manifest of its only rank, and the commit read back."""
+    part = TensorPart(key="w", dtype="uint8", shape=(4,), offset=(0,), extent=(4,), at=0, bytes=4)
+    head = {"run": "r", "step": 1, "attempt": "0" * 12, "world_size": 1}
+    own = Manifest(
+        **head, rank=0, shards=(Shard(bytes=4, crc32c="0" * 8),), tensors=(part,), values={"w": {"$tensor": "w"}}
+    )
+    made = Commit(**head, total_bytes=4, created=1, manifests=(digest_of(own.encode()),))
+    return made.encode(), own.encode(), decode_commit(made.encode(), run="r", step=1)
+
+
+def flipped(data: bytes) -> Iterator[bytes]:
+    return (data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :] for at in range(len(data)))
+
+
+def test_no_flipped_bit_of_a_commit_is_read() -> None:
+    commit, _, _ = described()
+    for spoilt in flipped(commit):
+        with pytest.raises(Damaged):
+            decode_commit(spoilt, run="r", step=1)
+
+
+def test_no_flipped_bit_of_a_manifest_is_read() -> None:
+    _, manifest, commit = described()
+    assert decode_manifest(manifest, commit, 0).tensors
+    for spoilt in flipped(manifest):
+        with pytest.raises(Damaged):
+            decode_manifest(spoilt, commit, 0)
+
+
+def test_a_shard_that_is_not_stored_is_damage() -> None:
+    _, manifest, commit = described()
+    own = decode_manifest(manifest, commit, 0)
+    name = own.shard_name(0)
+    check_stored(own, {name: Stat(name=name, bytes=4, modified=0.0)})
+    for stored in ({}, {name: Stat(name=name, bytes=3, modified=0.0)}):
+        with pytest.raises(Damaged):
+            check_stored(own, stored)
+
+
+def test_json_nested_without_end_is_damage() -> None:
+    with pytest.raises(Damaged):
+        parse_manifest(b"[" * 200_000)
