@@ -38,6 +38,10 @@ ANNOTATION_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 
 # On a Job or JobSet, by whoever submits it: the LocalQueue that starts it.
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+NAMESPACE_KUEUE = "kueue-system"  # of its own manifest
+# Of those that Kueue serves: collected by manifests, read by dashboards.
+KUEUE_ADMISSION_WAIT, KUEUE_PENDING = "kueue_admission_wait_time_seconds", "kueue_pending_workloads"
+KUEUE_METRICS = (KUEUE_ADMISSION_WAIT, KUEUE_PENDING)
 PROVISIONING_CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 PROVISIONING_CLASS = "queued-provisioning.gke.io"
 # On a Job: passed on to the ProvisioningRequest that Kueue makes.

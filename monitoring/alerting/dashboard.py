@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from infra.contract.kubernetes import preemptions
+from infra.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING, preemptions
 from monitoring.alerting.alert import dcgm, duty_cycle, ours
 
 COLUMNS = 48
@@ -112,6 +112,7 @@ def on_call(
             title="Batch backlog",
             queries=(("{{job}}", ours("batch_backlog_items", cluster)), ("dead letters", dead)),
         ),
+        *_moves(cluster),
         *_gpus(cluster),
         *_cost(nodes, usd_by_pool),
         Chart(
@@ -145,6 +146,50 @@ def _queues(cluster: str) -> tuple[Chart, ...]:
             unit="s",
         ),
         Chart(title="Jobs in queues", queries=states),
+        *_kueue(cluster),
+    )
+
+
+def _kueue(cluster: str) -> tuple[Chart, ...]:
+    """As Kueue itself counts, beside the exporter."""
+    name = f'cluster="{cluster}"'
+    waited = f"sum by (cluster_queue, le) (rate({KUEUE_ADMISSION_WAIT}_bucket{{{name}}}[1h]))"
+    return (
+        Chart(
+            title="Wait of jobs that Kueue admitted",
+            queries=tuple(
+                (f"p{percent} {{{{cluster_queue}}}}", f"histogram_quantile({percent / 100:g}, {waited})")
+                for percent in (50, 95)
+            ),
+            unit="s",
+        ),
+        Chart(
+            title="Jobs that Kueue holds",
+            queries=(("{{status}} {{cluster_queue}}", f"max by (cluster_queue, status) ({KUEUE_PENDING}{{{name}}})"),),
+        ),
+    )
+
+
+def _moves(cluster: str) -> tuple[Chart, ...]:
+    """What jobs with a deadline did, and what no account of a job could use."""
+    refused = ours("event_lines_refused_total", cluster)
+    return (
+        Chart(
+            title="Slack of jobs with a deadline",
+            queries=(("{{job}}", ours("placement_slack_seconds", cluster)),),
+            unit="s",
+            width=THIRD,
+        ),
+        Chart(
+            title="Moves between capacities, an hour",
+            queries=(("{{job}}", f"sum by (job) (increase({ours('placement_moves_total', cluster)}[1h]))"),),
+            width=THIRD,
+        ),
+        Chart(
+            title="Event lines refused, an hour",
+            queries=(("{{job}} {{reason}}", f"sum by (job, reason) (increase({refused}[1h]))"),),
+            width=THIRD,
+        ),
     )
 
 

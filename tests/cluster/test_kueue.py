@@ -1,11 +1,21 @@
 """Jobs over quota wait, are admitted in their turn, and give way by priority: the real Kueue."""
 
-import pytest
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
 
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from infra.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING
 from infra.contract.pools import Pool
 from tests.cluster.sim import queues
+from tests.cluster.sim.manager import HostManager
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from tests.workloads.manifests import rendered
 
 QUOTA = 2
 
@@ -26,7 +36,30 @@ def why_held(world: World, name: str) -> str | None:
     return None
 
 
-def test_a_job_over_quota_waits_and_is_admitted_when_one_ends(world: World, spot: Pool) -> None:
+def rendered_token(world: World) -> str:
+    """Of the Secret that the collectors read, with the rights that are rendered for it."""
+    docs = [doc for doc in rendered.bodies("example", "platform") if doc["metadata"]["name"] == "kueue-metrics"]
+    for doc in docs:
+        if doc["kind"] != "PodMonitoring":
+            world.api.apply(world.api.path_of(doc), doc)
+    path = next(world.api.path_of(doc) for doc in docs if doc["kind"] == "Secret")
+    return base64.b64decode(until("the token is there", lambda: world.api.get(path).get("data"))["token"]).decode()
+
+
+def metrics(cluster: AClusterManager, token: str) -> str:
+    assert isinstance(cluster, HostManager) and cluster.host
+    config = json.loads((cluster.host.folder / "kueue.json").read_text())
+    # As the rendered endpoint: the process signs its certificate itself.
+    trust = ssl._create_unverified_context()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    asked = urllib.request.Request(f"https://{config['metrics']['bindAddress']}/metrics", headers=headers)
+    with urllib.request.urlopen(asked, context=trust, timeout=30) as answer:
+        return answer.read().decode()
+
+
+def test_a_job_over_quota_waits_and_is_admitted_when_one_ends(
+    world: World, spot: Pool, cluster: AClusterManager
+) -> None:
     world.add_nodes(spot, QUOTA + 1)  # a node is free, so it is the quota that holds
     queues.lend(world, spot, QUOTA)
     queues.submit(world, spot, "first", run_s=8)
@@ -38,6 +71,13 @@ def test_a_job_over_quota_waits_and_is_admitted_when_one_ends(world: World, spot
     until("its turn has come", lambda: admitted(world) >= {"second", "third"})
     selector = world.job("third")["spec"]["template"]["spec"]["nodeSelector"]
     assert selector.items() >= spot.selector().items(), "the flavor's selector was put in"
+    # What the dashboard reads is served to the rendered token, and to nobody without one.
+    token = rendered_token(world)
+    served = until("an admission is counted", lambda: found if KUEUE_ADMISSION_WAIT in (found := metrics(cluster, token)) else "")  # fmt: skip
+    assert all(f"{name}{suffix}{{" in served for name, suffix in ((KUEUE_ADMISSION_WAIT, "_bucket"), (KUEUE_PENDING, "")))  # fmt: skip
+    assert 'cluster_queue="' in served and 'status="' in served
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        metrics(cluster, "")
     until("first completed", lambda: world.job("first")["status"].get("succeeded"))
 
 

@@ -31,16 +31,18 @@ def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def gke_kinds(api: Api) -> None:
-    """ComputeClass, which only GKE serves: a kind of that name, whose objects are not judged."""
-    names = {"plural": "computeclasses", "singular": "computeclass", "kind": "ComputeClass"}
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    spec = {"group": "cloud.google.com", "names": names, "scope": "Cluster", "versions": [version]}
-    body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
-    api.apply(
-        f"{CRDS}/computeclasses.cloud.google.com", body | {"metadata": {"name": "computeclasses.cloud.google.com"}}
-    )
-    until("ComputeClass is served", lambda: api.find("/apis/cloud.google.com/v1"))
+    """What only GKE serves: kinds of those names, whose objects are not judged."""
+    for kind, plural, group, scope in (
+        ("ComputeClass", "computeclasses", "cloud.google.com", "Cluster"),
+        ("PodMonitoring", "podmonitorings", "monitoring.googleapis.com", "Namespaced"),
+    ):
+        names = {"plural": plural, "singular": kind.lower(), "kind": kind}
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+        spec = {"group": group, "names": names, "scope": scope, "versions": [version]}
+        body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
+        api.apply(f"{CRDS}/{plural}.{group}", body | {"metadata": {"name": f"{plural}.{group}"}})
+        until(f"{kind} is served", lambda group=group: api.find(f"/apis/{group}/v1"))
 
 
 @pytest.fixture

@@ -1,18 +1,26 @@
 """The trouble of a simulated month: each incident has its alert, whom it is about, and within how long it must fire."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from infra.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
 from infra.contract.pools import LABEL_ACCELERATOR, LABEL_SPOT
 from monitoring.alerting.alert import EXAMPLE
 from tests.monitoring.month import SPOT, Month
 from tests.monitoring.month_jobs import Job, Kind
+from tests.monitoring.month_trouble_platform import (
+    Steps,
+    blind,
+    budget,
+    counts,
+    ecc,
+    idle,
+    pass_minutes,
+    system_pod,
+    xid,
+)
 from tests.monitoring.sample import EPOCH
 
-Steps = Iterator[None]
 QUEUE_MIN = EXAMPLE.queue_wait_s // 60
 KINDS = 24
 
@@ -21,8 +29,8 @@ def add_trouble(month: Month) -> None:
     """One of each kind, one after the other over the whole time."""
     makers = (
         _hangs, _never_saves, _ends_unsaved, _crashes, _crashes_at_once, _damaged, _burst, _losses, _pending, _drought,
-        _flex_waits, _quota, _stopped, _request, _thrashes, _dead_letters, _database, _system_pod, _budget, _blind,
-        _counts, _xid, _ecc, _idle,
+        _flex_waits, _quota, _stopped, _request, _thrashes, _dead_letters, _database, system_pod, budget, blind,
+        counts, xid, ecc, idle,
     )  # fmt: skip
     assert len(makers) == KINDS
     first, span = 60, month.days * 1_440 - 60 - 600
@@ -53,7 +61,7 @@ def _hangs(month: Month, at: int) -> None:
 
     def steps() -> Steps:
         job.saves = False
-        yield from _for(60)
+        yield from pass_minutes(60)
         yield from _stop(month, job)
 
     month.script(at + 60, steps())
@@ -83,7 +91,7 @@ def _crashes(month: Month, at: int) -> None:
             month.platform.crash(job, 1)
             month.incidents[here] = replace(month.incidents[here], begins_min=month.minute)
             job.step = job.saved
-        yield from _for(10)
+        yield from pass_minutes(10)
         yield from _stop(month, job)
 
     here = len(month.incidents)
@@ -101,7 +109,7 @@ def _crashes_at_once(month: Month, at: int) -> None:
             month.platform.crash(job, 70)
             month.incidents[here] = replace(month.incidents[here], begins_min=month.minute)
             yield
-        yield from _for(10)
+        yield from pass_minutes(10)
         yield from _stop(month, job)
 
     here = len(month.incidents)
@@ -134,7 +142,7 @@ def _burst(month: Month, at: int) -> None:
         for job in jobs:
             month.platform.evict(job, notice=True)
             yield
-        yield from _for(30)
+        yield from pass_minutes(30)
         for job in jobs:
             month.platform.end(job, 143)
         yield
@@ -149,7 +157,7 @@ def _losses(month: Month, at: int) -> None:
     def steps() -> Steps:
         for job in jobs:
             month.platform.evict(job, notice=True)
-            yield from _for(6)
+            yield from pass_minutes(6)
         for job in jobs:
             month.platform.end(job, 143)
         yield
@@ -168,7 +176,7 @@ def _waits(month: Month, name: str, at: int, minutes: int, alert: str, limit_s: 
         pod = {"metadata": meta | {"creationTimestamp": since}, "spec": {"nodeSelector": chosen}}
         pod |= {"status": {"phase": "Pending", "conditions": [waits]}}
         month.cluster.pod("ADDED", pod)
-        yield from _for(minutes)
+        yield from pass_minutes(minutes)
         month.cluster.pod("DELETED", pod)
         yield
 
@@ -196,7 +204,7 @@ def _held(month: Month, name: str, at: int, minutes: int, reason: str) -> None:
         conditions = [{"type": "QuotaReserved", "status": "False", "reason": reason}]
         workload = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
         month.cluster.queues.workload("ADDED", workload)
-        yield from _for(minutes)
+        yield from pass_minutes(minutes)
         month.cluster.queues.workload("DELETED", workload)
         yield
 
@@ -264,97 +272,3 @@ def _dead_letters(month: Month, at: int) -> None:
 def _database(month: Month, at: int) -> None:
     _item_lines(month, "trouble-database", at, 9, "item_failed", item="i", error_class="database", failures=1)
     month.incident("results cannot be stored", "HoldfastResultsDatabaseErrors", "job=trouble-database", at + 1, 1)
-
-
-def _system_pod(month: Month, at: int) -> None:
-    def steps() -> Steps:
-        labels = {LABEL_SPOT: "true"}
-        node = {"metadata": {"name": "trouble-node", "labels": labels}, "spec": {}, "status": {"conditions": []}}
-        pod = {
-            "metadata": {"uid": "dns", "name": "dns", "namespace": "kube-system"},
-            "spec": {"nodeName": "trouble-node"},
-        }
-        month.cluster.node("ADDED", node)
-        month.cluster.pod("ADDED", pod | {"status": {"phase": "Running"}})
-        yield from _for(30)
-        month.cluster.pod("DELETED", pod | {"status": {"phase": "Running"}})
-        month.cluster.node("DELETED", node)
-        yield
-
-    month.script(at, steps())
-    month.incident("DNS runs on Spot", "HoldfastSystemPodsOnSpot", "namespace=kube-system", at, 10)
-
-
-def _budget(month: Month, at: int) -> None:
-    def steps() -> Steps:
-        meta = {"namespace": "serving", "name": "trouble-server"}
-        month.cluster.budget("ADDED", {"metadata": meta, "status": {"desiredHealthy": 2, "currentHealthy": 1}})
-        yield from _for(30)
-        month.cluster.budget("DELETED", {"metadata": meta})
-        yield
-
-    month.script(at, steps())
-    month.incident("a service lacks a pod", "HoldfastDisruptionBudgetViolated", "budget=trouble-server", at, 10)
-
-
-def _blind(month: Month, at: int) -> None:
-    month.blind = range(at, at + 25)
-    month.incident("the exporter is dead", "HoldfastMonitoringSilent", "", at, EXAMPLE.heartbeat_s // 60 + 1 + 5)
-
-
-def _counts(month: Month, at: int) -> None:
-    """GKE counts nodes that the exporter does not know."""
-
-    def steps() -> Steps:
-        labels = {
-            "monitored_resource": "k8s_node_pool",
-            "cluster_name": EXAMPLE.cluster,
-            "node_pool_name": "trouble-pool",
-        }
-        labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
-        month.recorder.add(INTERRUPTIONS_METRIC, labels, 5.0)
-        yield
-
-    month.script(at, steps())
-    month.incident("the counts of losses differ", "HoldfastPreemptionCountsDisagree", "", at, 60)
-
-
-def _gpu(month: Month, kind: str, at: int, alert: str, metric: str, values: tuple[float, ...], promise_min: int, **labels: str) -> None:  # fmt: skip
-    label = "Hostname" if "pod_name" not in labels else "pod_name"
-    named = {"Hostname": f"trouble-{kind}"} | labels
-
-    def steps() -> Steps:
-        for value in values:
-            month.gauge(metric, value, **named)
-            yield
-
-    month.script(at, steps())
-    month.incident(kind, alert, f"{label}={named[label]}", at + sum(not v for v in values[:20]), promise_min)
-
-
-def _xid(month: Month, at: int) -> None:
-    values = (0.0,) * 20 + (79.0,) * 20
-    _gpu(month, "a GPU falls off the bus", at, "HoldfastGpuXidErrors", "DCGM_FI_DEV_XID_ERRORS", values, 1)
-
-
-def _ecc(month: Month, at: int) -> None:
-    values = (0.0,) * 5 + (1.0,) * 20
-    _gpu(
-        month,
-        "memory of a GPU is damaged",
-        at,
-        "HoldfastGpuUncorrectableEcc",
-        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
-        values,
-        1,
-    )
-
-
-def _idle(month: Month, at: int) -> None:
-    metric, labels = "kubernetes_io:container_accelerator_duty_cycle", {"monitored_resource": "k8s_container"}
-    _gpu(month, "a GPU is held and idle", at, "HoldfastGpuIdle", metric, (1.0,) * 45, 30, namespace_name="training", pod_name="trouble-idle", **labels)  # fmt: skip
-
-
-def _for(minutes: int) -> Steps:
-    for _ in range(minutes):
-        yield

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged, run_cli
@@ -66,7 +67,7 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> int:
         snapshot(Path(scratch) / UNBROKEN)
         require_green(mutants, Path(scratch))
         with ThreadPoolExecutor(jobs) as pool:
-            outcomes = [shown(o) for o in pool.map(lambda mutant: judged(mutant, Path(scratch)), mutants)]
+            outcomes = [shown(o) for o in pool.map(partial(judged, scratch=Path(scratch)), mutants)]
     fates = [outcome.fate for outcome in outcomes]
     print(f"{fates.count(Fate.KILLED)} of {len(fates)} mutants killed after {time.monotonic() - began:.0f} s")
     if Fate.SURVIVED in fates:

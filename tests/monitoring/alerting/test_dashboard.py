@@ -8,10 +8,13 @@ from google.cloud.monitoring_dashboard_v1 import Dashboard
 
 from holdfast.contract.serving import SERVER_METRICS
 from holdfast.contract.telemetry import METRICS
+from infra.contract.kubernetes import KUEUE_METRICS
 from monitoring.alerting import dashboard
 from monitoring.alerting.alert import Limits
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.dashboard_serving import serving_charts
+from monitoring.report import cloud
+from tests.workloads.manifests import rendered
 
 SCREENS = {
     "on-call": dashboard.render(
@@ -68,3 +71,15 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     assert asked - shown == quiet
     of_servers = {name.removeprefix("holdfast_") for name in SERVER_METRICS}
     assert {name.removesuffix("_bucket") for name in shown | asked} <= set(METRICS) | of_servers
+    # An autoscaler's query stands in what is rendered for it.
+    scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.bodies("prod")))) & set(METRICS)
+    assert set(METRICS) <= shown | asked | scaled | set(cloud.WITHOUT), "nothing is exported that nobody reads"
+
+
+def test_what_is_collected_of_kueue_is_what_is_shown() -> None:
+    (scraped,) = (b for b in rendered.bodies("prod") if b["metadata"]["name"] == "kueue-metrics" and b["kind"] == "PodMonitoring")  # fmt: skip
+    (endpoint,) = scraped["spec"]["endpoints"]
+    (kept,) = (rule["regex"] for rule in endpoint["metricRelabeling"])
+    shown = set(re.findall(r"kueue_\w+", "".join(SCREENS.values())))
+    assert all(re.fullmatch(kept, name) for name in shown)
+    assert {name.removesuffix("_bucket") for name in shown} == set(KUEUE_METRICS)

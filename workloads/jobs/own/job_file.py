@@ -105,7 +105,10 @@ class OwnJob:
         type="string", pattern=f"|{forms.BUCKET}",
     )  # fmt: skip
     checkpoint_key: str = about(
-        "Secret with the key that signs commits; empty: unsigned.", "", type="string", pattern=f"|{forms.SECRET}"
+        "Secret of Secret Manager with the key that signs commits; empty: run-key-NAME of the namespace where the environment signs.",
+        "",
+        type="string",
+        pattern=f"|{forms.SECRET}",
     )
     env: dict[str, str] = field(default_factory=dict[str, str], metadata=described("Environment variables.", **_TEXTS))
     secrets: dict[str, str] = field(

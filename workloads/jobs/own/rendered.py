@@ -20,7 +20,7 @@ from infra.contract.kubernetes import (
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT
 from workloads.jobs.own import batch, launching, mounts
-from workloads.jobs.own.job_file import OwnJob
+from workloads.jobs.own.job_file import OnNotice, OwnJob
 from workloads.jobs.own.placing import Placed
 from workloads.manifests.builders.pods import Size, Work
 from workloads.manifests.builders.render_context import Body, RenderContext, templates
@@ -131,9 +131,15 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> Work:
         grace_s=FLEX_GRACE_S,
         restart="Never",
         env=env | own.env | mounted.env,
+        reads_run=own.name if _signs(own) else "",
         volumes=mounted.volumes,
         annotations={ANNOTATION_RULE: placed.rule.value} | mounted.annotations,
     )
+
+
+def _signs(own: OwnJob) -> bool:
+    """Whether it takes the run's key where the environment signs. A wrapped program knows nothing of checkpoints."""
+    return not (own.checkpoint_key or own.predictor or own.on_notice == OnNotice.WRAP)
 
 
 def _size(own: OwnJob, placed: Placed) -> Size:

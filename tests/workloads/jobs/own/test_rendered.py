@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from infra.contract.capacity import Capacity
 from infra.contract.pools import Role
@@ -20,6 +21,7 @@ from workloads.jobs.own import mounts, placing, rendered
 from workloads.jobs.own.job_file import OwnJob
 from workloads.jobs.own.offers import offers
 from workloads.manifests.builders import queueing
+from workloads.manifests.builders.pods import KEY_FOLDER
 from workloads.manifests.builders.render_context import RenderContext
 
 PRICES = prices.load()
@@ -218,3 +220,16 @@ def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
     assert "ON_DEMAND" in refused.value.fix
     with pytest.raises(InputError, match="deadline_hours"):
         own(gpus="1xl4", deadline_hours=40.5)
+
+
+def test_a_run_of_ones_own_has_its_key_where_checkpoints_are_signed() -> None:
+    def key_of(environment: str, **given: Any) -> tuple[str, str]:
+        spec = pod_of(made(own(environment=environment, **given)))
+        main = next(each for each in spec["containers"] if each["name"] == "main")
+        held = (each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each)
+        return next(held, ""), {each["name"]: each.get("value", "") for each in main["env"]}.get(ENV_KEY_FILE, "")
+
+    signs = next(name for name in names() if load(name).security.signed_checkpoints)
+    free = next(name for name in names() if not load(name).security.signed_checkpoints)
+    assert key_of(signs) == (f"run-key-{own().name}", f"{KEY_FOLDER}/key")
+    assert key_of(free) == key_of(signs, on_notice="wrap") == ("", "")

@@ -121,6 +121,7 @@ def run(
     from holdfast.inference.predictor.spec import PredictorSpec
     from holdfast.inference.run import Launch, run_worker
     from holdfast.inference.worker.settings import WorkerSettings
+    from holdfast.runtime.shutdown import leave_now
 
     settings = WorkerSettings(
         micro_batch=micro_batch, overlap=overlap, lease_s=lease, window_s=window, max_failures=max_failures
@@ -134,7 +135,8 @@ def run(
         recompute=recompute,
         broker=_pubsub(topic, subscription, dead_topic),
     )
-    raise typer.Exit(run_worker(launch))
+    # All is closed and written down; torn down piece by piece, an interpreter on a busy machine takes seconds more.
+    leave_now(run_worker(launch))
 
 
 @app.command()
