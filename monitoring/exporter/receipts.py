@@ -103,8 +103,8 @@ def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float
         prices = prices_of(machine, region)
         paid += seconds * _paid(prices, capacity)
         demand += seconds * prices.on_demand
-    # A gang is one lane whatever its size; a batch has one for each worker, and runs by index have one each.
-    gang = runs[0].kind == KIND_TRAINING and runs[0].index is None
+    # A rigid gang is one lane whatever its size, an elastic one has one for each place; a batch has one for each worker, and runs by index have one each.
+    gang = runs[0].kind == KIND_TRAINING and runs[0].index is None and runs[0].lanes == 1
     lane_s = node_usage.on_s if gang else node_usage.pod_s
     return paid / lane_s, demand / lane_s, lane_s / 3600
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from monitoring.ledger.timeline import STATES, Span, State
 
@@ -28,6 +29,15 @@ class Recovery:
         return None if self.back_us is None else (self.back_us - self.t_us) / 1e6
 
 
+class GangSize(NamedTuple):
+    """So many nodes of an elastic gang's places worked."""
+
+    begin_us: int
+    end_us: int
+    nodes: int
+    places: int
+
+
 @dataclass(frozen=True)
 class Account:
     spans: tuple[Span, ...]
@@ -41,6 +51,8 @@ class Account:
     failed_saves: int = 0
     moves: int = 0
     """Times that the job was sent to another capacity."""
+    sizes: tuple[GangSize, ...] = ()
+    """Of an elastic gang, in the order of time."""
 
     @cached_property
     def totals_us(self) -> dict[State, int]:

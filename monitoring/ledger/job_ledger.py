@@ -17,12 +17,12 @@ from monitoring.ledger.timeline import Span, State
 KINDS = (KIND_TRAINING, KIND_BATCH)
 USEFUL = frozenset({State.PRODUCTIVE})
 # Nobody pays for a machine that does not exist yet.
-UNPAID = frozenset({State.WAITING})
+UNPAID = frozenset({State.WAITING, State.DEGRADED})
 
 
 @dataclass(frozen=True, slots=True)
 class JobLedger:
-    """One run. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch."""
+    """One run. Times in microseconds; `wall_us` counts every lane, so it is worker time for batch, node time for an elastic gang."""
 
     job: str
     index: int | None

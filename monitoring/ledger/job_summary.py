@@ -11,10 +11,11 @@ from pathlib import Path
 
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.telemetry import KIND_TRAINING
-from monitoring.ledger.account import Recovery
+from monitoring.ledger.account import GangSize, Recovery
 from monitoring.ledger.events import Event, read_folder
 from monitoring.ledger.job_ledger import JobLedger, by_run, job_ledger
 from monitoring.ledger.processes import ProcessRun, process_runs
+from monitoring.ledger.timeline import State
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,10 @@ class JobSummary:
     """One for each eviction: steps lost by it, seconds until work went on."""
     orderly_exits: int
     """Times that it left with exit 143 after a notice; of a gang, rank 0 counts."""
+    size: GangSize | None = None
+    """Of an elastic gang at its last event, since it has had so many nodes."""
+    missing_node_s: float = 0.0
+    """Time of the places that had no node while the others worked, added up."""
 
     def saved_age_s(self, now_s: float) -> float | None:
         return None if self.last_commit_s is None else max(0.0, now_s - self.last_commit_s)
@@ -99,6 +104,8 @@ def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
         last_commit_s=min(newest for [newest] in commits) / 1e6 if all(commits) else None,
         lost=sum(ledger.account.lost for ledger in ledgers),
         recoveries=tuple(sorted((r for ledger in ledgers for r in ledger.recoveries), key=lambda r: r.t_us)),
+        size=_present_size(ledgers),
+        missing_node_s=sum(ledger.totals_us()[State.DEGRADED] for ledger in ledgers) / 1e6,
         orderly_exits=sum(_orderly_exits(ledgers[0].kind, process_runs(rows)) for rows in runs),
     )
 
@@ -106,6 +113,15 @@ def _summary(runs: Sequence[Sequence[Event]]) -> JobSummary:
 def _orderly_exits(kind: str, runs: Iterable[ProcessRun]) -> int:
     """The ranks of a gang leave together, workers of a batch alone."""
     return sum(run.exit_code == EXIT_PREEMPTED and (kind != KIND_TRAINING or run.rank == 0) for run in runs)
+
+
+def _present_size(ledgers: Sequence[JobLedger]) -> GangSize | None:
+    """Newcomers and leavers at once make sizes that follow each other and are equal."""
+    present: GangSize | None = None
+    for size in ledgers[-1].account.sizes:
+        same = present and (present.nodes, present.places) == (size.nodes, size.places)
+        present = size._replace(begin_us=present.begin_us) if present and same else size
+    return present
 
 
 def _step(ledger: JobLedger) -> int | None:

@@ -17,14 +17,15 @@ class State(StrEnum):
     PRODUCTIVE = "productive"  # work that was kept
     STRAGGLING = "straggling"  # kept work, the part beyond the usual pace
     LOST = "lost"  # work that had to be done again
-    RESTORING = "restoring"  # loading a checkpoint
+    RESTORING = "restoring"  # loading a checkpoint, or regrouping with other members
     CHECKPOINTING = "checkpointing"  # the blocking part of a save
+    DEGRADED = "degraded"  # a place of an elastic gang without a node, while the others work
 
 
 STATES = tuple(State)
 _RANK = {state: rank for rank, state in enumerate(STATES)}
-_EDGE_BITS = 4  # state (3 bits) and open or close (1 bit) of an edge
-_RANK_MASK = 0b111
+_EDGE_BITS = 5  # state (4 bits) and open or close (1 bit) of an edge
+_RANK_MASK = 0b1111
 assert len(STATES) <= _RANK_MASK + 1
 
 

@@ -32,6 +32,7 @@ MEANING = {
     "restarting": "stopping, being dead, starting again until the first work",
     "waiting": "no capacity: the pod exists, its node does not",
     "idle": "alive, but no event explains it",
+    "degraded": "a place of an elastic gang without a node, while the others work",
 }
 
 

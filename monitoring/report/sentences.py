@@ -131,6 +131,7 @@ def _advice(ledger: JobLedger) -> list[str]:
         State.LOST: "work done again: save more often",
         State.CHECKPOINTING: "blocking saves: save less often, or write fewer bytes",
         State.WAITING: "waiting for capacity: add zones or machine types, or fall back to flex-start",
+        State.DEGRADED: "an elastic gang's missing nodes: add zones as other pools, or a machine type that comes back sooner",
         State.STRAGGLING: "slow steps: look for a throttled or shared machine",
         State.RESTORING: "loading checkpoints: read shards in parallel, from a bucket in the region",
     }

@@ -27,6 +27,7 @@ COLOR = {
     State.RESTARTING: "#a8afb9",
     State.WAITING: "#e3a62f",
     State.IDLE: "#dcdfe4",
+    State.DEGRADED: "#f3d58f",
 }
 OURS, BASELINE, NAIVE = "#0f766e", "#6b7280", "#c2410c"
 AXIS_COLOR, GRID_COLOR, MARK_COLOR = "#4b5563", "#e6e8ec", "#1f2430"
@@ -40,6 +41,7 @@ ORDER = [
     State.RESTARTING,
     State.WAITING,
     State.IDLE,
+    State.DEGRADED,
 ]
 # A new state that is missing here would be left out of every plot, and the bars would end too early.
 assert set(ORDER) == set(STATES)

@@ -107,7 +107,7 @@ _SEAMS = (
     Mutant(
         name="a wait for capacity is paid",
         file="monitoring/ledger/job_ledger.py",
-        old="UNPAID = frozenset({State.WAITING})",
+        old="UNPAID = frozenset({State.WAITING, State.DEGRADED})",
         new="UNPAID = frozenset[State]()",
         tests=(
             "tests/monitoring/exporter/test_jobs.py::test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_time",

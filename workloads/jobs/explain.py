@@ -90,5 +90,16 @@ def progress_text(summary: JobSummary | None, now_s: float) -> str:
         f"useful {100 * summary.useful_ratio:.1f} % of its time" if summary.useful_ratio is not None else "",
         f"step {summary.step}" if summary.step is not None else "",
         f"saved {saved_age_s:.0f} s ago" if saved_age_s is not None else "",
+        size_text(summary, now_s),
     ]
     return ", ".join(fact for fact in facts if fact)
+
+
+def size_text(summary: JobSummary, now_s: float) -> str:
+    """`7/8 nodes for 20 min (3.2 node-hours missing)`; empty for a rigid job."""
+    size = summary.size
+    if size is None:
+        return ""
+    minutes = max(0.0, now_s - size.begin_us / 1e6) / 60
+    missing = f" ({summary.missing_node_s / 3600:.1f} node-hours missing)" if summary.missing_node_s else ""
+    return f"{size.nodes}/{size.places} nodes for {minutes:.0f} min{missing}"

@@ -13,6 +13,7 @@ from workloads.jobs import buying, cluster_snapshot, job_snapshot
 from workloads.jobs.api import Api, Object
 from workloads.jobs.causes import cause_of, state_of
 from workloads.jobs.cluster_snapshot import ClusterSnapshot
+from workloads.jobs.explain import size_text
 from workloads.jobs.job_snapshot import JobSnapshot, held_since_s, waited_s, when
 from workloads.jobs.losses import Count, losses
 
@@ -64,7 +65,7 @@ def _row(
         kind=job.kind,
         capacity=_capacity(job, env),
         status=state_of(job, lost).partition(":")[0],
-        why=cause_of(job, cluster).reason,
+        why=cause_of(job, cluster).reason or (size_text(summary, now) if summary else ""),
         step=summary.step if summary else None,
         saved_age_s=summary.saved_age_s(now) if summary else None,
         evicted=lost.evicted,

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from monitoring.ledger.events import parse
 from monitoring.ledger.job_ledger import JobLedger, job_ledger, job_ledgers
+from monitoring.ledger.job_summary import job_summary
 from monitoring.ledger.timeline import LaneTimeline, State
 from tests.monitoring import sample
 from tests.monitoring.sample import EPOCH, Line, line
+from workloads.jobs.explain import size_text
 
 MINUTE = 60
 
@@ -50,6 +52,30 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
     }
     assert found.goodput == 0.5
     assert [(r.seconds, r.lost_steps) for r in found.recoveries] == [(20 * MINUTE, 40)]
+
+
+def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up() -> None:
+    """Two of eight places without a node for 30 of 60 minutes are one missing node-hour, and nobody pays for it."""
+    at: Callable[[float], float] = lambda m: EPOCH + m * MINUTE  # noqa: E731
+    rows = [
+        line(at(0), "start", rank=0, attempt=0),
+        line(at(0), "resized", step=0, nodes=8, of=8, seconds=0.0),
+        line(at(20), "window", first_step=1, last_step=20, seconds=20 * MINUTE),
+        line(at(20), "resized", step=20, nodes=6, of=8, seconds=0.0),
+        line(at(50), "window", first_step=21, last_step=50, seconds=30 * MINUTE),
+        line(at(50), "resized", step=50, nodes=8, of=8, seconds=0.0),
+        line(at(60), "window", first_step=51, last_step=60, seconds=10 * MINUTE),
+        line(at(60), "exit", code=0, step=60),
+    ]
+    events = parse(sample.encoded(rows)).events
+    found = job_ledger(events)
+    assert minutes(found) == {"productive": 7 * 60, "degraded": 60}
+    assert found.wall_us == 8 * 60 * MINUTE * 1_000_000 == sum(found.totals_us().values())
+    assert found.goodput == 0.875
+    assert found.useful_paid == 1.0
+    summary = job_summary(events)
+    assert summary.missing_node_s == 60 * MINUTE
+    assert size_text(summary, at(65)) == "8/8 nodes for 15 min (1.0 node-hours missing)"
 
 
 def test_work_saved_before_a_notice_is_not_lost() -> None:
