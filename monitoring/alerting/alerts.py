@@ -5,6 +5,8 @@ from monitoring.alerting.alert import HOUR, Alert, Limits, Severity, Source, gre
 from monitoring.alerting.capacity_alerts import capacity_alerts, gpu_alerts, queue_alerts
 from monitoring.alerting.serving_alerts import serving_alerts
 
+MOST_REFUSED = 10  # lines an hour; a pod that is killed in the middle of a line leaves one
+
 
 def alerts(limits: Limits) -> tuple[Alert, ...]:
     return (
@@ -109,6 +111,12 @@ def _platform(limits: Limits) -> tuple[Alert, ...]:
                 f"or time() - max by (cluster_name) ({heartbeat}) > {limits.heartbeat_s}"
             ),
             hold_s=60,
+        ),
+        Alert(
+            name="HoldfastEventLinesRefused",
+            severity=Severity.TICKET,
+            why="a pod writes lines that no account can use, or speaks for another job: what is shown of it is not all",
+            query=grew(ours("event_lines_refused_total", cluster), "job, reason", "1h", more_than=MOST_REFUSED),
         ),
         Alert(
             name="HoldfastPreemptionCountsDisagree",

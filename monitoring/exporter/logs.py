@@ -8,6 +8,7 @@ is not missed; what could not be read is logged, and read the next time.
 # Why it is so: infra/decisions/0105.
 
 import json
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -35,6 +36,7 @@ PAGE, PAGES_A_TURN, PAGES_A_JOB = 1000, 5, 100
 LOOK_BACK_S = 6 * 3600.0
 REMEMBERED = 50_000
 HTTP_OK = 200
+_OF_KUBERNETES = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 NOBODY = "(a pod of no job)"
 # What the exporter writes about the pods of jobs: waits for a node, and evictions. No job's own pod knows either.
 OF_THE_WATCHER = (EVICT, SCHEDULED)
@@ -76,6 +78,9 @@ class CloudLogs(threading.Thread):
         return [Lines(lines, job) for job, lines in waiting.items()]
 
     def of_job(self, job: str, begin_s: float) -> Reading:
+        if not _OF_KUBERNETES.fullmatch(job):
+            # Nothing of that name can have run, and in a filter it would ask for something else.
+            return Reading()
         asked = self._query(rfc3339(begin_s - LATE_S), job)
         lines: list[bytes] = []
         for _ in range(PAGES_A_JOB):
@@ -134,7 +139,6 @@ class CloudLogs(threading.Thread):
             "jsonPayload.event:*",
             f'timestamp>="{since}"',
         ]
-        # A name of Kubernetes has no quotes in it.
         wanted += [f'jsonPayload.job="{job}"'] if job else []
         asked = {"resourceNames": [self._view], "filter": " AND ".join(wanted)}
         return asked | {"orderBy": "timestamp asc", "pageSize": PAGE}

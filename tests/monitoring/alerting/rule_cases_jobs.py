@@ -5,6 +5,8 @@ from monitoring.alerting.rule_test import History
 from tests.monitoring.alerting.rule_series import OTHER, labels, ours
 
 _DATABASE = ours("batch_failures_total", 'job="a",error_class="database"')
+_OF_B = 'job="b",reason="not an event"'
+_REFUSED = ours("event_lines_refused_total", 'job="a",reason="not an event"')
 JOBS: dict[str, tuple[History, ...]] = {
     "HoldfastFlexNodeEndsUnsaved": (
         History(
@@ -167,6 +169,27 @@ JOBS: dict[str, tuple[History, ...]] = {
                 ),
                 (ours("dead_letters_total", 'job="a"'), "2x60 _x7 2x90"),
                 (ours("dead_letters_total", 'job="a"', OTHER), "_x70 5x90"),
+            ),
+            at_min=130,
+        ),
+    ),
+    "HoldfastEventLinesRefused": (
+        History(
+            series=((_REFUSED, "0x90 0+2x30"), (ours("event_lines_refused_total", _OF_B), "5x120")),
+            at_min=105,
+            fires=labels(job="a", reason="not an event"),
+            quiet_until_min=95,
+        ),
+        History(series=((_REFUSED, "_x70 40x20"),), at_min=72, fires=labels(job="a", reason="not an event")),
+        History(series=((_REFUSED, "4x15 _x120 40x20"),), at_min=140, fires=labels(job="a", reason="not an event")),
+        History(series=((_REFUSED, "40x200"),), at_min=175),  # an hour that is long over
+        History(series=((_REFUSED, "0x80 9x90"),), at_min=85),
+        History(
+            series=(
+                (_REFUSED, "40x60 _x7 40x90"),  # a short silence is no birth
+                (ours("event_lines_refused_total", _OF_B), "0x80 8x90"),
+                (ours("event_lines_refused_total", 'job="a",reason="from the future"'), "0x80 8x90"),
+                (ours("event_lines_refused_total", 'job="a",reason="not an event"', OTHER), "_x70 50x90"),
             ),
             at_min=130,
         ),

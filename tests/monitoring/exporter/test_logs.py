@@ -100,6 +100,15 @@ def test_all_that_a_job_wrote_is_read_over_all_pages(server: LogServer, source: 
     assert len(reading.events) == len(rows)
 
 
+@pytest.mark.parametrize("name", ['run-7" OR jsonPayload.job="run-8', "run-7\\", 'run-7"', "", "a b"])
+def test_a_name_that_kubernetes_does_not_know_gets_into_no_filter(
+    server: LogServer, source: CloudLogs, name: str
+) -> None:
+    server.add(sample.training("run-8"))
+    assert source.of_job(name, EPOCH).events == []
+    assert server.asked == []
+
+
 def test_a_job_that_wrote_too_much_has_no_half_account(
     server: LogServer, source: CloudLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
