@@ -142,7 +142,7 @@ def serve(
     own = bool(project) or not kubeconfig
     mover = Mover(KubernetesApi(api)) if jobs and own else None
     exporter = Exporter(cluster, lock, jobs, time.time, backlog, mover)
-    exporter.newest.serve(port)
+    exporter.newest.serve(port, in_pod=not kubeconfig)  # without one it is the pod's account that asks
     outputs = Outputs(
         lease=Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING) if own else None,
         writer=cloud_writer(project, location, cluster_name) if project else None,

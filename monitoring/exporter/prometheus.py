@@ -31,8 +31,9 @@ class Newest(Collector):
         for metric, samples in by_metric.items():
             yield _family(metric, samples)
 
-    def serve(self, port: int) -> tuple[WSGIServer, threading.Thread]:
-        return start_http_server(port, registry=self.registry)
+    def serve(self, port: int, *, in_pod: bool = False) -> tuple[WSGIServer, threading.Thread]:
+        """In a pod on its address, which a NetworkPolicy opens to the collector alone; elsewhere to this machine."""
+        return start_http_server(port, addr="0.0.0.0" if in_pod else "127.0.0.1", registry=self.registry)
 
 
 def _family(metric: str, samples: list[Sample]) -> Metric:

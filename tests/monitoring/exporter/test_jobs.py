@@ -118,6 +118,7 @@ def test_one_pass_is_served_to_prometheus(tmp_path: Path) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
         text = answer.read().decode()
+    assert server.server_address[0] == "127.0.0.1", "of a laptop only itself"
     server.shutdown()
     server.server_close()
     thread.join()

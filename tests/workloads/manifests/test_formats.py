@@ -30,6 +30,17 @@ def test_text_shows_the_line_with_a_caret_under_the_value() -> None:
     assert "infra/environments/example.py:" in block.group(5) and "fix:" in block.group(6)
 
 
+def test_the_caret_stands_under_a_key_that_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  maxParallelism: 4\n"
+    )
+    text = FORMATS["text"](lint([tmp_path / "a.yaml"], Options()))
+    block = re.search(r"a\.yaml:5:3: error: JobSpec has no field maxParallelism.*?\n(.*)\n(.*)\n", text)
+    assert block
+    line, caret = block.group(1), block.group(2)
+    assert line[caret.index("^") : caret.rindex("^") + 1] == "maxParallelism"
+
+
 def test_json_names_its_schema_and_every_finding_a_rule_and_a_fix(report: Report) -> None:
     body = json.loads(FORMATS["json"](report))
     assert body["schema"] == "holdfast.lint/1"

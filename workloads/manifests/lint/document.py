@@ -88,21 +88,21 @@ class Document:
     def unreadable(cls, reason: str) -> "Document":
         return cls(None, 1, [Trouble("broken", reason, Mark(1, 1, 2))])
 
-    def at(self, path: Path) -> Mark:
-        """The place of `path`: of a scalar itself, of a key otherwise; of the nearest ancestor if it is missing."""
+    def at(self, path: Path, *, of_key: bool = False) -> Mark:
+        """The place of `path`: of a scalar itself, else or `of_key` its key; of the nearest ancestor if it is missing."""
         here, mark = self.value, Mark(self.first_line, 1, 2)
         for step in path:
-            found = _child(here, step)
+            found = _child(here, step, of_key=of_key)
             if found is None:
                 break
             here, mark = found
         return mark
 
 
-def _child(parent: Any, step: str | int) -> tuple[Any, Mark] | None:
+def _child(parent: Any, step: str | int, *, of_key: bool) -> tuple[Any, Mark] | None:
     if isinstance(parent, Map) and isinstance(step, str) and step in parent:
         value = parent[step]
-        scalar = not isinstance(value, (Map, Seq)) and value is not None
+        scalar = not of_key and not isinstance(value, (Map, Seq)) and value is not None
         return value, (parent.values_at if scalar else parent.keys_at)[step]
     if isinstance(parent, Seq) and isinstance(step, int) and step < len(parent):
         return parent[step], parent.items_at[step]

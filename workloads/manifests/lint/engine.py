@@ -169,7 +169,7 @@ def _finding(rule: Rule, hit: Hit, obj: Object) -> Finding:
         message=shortened(hit.message),
         fix=hit.fix or rule.fix,
         file=obj.file,
-        mark=obj.document.at((*obj.root, *hit.path)),
+        mark=obj.document.at((*obj.root, *hit.path), of_key=hit.on_key),
         object_name=obj.title,
         where=".".join(str(step) for step in hit.path),
         basis=hit.basis,

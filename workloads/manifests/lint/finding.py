@@ -36,12 +36,16 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What a rule's check yields: a path inside the object, and words. Empty `fix` means the rule's own."""
+    """What a rule's check yields: a path inside the object, and words. Empty `fix` means the rule's own.
+
+    `on_key`: the key at the path is what is wrong, not its value.
+    """
 
     path: Path
     message: str
     basis: Basis | None = None
     fix: str = ""
+    on_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def field_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         if name not in fields and not name.startswith("$"):  # $patch and the like are kustomize's
             meant = near(name, fields, cutoff=0.75)
             hint = _HINTS.get(name) or (f"did you mean {meant}?" if meant else "")
-            yield Hit(path, f"{type_name.removeprefix('V1')} has no field {name}", None, hint)
+            yield Hit(path, f"{type_name.removeprefix('V1')} has no field {name}", None, hint, on_key=True)
 
 
 def _walk(obj: Object) -> Iterator[tuple[Path, str, str]]:
@@ -117,7 +117,9 @@ def api_removed(obj: Object, context: Context) -> Iterator[Hit]:
 def pod_field_misplaced(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         if "containers" in container.path and "restartPolicy" in container.body:
-            yield Hit((*container.path, "restartPolicy"), "restartPolicy stands in a container, not in the pod")
+            yield Hit(
+                (*container.path, "restartPolicy"), "restartPolicy stands in a container, not in the pod", on_key=True
+            )
 
 
 @rule(

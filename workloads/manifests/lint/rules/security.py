@@ -250,7 +250,7 @@ def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
     for key, value in as_map(obj.metadata.get("annotations")).items():
         at, text = ("metadata", "annotations", key), as_text(value)
         if key != ANNOTATION_GOOGLE_ACCOUNT and near(key, [ANNOTATION_GOOGLE_ACCOUNT], cutoff=0.85):
-            yield Hit(at, f"{key} is read by nobody; {ANNOTATION_GOOGLE_ACCOUNT} is")
+            yield Hit(at, f"{key} is read by nobody; {ANNOTATION_GOOGLE_ACCOUNT} is", on_key=True)
         placeholder = any(char in "$<>{}" or char.isupper() for char in text)
         if key == ANNOTATION_GOOGLE_ACCOUNT and not placeholder and not _GOOGLE_ACCOUNT.fullmatch(text):
             yield Hit(at, f"{text} is no Google service account")
