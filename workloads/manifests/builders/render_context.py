@@ -3,6 +3,7 @@
 # Why it is so: infra/decisions/0061.
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from workloads.manifests.builders import skips
 Body = dict[str, Any]
 DIGESTS = Path(__file__).parents[2] / "images" / "digests.json"
 VERSION_LENGTH = 8
+_HEX = re.compile("[0-9a-f]{64}")
 _API = client.ApiClient()
 
 
@@ -76,10 +78,27 @@ class RenderContext:
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Role -> sha256 of its image; written by whoever pushes the images."""
-        if not DIGESTS.is_file():
+        """Role -> sha256 of its image; written by whoever pushes the images. InputError where the file is damaged."""
+        try:
+            known: Any = json.loads(DIGESTS.read_text(encoding="utf-8"))
+            mine: dict[str, str] = known.get(self.env.name, {})
+            # Anything else would be rendered as it is, and found by the nodes that cannot pull it.
+            wrong = [role for role, digest in mine.items() if not _HEX.fullmatch(digest)]
+        except FileNotFoundError:
             return {}
-        return json.loads(DIGESTS.read_text(encoding="utf-8")).get(self.env.name, {})
+        except (ValueError, AttributeError, TypeError) as error:
+            raise self._damaged(error) from error
+        if wrong:
+            raise self._damaged(f"{wrong[0]} of {self.env.name}: {mine[wrong[0]]!r:.80}")
+        return mine
+
+    def _damaged(self, why: object) -> InputError:
+        return InputError(
+            "file of image digests",
+            got=f"{'/'.join(DIGESTS.parts[-3:])}: {why}",
+            allowed="environment -> role -> 64 hex digits, as `make images` writes it",
+            fix=f"git checkout {'/'.join(DIGESTS.parts[-3:])}, or make images ENV={self.env.name}",
+        )
 
     def image(self, role: str) -> str:
         # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff, it runs nothing else.
