@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,8 +19,12 @@ from tests.cluster.sim.world import World
 from tests.node.lab.image import BUSYBOX
 from tests.tools.build import TOOLS
 
+if TYPE_CHECKING:
+    from tests.node.lab.images import Rendered
+    from tests.node.lab.lab import Lab
+
 HERE = Path(__file__).parent
-COMMANDS = ("containerd", "ctr", "runc", "dbus-daemon", "unshare", "mount")
+COMMANDS = ("containerd", "ctr", "runc", "dbus-daemon", "unshare", "mount", "ip")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,7 +47,7 @@ def _missing() -> str:
 
 
 @pytest.fixture(scope="session")
-def lab() -> "Iterator[Lab]":  # noqa: F821
+def lab() -> "Iterator[Lab]":
     missing = _missing()
     support.require(not missing, missing)
     from tests.node.lab.lab import Lab
@@ -53,7 +58,7 @@ def lab() -> "Iterator[Lab]":  # noqa: F821
 
 
 @pytest.fixture
-def world(lab: "Lab") -> Iterator[World]:  # noqa: F821
+def world(lab: "Lab") -> Iterator[World]:
     made = World(lab.api, f"n-{uuid.uuid4().hex[:6]}")
     made.create()
     yield made
@@ -65,3 +70,21 @@ def world(lab: "Lab") -> Iterator[World]:  # noqa: F821
 @pytest.fixture(scope="session")
 def spot() -> Pool:
     return environments.load("example").pool("spot-a100")
+
+
+@pytest.fixture(scope="session")
+def spot_l4() -> Pool:
+    return environments.load("example").pool("spot-l4-g2-standard-8")
+
+
+@pytest.fixture(scope="session")
+def rendered() -> "Iterator[Rendered]":
+    """The example's manifests and images, really built."""
+    from tests.node.lab import images
+    from tests.workloads.images.registry import Registry, serving
+
+    absent = [name for name in images.COMMANDS if not shutil.which(name)]
+    support.require(not absent, f"`make test-node` installs {', '.join(absent)}")
+    with serving(Registry(images.HOME / "registry")) as registry:
+        builder = images.Builder(registry)
+        yield builder.rendered(images.ROLES)

@@ -13,6 +13,9 @@ PACKAGES = {
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "busybox-static": "/bin/busybox",
     "dbus-daemon": "/usr/bin/dbus-daemon",
+    "iproute2": "/bin/ip",
+    "buildah": "/usr/bin/buildah",
+    "mmdebstrap": "/usr/bin/mmdebstrap",
 }
 
 

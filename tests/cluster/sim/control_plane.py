@@ -121,6 +121,10 @@ class ControlPlane(Host):
             tls_cert_file=certificate,
             tls_private_key_file=key,
             client_ca_file=self.authority.ca,
+            # Logs of pods on the kubelets of the node tier, which resolve no names.
+            kubelet_client_certificate=self.authority.certificate("admin"),
+            kubelet_client_key=self.authority.key("admin"),
+            kubelet_preferred_address_types="InternalIP",
             authorization_mode="Node,RBAC",
             service_cluster_ip_range="10.0.0.0/24",
             service_account_issuer="https://kubernetes.default.svc",

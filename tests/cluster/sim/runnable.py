@@ -27,13 +27,13 @@ HOST_FOLDERS = tuple(
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def rendered(kind: str, name: str) -> Object:
+def rendered(kind: str, name: str, folder: Path = RENDERED) -> Object:
     """`name`: of a job, without the digest of its template."""
-    for path in sorted(RENDERED.glob("*/[!k]*.yaml")):
+    for path in sorted(folder.glob("*/[!k]*.yaml")):
         for doc in YAML(typ="safe", pure=True).load_all(path.read_text()):
             if doc and doc["kind"] == kind and doc["metadata"]["labels"][LABEL_NAME] == name:
                 return doc
-    raise LookupError(f"{kind} {name} is not in {RENDERED}")
+    raise LookupError(f"{kind} {name} is not in {folder}")
 
 
 def job(doc: Object, namespace: str, pod_changes: "Here", size: int = 0) -> Object:

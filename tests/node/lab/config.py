@@ -27,6 +27,12 @@ class MachineConfig:
     taints: list[dict[str, str]]
     total_s: int
     critical_s: int
+    address: str
+    """Of the node; a loopback address is none to a kubelet."""
+    network: str
+    """Configuration of the container network, JSON."""
+    registry: str = ""
+    """HOST:PORT that answers for every registry; "" leaves each name to its own."""
 
     @property
     def window(self) -> ShutdownWindow:
@@ -63,16 +69,10 @@ def bus(socket: Path) -> str:
 """
 
 
-def network() -> str:
-    """Never used, since the pods share the host's network; without one the node is not ready."""
-    ipam = {"type": "host-local", "ranges": [[{"subnet": "10.250.0.0/24"}]]}
-    return json.dumps({"cniVersion": "0.4.0", "name": "lab", "plugins": [{"type": "bridge", "ipam": ipam}]})
-
-
-def containerd(folder: Path) -> str:
+def containerd(folder: Path, state: str = "/run/containerd") -> str:
     return f"""version = 2
 root = "{folder}/containerd/root"
-state = "/run/containerd"
+state = "{state}"
 oom_score = 0
 disabled_plugins = [
   "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
@@ -84,6 +84,8 @@ disabled_plugins = [
   sandbox_image = "{IMAGE}"
   restrict_oom_score_adj = true
   stream_server_address = "127.0.0.1"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "{folder}/certs.d"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{CNI_PLUGINS}"
     conf_dir = "{folder}/cni"
@@ -94,12 +96,19 @@ disabled_plugins = [
 """
 
 
+def mirror(folder: Path, registry: str) -> None:
+    """Below certs.d, where containerd looks: images keep the names that they were rendered with."""
+    place = folder / "certs.d/_default"
+    place.mkdir(parents=True)
+    (place / "hosts.toml").write_text(f'[host."http://{registry}"]\n  capabilities = ["pull", "resolve"]\n')
+
+
 def kubelet(machine: MachineConfig) -> dict[str, Any]:
     folder = machine.path
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": "127.0.0.1",
+        "address": machine.address,
         "port": machine.port,
         "healthzPort": 0,
         "readOnlyPort": 0,

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,10 @@ from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.processes import Processes, alive, free_ports
 from tests.cluster.sim.waiting import until
-from tests.node.lab import image
+from tests.node.lab import bridge, image
+from tests.node.lab.bridge import Bridge
 from tests.node.lab.config import MachineConfig
+from tests.node.lab.pulled import Pulled
 from tests.tools.build import TOOLS
 from workloads.jobs.api import Api
 
@@ -70,11 +73,15 @@ class Lab:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hfn-"))  # short: paths of sockets are limited to 108 bytes
         self.machines: dict[str, Machine] = {}
+        self.bridge = Bridge()
         self._boots = 0
+        self._pulled: Pulled | None = None
         remove_orphans()
+        bridge.remove_orphans()
         self.plane = ControlPlane(self.folder / "cp", simulate_nodes=False)
         try:
             self.api = Api(self.plane.start())
+            self.bridge.up()
             self.image = image.write(self.folder / "image.tar")
         except BaseException:
             self.close()
@@ -84,15 +91,21 @@ class Lab:
         for machine in self.machines.values():
             machine.power_off()
         self.plane.stop()
+        self.bridge.down()
         remove_cgroups(own_cgroups(os.getpid()))
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def boot(self, name: str, pool: Pool, window: ShutdownWindow | None = None) -> Machine:
-        """A ready node of this pool under a kubelet with the pool's shutdown window."""
+    def pull(self, registry: str, images: Sequence[str]) -> None:
+        """Machines that boot from now on have these images, and take `registry` for every registry there is."""
+        self._pulled = self._pulled or Pulled(self.folder / "pulled", registry)
+        self._pulled.pull(images)
+
+    def boot(self, name: str, pool: Pool, window: ShutdownWindow | None = None, *, tainted: bool = True) -> Machine:
+        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it is anybody's."""
         self._boots += 1
         folder = self.folder / f"m{self._boots}"
         folder.mkdir()
-        (port,) = free_ports(1)
+        (port,) = free_ports(1, self.bridge.address)
         granted = window or pool.window
         config = MachineConfig(
             name=name,
@@ -104,10 +117,15 @@ class Lab:
             ca=str(self.plane.authority.ca),
             port=port,
             labels=pool.node_labels(),
-            taints=nodes.taints(pool),
+            taints=nodes.taints(pool) if tainted else [],
             total_s=granted.total_s,
             critical_s=granted.critical_s,
+            address=self.bridge.address,
+            network=self.bridge.network(self._boots),
+            registry=self._pulled.registry if self._pulled else "",
         )
+        if self._pulled:
+            self._pulled.copy_to(folder)
         make_cgroups(config.cgroup)
         processes = Processes(folder)
         entry = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]

@@ -68,8 +68,10 @@ def _write_configuration(machine: MachineConfig) -> None:
     folder = machine.path
     (folder / "cni").mkdir()
     (folder / "bus.xml").write_text(config.bus(folder / "bus.sock"))
-    (folder / "cni" / "10-lab.conflist").write_text(config.network())
+    (folder / "cni" / "10-lab.conflist").write_text(machine.network)
     (folder / "containerd.toml").write_text(config.containerd(folder))
+    if machine.registry:
+        config.mirror(folder, machine.registry)
     (folder / "kubelet.json").write_text(json.dumps(config.kubelet(machine)))
 
 
@@ -84,7 +86,7 @@ def _kubelet_command(machine: MachineConfig) -> list[str]:
         f"--root-dir={folder}/kubelet",
         f"--cert-dir={folder}/kubelet-pki",
         f"--node-labels={labels}",
-        "--node-ip=127.0.0.1",
+        f"--node-ip={machine.address}",
         "--v=2",
     ]
 

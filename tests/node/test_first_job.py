@@ -1,0 +1,162 @@
+"""The five commands from an empty cluster to a receipt, in order: operators, images, platform, database, own job.
+
+Real API server, JobSet, Kueue and kubelets, images that were built here, a real PostgreSQL. Google's own is stood in for:
+registry, bucket, proxy of the database. Of what is rendered only the size of the own job is changed.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from infra import environments
+from infra.contract.kubernetes import LABEL_NAME
+from infra.contract.names import NAMESPACE_BATCH
+from infra.contract.pools import GPU_RESOURCE
+from tests.cluster.sim import flex, operators
+from tests.cluster.sim.waiting import until
+from tests.cluster.test_platform import gke_kinds as gke_kinds
+from tests.node.lab import google
+from tests.node.lab.as_rendered import SMALL
+from tests.node.lab.images import Rendered
+from tests.node.lab.lab import Lab, Machine
+from tests.workloads.library.inference.results.test_rights import server as server
+from workloads.__main__ import app
+from workloads.jobs.api import Api
+from workloads.jobs.own import commands, trying
+from workloads.jobs.own.prepared import Prepared
+from workloads.manifests.builders import render_context
+from workloads.manifests.builders.render_context import RenderContext
+from workloads.operators import platform
+
+EXAMPLE = environments.load("example")
+STRANGERS = Path(__file__).parent / "strangers"
+NAME, STEPS, SAVED, LIMIT_S = "theirs", 400, 40, 420
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+@pytest.fixture
+def api(lab: Lab) -> Api:
+    return lab.api
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.took: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, what: str) -> Generator[None]:
+        started = time.monotonic()
+        yield
+        self.took[what] = time.monotonic() - started
+
+
+@pytest.mark.usefixtures("gke_kinds")
+def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_elses(
+    lab: Lab,
+    rendered: Rendered,
+    server: EmbeddedPostgres,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    watch = Watch()
+    with watch("operators"):
+        flex.install(lab.api)
+        for operator in (operators.JOBSET, operators.KUEUE):
+            operators.install(operator, lab.plane, lab.api)
+    watch.took["images"] = rendered.took_s
+    place = EXAMPLE.image_registry.partition("/")[2]
+    proxy = rendered.builder.stranger(f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py")
+    theirs = rendered.builder.stranger("them/train:v1", STRANGERS / "train.py")
+    lab.pull(rendered.registry.host, rendered.images("batch", "exporter"))
+    digests = rendered.digests | {"cloud-sql-proxy": proxy}
+    (tmp_path / "digests.json").write_text(
+        json.dumps({"example": {name: digest.removeprefix("sha256:") for name, digest in digests.items()}})
+    )
+    monkeypatch.setattr(render_context, "DIGESTS", tmp_path / "digests.json")
+    context = RenderContext(EXAMPLE)
+    with watch("platform"):
+        assert {change.verb for change in platform.apply(lab.api, context)} == {"created"}
+    assert {change.verb for change in platform.apply(lab.api, context)} == {"unchanged"}
+    with google.database(lab.bridge.address, server.uri), google.bucket(lab, EXAMPLE.bucket("checkpoints")) as storage:
+        with watch("database"):
+            lab.boot("system-a", EXAMPLE.pool("system"))
+            until("the migration is complete", lambda: migrated(lab.api), LIMIT_S)
+        with watch("own job"):
+            prepared = written(f"{rendered.registry.host}/them/train:v1", storage)
+            assert prepared.job.image.endswith(f"@{theirs}")
+            assert follow(lab, prepared, storage) == 0
+        state = storage.read(f"{NAME}/state.json")
+    assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
+    assert "1 evictions; on demand $" in capsys.readouterr().out
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{name:10} {seconds:6.1f} s" for name, seconds in watch.took.items()))
+
+
+def migrated(api: Api) -> bool:
+    jobs = api.items(f"/apis/batch/v1/namespaces/{NAMESPACE_BATCH}/jobs", labelSelector=f"{LABEL_NAME}=migrate")
+    conditions = [each["type"] for job in jobs for each in job["status"].get("conditions", ())]
+    assert "Failed" not in conditions
+    return "Complete" in conditions
+
+
+def written(image: str, storage: google.Bucket) -> Prepared:
+    """By `new-job`, from an image by tag, and read again as `submit` reads it."""
+    words = ["new-job", NAME, "--image", image, "--gpus", "1xl4", "--capacity", "spot", "--write", "gitops"]
+    options = ["--set", f"STORAGE_EMULATOR_HOST={storage.url}", "--", "python", "/app/train.py", str(STEPS)]
+    done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
+    assert linted.exit_code == 0, linted.output
+    path = Path(f"{NAME}.yaml")
+    return smaller(commands.read(YAML(typ="safe").load(path.read_text()), path))
+
+
+def smaller(prepared: Prepared) -> Prepared:
+    """For machines of this size; the GPU is still asked for."""
+    for body in prepared.bodies:
+        if body["kind"] == "Job":
+            (container,) = body["spec"]["template"]["spec"]["containers"]
+            size: dict[str, Any] = SMALL | {GPU_RESOURCE: "1"}
+            container["resources"] = {"limits": size, "requests": size}
+    return prepared
+
+
+def follow(lab: Lab, prepared: Prepared, storage: google.Bucket) -> int:
+    """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine away."""
+    machines = [with_gpu(lab, "spot-a")]
+
+    def report(line: str) -> None:
+        if line.startswith("Running") and len(machines) == 1:
+            until("it has saved", lambda: storage.read(f"{NAME}/state.json").get("step", 0) >= SAVED, LIMIT_S)
+            assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
+            machines.append(with_gpu(lab, "spot-b"))
+
+    asked = trying.Asked(env="example", timeout_s=LIMIT_S)
+    return trying.follow(lab.api, prepared, asked, report)
+
+
+def with_gpu(lab: Lab, name: str) -> Machine:
+    """A machine whose kubelet counts a GPU, as an extended resource of the node; nothing stands behind it."""
+    machine = lab.boot(name, EXAMPLE.pool("spot-l4-g2-standard-8"))
+    lab.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
+    return machine
+
+
+def undisturbed() -> str:
+    """What the script computes where nobody interrupts it."""
+    weights = ""
+    for step in range(1, STEPS + 1):
+        weights = hashlib.sha256(f"{weights}{step}".encode()).hexdigest()
+    return weights
