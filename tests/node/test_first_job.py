@@ -7,7 +7,7 @@ registry, bucket, proxy of the database. Of what is rendered only the size of th
 import hashlib
 import json
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,16 @@ pytestmark = pytest.mark.timeout(3600)
 
 
 @pytest.fixture
-def api(lab: Lab) -> Api:
-    return lab.api
+def empty(lab: Lab) -> Iterator[Lab]:
+    """A cluster of its own: what the platform applies stays in no other test's way. `lab`: where it can run at all."""
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def api(empty: Lab) -> Api:
+    return empty.api
 
 
 class Watch:
@@ -62,7 +70,7 @@ class Watch:
 
 @pytest.mark.usefixtures("gke_kinds")
 def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_elses(
-    lab: Lab,
+    empty: Lab,
     rendered: Rendered,
     server: EmbeddedPostgres,
     tmp_path: Path,
@@ -72,14 +80,14 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     monkeypatch.chdir(tmp_path)
     watch = Watch()
     with watch("operators"):
-        flex.install(lab.api)
+        flex.install(empty.api)
         for operator in (operators.JOBSET, operators.KUEUE):
-            operators.install(operator, lab.plane, lab.api)
+            operators.install(operator, empty.plane, empty.api)
     watch.took["images"] = rendered.took_s
     place = EXAMPLE.image_registry.partition("/")[2]
     proxy = rendered.builder.stranger(f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py")
     theirs = rendered.builder.stranger("them/train:v1", STRANGERS / "train.py")
-    lab.pull(rendered.registry.host, rendered.images("batch", "exporter"))
+    empty.pull(rendered.registry.host, rendered.images("batch", "exporter"))
     digests = rendered.digests | {"cloud-sql-proxy": proxy}
     (tmp_path / "digests.json").write_text(
         json.dumps({"example": {name: digest.removeprefix("sha256:") for name, digest in digests.items()}})
@@ -87,16 +95,19 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     monkeypatch.setattr(render_context, "DIGESTS", tmp_path / "digests.json")
     context = RenderContext(EXAMPLE)
     with watch("platform"):
-        assert {change.verb for change in platform.apply(lab.api, context)} == {"created"}
-    assert {change.verb for change in platform.apply(lab.api, context)} == {"unchanged"}
-    with google.database(lab.bridge.address, server.uri), google.bucket(lab, EXAMPLE.bucket("checkpoints")) as storage:
+        assert {change.verb for change in platform.apply(empty.api, context)} == {"created"}
+    assert {change.verb for change in platform.apply(empty.api, context)} == {"unchanged"}
+    with (
+        google.database(empty.bridge.address, server.uri),
+        google.bucket(empty, EXAMPLE.bucket("checkpoints")) as storage,
+    ):
         with watch("database"):
-            lab.boot("system-a", EXAMPLE.pool("system"))
-            until("the migration is complete", lambda: migrated(lab.api), LIMIT_S)
+            empty.boot("system-a", EXAMPLE.pool("system"))
+            until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
         with watch("own job"):
             prepared = written(f"{rendered.registry.host}/them/train:v1", storage)
             assert prepared.job.image.endswith(f"@{theirs}")
-            assert follow(lab, prepared, storage) == 0
+            assert follow(empty, prepared, storage) == 0
         state = storage.read(f"{NAME}/state.json")
     assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
     assert "1 evictions; on demand $" in capsys.readouterr().out

@@ -14,15 +14,16 @@ PREFIX = "hfn"
 def remove_orphans() -> None:
     """Bridges of runs that were killed."""
     for link in Path("/sys/class/net").glob(f"{PREFIX}*"):
-        pid = link.name.removeprefix(PREFIX)
+        pid = link.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not alive(int(pid)):
             subprocess.run(["ip", "link", "delete", link.name], check=False)
 
 
 class Bridge:
-    def __init__(self) -> None:
-        self.name = f"{PREFIX}{os.getpid()}"
-        self._net = f"10.{180 + os.getpid() % 60}"
+    def __init__(self, number: int) -> None:
+        """`number`: of the lab, among those of this process."""
+        self.name = f"{PREFIX}{os.getpid()}-{number}"
+        self._net = f"10.{180 + (os.getpid() + number) % 60}"
 
     @property
     def address(self) -> str:

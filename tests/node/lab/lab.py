@@ -4,6 +4,7 @@ The outside of `machine.py`: runs in the test process, as root.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -70,10 +71,13 @@ class Machine:
 
 
 class Lab:
+    _made = itertools.count(1)
+
     def __init__(self) -> None:
+        self._number = next(self._made)
         self.folder = Path(tempfile.mkdtemp(prefix="hfn-"))  # short: paths of sockets are limited to 108 bytes
         self.machines: dict[str, Machine] = {}
-        self.bridge = Bridge()
+        self.bridge = Bridge(self._number)
         self._boots = 0
         self._pulled: Pulled | None = None
         remove_orphans()
@@ -87,12 +91,16 @@ class Lab:
             self.close()
             raise
 
+    @property
+    def _cgroups(self) -> str:
+        return f"{own_cgroups(os.getpid())}{self._number}-"
+
     def close(self) -> None:
         for machine in self.machines.values():
             machine.power_off()
         self.plane.stop()
         self.bridge.down()
-        remove_cgroups(own_cgroups(os.getpid()))
+        remove_cgroups(self._cgroups)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pull(self, registry: str, images: Sequence[str]) -> None:
@@ -110,7 +118,7 @@ class Lab:
         config = MachineConfig(
             name=name,
             folder=str(folder),
-            cgroup=f"{own_cgroups(os.getpid())}{self._boots}",
+            cgroup=f"{self._cgroups}{self._boots}",
             kubelet=str(TOOLS["kubelet"].binary),
             image=str(self.image),
             kubeconfig=str(self._identity(name)),
