@@ -17,6 +17,7 @@ app = typer.Typer(
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
     add_completion=False,
 )
 

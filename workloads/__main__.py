@@ -18,6 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
 )
 app.command("demo")(demo)
 app.command("try")(try_)

@@ -163,6 +163,13 @@ def machines_of(environment: str) -> frozenset[str]:
     return frozenset(pool.machine_type for pool in load_environment(environment).pools() if pool.gpus_per_node)
 
 
+def region_of(environment: str) -> str:
+    """Where the environment buys."""
+    from infra.environments import load as load_environment
+
+    return load_environment(environment).price_region
+
+
 def google(job: Job, answer: Answer, project: str) -> list[str]:
     """Google's own view of Spot there; why not, where it does not answer."""
     try:

@@ -47,6 +47,7 @@ def place(
     project: Annotated[str, typer.Option(help="Also ask Google's capacity advice, for this project.")] = "",
     emit: Annotated[Path | None, typer.Option(help="Write ComputeClass and pod placement to this folder.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write cost against finish time to this SVG.")] = None,
+    file: Annotated[Path | None, typer.Option("--job", help="Job file: GPUs, hours, deadline and pools from it.")] = None,
     seed: Annotated[int, typer.Option(help="Another sample, to see the noise; it does not change the choice.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -54,10 +55,19 @@ def place(
 
     Without --gpu and --hours it asks, in a terminal.
     """
-    from infra.placement import ask, interview, job, show_place
+    from holdfast.contract.errors import InputError
+    from infra.placement import ask, interview, job, job_file, show_place
 
+    if file is not None:
+        if gpu or hours or gpu_hours:
+            raise InputError("--job and a question", got="both", allowed="one of them", fix="leave --gpu and --hours out")
+        stated = job_file.read(file)
+        gpu, gpus, hours, deadline = stated.gpu, stated.gpus, stated.hours, stated.deadline
+        checkpoint, batch = stated.checkpoint, stated.batch
+        environment = environment or stated.environment
+        region = region or ask.region_of(environment)
     # Half a question is a typo, and gets its error; only an empty one gets the interview.
-    if not (gpu or hours or gpu_hours) and sys.stdin.isatty() and sys.stdout.isatty():
+    elif not (gpu or hours or gpu_hours) and sys.stdin.isatty() and sys.stdout.isatty():
         given = interview.interview(input, print)
         gpu, gpus, hours, deadline = given.gpu, given.gpus, given.hours, given.deadline
         checkpoint, batch, region = given.checkpoint, given.batch, given.region

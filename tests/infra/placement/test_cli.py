@@ -10,6 +10,8 @@ from holdfast.contract.errors import InputError
 from infra.contract.capacity import Placement
 from infra.placement import prices
 from infra.placement.cli import app
+from workloads.jobs.own import file_text
+from workloads.jobs.own.job_file import OwnJob
 
 A100_80, REGION = "nvidia-a100-80gb", "us-central1"
 
@@ -210,3 +212,22 @@ def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
     from infra.placement.job import accelerator
 
     assert accelerator(typed) == meant
+
+
+def test_a_job_file_as_new_job_writes_it_is_the_whole_question(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    job = OwnJob(
+        name="mine", environment="example", image="trainer", command=("python", "train.py"), gpus="1xa100", nodes=2,
+        hours=40.0, deadline_hours=72.0,
+    )  # fmt: skip
+    file.write_text(file_text.dump(job))
+    answer = json.loads(run("place", "--job", str(file), "--json")[1])
+    assert (answer["region"], answer["machine"], answer["nodes"]) == ("us-central1", "a2-highgpu-1g", 2)
+    assert {"Spot, on-demand in time"} <= {option["how"] for option in answer["options"]}
+    file.write_text("schema: holdfast.job/1\ngpus: [1]\nhours: 4\n")
+    with pytest.raises(InputError, match="gpus of the job"):
+        run("place", "--job", str(file))
+    for text in ("", "[", "schema: holdfast.job/2\n", "schema: holdfast.job/1\ngpus: 1xa100\nhours: .nan\n"):
+        file.write_text(text)
+        with pytest.raises(InputError, match="job"):
+            run("place", "--job", str(file))
