@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import between
-from infra.placement import advice, capacity, choose, emit, hazard, outages, plot, zones
+from infra.placement import advice, choose, emit, hazard, outages, plot, zones
 from infra.placement.advice import options
 from infra.placement.belief import Option, World
 from infra.placement.job import Job
@@ -172,6 +172,9 @@ def region_of(environment: str) -> str:
 
 def google(job: Job, answer: Answer, project: str) -> list[str]:
     """Google's own view of Spot there; why not, where it does not answer."""
+    # Brings the HTTP client with it, which takes longer than a table of prices.
+    from infra.placement import capacity
+
     try:
         return capacity.read(project, answer.region, job.machine.name, job.nodes).lines()
     except Unjudged as error:

@@ -47,7 +47,9 @@ def place(
     project: Annotated[str, typer.Option(help="Also ask Google's capacity advice, for this project.")] = "",
     emit: Annotated[Path | None, typer.Option(help="Write ComputeClass and pod placement to this folder.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write cost against finish time to this SVG.")] = None,
-    file: Annotated[Path | None, typer.Option("--job", help="Job file: GPUs, hours, deadline and pools from it.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--job", help="Job file: GPUs, hours, deadline and pools from it.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Another sample, to see the noise; it does not change the choice.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -60,7 +62,9 @@ def place(
 
     if file is not None:
         if gpu or hours or gpu_hours:
-            raise InputError("--job and a question", got="both", allowed="one of them", fix="leave --gpu and --hours out")
+            raise InputError(
+                "--job and a question", got="both", allowed="one of them", fix="leave --gpu and --hours out"
+            )
         stated = job_file.read(file)
         gpu, gpus, hours, deadline = stated.gpu, stated.gpus, stated.hours, stated.deadline
         checkpoint, batch = stated.checkpoint, stated.batch

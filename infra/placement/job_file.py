@@ -59,7 +59,9 @@ def _document(path: Path) -> dict[str, Any]:
             raise ValueError("it is larger than any job file")
         body: Any = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, YAMLError, RecursionError) as error:
-        raise InputError("job file", got=f"{path}: {error}"[:300], allowed="a YAML file", fix="check the path") from error
+        raise InputError(
+            "job file", got=f"{path}: {error}"[:300], allowed="a YAML file", fix="check the path"
+        ) from error
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         raise InputError(
             "job file", got=f"{path} without schema: {SCHEMA}", allowed="a file that new-job wrote",
