@@ -142,6 +142,8 @@ _SPOT_NAMES = {
     policies.HYBRID.name: "Spot, else on-demand at once",
     policies.STAY.name: "Spot, else on-demand to the end",
     policies.PATIENT.name: "Spot, on-demand in time",
+    policies.EAGER.name: "Spot, on-demand in time, back at once",
+    policies.STEADY.name: "Spot, on-demand in time, seldom back",
     policies.UNIFORM.name: "Spot, on-demand when behind",
     policies.GREEDY.name: "Spot, on-demand at the last",
 }

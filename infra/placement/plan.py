@@ -21,7 +21,7 @@ from infra.placement.runs import Runs, runs_of
 MAX_TEXT = 2_048
 MAX_HOURS = 10_000.0
 MAX_USD = 1e6
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in policies.IN_TIME}
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (*policies.IN_TIME, policies.UNIFORM, policies.GREEDY)}
 
 
 class Standing(StrEnum):
