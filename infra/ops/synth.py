@@ -16,7 +16,7 @@ LIBRARY = Path("workloads/library")
 def variables_of(root: Path) -> dict[str, str]:
     """For a process of the code in `root`."""
     # What is installed is this checkout's library: another revision would be judged by the constants of this one.
-    return {"PYTHONPATH": os.pathsep.join([str(root / LIBRARY), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(root / LIBRARY), os.environ.get("PYTHONPATH")]))}
 
 
 def synthesise(name: str, out: Path, *, local_state: bool, root: Path = ROOT) -> dict[str, Path]:

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Project:
         backend = {"terraform": {"backend": {"local": {"path": "here.tfstate"}}}}
         (folder / "backend_override.tf.json").write_text(json.dumps(backend))
         if not (folder / ".terraform").exists():
-            engine.offline().run(folder, "init", "-no-color", "-reconfigure")
+            _initialise(folder, self.folder.parent)
         return folder
 
     def run(self, stack: Path, *arguments: str) -> str:
@@ -67,7 +68,10 @@ class Project:
 
     def changes(self, stack: Path) -> dict[str, Any]:
         """Address -> change, of a plan against the stand-in as it is; an empty one says that nothing differs."""
-        self.run(stack, "plan", "-no-color", AT_ONCE, "-out=again")
+        events = self.run(stack, "plan", "-json", AT_ONCE, "-out=again").splitlines()
+        # To show a plan the provider is started once more, which costs as much as to make it.
+        if not any(json.loads(event)["type"] == "planned_change" for event in events):
+            return {}
         plan = json.loads(self.run(stack, "show", "-json", "again"))
         return {c["address"]: c["change"] for c in plan["resource_changes"] if c["change"]["actions"] != ["no-op"]}
 
@@ -91,6 +95,24 @@ class Project:
             )
             script.chmod(0o755)
         return script
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def _initialise(folder: Path, shared: Path) -> None:
+    """All stacks have one provider: found once, and then taken over."""
+    with _ONE_AT_A_TIME:
+        if not (shared / ".terraform").exists():
+            engine.offline().run(folder, "init", "-no-color", "-reconfigure")
+            _copy(folder, shared)
+        else:
+            _copy(shared, folder)
+
+
+def _copy(of: Path, to: Path) -> None:
+    shutil.copytree(of / ".terraform", to / ".terraform", symlinks=True)
+    shutil.copy(of / ".terraform.lock.hcl", to)
 
 
 def synthesise(out: Path, variant: str, *environments: str) -> Path:
