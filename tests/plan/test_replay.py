@@ -36,7 +36,7 @@ def test_the_order_of_components_is_no_difference(synthesised: Synthesised, envi
     stacks, plans = synthesised(environment)
     stack = f"cluster-{environment}"
     state = reordered(replay.state_of(plans[stack]))
-    again = replay.replan(stacks / stack, state, tmp_path / "again")
+    again = replay.replan(stacks / stack, state, tmp_path / "again", initialised=stacks / stack)
     before, after = before_and_after(again, CLUSTER)
     for block in ("monitoring_config", "logging_config"):
         assert before[block][0]["enable_components"] == after[block][0]["enable_components"]
@@ -47,7 +47,8 @@ def test_a_destroy_of_production_is_not_even_planned(synthesised: Synthesised, s
     stacks, plans = synthesised("prod")
     configuration = json.loads((stacks / stack / "cdk.tf.json").read_text())
     with pytest.raises(EngineFailed, match="Instance cannot be destroyed"):
-        replay.plan_against(configuration, replay.state_of(plans[stack]), tmp_path, "-destroy")
+        state = replay.state_of(plans[stack])
+        replay.plan_against(configuration, state, tmp_path, "-destroy", initialised=stacks / stack)
 
 
 def test_data_outlives_the_block_that_made_it(synthesised: Synthesised, tmp_path: Path) -> None:
@@ -57,7 +58,8 @@ def test_data_outlives_the_block_that_made_it(synthesised: Synthesised, tmp_path
     for kind in list(configuration["resource"]):
         if kind.startswith(("google_sql_", "google_storage_bucket", "google_pubsub_", "google_artifact")):
             del configuration["resource"][kind]
-    plan = replay.plan_against(configuration, replay.state_of(plans["foundation-prod"]), tmp_path)
+    state = replay.state_of(plans["foundation-prod"])
+    plan = replay.plan_against(configuration, state, tmp_path, initialised=stacks / "foundation-prod")
     gone = {
         c["address"]: c["change"]["before"] for c in plan["resource_changes"] if c["change"]["actions"] == ["delete"]
     }
@@ -73,5 +75,6 @@ def test_a_trial_can_be_destroyed(synthesised: Synthesised, tmp_path: Path) -> N
         configuration = json.loads((stacks / stack / "cdk.tf.json").read_text())
         folder = tmp_path / stack
         folder.mkdir()
-        plan = replay.plan_against(configuration, replay.state_of(plans[stack]), folder, "-destroy")
+        state = replay.state_of(plans[stack])
+        plan = replay.plan_against(configuration, state, folder, "-destroy", initialised=stacks / stack)
         assert {tuple(c["change"]["actions"]) for c in plan["resource_changes"]} == {("delete",)}
