@@ -22,6 +22,7 @@ SECTIONS = ("drains", "deaths", "controls", "batching", "overload", "swaps")
 LEAST_FACTOR = 10.0
 LEAST_ANSWERED = 0.9
 MOST_REFUSED_MS = 50.0
+MOST_LATE = 0.01
 MOST_GROWTH_MIB = 16.0
 
 
@@ -102,6 +103,10 @@ def verdict(found: dict[str, Any]) -> dict[str, bool | str]:
             lambda: found["overload_answered_share"] >= LEAST_ANSWERED and found["overload_dropped"] == 0,
         ),
         "overload: refused in 50 ms": ("overload", lambda: found["overload_refused_p99_ms"] <= MOST_REFUSED_MS),
+        "overload: 1 % let in and then late, at most": (
+            "overload",
+            lambda: found["overload_late_share"] <= MOST_LATE,
+        ),
         "overload: memory flat": ("overload", lambda: found["overload_rss_growth_mib"] <= MOST_GROWTH_MIB),
         "no request failed over model changes": ("swaps", lambda: found["swaps_failed"] == 0),
         "no answer from a mixture": (

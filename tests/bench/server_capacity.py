@@ -48,6 +48,8 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
         "overload_answered_p99_ms": counted.answered_ms.get("p(99)"),
         "overload_refused_p99_ms": counted.refused_ms.get("p(99)"),
         "overload_codes": counted.codes,
+        # Let in, and then too late: neither answered nor refused at once.
+        "overload_late_share": round(counted.codes.get("504", 0) / counted.asked, 4),
         "overload_dropped": counted.dropped,
         # After the first tenth: by then every buffer has been needed once.
         "overload_rss_growth_mib": round((max(seen[-len(seen) // 2 :]) - seen[len(seen) // 10]) / 2**20, 1),

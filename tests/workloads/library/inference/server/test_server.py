@@ -173,6 +173,9 @@ def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the
     refused = server.infer("too many")
     assert refused.status == 429
     assert int(refused.headers["retry-after"]) >= 1
+    body = texts("x" * 50_000)
+    unread = server.send(head(len(body)))
+    assert unread.recv(65536).startswith(b"HTTP/1.1 429 "), "refused by its headers"
     for end in waiting:
         end.close()
     until(lambda: server.metric("holdfast_server_requests_waiting") == 0, "the gone to leave the queue")
@@ -181,6 +184,9 @@ def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the
     gate.touch()
     holding.join()
     until(lambda: server.infer("after").status == 200, "the server to answer again")
+    # The same connection goes on: what was refused is passed over, and the next request begins behind it.
+    unread.sendall(body + head(len(body), INFER, b"Connection: close") + body)
+    assert b"HTTP/1.1 200 " in received(unread)
 
 
 def raw(server: Served, *parts: bytes) -> bytes:

@@ -13,13 +13,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.contract.serving import LIVE_PATH, READY_PATH
 from holdfast.inference.server import completions, streaming, tensors
+from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.completions import Piece
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.errors import Refused
 from holdfast.inference.server.lane import Lane, Request, Values
 from holdfast.inference.server.metrics import CONTENT_TYPE, Metrics
 from holdfast.inference.server.models import Models, commit_of
-from holdfast.inference.server.reading import GONE, began_at, deadline, read_body
+from holdfast.inference.server.reading import GONE, began_at, deadline, declared_bytes, read_body
 from holdfast.inference.server.settings import ServerSettings
 
 # The second: an Envoy that checks health takes this server out with the first answer, and not after its next check.
@@ -77,6 +78,7 @@ class App:
     async def infer(self, request: HttpRequest) -> Response:
         until_s = deadline(request, self._settings.request_s)
         lane = self.lane(request)
+        self.refuse_unread(request, lane, until_s)
         body = await read_body(request, most_bytes=self._settings.body_bytes, until_s=until_s)
         asked = tensors.parse(body, self._settings.limits.batch_items)
         values = await self.predicted(request, lane, asked.bodies, until_s)
@@ -148,6 +150,18 @@ class App:
         if not self._drain.serving:
             raise Refused(503, "this server is leaving", retry_after_s=1.0, reason="leaving")
         return lane
+
+    def refuse_unread(self, request: HttpRequest, lane: Lane, until_s: float) -> None:
+        """By its headers alone, where not even the smallest request could be let in: under load a body is not worth
+        reading. A leaving server reads it: it closes the connection, and a client that still writes would see a reset
+        in place of the answer."""
+        length = declared_bytes(request)
+        if self._drain.leaving or length is None or length > self._settings.body_bytes:
+            return
+        now = time.monotonic()
+        least = Ticket(items=1, size_bytes=min(length, 1), arrived_s=now, deadline_s=until_s)
+        if refused := lane.refusal(least, now):
+            raise refused
 
     async def predicted(
         self, request: HttpRequest, lane: Lane, bodies: list[bytes], until_s: float, *, admitted: bool = False

@@ -76,7 +76,7 @@ class Lane:
         except ProcessDied as died:
             raise PredictorBroken(f"{died}, at the warm-up batch") from died
 
-    def refusal(self, request: Request, now: float) -> Refused | None:
+    def refusal(self, request: Ticket, now: float) -> Refused | None:
         found = self.batcher.refusal(request, now)
         if found is None:
             return None

@@ -29,11 +29,17 @@ def deadline(request: HttpRequest, longest_s: float) -> float:
     return began_at(request) + seconds
 
 
+def declared_bytes(request: HttpRequest) -> int | None:
+    """None where the headers do not say how long the body is."""
+    declared = request.headers.get("content-length", "")
+    return int(declared) if declared.isascii() and declared.isdecimal() else None
+
+
 async def read_body(request: HttpRequest, *, most_bytes: int, until_s: float) -> bytes:
     """Refused with 413, 408 or 400; with 499 when the client goes away."""
-    declared = request.headers.get("content-length", "0")
+    declared = declared_bytes(request)
     # An answer before the last byte would be a reset for a client that only writes: the rest is read, and forgotten.
-    keep = int(declared) <= most_bytes if declared.isdecimal() else True
+    keep = declared is None or declared <= most_bytes
     if not keep and request.headers.get("expect", "").lower() == "100-continue":
         raise _too_large(most_bytes)
     try:
