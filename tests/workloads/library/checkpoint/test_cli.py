@@ -1,6 +1,7 @@
 """The command: what it lists, how it ends, and what it exports."""
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -82,6 +83,15 @@ def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_pa
         low, high = entry["data_offsets"]
         raw = torch.frombuffer(bytearray(data[8 + length + low : 8 + length + high]), dtype=torch.float32)
         assert torch.equal(raw.view(entry["shape"]), tensors[name])
+
+
+def test_an_export_takes_from_the_mirror_what_the_first_store_has_damaged(url: Path, tmp_path: Path) -> None:
+    mirror, out = tmp_path / "mirror", tmp_path / "weights.safetensors"
+    shutil.copytree(url, mirror)
+    damaged = shards(url / RUN / "step-0000000006")[0]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert "step 6" in ran("export", url, "--out", out, "--mirror", mirror)
+    assert "step 3" in ran("export", url, "--out", tmp_path / "older.safetensors")
 
 
 def ran(*arguments: object, code: int = 0) -> str:

@@ -30,6 +30,7 @@ Url = Annotated[
     str, typer.Argument(help="file:///dir, a path, gs://, s3:// or az://bucket/prefix, or a URL of fsspec.")
 ]
 Step = Annotated[int | None, typer.Option(help="One step; default: the newest.")]
+Mirror = Annotated[str, typer.Option(help="URL of a store with the same objects, for what the first does not give.")]
 Run = Annotated[str | None, typer.Option(help="Name of one run; default: all.")]
 
 
@@ -95,6 +96,7 @@ def export(
         str, typer.Option(help="safetensors, or pretrained: a folder for from_pretrained().")
     ] = "safetensors",
     like: Annotated[Path | None, typer.Option(help="pretrained: folder whose config and tokenizer go along.")] = None,
+    mirror: Mirror = "",
 ) -> None:
     """Write a checkpoint that verifies, the newest by default, in the format of safetensors."""
     from holdfast.checkpoint.exporting import FORMATS, export_to, refuse_existing
@@ -105,7 +107,7 @@ def export(
         raise InputError("export format is not known", got=to, allowed=", ".join(FORMATS), fix="choose one of these")
     # Before the download: it may take minutes, and would end in the same refusal.
     refuse_existing(out)
-    found, tensors = load_tensors(url, run, keys=keys.split(","), step=step)
+    found, tensors = load_tensors(url, run, keys=keys.split(","), step=step, mirror=mirror)
     if not tensors:
         raise InputError("no tensor has such a key", got=keys, allowed="keys of the state", fix="try --keys model/")
     size = export_to(to, out, tensors, {"step": str(found), "source": url}, like=like)

@@ -12,7 +12,7 @@ import torch
 from holdfast.checkpoint.agreement import on_every_rank
 from holdfast.checkpoint.catalogue import committed_steps, runs
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.mirrored import mirrored
+from holdfast.checkpoint.mirrored import copies_of, mirrored
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.reading import Opened, Transfer, Wanted, empty_like_saved, open_step, plan
 from holdfast.checkpoint.restore import Restored, restore
@@ -70,21 +70,23 @@ def load_tensors(
     *,
     step: int | None = None,
     dtype: torch.dtype | None = None,
+    mirror: str = "",
 ) -> tuple[int, dict[str, torch.Tensor]]:
     """The newest checkpoint that verifies, as whole tensors by key, without a process group.
 
     `run` None means the only run there is. `keys` picks tensors; one that ends in '/' picks all below it. `dtype`:
-    of floating tensors, else as saved.
+    of floating tensors, else as saved. `mirror`: URL of a store with the same objects, for what the first does not give.
     """
     url = checked_url(url)
-    storage = Retrying(existing_storage(url), budget_s=READ_BUDGET_S)
+    storage = mirrored(Retrying(existing_storage(url), budget_s=READ_BUDGET_S), mirror, Tuning(retry_s=READ_BUDGET_S))
     run = run or only_run(storage)
     reasons: list[str] = []
     for found in steps_of(step, committed_steps(storage, run), run):
-        try:
-            return found, read_whole(storage, open_step(storage, run, found), keys, dtype=dtype)
-        except Damaged as error:
-            reasons.append(f"step {found}: {error}")
+        for copy in copies_of(storage):
+            try:
+                return found, read_whole(copy, open_step(copy, run, found), keys, dtype=dtype)
+            except Damaged as error:
+                reasons.append(f"step {found}: {error}")
     raise InputError(
         f"run {run} has no checkpoint that verifies",
         got="; ".join(reasons)[:400] or "no commit",
