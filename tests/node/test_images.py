@@ -12,7 +12,7 @@ from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from infra import environments
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
 from infra.contract.pools import Pool
-from tests.cluster.sim.batch import batch, database, write_items
+from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from tests.node.lab import as_rendered, google, seen
@@ -23,7 +23,7 @@ from tests.node.lab.seen import Process
 from tests.workloads.library.checkpoint.conftest import gcs_emulator as gcs_emulator
 from workloads.jobs.job_snapshot import exit_code
 
-STEPS, EVERY, ITEMS, LIMIT_S = 60, 10, 500, 420
+STEPS, EVERY, ITEMS, LIMIT_S = 60, 10, 200, 420
 BACKLOG = "holdfast_batch_backlog_items"
 USER, FILTERED, GIB = 65_532, 2, 1 << 30
 
@@ -101,7 +101,8 @@ def test_batch_and_exporter_run_from_their_images_beside_a_real_database(
     lab.pull(rendered.registry.host, rendered.images("batch", "exporter"))
     source = folder / "data"
     source.mkdir()
-    write_items(source / "items.jsonl", ITEMS)
+    for n in range(ITEMS):  # each file of a folder is an item
+        (source / f"{n}.txt").write_text(f"document {n}")
     lab.boot("system-a", environments.load("example").pool("system"))
     lab.boot("any-a", environments.load("example").pool("system"), tainted=False)
     lab.boot("spot-a", spot_l4)
