@@ -86,6 +86,8 @@ def _check(document: Any, where: str) -> None:
         if known and document["kind"] in KINDS:
             job = JobSnapshot(body=document, pods=[])
             known = job.size >= 0 and gpus(job.pod_spec) >= 0 and bool(job.pod_spec["containers"])
+            known = known and isinstance(job.pod_spec.get("nodeSelector", {}), dict)
+            known = known and isinstance(job.pod_spec.get("tolerations", []), list)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise _incomplete(f"{where}: {type(error).__name__} {error}") from error
     if not known:

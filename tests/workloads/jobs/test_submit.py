@@ -133,6 +133,11 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
         (JOB, "KeyError 'spec'"),
         (JOB + "spec: {parallelism: two, template: {spec: {containers: [{}]}}}\n", "invalid literal"),
         (JOB + "spec: {template: {spec: {containers: []}}}\n", "its parallelism and pod template"),
+        (
+            JOB + "spec: {template: {spec: {containers: [{}], nodeSelector: null}}}\n",
+            "its parallelism and pod template",
+        ),
+        (JOB + "spec: {template: {spec: {containers: [{}], tolerations: 3}}}\n", "its parallelism and pod template"),
         (JOB + "spec: {template: {spec: {containers: [{}]}}}\n---\n7\n", "document 2"),
         (JOB.replace("Job", "JobSet") + "spec: {replicatedJobs: []}\n", "IndexError"),
     ],
