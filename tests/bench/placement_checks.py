@@ -28,7 +28,11 @@ def closed_forms() -> bool:
         work = interval * round(60 / interval)
         lives = np.random.default_rng(1).exponential(1 / churn, (4_000, 60 + int(work * churn * 4))).cumsum(axis=1)
         paths = Paths(edges_h=np.repeat(lives, 2, axis=1), starts_up=np.ones(4_000, bool))
-        got = simulate(runs_of(4_000, work_h=work, **cost), paths, policies.WAIT).finish_h.mean()
+        got = simulate(
+            runs_of(4_000, work_h=work, interval_h=interval, checkpoint_h=30 / 3600, restart_h=5 / 60),
+            paths,
+            policies.WAIT,
+        ).finish_h.mean()
         closed = forms.expected_hours(work, churn=churn, **cost) + np.expm1(churn * 5 / 60) / churn
         worst = max(worst, abs(got / closed - 1))
     print(f"simulator against the closed form: at most {worst:.2%} apart")

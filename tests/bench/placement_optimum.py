@@ -81,7 +81,7 @@ def zone_table(starts: int = 200, optima: int = 12) -> tuple[bool, bool]:
         alone = [zone_share(Trace(name="one", gap_h=1 / 6, up=up), policies.PATIENT, offset) for up in ups]
         free, seeing = (zones.follow(ups, 1 / 6, foresight=each) for each in (False, True))
         theirs, ours = (zone_share(free, policy, offset) for policy in (policies.UNIFORM, policies.PATIENT))
-        union = Trace(name="union", gap_h=1 / 6, up=ups.any(axis=0))
+        union = Trace(name="union", gap_h=1 / 6, up=np.any(ups, axis=0, keepdims=True)[0])
         least = np.mean([optimum(steps(union, at, ZONES_DEADLINE_H)) for at in offset[:optima]]) / WORK_H * 100
         print(
             f"  {gang:2} nodes: {np.mean(alone):5.1f} ({min(alone):.0f} to {max(alone):.0f}); {theirs:5.1f}, {ours:5.1f},"
