@@ -10,7 +10,6 @@ import pytest
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from infra import environments
-from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_SERVING, NAMESPACE_TRAINING
 from infra.contract.pools import Pool
 from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until
@@ -126,9 +125,6 @@ def test_batch_and_exporter_run_from_their_images_beside_a_real_database(
 
 def exporter(lab: Lab, rendered: Rendered, url: str) -> int:
     """Its port, once the kubelet's probe finds it ready. Under its own account and rights; Google is not asked."""
-    for space in (NAMESPACE_MONITORING, NAMESPACE_TRAINING, NAMESPACE_BATCH, NAMESPACE_SERVING):
-        if not lab.api.find(f"/api/v1/namespaces/{space}"):
-            lab.api.create("/api/v1/namespaces", {"metadata": {"name": space}})
     rendered.apply(lab.api, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     env = {ENV_DATABASE: url, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(lab.plane.port)}
     here = as_rendered.Lab(env=env, options={"--project": ""})

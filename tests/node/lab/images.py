@@ -76,10 +76,13 @@ class Rendered:
         return runnable.rendered(kind, name, self.folder)
 
     def apply(self, api: Api, *kinds: str) -> None:
-        """All of the platform half that is of these kinds."""
+        """All of the platform half that is of these kinds; their namespaces without what they ask of pods."""
         for path in sorted((self.folder / "platform").glob("[0-9]*.yaml")):
             for doc in YAML(typ="safe", pure=True).load_all(path.read_text()):
                 if doc and doc["kind"] in kinds:
+                    space = doc["metadata"].get("namespace")
+                    if space and not api.find(f"/api/v1/namespaces/{space}"):
+                        api.create("/api/v1/namespaces", {"metadata": {"name": space}})
                     api.apply(api.path_of(doc), doc, fieldManager="node-tier", force="true")
 
 
