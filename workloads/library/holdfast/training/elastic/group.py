@@ -5,8 +5,13 @@ epoch's number. So an epoch needs nothing of a member that is gone.
 """
 
 import contextlib
+import os
+import socket
+import stat
 import threading
+from collections.abc import Generator
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -45,6 +50,7 @@ class Group:
     ) -> None:
         """`secret`: the name under which members find each other in a store that strangers may reach."""
         self._addresses, self._me, self._secret, self._silent_s = addresses, me, secret, silent_s
+        self._connect_s = min(CONNECT_S, silent_s)
         self._backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         port = addresses[me.index][1] + 1
         try:
@@ -60,31 +66,56 @@ class Group:
             return
         failpoint("gang.connect")
         try:
-            store = PrefixStore(f"{self._secret}/epoch/{epoch.number}", self._store_of(epoch.lead))
-            # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
-            connect = timedelta(seconds=min(CONNECT_S, self._silent_s))
-            store.set_timeout(connect)
-            # torch counts the groups of a process and finds the others by that number. A try that failed counts too,
-            # and members may have had different numbers of those: they would never meet again.
-            distributed_c10d._world.group_count = 0  # pyright: ignore[reportPrivateUsage]
-            dist.init_process_group(
-                self._backend,
-                store=store,
-                rank=rank,
-                world_size=len(epoch.members),
-                timeout=connect,
-            )
-            dist.barrier()
-            dist.set_timeout(timedelta(seconds=self._silent_s))
+            with self._bounded(epoch.lead):
+                self._connect(epoch, rank)
         except (RuntimeError, ValueError) as error:  # torch's store and group errors are RuntimeErrors
             self.close()
             raise GroupLost(str(error)[:200]) from error
+
+    def _connect(self, epoch: Epoch, rank: int) -> None:
+        store = PrefixStore(f"{self._secret}/epoch/{epoch.number}", self._store_of(epoch.lead))
+        # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
+        connect = timedelta(seconds=self._connect_s)
+        store.set_timeout(connect)
+        # torch counts the groups of a process and finds the others by that number. A try that failed counts too,
+        # and members may have had different numbers of those: they would never meet again.
+        distributed_c10d._world.group_count = 0  # pyright: ignore[reportPrivateUsage]
+        dist.init_process_group(
+            self._backend,
+            store=store,
+            rank=rank,
+            world_size=len(epoch.members),
+            timeout=connect,
+        )
+        dist.barrier()
+        dist.set_timeout(timedelta(seconds=self._silent_s))
+
+    @contextlib.contextmanager
+    def _bounded(self, lead: Member) -> Generator[None]:
+        """For at most half as long again as torch's own limit.
+
+        A client of torch's store waits without limit for an answer that has begun: a lead that is frozen while others
+        connect would hold them for as long as it is.
+        """
+        if lead == self._me:
+            yield
+            return
+        host, port = self._addresses[lead.index]
+        ending = threading.Timer(1.5 * self._connect_s, _end_connections, (host, port + 1))
+        ending.daemon = True
+        ending.start()
+        try:
+            yield
+        finally:
+            ending.cancel()
 
     def _store_of(self, lead: Member) -> Store:
         if lead == self._me:
             return self._own
         host, port = self._addresses[lead.index]
-        return TCPStore(host, port + 1, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_S))
+        return TCPStore(
+            host, port + 1, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=self._connect_s)
+        )
 
     def close(self) -> None:
         """Beside the main thread: with a peer that is gone it may never end."""
@@ -98,3 +129,15 @@ class Group:
         destroying = threading.Thread(target=destroy, name="destroy-process-group", daemon=True)
         destroying.start()
         destroying.join(DESTROY_S)
+
+
+def _end_connections(host: str, port: int) -> None:
+    """Those of this process to (host, port): who reads from one sees its end."""
+    peers = {found[4][:2] for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    for path in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile, or no connection
+            if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
+                with socket.socket(fileno=os.dup(int(path.name))) as found:
+                    address, its_port = found.getpeername()[:2]
+                    if (address.removeprefix("::ffff:"), its_port) in peers:  # torch's sockets take both families
+                        found.shutdown(socket.SHUT_RDWR)
