@@ -23,13 +23,14 @@ ELSEWHERE = "node or kind or gpu or cloud"  # need root, Docker, a GPU, a projec
 class Tier:
     marks: str
     workers: int = 0
-    """0: one process, for tests that must not stand beside others: they start processes or measure time."""
+    """0: one process, for tests that share one control plane."""
     options: tuple[str, ...] = ()
 
 
 TIERS = {
     "fast": Tier(marks=f"not ({SLOW} or {ELSEWHERE})", workers=2),
-    "process": Tier(marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})"),
+    # Most of it waits: for signals, leases, processes that start.
+    "process": Tier(marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})", workers=3),
     # Most of it waits for the provider, which waits for Google's habits; a file's plans are made once, for all its tests.
     "plan": Tier(marks=f"plan and not ({ELSEWHERE})", workers=2, options=("--dist=loadfile",)),
     "cluster": Tier(marks=f"cluster and not ({ELSEWHERE})"),

@@ -114,6 +114,7 @@ HUGE: dict[str, Callable[[], str]] = {
     "alias bombs": lambda: "".join("---\na: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c, *c, *c]\n" for _ in range(1_000)),
     "budgets": lambda: budgets(1_500),
     "ignores": lambda: "".join(f"---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: n{n}}}  # holdfast: ignore[HF412] because\n" for n in range(5_000)),
+    "deep": lambda: "a: " + "[" * 37 + "[], " * (BIG // 4) + "]" * 37 + "\n",
     "numbers": lambda: "a: [" + ", ".join(["0x" + "f" * 5_000] * 50) + "]\n",
 }  # fmt: skip
 
@@ -124,6 +125,11 @@ def test_a_large_file_is_judged_in_time_that_grows_with_it(name: str) -> None:
     text = HUGE[name]()
     seconds = took(lambda: FORMATS["text"](judged(text)))
     assert seconds < BOUND_S, f"{len(text):,} characters took {seconds:.1f} s"
+
+
+def test_what_is_nested_deeper_than_any_object_is_not_read_to_its_end() -> None:
+    (finding,) = judged("a: " + "[" * 90 + "[], " * 75_000).findings
+    assert "nested more than 40 deep" in finding.message
 
 
 def test_one_rule_does_not_flood_the_report_about_one_object() -> None:

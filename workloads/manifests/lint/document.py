@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from workloads.manifests.lint.composer import composer
 
 MAX_FILE_BYTES = 1 << 20
 MAX_VALUES = 50_000  # of a document, after aliases are expanded; a bomb of nested aliases stops here
@@ -149,7 +150,7 @@ def _read_chunk(chunk: str, first_line: int, budget: "_Budget") -> Document:
         document.value = Map()
         return document
     try:
-        node = _composer().compose(chunk)
+        node = composer().compose(chunk)
         document.value = _Builder(document, first_line, budget).build(node) if node is not None else None
     except _NotPlainError as error:
         document.value = None
@@ -163,12 +164,6 @@ def _read_chunk(chunk: str, first_line: int, budget: "_Budget") -> Document:
         message = str(error).partition("\n")[0] or type(error).__name__
         document.troubles.append(_template_or_broken(chunk, message, Mark(first_line, 1, 2)))
     return document
-
-
-def _composer() -> YAML:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.version = (1, 1)  # pyright: ignore[reportAttributeAccessIssue]  # as the API server reads it: yes is a boolean
-    return yaml
 
 
 def _template_or_broken(chunk: str, message: str, mark: Mark) -> Trouble:

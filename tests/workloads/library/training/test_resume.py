@@ -76,7 +76,8 @@ def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_win
     assert len(frozen) == 2
     # One may be in the store and not reported: its uploader was frozen in between.
     before = {int(path.parent.name.removeprefix("step-")) for path in tmp_path.rglob("COMMIT.json")}
-    assert {e["step"] for e in run.of("commit")} <= before
+    # Older ones retention may have taken.
+    assert {e["step"] for e in run.of("commit") if e["step"] >= min(before)} <= before
     run.steps = max(before) + 1
     assert run.complete() == 0, run.log()
     assert run.of("restore")[-1]["step"] in before, "no half commit is ever restored"

@@ -1,31 +1,21 @@
 """A few kills of a gang at named points, one after the other; `make soak-elastic` plays three hundred and more."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.workloads.library.training.elastic.kills import SETTINGS, Strike, WarmGang, play, prepared, undisturbed
+ROOT = Path(__file__).parents[5]
 
-pytestmark = pytest.mark.process
-
-STRIKES = [
-    Strike(at="gang.connect", place=1),
-    Strike(at="gang.reduced", place=0, count=9),
-    Strike(at="gang.proposed", place=0),
-    Strike(at="gang.report", place=2),
-    Strike(at="gang.join", place=2),
-    Strike(at="gang.synchronize", place=1),
-    Strike(at="stage.end", place=0),
-]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
 def test_a_gang_that_is_struck_at_many_points_ends_with_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
-    prepared()
-    reference = undisturbed(tmp_path / "undisturbed")
-    gang = WarmGang(tmp_path / "gang", nodes=3, **SETTINGS)
-    try:
-        outcome = play(gang, STRIKES, reference)
-    finally:
-        gang.close()
-    assert outcome.wrong == []
-    assert len(outcome.struck) >= 4, outcome.struck
+    words = [sys.executable, "-m", "tests.workloads.library.training.elastic.few_kills", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["wrong"] == []
+    assert len(outcome["struck"]) >= 4, outcome["struck"]
