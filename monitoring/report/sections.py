@@ -27,11 +27,16 @@ def sections(report: Report) -> list[dict[str, Any]]:
 
 
 def _of_kind(kind: str, title: str, unit: str, found: Sequence[JobLedger]) -> dict[str, Any]:
-    drawn = worst_jobs(found)
-    plots = [
-        charts.progress(drawn.rows, slug=f"{kind}-progress", unit=unit, title=f"{title}: {unit}"),
-        timeline.timeline(drawn.rows, slug=f"{kind}-timeline", title=f"{title}: {DOES[kind]}"),
-    ]
+    # A job whose pods were scheduled and wrote nothing yet has rows and no lanes.
+    drawn = worst_jobs([ledger for ledger in found if ledger.lanes])
+    plots = (
+        [
+            charts.progress(drawn.rows, slug=f"{kind}-progress", unit=unit, title=f"{title}: {unit}"),
+            timeline.timeline(drawn.rows, slug=f"{kind}-timeline", title=f"{title}: {DOES[kind]}"),
+        ]
+        if drawn.rows
+        else []
+    )
     return {
         "title": title,
         "sentence": drawn.sentence("jobs drawn", "those that lost the most time"),

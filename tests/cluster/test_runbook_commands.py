@@ -14,7 +14,7 @@ from kubernetes import client
 from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from infra.contract.names import NAMESPACE_MONITORING
+from infra.contract.names import NAMESPACE_MONITORING, NAMESPACE_SERVING
 from monitoring.alerting import runbook
 from monitoring.cost.receipt import ANNOTATION
 from monitoring.exporter.lease import Lease
@@ -28,15 +28,16 @@ from tests.cluster.sim.walk import ENVIRONMENT
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
-from workloads.jobs.api import Api
+from workloads.jobs.api import Api, Object
 from workloads.jobs.cluster_snapshot import PROVISIONING
 
 pytestmark = pytest.mark.usefixtures("kueue")
+SERVERS = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
 # Whose alert is about a batch, or about a namespace of its own.
 OF_BATCH = {"backlog-past-deadline", "dead-letters", "results-database-errors"}
 NAMESPACES = {"system-pods-on-spot": "kube-system", "disruption-budget-violated": NAMESPACE_MONITORING}
 COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath))")
-L4 = ENVIRONMENT.pool("spot-l4-g2-standard-8")
+L4, SERVING = ENVIRONMENT.pool("spot-l4-g2-standard-8"), ENVIRONMENT.pool("serving")
 
 
 @pytest.fixture
@@ -45,9 +46,11 @@ def jobs(
 ) -> Generator[dict[str, Submitted]]:
     """A cluster in which the trouble of every alert is there at once."""
     support.require(isinstance(cluster, HostManager), "logs of simulated pods need a control plane of our own")
-    steady = rendered.named("example", "Deployment", "batch-steady")
-    api.apply(api.path_of(steady), steady)
-    for pool, count in ((SYSTEM, 1), (SPOT, 5), (L4, 4)):
+    services = [rendered.named("example", "Deployment", "batch-steady"), *online()]
+    for service in services:
+        api.apply(api.path_of(service), service)
+    # One machine for a base of two: a request waits, and a pod does.
+    for pool, count in ((SYSTEM, 1), (SPOT, 5), (L4, 6), (SERVING, 1)):
         world.add_nodes(pool, count, labels={})
     wanted = {"train-gang": ("JobSet", 4), "batch-drain": ("Job", 1), "train-flex-tesla-a100": ("Job", 2), "train-queued-tesla-a100": ("JobSet", 2)}  # fmt: skip
     made = {name: Submitted(api, sized(kind, name, pods)) for name, (kind, pods) in wanted.items()}
@@ -59,8 +62,17 @@ def jobs(
     finally:
         for job in made.values():
             job.cancel()
-        api.delete(api.path_of(steady), propagationPolicy="Background")
+        for service in services:
+            api.delete(api.path_of(service), propagationPolicy="Background")
         api.delete("/api/v1/namespaces/kube-system/pods/dns-on-spot")
+
+
+def online() -> list[Object]:
+    """The servers with their autoscalers, and the Service before them."""
+    halves = [
+        (kind, f"server-{half}") for kind in ("Deployment", "HorizontalPodAutoscaler") for half in ("base", "overflow")
+    ]
+    return [rendered.named("example", kind, name, "serving") for kind, name in (*halves, ("Service", "server"))]
 
 
 def trouble(world: World, api: Api, exporter: client.ApiClient, jobs: dict[str, Submitted]) -> None:
@@ -82,6 +94,8 @@ def trouble(world: World, api: Api, exporter: client.ApiClient, jobs: dict[str, 
     event = {"metadata": {"name": gone}, "involvedObject": {"kind": "Node", "name": gone}, "reason": "NodeNotReady"}
     api.create("/api/v1/namespaces/default/events", event)
     refused = "reason=FailedScheduling"
+    waiting = {"fieldSelector": "status.phase=Pending"}
+    until("the autoscaler asks for a server more than fits", lambda: list(api.items(f"{SERVERS}/pods", **waiting)))
     until("the scheduler gives its reason", lambda: list(api.items("/api/v1/events", fieldSelector=refused)))
 
 

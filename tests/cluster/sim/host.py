@@ -6,6 +6,7 @@
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ class Host(ABC):
         """Every simulated pod prints the same line."""
         path = self.folder / "pod.log"
         # As a container runtime writes it.
-        path.write_text('2026-01-01T00:00:00.000000000Z stdout F {"severity": "INFO", "message": "a simulated pod"}\n')
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+        path.write_text(f'{now} stdout F {{"severity": "INFO", "message": "a simulated pod"}}\n')
         kind = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "ClusterLogs", "metadata": {"name": "pods"}}
         return kind | {"spec": {"logs": [{"logsFile": str(path), "follow": False}]}}
 

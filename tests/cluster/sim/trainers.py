@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from holdfast.contract.environment import ENV_ATTEMPT
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.job_identity import attempt_of
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from tests.cluster.sim.story import StoryClock
@@ -33,14 +33,19 @@ def environment(pod: Object) -> dict[str, str]:
             section, _, name = path.partition(".")
             found[entry["name"]] = str(pod[section].get(name, ""))
         else:
-            found[entry["name"]] = entry.get("value", "")
+            found[entry["name"]] = _expanded(entry.get("value", ""), found)
     return found
+
+
+def _expanded(text: str, before: dict[str, str]) -> str:
+    """$(NAME) of what stands before; what is not known stays as it is."""
+    return re.sub(r"\$\((\w+)\)", lambda match: before.get(match[1], match[0]), text)
 
 
 def run_of(pod: Object) -> str:
     words: list[str] = pod["spec"]["containers"][0]["command"]
     run = words[words.index("--run") + 1]
-    return re.sub(r"\$\((\w+)\)", lambda match: environment(pod)[match[1]], run)
+    return _expanded(run, environment(pod))
 
 
 @dataclass(slots=True)
@@ -73,7 +78,7 @@ class Trainer:
     def start(self, step: int) -> None:
         self.step = step
         rank = 0 if self.leads else int(environment(self.pod)["JOB_COMPLETION_INDEX"])
-        self.emit("start", rank=rank, world_size=1, attempt=int(environment(self.pod).get(ENV_ATTEMPT) or 0))
+        self.emit("start", rank=rank, world_size=1, attempt=attempt_of(environment(self.pod)))
         if self.leads:
             self.emit("restore", step=step, seconds=0.5, skipped=[])
 

@@ -85,6 +85,13 @@ def test_a_goal_nobody_measured_is_inconclusive_not_held(report: Report) -> None
     assert verdicts["no document lost under 0 kills"] is Verdict.INCONCLUSIVE
 
 
+def test_a_job_that_was_scheduled_and_wrote_nothing_yet_is_no_reason_for_no_report(tmp_path: Path) -> None:
+    fields = {"seconds": 2.0, "node": "n", "pool": "p"}
+    quiet = line(EPOCH, "scheduled", job="quiet", kind="batch", process="quiet-0", **fields)
+    sample.write(tmp_path / "exporter.jsonl", [quiet])
+    assert "quiet" in render(read_report(tmp_path, None))
+
+
 def test_the_file_stands_alone(html: str) -> None:
     found = Elements(html)
     assert found.links == ["data:,"]
