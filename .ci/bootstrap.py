@@ -60,7 +60,8 @@ def link_library() -> None:
 
 
 def site_packages() -> Path:
-    return Path(sysconfig.get_path("purelib", vars={"base": str(VENV), "platbase": str(VENV)}))
+    # Not this Python's own scheme: Debian's says local/lib/python3/dist-packages.
+    return Path(sysconfig.get_path("purelib", "venv", vars={"base": str(VENV), "platbase": str(VENV)}))
 
 
 def link_node() -> None:

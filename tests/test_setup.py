@@ -1,8 +1,11 @@
 """Locks hold names, versions and hashes, never addresses; nothing of ours can run code from data."""
 
 import ast
+import importlib
 import json
 import re
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,15 @@ def test_a_node_lock_names_no_address(folder: str) -> None:
     for name, package in packages.items():
         assert "resolved" not in package, name
         assert not name or "integrity" in package or package.get("inBundle") or package.get("link"), name
+
+
+def test_packages_are_looked_for_where_a_virtual_environment_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / ".ci")
+    bootstrap = importlib.import_module("bootstrap")
+    # As Debian's Python does: its own default is another scheme than that of the environments it makes.
+    monkeypatch.setattr(sysconfig.get_path, "__defaults__", ("nt_user", None, True))
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    assert bootstrap.site_packages() == bootstrap.VENV / "lib" / version / "site-packages"
 
 
 def test_the_cdktf_command_is_the_version_of_the_contract() -> None:
