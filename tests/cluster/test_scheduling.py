@@ -3,7 +3,7 @@
 from infra.contract.pools import SPOT_TAINT, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
-from workloads.jobs.api import Object
+from workloads.jobs.api import ApiError, Object
 
 LOW = -5
 
@@ -11,7 +11,20 @@ LOW = -5
 def priority(world: World, name: str, value: int) -> str:
     body = {"metadata": {"name": f"{world.name}-{name}"}, "value": value}
     world.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    until(f"admission knows {world.name}-{name}", lambda: known(world, f"{world.name}-{name}"))
     return f"{world.name}-{name}"
+
+
+def known(world: World, priority_class: str) -> bool:
+    """The API server takes pods of a class from its own cache, a moment after the class is there."""
+    body = {"metadata": {"name": "trial"}, "spec": {"priorityClassName": priority_class, "containers": [{"name": "main", "image": "none"}]}}  # fmt: skip
+    try:
+        world.api.create(world.path("pods"), body, dryRun="All")
+    except ApiError as error:
+        if "no PriorityClass" not in str(error):
+            raise
+        return False
+    return True
 
 
 def unschedulable(world: World, name: str) -> str:

@@ -166,7 +166,9 @@ def listed(cast: Cast, events: Path) -> dict[str, Row]:
 
 def same_wait_everywhere(cast: Cast, events: Path) -> None:
     """The exporter's metric, `list` and `explain` show one wait of the job that Kueue holds."""
-    (held,) = (value for name, value in cast.story.seen.items() if name.startswith("queue_wait_seconds"))
+    waits = {name: value for name, value in cast.story.seen.items() if name.startswith("queue_wait_seconds")}
+    assert len(waits) == 1, waits
+    (held,) = waits.values()
     row = listed(cast, events)[cast.sweep.name]
     assert row.waited_s == pytest.approx(held, abs=90)
     explained = explain.explain(StoryApi(cast.world.api, cast.story.clock), cast.sweep.name, "", events)
