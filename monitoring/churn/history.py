@@ -71,7 +71,7 @@ def decoded(name: str, data: bytes) -> Day:
         rows = dict(_row(row) for row in record["rows"])
         if record["v"] != VERSION or name != f"churn-{day}.json" or not 0 < hours <= DAY_H:
             raise ValueError(f"version {record['v']}, day {day}, {hours} hours")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         allowed = f"an object that this command wrote, version {VERSION}"
         raise InputError(f"history {name} is damaged", got=repr(error), allowed=allowed, fix="delete it") from error
     return Day(day=day, hours=hours, rows=rows)

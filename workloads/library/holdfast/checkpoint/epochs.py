@@ -61,5 +61,5 @@ def _about(storage: Storage, run: str, number: int) -> str:
     try:
         body = json.loads(read_object(storage, object_names.epoch_object(run, number), limit=MAX_EPOCH_BYTES))
         return f"start {number}, process {int(body['pid'])} on {str(body['host'])[:80]}"
-    except (StorageError, EOFError, ValueError, KeyError, TypeError):
+    except (StorageError, EOFError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return f"start {number}"

@@ -103,7 +103,7 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
         header: dict[str, Any] = json.loads(bytes(data[8 : 8 + length]))
         body = data[8 + length :]
         return {name: _tensor(entry, body) for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
         raise InputError(
             "file is no safetensors file",
             got=f"{path} ({error})"[:300],

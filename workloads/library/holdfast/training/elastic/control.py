@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ValueError("too long")
             body = json.loads(self.rfile.read(length) or b"{}")
             answer = control.answer(self.path, body)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.send_error(400)
             return
         payload = json.dumps(answer).encode()
@@ -175,12 +175,11 @@ class Peers:
         try:
             connection.request("POST", path, body=json.dumps(body), headers=self._headers)
             response = connection.getresponse()
-            answer = json.loads(response.read(MAX_BODY)) if response.status == HTTPStatus.OK else None
-        except (OSError, HTTPException, ValueError):
+            return read_answer(response.read(MAX_BODY)) if response.status == HTTPStatus.OK else None
+        except (OSError, HTTPException):
             return None
         finally:
             connection.close()
-        return answer if isinstance(answer, dict) else None
 
     def look(self, indices: list[int]) -> dict[int, dict[str, Any]]:
         """The status of those that answer, all asked at once."""
@@ -196,8 +195,17 @@ class Peers:
         return [m for m in members if status.get(m.index, {}).get("incarnation") == m.incarnation]
 
 
+def read_answer(data: bytes) -> dict[str, Any] | None:
+    """None: not what a member answers."""
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
 def epoch_of(answer: Mapping[str, Any] | None) -> Epoch | None:
     try:
         return Epoch.from_json(answer["epoch"]) if answer and answer.get("epoch") else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None

@@ -50,7 +50,7 @@ class Epoch:
 
     @classmethod
     def from_json(cls, body: Any) -> "Epoch":
-        """Raises ValueError, KeyError or TypeError for anything that is no epoch."""
+        """Raises ValueError, KeyError, TypeError or OverflowError for anything that is no epoch."""
         members = tuple(Member(index=int(m["index"]), incarnation=str(m["incarnation"])) for m in body["members"])
         if not members or [m.index for m in members] != sorted({m.index for m in members}):
             raise ValueError("members are not in the order of their index")
@@ -85,7 +85,7 @@ def _read(storage: Storage, run: str, number: int) -> Epoch:
         epoch = Epoch.from_json(json.loads(read_object(storage, name, limit=MAX_EPOCH_BYTES)))
         if epoch.number != number:
             raise ValueError(f"it says number {epoch.number}")
-    except (ValueError, KeyError, TypeError, EOFError, NotFound, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, EOFError, NotFound, RecursionError) as error:
         raise InputError(
             "the gang's newest epoch cannot be read",
             got=f"{name}: {error}",
