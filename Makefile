@@ -146,7 +146,7 @@ images: setup ## Build and push the images of ENV (buildx, buildah or Cloud Buil
 images-base: setup ## Record what the base image's tag means today
 	@$(PY) -m workloads images base
 
-operators-pin: setup ## Copy the images of JobSet, Kueue and the Cloud SQL proxy into the registry of ENV, and write their digests
+operators-pin: setup ## Copy the images of JobSet, Kueue, Envoy and the Cloud SQL proxy into the registry of ENV, and write their digests
 	@$(PY) -m workloads images copy $(ENV)
 
 operators: setup ## JobSet and Kueue as pinned into the current cluster; waits until their webhooks answer

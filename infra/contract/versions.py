@@ -19,3 +19,5 @@ NODE_MAJOR = 22  # the only line on which both the cdktf and the cdktn command l
 # Of the operators: `python -m workloads operators vendor` renders their manifests anew, `make operators` applies them.
 JOBSET_VERSION = "0.12.0"
 KUEUE_VERSION = "0.19.2"
+# Of the proxy before online servers: the minor release whose configuration the tests play.
+ENVOY_VERSION = "1.40.0"

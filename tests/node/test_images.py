@@ -1,4 +1,4 @@
-"""Trainer, batch worker and exporter as rendered, from images that our Dockerfiles made, on real kubelets."""
+"""Trainer, batch worker, exporter and server as rendered, from images that our Dockerfiles made, on real kubelets."""
 
 import json
 import urllib.request
@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract import serving
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from infra import environments
+from infra.contract.kubernetes import LABEL_NAME
+from infra.contract.names import NAMESPACE_SERVING
 from infra.contract.pools import Pool
 from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until
@@ -20,6 +23,7 @@ from tests.node.lab.images import Rendered
 from tests.node.lab.lab import Lab
 from tests.node.lab.seen import Process
 from tests.workloads.library.checkpoint.conftest import gcs_emulator as gcs_emulator
+from workloads.jobs.api import Object
 from workloads.jobs.job_snapshot import exit_code
 
 STEPS, EVERY, ITEMS, LIMIT_S = 60, 10, 200, 420
@@ -121,6 +125,41 @@ def test_batch_and_exporter_run_from_their_images_beside_a_real_database(
         status = batch("status", "batch-drain", "--database", uri)
         assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
         until("the exporter shows none", lambda: shown(port, BACKLOG) == 0, LIMIT_S)
+
+
+def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
+    lab: Lab, world: World, rendered: Rendered
+) -> None:
+    """Ready by the kubelet's own probe, asked as a client asks, gone with 143 when its Spot machine is taken."""
+    rendered.apply(lab.api, "PriorityClass", "ServiceAccount")
+    lab.pull(rendered.registry.host, rendered.images("server"))
+    here = as_rendered.Lab(options={"--predictor": "entropy", "--follow": "0"})
+    doc = as_rendered.deployment(rendered.find("Deployment", "server-overflow"), here)
+    machine = lab.boot("spot-a", spot_of(doc))
+    path = lab.api.path_of(doc)
+    lab.api.apply(path, doc, fieldManager="node-tier")
+    until("the server is ready", lambda: lab.api.get(path)["status"].get("readyReplicas") == 1, LIMIT_S)
+    assert_confined(seen.process("server-overflow"), doc["spec"]["template"]["spec"]["containers"][0]["command"])
+    asked = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["aaaa", "a spot machine"]}]}
+    answer = posted(f"http://127.0.0.1:{serving.PORT}/v2/models/model/infer", asked)
+    assert len(answer["outputs"][0]["data"]) == 2, answer
+    (pod,) = lab.api.items(f"/api/v1/namespaces/{NAMESPACE_SERVING}/pods", labelSelector=f"{LABEL_NAME}=server-overflow")
+    assert lab.preempt(machine), "the kubelet gave its lock back within the window"
+    ended = lab.api.get(lab.api.path_of(pod | {"apiVersion": "v1", "kind": "Pod"}))
+    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    lab.api.delete(path, propagationPolicy="Foreground")
+
+
+def spot_of(doc: Object) -> Pool:
+    """A Spot pool of the example that the pods of a Deployment select."""
+    selector = doc["spec"]["template"]["spec"]["nodeSelector"].items()
+    return next(pool for pool in environments.load("example").pools() if selector <= pool.node_labels().items())
+
+
+def posted(url: str, body: Object) -> Object:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
 
 
 def exporter(lab: Lab, rendered: Rendered, url: str) -> int:

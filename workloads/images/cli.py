@@ -66,7 +66,7 @@ def copy(
     registry: Registry = "",
     plain_http: PlainHttp = False,
 ) -> None:
-    """Copy JobSet, Kueue and the Cloud SQL proxy into the environment's repository, and write their digests."""
+    """Copy JobSet, Kueue, Envoy and the Cloud SQL proxy into the environment's repository, and write their digests."""
     from infra import environments
     from workloads.images import copying, pins
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError
+from infra.contract.versions import ENVOY_VERSION
 from workloads.operators.catalogue import OPERATORS
 
 FOLDER = Path(__file__).parent
@@ -16,6 +17,7 @@ DIGESTS = FOLDER / "digests.json"
 # Made by others and copied as they are: one registry is then all that nodes and Binary Authorization have to trust.
 COPIED = {
     "cloud-sql-proxy": "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.23.0",
+    "envoy": f"docker.io/envoyproxy/envoy:distroless-v{ENVOY_VERSION}",
     **{operator.name: operator.release for operator in OPERATORS},
 }
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

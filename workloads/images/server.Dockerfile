@@ -1,13 +1,18 @@
 # Image of the role server: group serve of the lock and nothing else. Build from the repository's root:
-#   docker build -f workloads/images/server.Dockerfile --build-arg BASE=python:3.11-slim@sha256:... .
+#   python -m workloads images build ENV server
 # BASE has no default, so that nobody builds on a tag that moves.
 ARG BASE
 FROM ${BASE} AS packages
+# With it Python writes bytecode by hash, not by time, so that two builds of one commit are one image.
+ARG SOURCE_DATE_EPOCH
 COPY requirements/serve.txt /requirements.txt
-RUN python -m venv /opt/venv \
+# A package index or certificates of one's own reach this step as files and stay out of the image.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
+    python -m venv /opt/venv \
  && /opt/venv/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r /requirements.txt
 
 FROM ${BASE}
+ARG SOURCE_DATE_EPOCH
 RUN useradd --uid 65532 --no-create-home --shell /usr/sbin/nologin nonroot
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
@@ -18,6 +23,11 @@ RUN /opt/venv/bin/python -m compileall -q holdfast
 # No NVIDIA_VISIBLE_DEVICES: GKE does not read it, and elsewhere "all" would hand out every GPU of the machine.
 ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64
 ENV PATH=/opt/venv/bin:$PATH:/usr/local/nvidia/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ARG REVISION
+ARG LOCK
+LABEL org.opencontainers.image.revision=${REVISION} dev.holdfast.lock=${LOCK}
 USER 65532:65532
+# The command of the image has all that it imports.
+RUN python -m holdfast serve run --help > /dev/null
 # Exec form, so that SIGTERM reaches Python and no shell.
 ENTRYPOINT ["python", "-m", "holdfast"]

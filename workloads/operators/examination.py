@@ -174,6 +174,8 @@ def _rendered_images(context: RenderContext) -> Iterator[str]:
     yield from ("trainer", "batch", "exporter")
     if context.env.database:
         yield "cloud-sql-proxy"
+    if context.env.serving:
+        yield from ("server", "envoy")
 
 
 def _bindings(ask: Ask, environment: Environment) -> Answer:

@@ -30,15 +30,15 @@ ROOT = Path(__file__).parents[3]
 HOME = CACHE / "node-images"
 COMMANDS = ("buildah", "mmdebstrap")
 ENVIRONMENT = "example"
-ROLES = ("exporter", "batch", "trainer")
+ROLES = ("exporter", "batch", "server", "trainer")
 SUITE, PACKAGES = "bookworm", "python3,python3-venv,ca-certificates"
 SOURCES = ("infra", "monitoring", "requirements", "workloads", ".dockerignore")
 # What pip sees of this host: its index, its certificates.
 CERTIFICATES = Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt")
-# Of the locks, left out here: no role touches them without a GPU, and they are gigabytes.
+# Of each lock, left out here: no role touches them without a GPU, and they are gigabytes.
 _COMPILERS = ("triton", "cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-cuda-cccl", "nvidia-cusolver")
-UNUSED = {"trainer": _COMPILERS, "batch": (*_COMPILERS, "torch", "nvidia-", "sympy", "networkx")}
-LOCKS = {"trainer": "train", "batch": "serve"}
+_FOR_MODELS = ("torch", "nvidia-", "sympy", "networkx")
+UNUSED = {"train": _COMPILERS, "serve": (*_COMPILERS, *_FOR_MODELS)}
 BASE_FILE = """\
 FROM scratch
 ADD base.tar /
@@ -169,9 +169,9 @@ class Builder:
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
             else:
                 shutil.copyfile(source, target)
-        for role, name in LOCKS.items():
-            path = self._tree / f"requirements/{name}.txt"
-            path.write_text(shortened(path.read_text(), UNUSED[role]))
+        for lock_name, unused in UNUSED.items():
+            path = self._tree / f"requirements/{lock_name}.txt"
+            path.write_text(shortened(path.read_text(), unused))
 
     def _inputs(self, role: str, base: str) -> str:
         dockerfile = (self._tree / f"workloads/images/{role}.Dockerfile").read_text()

