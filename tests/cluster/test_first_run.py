@@ -13,8 +13,9 @@ from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import digests as digests
 from tests.cluster.test_platform import gke_kinds as gke_kinds
-from workloads.jobs import submit
+from workloads.jobs import listing, submit
 from workloads.jobs.api import Api
+from workloads.jobs.explain import explain
 from workloads.jobs.job_snapshot import find
 from workloads.jobs.own import offers, trying
 from workloads.jobs.own.job_file import OwnJob
@@ -87,9 +88,38 @@ def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged
             api.delete(api.path_of(body), propagationPolicy="Background")
 
 
-def _running(api: Api, name: str, old: set[str]) -> list[dict[str, object]]:
-    def fresh() -> list[dict[str, object]]:
-        found = [pod for pod in find(api, name, "training").phase("Running") if pod["metadata"]["uid"] not in old]
-        return found if len(found) == 2 else []
+@pytest.mark.usefixtures("platform_applied")
+def test_workers_that_never_end_are_replaced_after_a_shutdown_and_listed_with_the_jobs(world: World, api: Api) -> None:
+    image = f"us-docker.pkg.dev/them/theirs/worker@sha256:{'d' * 64}"
+    job = OwnJob(
+        name="workers", environment="example", image=image, command=("python", "work.py"), gpus="1xl4", nodes=2,
+        steady=True, capacity="spot", on_notice="wrap",
+    )  # fmt: skip
+    env, prepared = environments.load("example"), prepare(job)
+    pool = env.pool("spot-l4-g2-standard-8")
+    world.add_nodes(pool, 2)
+    assert submit.apply(api, prepared.bodies) == ["PodDisruptionBudget/workers", "Deployment/workers"]
+    try:
+        first = until("both workers run", lambda: _fresh(api, "workers", "batch", set()))
+        assert explain(api, "workers").lines()[1] == ("blocker", "nothing: all its pods run")
+        world.preempt([pod["spec"]["nodeName"] for pod in first])
+        until("it waits for nodes", lambda: explain(api, "workers").state.startswith("Waiting"))
+        world.add_nodes(pool, 2)
+        until("two others run", lambda: _fresh(api, "workers", "batch", {pod["metadata"]["uid"] for pod in first}))
+        (row,) = [each for each in listing.rows(api, env, prices.load()) if each.name == "workers"]
+        assert (row.kind, row.capacity, row.status) == ("Deployment", "spot", "Running")
+        listed = {change.verb for change in platform.apply(api, RenderContext(env))}
+        assert "removed" not in listed, "the platform's own pruning leaves it alone"
+    finally:
+        for body in prepared.bodies:
+            api.delete(api.path_of(body), propagationPolicy="Background")
 
-    return until("both pods of the gang run", fresh)
+
+def _fresh(api: Api, name: str, namespace: str, old: set[str]) -> list[dict[str, object]]:
+    """Two that run and are none of the old; nothing yet: none."""
+    found = [pod for pod in find(api, name, namespace).phase("Running") if pod["metadata"]["uid"] not in old]
+    return found if len(found) == 2 else []
+
+
+def _running(api: Api, name: str, old: set[str]) -> list[dict[str, object]]:
+    return until("both pods of the gang run", lambda: _fresh(api, name, "training", old))

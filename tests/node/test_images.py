@@ -143,7 +143,9 @@ def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
     asked = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["aaaa", "a spot machine"]}]}
     answer = posted(f"http://127.0.0.1:{serving.PORT}/v2/models/model/infer", asked)
     assert len(answer["outputs"][0]["data"]) == 2, answer
-    (pod,) = lab.api.items(f"/api/v1/namespaces/{NAMESPACE_SERVING}/pods", labelSelector=f"{LABEL_NAME}=server-overflow")
+    (pod,) = lab.api.items(
+        f"/api/v1/namespaces/{NAMESPACE_SERVING}/pods", labelSelector=f"{LABEL_NAME}=server-overflow"
+    )
     assert lab.preempt(machine), "the kubelet gave its lock back within the window"
     ended = lab.api.get(lab.api.path_of(pod | {"apiVersion": "v1", "kind": "Pod"}))
     assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)

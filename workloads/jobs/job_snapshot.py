@@ -1,6 +1,6 @@
 """One job of the cluster with what belongs to it: its pods, and its place in the queue.
 
-A job is a JobSet, or a Job that no JobSet owns. Nothing here judges.
+A job is a JobSet, a Job that no JobSet owns, or a Deployment of workers. Nothing here judges.
 """
 
 from collections.abc import Iterator
@@ -9,10 +9,17 @@ from difflib import get_close_matches
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
-from infra.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, LABEL_JOB, LABEL_JOBSET, api_path
+from infra.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, LABEL_JOB, LABEL_JOBSET, LABEL_NAME, api_path
+from infra.contract.names import NAMESPACE_BATCH
 from workloads.jobs.api import Api, Object
 
-JOBSETS, JOBS, KUEUE = api_path(JOBSET_API), api_path(JOB_API), api_path(KUEUE_API)
+JOBSETS, JOBS, KUEUE, APPS = api_path(JOBSET_API), api_path(JOB_API), api_path(KUEUE_API), "/apis/apps/v1"
+LISTED = (
+    ("JobSet", JOBSETS, "jobsets", LABEL_JOBSET),
+    ("Job", JOBS, "jobs", LABEL_JOB),
+    ("Deployment", APPS, "deployments", LABEL_NAME),
+)
+"""Kind, API, plural, and the label of its pods that names it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,14 +57,16 @@ class JobSnapshot:
     @property
     def size(self) -> int:
         """Pods that run at once when all is well."""
-        if self.kind == "Job":
-            return int(self.body["spec"].get("parallelism", 1))
+        if self.kind != "JobSet":
+            return int(self.body["spec"].get("parallelism" if self.kind == "Job" else "replicas", 1))
         groups = self.body["spec"]["replicatedJobs"]
         return sum(int(g.get("replicas", 1)) * int(g["template"]["spec"].get("parallelism", 1)) for g in groups)
 
     @property
     def wanted(self) -> int:
         """Pods that should run now: those that succeeded are not made again."""
+        if self.kind == "Deployment":
+            return self.size
         if self.kind == "JobSet":
             return self.size - len(self.phase("Succeeded"))
         left = int(self.body["spec"].get("completions") or self.size) - int(self.status.get("succeeded", 0))
@@ -67,7 +76,7 @@ class JobSnapshot:
     def pod_spec(self) -> Object:
         """Of the first group; ours have one."""
         spec = self.body["spec"]
-        holder = spec if self.kind == "Job" else spec["replicatedJobs"][0]["template"]["spec"]
+        holder = spec if self.kind != "JobSet" else spec["replicatedJobs"][0]["template"]["spec"]
         return holder["template"]["spec"]
 
     @property
@@ -87,14 +96,16 @@ class JobSnapshot:
 
 
 def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
-    """JobSets, then Jobs of their own."""
+    """JobSets, then Jobs of their own, then Deployments of workers."""
     pods = list(api.items(path_in("/api/v1", "pods", namespace)))
     workloads = list(api.items(path_in(KUEUE, "workloads", namespace)))
-    for kind, group, plural, label in (("JobSet", JOBSETS, "jobsets", LABEL_JOBSET), ("Job", JOBS, "jobs", LABEL_JOB)):
+    for kind, group, plural, label in LISTED:
         for body in api.items(path_in(group, plural, namespace)):
             meta = body["metadata"]
             if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
                 continue
+            if kind == "Deployment" and meta["namespace"] != NAMESPACE_BATCH:
+                continue  # servers and the platform's own
             yield JobSnapshot(
                 body=body | {"kind": kind},
                 pods=[pod for pod in pods if _belongs(pod, meta, label)],

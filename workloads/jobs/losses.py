@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from infra.contract.kubernetes import ANNOTATION_CHARGED_FAILURES, ANNOTATION_IGNORED_FAILURES, ANNOTATION_INDEX
 from workloads.jobs.api import Object
 from workloads.jobs.events import about, times
-from workloads.jobs.job_snapshot import JobSnapshot, crashed, disruption
+from workloads.jobs.job_snapshot import JobSnapshot, containers, crashed, disruption
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) ->
     """`notices`: times that the job left in order after a notice, by its own event lines."""
     if job.kind == "JobSet":
         return _of_jobset(job)
+    if job.kind == "Deployment":
+        return _of_deployment(job)
     if "backoffLimitPerIndex" in job.body["spec"]:
         return Losses(
             evicted=Count(_per_index(job.pods, ANNOTATION_IGNORED_FAILURES, lambda pod: bool(disruption(pod)))),
@@ -46,6 +48,13 @@ def _of_jobset(job: JobSnapshot) -> Losses:
     return Losses(
         evicted=Count(int(job.status.get("restarts", 0)) - charged), crashed=Count(max(charged, len(crashed(job))))
     )
+
+
+def _of_deployment(job: JobSnapshot) -> Losses:
+    """It keeps no count: what the pods that are left show."""
+    restarts = sum(int(each.get("restartCount", 0)) for pod in job.pods for each in containers(pod))
+    taken = sum(bool(disruption(pod)) for pod in job.phase("Failed"))
+    return Losses(evicted=Count(taken, exact=False), crashed=Count(restarts + len(crashed(job)), exact=False))
 
 
 def _of_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Losses:

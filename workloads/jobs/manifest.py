@@ -11,7 +11,7 @@ from workloads.jobs.api import Object
 from workloads.jobs.job_snapshot import JobSnapshot
 from workloads.jobs.nodes import gpus
 
-KINDS = ("Job", "JobSet")
+KINDS = ("Job", "JobSet", "Deployment")
 RENDERED = Path("workloads/rendered")
 _RENDER = "`python -m workloads render` writes manifests with jobs"
 
@@ -100,16 +100,19 @@ def _incomplete(got: str) -> InputError:
 
 
 def only(documents: list[Object], job: str) -> list[Object]:
-    """`job` and everything that is no job; all of them where no job is named.
+    """`job` and everything that is no job, nor named after another one; all of them where no job is named.
 
     A rendered job is known by its name with and without the digest of its template.
     """
-    names = [doc["metadata"]["name"] for doc in documents if doc["kind"] in KINDS]
-    if job and not any(job in _names(doc) for doc in documents if doc["kind"] in KINDS):
+    jobs = [doc for doc in documents if doc["kind"] in KINDS]
+    names = [doc["metadata"]["name"] for doc in jobs]
+    if job and not any(job in _names(doc) for doc in jobs):
         near = get_close_matches(job, names, n=1)
         fix = f"did you mean {near[0]}?" if near else "leave --job out for all of them"
         raise InputError("no such job in the manifest", got=job, allowed=", ".join(names), fix=fix)
-    return [doc for doc in documents if not job or doc["kind"] not in KINDS or job in _names(doc)]
+    others = [doc for doc in jobs if job and job not in _names(doc)]
+    theirs = {_names(doc)[1] for doc in others} - {""}
+    return [doc for doc in documents if doc not in others and _names(doc)[1] not in theirs]
 
 
 def _names(document: Object) -> tuple[str, str]:

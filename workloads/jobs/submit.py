@@ -56,7 +56,7 @@ def plan(documents: list[Object], env: Environment, prices: Table, caps: Caps, h
     if hours is not None and not 0 < hours < math.inf:
         raise InputError("--hours", got=hours, allowed="more than 0", fix="give the hours of undisturbed work")
     jobs = [JobSnapshot(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
-    purchases = [buying.purchase(v.body, v.size, v.pod_spec, env, prices) for v in jobs]
+    purchases = [buying.purchase(v.body, _most(v, documents), v.pod_spec, env, prices) for v in jobs]
     accelerator = jobs[0].pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
     forecasts = buying.forecasts(purchases[0], hours, accelerator, env) if hours and accelerator else []
     made = Plan(
@@ -68,6 +68,12 @@ def plan(documents: list[Object], env: Environment, prices: Table, caps: Caps, h
     )
     made.refusals.extend(_refusals(made, caps))
     return made
+
+
+def _most(job: JobSnapshot, documents: list[Object]) -> int:
+    """Pods that may run at once: as many as an autoscaler beside it may add."""
+    scalers = (doc["spec"] for doc in documents if doc["kind"] == "HorizontalPodAutoscaler")
+    return next((int(s["maxReplicas"]) for s in scalers if s["scaleTargetRef"]["name"] == job.name), job.size)
 
 
 def _refusals(made: Plan, caps: Caps) -> list[str]:

@@ -31,6 +31,7 @@ def new_job(
     shm: Annotated[str, typer.Option(help="Size of /dev/shm; default: a quarter of the memory.")] = "",
     cpus: Annotated[float, typer.Option(help="Without GPUs.")] = 4.0,
     memory: Annotated[str, typer.Option(help="Without GPUs.")] = "16Gi",
+    steady: Annotated[bool, typer.Option("--steady", help="--nodes workers that never end, as a Deployment.")] = False,
     predictor: Annotated[str, typer.Option(help="MODULE:FUNCTION: a batch over --data instead of a program.")] = "",
     out: Annotated[Path | None, typer.Option(help="The job file; default: NAME.yaml.")] = None,
     write: Annotated[Path | None, typer.Option(help="Also write what it becomes to this folder, for Git.")] = None,
@@ -47,7 +48,7 @@ def new_job(
         processes=processes, data=data, checkpoints=checkpoints, checkpoint_key=checkpoint_key,
         env=commands.pairs("--set", variables), secrets=commands.pairs("--secret", secrets),
         claims=commands.pairs("--claim", claims), scratch=scratch, shm=shm, cpus=cpus, memory=memory,
-        predictor=predictor,
+        steady=steady, predictor=predictor,
     )  # fmt: skip
     commands.new_job(job, out or Path(f"{name}.yaml"), write, force=force, as_json=as_json)
 

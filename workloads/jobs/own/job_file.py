@@ -9,6 +9,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.values import between
 from infra.contract.capacity import Capacity
 from infra.contract.kubernetes import FUSE_DRIVER
+from infra.contract.names import KSA_NAMESPACES
 from workloads.jobs.own import forms
 
 SCHEMA = "holdfast.job/1"
@@ -50,6 +51,7 @@ def about(text: str, default: Any = None, /, **schema: Any) -> Any:
     return field(metadata=kept) if default is None else field(default=default, metadata=kept)
 
 
+_OF_WHAT_ENDS = ("predictor", "hours", "deadline_hours", "max_hours", "restarts")
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -73,7 +75,11 @@ class OwnJob:
         pattern=f"{CPU_ONLY}|{forms.GPUS}",
     )
     nodes: int = about(
-        "Pods; above 1 they are a gang: all run or none.", 1, type="integer", minimum=1, maximum=MAX_NODES
+        "Pods; above 1 they are a gang, unless they are workers: all run or none.",
+        1,
+        type="integer",
+        minimum=1,
+        maximum=MAX_NODES,
     )
     capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=list(CAPACITIES))
     hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0)
@@ -133,6 +139,11 @@ class OwnJob:
     )
     cpus: float = about("CPUs of a pod without GPUs.", 4.0, type="number", exclusiveMinimum=0, maximum=200)
     memory: str = about("Memory of a pod without GPUs.", "16Gi", type="string", pattern=forms.SIZE)
+    steady: bool = about(
+        "It never ends: `nodes` workers that do not need each other, as a Deployment that replaces each one that is lost. "
+        "They may load checkpoints and save none.",
+        False, type="boolean",
+    )  # fmt: skip
     predictor: str = about(
         "MODULE:FUNCTION of the image, or gpt, hf, entropy: a batch over `data`, each item once, with `nodes` workers. "
         "`command` is then options of `holdfast batch run`.",
@@ -207,6 +218,17 @@ class OwnJob:
             raise InputError("a batch needs items", got="no data", allowed="data: gs://BUCKET/FOLDER", fix="add --data")
         if self.predictor and self.on_notice != OnNotice.HANDLES:
             raise InputError("on_notice", got=self.on_notice, allowed="handles, for a batch", fix="leave it out")
+        if self.steady:
+            self._check_steady()
+
+    def _check_steady(self) -> None:
+        known = {each.name: each.default for each in fields(self)}
+        stated = [name for name in _OF_WHAT_ENDS if getattr(self, name) != known[name]]
+        if stated:
+            raise InputError(
+                "steady", got=f"with {', '.join(stated)}", allowed="nothing that is about an end: it has none",
+                fix="leave them out, or steady",
+            )  # fmt: skip
 
     @property
     def gpu_count(self) -> int:
@@ -219,7 +241,16 @@ class OwnJob:
 
     @property
     def gang(self) -> bool:
-        return self.nodes > 1 and not self.predictor
+        return self.nodes > 1 and not self.predictor and not self.steady
+
+    @property
+    def role(self) -> str:
+        """Whose service account it has; of steady workers see infra/decisions/0102."""
+        return "batch" if self.predictor or self.steady else "trainer"
+
+    @property
+    def namespace(self) -> str:
+        return KSA_NAMESPACES[self.role]
 
 
 def documented() -> list[tuple[str, str, dict[str, Any]]]:

@@ -39,11 +39,11 @@ def _torchrun(own: OwnJob) -> dict[str, str]:
 
     RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for peers.
     """
-    processes = own.processes or max(own.gpu_count, 1)
+    processes, nodes = own.processes or max(own.gpu_count, 1), own.nodes if own.gang else 1
     found = {
-        "NNODES": own.nodes,
+        "NNODES": nodes,
         "NPROC_PER_NODE": processes,
-        "PET_NNODES": own.nodes,
+        "PET_NNODES": nodes,
         "PET_NPROC_PER_NODE": processes,
     }
     if own.gang:

@@ -11,7 +11,6 @@ from ruamel.yaml import YAML
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from infra.contract.kubernetes import FUSE_DRIVER, SECRETS_API, SECRETS_DRIVER, SECRETS_PROVIDER
-from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from infra.environments import Environment, source_of
 from workloads.jobs.own import forms
 from workloads.jobs.own.job_file import OwnJob
@@ -65,7 +64,7 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     return {
         "apiVersion": SECRETS_API,
         "kind": "SecretProviderClass",
-        "metadata": plain(meta(own.name, NAMESPACE_BATCH if own.predictor else NAMESPACE_TRAINING)),
+        "metadata": plain(meta(own.name, own.namespace)),
         "spec": {"provider": SECRETS_PROVIDER, "parameters": {"secrets": stream.getvalue()}},
     }
 

@@ -48,10 +48,9 @@ def _secrets(job: OwnJob, env: Environment, ask: Ask) -> Iterator[str]:
         except Unjudged as error:
             fix = f"gcloud secrets create {name} --data-file=FILE --project={env.project}"
             yield _judged(error, "no such secret", f"{name}, version {version}, in {env.project}", fix)
-        role = "batch" if job.predictor else "trainer"
         yield (
             f"secret {name}: the job may read it after gcloud secrets add-iam-policy-binding {name} "
-            f"--member=serviceAccount:{env.service_account_email(role)} --role=roles/secretmanager.secretAccessor "
+            f"--member=serviceAccount:{env.service_account_email(job.role)} --role=roles/secretmanager.secretAccessor "
             f"--project={env.project}"
         )
 
@@ -64,9 +63,8 @@ def _judged(error: Unjudged, what: str, got: str, fix: str) -> str:
 
 
 def _granted(field: str, bucket: str, env: Environment, job: OwnJob) -> str:
-    role = "batch" if job.predictor else "trainer"
-    right = "objectViewer" if field == "data" else "objectUser"
+    right = "objectViewer" if field == "data" or job.steady else "objectUser"
     return (
         f"{field}: the job may use gs://{bucket} after gcloud storage buckets add-iam-policy-binding gs://{bucket} "
-        f"--member=serviceAccount:{env.service_account_email(role)} --role=roles/storage.{right}"
+        f"--member=serviceAccount:{env.service_account_email(job.role)} --role=roles/storage.{right}"
     )

@@ -57,7 +57,7 @@ def place(job: OwnJob, env: Environment, prices: Table) -> Placed:
 def workload(job: OwnJob) -> Workload:
     """The job as the matrix sees it."""
     return Workload(
-        kind=Kind.BATCH if job.predictor else Kind.TRAINING,
+        kind=Kind.BATCH if job.predictor or job.steady else Kind.TRAINING,
         resumable=job.resumes,
         gang=job.gang,
         deadline=Deadline.of(job.hours, job.deadline_hours or math.inf),
@@ -77,6 +77,8 @@ def _refused(job: OwnJob, capacity: Capacity) -> str:
     """Why a capacity cannot serve this job; empty where it can."""
     if capacity is Capacity.SPOT and not job.resumes:
         return "each eviction starts a job that cannot resume over"
+    if job.steady and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
+        return "its nodes end by plan, and these workers never do"
     if capacity is Capacity.FLEX_START and job.gang:
         return "its nodes come one by one, and a gang pays for those that wait: take queued"
     if capacity is Capacity.QUEUED and not job.gang:

@@ -36,8 +36,12 @@ def prepare(job: OwnJob) -> Prepared:
     found = rendered.bodies(fixed, context, placed)
     text = rendered.text(fixed, found)
     rendered.judge(f"{job.name}.yaml", text)
-    notes = [f"placed on {placed.reason}", image.warning, _loses(job), *outside.check(job, env)]
+    notes = [f"placed on {placed.reason}", image.warning, _loses(job), _in_no_queue(job), *outside.check(job, env)]
     return Prepared(job=fixed, env=env, placed=placed, bodies=found, text=text, notes=[note for note in notes if note])
+
+
+def _in_no_queue(job: OwnJob) -> str:
+    return "steady: in no queue, so neither its share nor its turn is kept for it" if job.steady else ""
 
 
 def _loses(job: OwnJob) -> str:

@@ -17,11 +17,11 @@ from infra.contract.kubernetes import (
     PRIORITY_PLATFORM,
     PRIORITY_SPOT,
 )
-from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT
 from workloads.jobs.own import batch, launching, mounts
 from workloads.jobs.own.job_file import OnNotice, OwnJob
 from workloads.jobs.own.placing import Placed
+from workloads.manifests.builders.deployments import deployment
 from workloads.manifests.builders.pods import Size, Work
 from workloads.manifests.builders.render_context import Body, RenderContext, templates
 from workloads.manifests.builders.tenancy import budget, peers
@@ -47,9 +47,12 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     work = _placed(own, placed, _work(own, context, placed))
     work = batch.predicting(own, context, work) if own.predictor else launching.started(own, work)
     found = [body for body in (mounts.provider_class(own, context),) if body]
+    if own.steady:
+        reason = "Upgrades and drains take one worker at a time. Spot preemption does not ask."
+        found.append(budget(own.name, own.namespace, own.name, reason))
+        return [*found, deployment(context, own.namespace, replace(work, restart=None), own.nodes)]
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
     if not own.gang:
-        space = NAMESPACE_BATCH if own.predictor else NAMESPACE_TRAINING
         return [
             *found,
             _movable(
@@ -61,7 +64,7 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
                         deadline_s=_deadline_s(own),
                         queue=queue,
                         work=work,
-                        namespace=space,
+                        namespace=own.namespace,
                         restarts=own.restarts,
                     ),
                 ),
@@ -70,7 +73,7 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
         ]
     reason = "An eviction through the API restarts the whole gang: one at a time. Spot preemption does not ask."
     found.append(peers(own.name))
-    found.append(budget(own.name, NAMESPACE_TRAINING, own.name, reason, keep=own.nodes - 1))
+    found.append(budget(own.name, own.namespace, own.name, reason, keep=own.nodes - 1))
     longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)} if queue == QUEUES[Capacity.QUEUED] else {}
     restarts = 0 if longest else own.restarts  # such nodes are not used twice
     given = Gang(
@@ -121,7 +124,7 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> Work:
     mounted = mounts.of(own)
     return Work(
         name=own.name,
-        role="batch" if own.predictor else "trainer",
+        role=own.role,
         image=own.image,
         job=own.name,
         command=list(own.command),

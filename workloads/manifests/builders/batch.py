@@ -10,13 +10,13 @@ from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.kubernetes import (
     AUTOSCALING_METRIC_API,
     JOB_API,
-    LABEL_NAME,
     PRIORITY_PLATFORM,
     PRIORITY_SPOT,
     api_group,
 )
 from infra.contract.names import NAMESPACE_BATCH
 from workloads.manifests.builders import data, database
+from workloads.manifests.builders.deployments import deployment
 from workloads.manifests.builders.pods import Size, Work, template
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain, versioned
 from workloads.manifests.builders.training import DAY_S, Task, gpu_size, ignoring, job
@@ -115,19 +115,7 @@ def drain(context: RenderContext) -> Body:
 
 def steady(context: RenderContext) -> Body:
     """For queues that never end. Replicas belong to the autoscaler and are not stated."""
-    return plain(
-        client.V1Deployment(
-            api_version="apps/v1",
-            kind="Deployment",
-            metadata=meta(STEADY, NAMESPACE_BATCH),
-            spec=client.V1DeploymentSpec(
-                selector=client.V1LabelSelector(match_labels={LABEL_NAME: STEADY}),
-                revision_history_limit=3,
-                progress_deadline_seconds=4 * 3600,  # Spot may be sold out for hours
-                template=template(context, _work(context, STEADY, restart=None)),
-            ),
-        )
-    )
+    return deployment(context, NAMESPACE_BATCH, _work(context, STEADY, restart=None))
 
 
 def measured(context: RenderContext) -> Body:

@@ -17,12 +17,12 @@ from infra.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING, PRIORITY_SPO
 from infra.contract.names import NAMESPACE_SERVING
 from infra.contract.pools import LABEL_ZONE, Pool
 from infra.environments.serving import Serving
+from workloads.manifests.builders.deployments import deployment
 from workloads.manifests.builders.pods import Work
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
 from workloads.manifests.builders.serving_deployment import (
     LABEL_SERVES,
     base_pool,
-    deployment,
     overflow_pool,
     port,
     probes,
@@ -91,7 +91,7 @@ def _server(context: RenderContext, name: str, tier: str, pool: Pool, window_s: 
         annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
         spread_over=LABEL_ZONE,
     )
-    return deployment(context, name, work)
+    return deployment(context, NAMESPACE_SERVING, work)
 
 
 def _scaler(name: str, least: int, most: int, target: int) -> Body:

@@ -1,4 +1,4 @@
-"""What all Deployments of online inference share: machines, probes, roll-outs, scraping."""
+"""What all Deployments of online inference share: machines, probes, scraping."""
 
 from kubernetes import client
 
@@ -7,8 +7,8 @@ from infra.contract.capacity import Capacity
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.names import NAMESPACE_SERVING
 from infra.contract.pools import Pool, Role
-from workloads.manifests.builders.pods import Probes, Work, template
-from workloads.manifests.builders.render_context import Body, RenderContext, marked, meta, plain
+from workloads.manifests.builders.pods import Probes
+from workloads.manifests.builders.render_context import Body, RenderContext, marked
 
 MONITORING_API = "monitoring.googleapis.com/v1"
 LABEL_SERVES = "holdfast.dev/serves"
@@ -41,29 +41,6 @@ def probes(port: int) -> Probes:
         failure_threshold=6,
     )
     return Probes(readiness=ready, liveness=live)
-
-
-def deployment(context: RenderContext, name: str, work: Work, replicas: int | None = None) -> Body:
-    """Replicas of servers belong to their autoscaler and are not stated."""
-    return plain(
-        client.V1Deployment(
-            api_version="apps/v1",
-            kind="Deployment",
-            metadata=meta(name, NAMESPACE_SERVING),
-            spec=client.V1DeploymentSpec(
-                replicas=replicas,
-                selector=client.V1LabelSelector(match_labels={LABEL_NAME: name}),
-                revision_history_limit=3,
-                progress_deadline_seconds=4 * 3600,  # Spot may be sold out for hours
-                strategy=client.V1DeploymentStrategy(
-                    type="RollingUpdate",
-                    # A machine more may not be there to be had; one replica less is what a lost machine costs too.
-                    rolling_update=client.V1RollingUpdateDeployment(max_surge=1, max_unavailable=1),
-                ),
-                template=template(context, work),
-            ),
-        )
-    )
 
 
 def scraping(name: str, labels: dict[str, str], port: int, path: str = "/metrics") -> Body:

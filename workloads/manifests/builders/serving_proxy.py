@@ -12,11 +12,12 @@ from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING
 from infra.contract.names import NAMESPACE_SERVING
 from infra.environments.serving import Serving
+from workloads.manifests.builders.deployments import deployment
 from workloads.manifests.builders.envoy import Proxy, bootstrap
 from workloads.manifests.builders.pods import Probes, Size, Work, restricted
 from workloads.manifests.builders.rbac import within
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
-from workloads.manifests.builders.serving_deployment import deployment, overflow_pool, port, probes, scraping
+from workloads.manifests.builders.serving_deployment import overflow_pool, port, probes, scraping
 from workloads.manifests.builders.tenancy import budget
 
 SERVER, PROXY, CLIENTS = "server", "proxy", "serving"
@@ -40,7 +41,7 @@ def proxies(context: RenderContext, wanted: Serving) -> Iterator[Body]:
     ]
     yield from within("endpoints", rules, NAMESPACE_SERVING, account=PROXY, account_namespace=NAMESPACE_SERVING)
     yield _configuration(context)
-    yield deployment(context, PROXY, _proxy_work(context), PROXIES)
+    yield deployment(context, NAMESPACE_SERVING, _proxy_work(context), PROXIES)
     yield scraping(PROXY, {LABEL_NAME: PROXY}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH)
     yield budget(PROXY, NAMESPACE_SERVING, PROXY, "The first hop of every request: one at a time")
     yield plain(

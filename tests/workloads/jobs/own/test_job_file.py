@@ -65,6 +65,8 @@ def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -
         ({"scratch": "10"}, "scratch", "unit"),
         ({"max_hours": 200}, "max_hours", "range"),
         ({"predictor": "a:b"}, "a batch needs items", "--data"),
+        ({"steady": True, "hours": 3.0}, "steady", "leave them out"),
+        ({"steady": True, "predictor": "a:b", "data": "gs://bucket"}, "steady", "leave them out"),
     ],
 )  # fmt: skip
 def test_what_a_job_may_not_say(fields: dict[str, Any], what: str, fix: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
 from infra.contract.capacity import Capacity
 from infra.contract.pools import Role
@@ -17,6 +17,7 @@ from infra.environments import Environment, load, names
 from infra.environments.capacity import NodeGroup
 from infra.placement import plan, prices
 from tests.workloads.jobs.own.test_job_file import IMAGE, own
+from workloads.jobs import submit
 from workloads.jobs.own import mounts, placing, rendered
 from workloads.jobs.own.job_file import OwnJob
 from workloads.jobs.own.offers import offers
@@ -51,8 +52,13 @@ def jobs(draw: st.DrawFn) -> OwnJob:
     count = draw(st.integers(1, min(offer.machine.gpus, 8)))
     nodes = draw(st.integers(1, min(offer.lent_gpus // count, 8)))
     gpus = draw(st.sampled_from(("none", f"{count}x{offer.accelerator}", f"{count}x{offer.accelerator}")))
-    batch = draw(st.booleans())
+    batch, steady = draw(st.sampled_from(((False, False), (True, False), (False, True))))
+    ends = (
+        {} if steady else {"restarts": draw(st.integers(0, 9)), "max_hours": draw(st.sampled_from((0.5, 24.0, 168.0)))}
+    )
     return own(
+        **ends,
+        steady=steady,
         environment=environment,
         gpus=gpus,
         nodes=nodes,
@@ -67,8 +73,6 @@ def jobs(draw: st.DrawFn) -> OwnJob:
         checkpoint_key=draw(st.sampled_from(("", "key"))),
         scratch=draw(st.sampled_from(("512Mi", "10Gi", "50Gi"))),
         shm=draw(st.sampled_from(("", "1Gi"))),
-        restarts=draw(st.integers(0, 9)),
-        max_hours=draw(st.sampled_from((0.5, 24.0, 168.0))),
     )
 
 
@@ -124,6 +128,29 @@ def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> No
     assert "job-completion-index" in env["PET_NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
 
 
+def test_workers_that_never_end_are_a_deployment_whose_pods_are_replaced_one_by_one() -> None:
+    job = own(gpus="1xl4", nodes=3, steady=True, secrets={"HF_TOKEN": "hf"}, on_notice="wrap")
+    bodies = made(job)
+    assert [body["kind"] for body in bodies] == ["SecretProviderClass", "PodDisruptionBudget", "Deployment"]
+    assert {body["metadata"]["namespace"] for body in bodies} == {"batch"}
+    _, budget, deployment = bodies
+    pod, labels = pod_of(bodies), deployment["spec"]["template"]["metadata"]["labels"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items() and budget["spec"]["maxUnavailable"] == 1
+    assert (
+        deployment["spec"]["replicas"] == 3 and deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    )
+    spot = load("example").pool("spot-l4-g2-standard-8")
+    assert pod["nodeSelector"].items() <= spot.node_labels().items() and "restartPolicy" not in pod
+    assert {each["key"] for each in pod["tolerations"]} == {taint.key for taint in spot.taints}
+    assert (pod["terminationGracePeriodSeconds"], pod["serviceAccountName"]) == (spot.window.pod_s, "batch")
+    env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert env["PET_NNODES"] == "1" and "MASTER_ADDR" not in env, "none of them waits for the others"
+    assert env["HF_TOKEN_FILE"] and env[ENV_WINDOW_S] == str(spot.window.pod_s)
+    assert pod["containers"][0]["command"][:2] == ["/bin/sh", "-c"]
+    (bought,) = submit.plan(bodies, load("example"), PRICES, submit.Caps(), None).purchases
+    assert (bought.pods, bought.gpus) == (3, 3) and bought.usd_per_hour
+
+
 def test_secrets_are_references_and_files_never_values() -> None:
     bodies = made(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
     assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
@@ -165,6 +192,7 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
         ({"gpus": "1xl4", "capacity": "on-demand"}, "no such machines", "spot"),
         ({"gpus": "1xl4", "capacity": "spot", "resumes": False}, "cannot resume", "flex-start"),
         ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
+        ({"gpus": "1xa100", "capacity": "flex-start", "steady": True}, "never do", "spot"),
         ({"env": {"API_TOKEN": "hunter2hunter2hunter2"}}, "HF416", "HF416"),
         ({"command": ("sh", "-c", "trap 'exit 0' TERM; python train.py")}, "HF105", "HF105"),
     ],
