@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.api import metric_pb2
+from google.api import metric_pb2, monitored_resource_pb2
 from google.api_core import exceptions
 from google.api_core.retry import Retry, if_exception_type
 from google.cloud import monitoring_v3
@@ -20,6 +20,7 @@ from monitoring.exporter.log import logger
 from monitoring.exporter.sample import Sample
 
 LOG = logger("write-metrics")
+_MESSAGE: Any = monitoring_v3.TimeSeries.pb()
 MAX_SERIES = 200
 # The API refuses points of one series that are closer than this.
 MIN_GAP_S = 5.0
@@ -39,6 +40,11 @@ class CloudWriter:
     _last_s: dict[Series, float] = field(default_factory=dict[Series, float])
     _began_s: dict[Series, float] = field(default_factory=dict[Series, float])
     _value: dict[Series, float] = field(default_factory=dict[Series, float])
+    _resource: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        labels = {"project_id": self.project, "location": self.location, "cluster_name": self.cluster}
+        self._resource = monitored_resource_pb2.MonitoredResource(type="k8s_cluster", labels=labels)
 
     def write(self, samples: Iterable[Sample]) -> int:
         """How many series were taken."""
@@ -68,21 +74,20 @@ class CloudWriter:
             self._last_s[one.series] = now
         return len(batch)
 
-    def _series(self, one: Sample, now: float) -> monitoring_v3.TimeSeries:
-        series = monitoring_v3.TimeSeries()
+    def _series(self, one: Sample, now: float) -> Any:
+        """The message itself: through its wrapper a pass over thousands of series takes ten times as long."""
+        series = _MESSAGE(unit=METRICS[one.metric][0])
         series.metric.type = f"{METRIC_PREFIX}/{one.metric}"
-        series.metric.labels.update(dict(one.labels))
-        series.resource.type = "k8s_cluster"
-        series.resource.labels.update(
-            {"project_id": self.project, "location": self.location, "cluster_name": self.cluster}
-        )
-        series.unit = METRICS[one.metric][0]
-        interval: dict[str, Any] = {"end_time": _timestamp(now)}
+        series.metric.labels.update(one.labels)
+        series.resource.CopyFrom(self._resource)
+        point = series.points.add()
+        point.interval.end_time.FromNanoseconds(_nanos(now))
         if one.cumulative:
             series.metric_kind = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
-            interval["start_time"] = _timestamp(self._start(one, now))
-        value: dict[str, Any] = {"int64_value": int(one.value)} if one.cumulative else {"double_value": one.value}
-        series.points = [monitoring_v3.Point(interval=interval, value=value)]
+            point.interval.start_time.FromNanoseconds(_nanos(self._start(one, now)))
+            point.value.int64_value = int(one.value)
+        else:
+            point.value.double_value = one.value
         return series
 
     def _start(self, one: Sample, now: float) -> float:
@@ -104,6 +109,5 @@ class CloudWriter:
                 del held[key]
 
 
-def _timestamp(t: float) -> dict[str, int]:
-    seconds, nanos = divmod(round(t * 1e9), 1_000_000_000)
-    return {"seconds": seconds, "nanos": nanos}
+def _nanos(t: float) -> int:
+    return round(t * 1e9)

@@ -47,12 +47,17 @@ class Run:
     complete: bool = False
     fallen: set[str] = field(default_factory=set[str])
     """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
+    _shares: tuple[float, float] | None = None
+    """Of wall time and of paid time, until another line comes."""
+    _computed: tuple[tuple[float, float], float] | None = None
+    """Between which moments it was asked last how long it computed, and the answer; until another line comes."""
 
     def take(self, event: Event, *, counts: bool) -> None:
         """`counts`: it is new, and was not published by an exporter before this one."""
         t, fields = event.t_us / 1e6, event.fields
         self.heard_s = max(self.heard_s, t)
         self.events.append(event)
+        self._shares = self._computed = None
         if event.type in FOREIGN_TYPES:
             return
         self.newest_s = max(self.newest_s, t)
@@ -98,10 +103,9 @@ class Run:
         yield sample("restores_skipped_total", self.skipped, **labels)
         if running_since_s is not None or now_s - self.newest_s <= ALIVE_S:
             yield sample("fruitless_restarts", self.crashes, **labels)
-            # Lines of a pod and of the watcher come by different ways, so not in the order of their time.
-            ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
-            yield sample("goodput_ratio", ledger.goodput, **labels)
-            yield sample("useful_paid_ratio", ledger.useful_paid, **labels)
+            of_wall_time, of_paid_time = self._useful_shares()
+            yield sample("goodput_ratio", of_wall_time, **labels)
+            yield sample("useful_paid_ratio", of_paid_time, **labels)
         if self.kind != KIND_TRAINING:
             yield sample("dead_letters_total", self.dead, **labels)
             for error_class, count in self.failures.items():
@@ -111,6 +115,14 @@ class Run:
             gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
             if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):
                 yield sample("commit_interval_seconds", usual_s, **labels)
+
+    def _useful_shares(self) -> tuple[float, float]:
+        """A pass comes far more often than a line, and each would go through all that the run ever wrote."""
+        if self._shares is None:
+            # Lines of a pod and of the watcher come by different ways, so not in the order of their time.
+            ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
+            self._shares = ledger.goodput, ledger.useful_paid
+        return self._shares
 
     def _owes_a_commit(self, now_s: float, running_since_s: float, usual_s: float) -> bool:
         """A start takes as long as it takes, and what a loss without notice cost is gone: an attempt is held to the
@@ -122,8 +134,13 @@ class Run:
     def unsaved_s(self, now_s: float, running_since_s: float) -> float:
         """Time that it computed since its newest commit. Hours without a node count nothing; a hang counts in full."""
         committed_s = self.commits[-1] if self.commits else 0.0
-        before_us = computing_us(self.events, round(committed_s * 1e6), round(running_since_s * 1e6))
-        return before_us / 1e6 + max(0.0, now_s - max(running_since_s, committed_s))
+        return self._computed_s(committed_s, running_since_s) + max(0.0, now_s - max(running_since_s, committed_s))
+
+    def _computed_s(self, begin_s: float, end_s: float) -> float:
+        if self._computed is None or self._computed[0] != (begin_s, end_s):
+            us = computing_us(self.events, round(begin_s * 1e6), round(end_s * 1e6))
+            self._computed = (begin_s, end_s), us / 1e6
+        return self._computed[1]
 
 
 @dataclass(slots=True)

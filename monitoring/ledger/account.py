@@ -1,7 +1,7 @@
 """What the rules of training and of batch hand to the ledger of a job."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -40,13 +40,16 @@ class GangSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Account:
-    spans: tuple[Span, ...]
     lanes: int
+    totals_us: Mapping[State, int]
+    """Of all lanes."""
+    drawn: Callable[[], Iterable[Span]]
+    """The spans of all lanes, lane by lane. Only a chart asks, so only a chart pays."""
     recoveries: tuple[Recovery, ...]
     lost: int
     """Steps, or items, that were done again."""
     points: Callable[[], Iterable[Point]]
-    """Only a chart asks, so only a chart pays."""
+    """As `drawn`."""
     commits_us: tuple[int, ...] = ()
     failed_saves: int = 0
     moves: int = 0
@@ -55,12 +58,16 @@ class Account:
     """Of an elastic gang, in the order of time."""
 
     @cached_property
-    def totals_us(self) -> dict[State, int]:
-        sums: Counter[State] = Counter()
-        for begin, end, state, _ in self.spans:
-            sums[state] += end - begin
-        return {state: sums[state] for state in STATES}
+    def spans(self) -> tuple[Span, ...]:
+        return tuple(self.drawn())
 
     @cached_property
     def progress(self) -> tuple[Point, ...]:
         return tuple(self.points())
+
+
+def totals_us(spans: Iterable[Span]) -> Mapping[State, int]:
+    sums: Counter[State] = Counter()
+    for begin, end, state, _ in spans:
+        sums[state] += end - begin
+    return {state: sums[state] for state in STATES}

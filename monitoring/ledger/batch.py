@@ -8,7 +8,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from monitoring.ledger.account import Account, Point, Recovery
+from monitoring.ledger.account import Account, Point, Recovery, totals_us
 from monitoring.ledger.events import Event
 from monitoring.ledger.processes import ProcessRun, evictions, process_runs
 from monitoring.ledger.timeline import LaneTimeline, Span, State
@@ -34,8 +34,9 @@ def account(events: Sequence[Event], begin_us: int, end_us: int) -> Account:
             timeline.add(lane[-1].ends_us, end_us, State.IDLE)
         spans += timeline.spans()
     return Account(
-        spans=tuple(spans),
         lanes=len(lanes),
+        totals_us=totals_us(spans),
+        drawn=lambda: spans,
         recoveries=tuple(_recoveries(workers, evicts, victims)),
         lost=sum(_in_hand(run) for run in workers),
         points=lambda: _progress(events),

@@ -4,7 +4,7 @@ Guarantee: the states of a ledger add up to its wall time to the microsecond, wh
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.contract.job_identity import run_name
@@ -57,7 +57,7 @@ class JobLedger:
         """From the first event to the last, as a clock on the wall shows it."""
         return (self.end_us - self.begin_us) / 1e6
 
-    def totals_us(self) -> dict[State, int]:
+    def totals_us(self) -> Mapping[State, int]:
         return self.account.totals_us
 
     @property

@@ -8,19 +8,17 @@ restored a step before it; until then it counts as kept.
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
-from monitoring.ledger.account import Account, GangSize, Point, Recovery
+from monitoring.ledger.account import Account, Point, Recovery
 from monitoring.ledger.events import Event
+from monitoring.ledger.gang import gang_sizes, lanes_of, node_time_us
 from monitoring.ledger.processes import ProcessRun, evictions, pairs, process_runs, seconds_before
-from monitoring.ledger.timeline import LaneTimeline, Span, State
+from monitoring.ledger.timeline import LaneTimeline, State
 
 # A window this much slower than the job's usual step counts as straggling, with the part beyond the usual.
 SLOW_FACTOR = 1.5
 NOTHING_LOST = 1 << 62
-# Each is a lane; a line may hold any number.
-MAX_PLACES = 1024
 
 
 class Work(NamedTuple):
@@ -44,24 +42,19 @@ def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s
     usual = usual_step_s or _usual_step_s(work)
     sizes = gang_sizes(leads)
     places = max((size.places for size in sizes), default=1)
-    spans: list[Span] = []
-    for place in range(places):
-        timeline = LaneTimeline(begin_us, end_us, lane=place, base=State.RESTARTING)
-        for event in events:
-            if event.type == "scheduled":
-                timeline.add(*seconds_before(event), State.WAITING)
-        for (run, after), done, keep in zip(pairs(leads), work, kept, strict=True):
-            timeline.within(run.begins_us, after.begins_us if after else end_us)
-            _add_run(timeline, run, after)
-            _add_work(timeline, done, keep, usual)
-        timeline.within(begin_us, end_us)
-        for size in sizes:
-            if size.nodes <= place:
-                timeline.add(size.begin_us, size.end_us, State.DEGRADED)
-        spans += timeline.spans()
+    timeline = LaneTimeline(begin_us, end_us, base=State.RESTARTING)
+    for event in events:
+        if event.type == "scheduled":
+            timeline.add(*seconds_before(event), State.WAITING)
+    for (run, after), done, keep in zip(pairs(leads), work, kept, strict=True):
+        timeline.within(run.begins_us, after.begins_us if after else end_us)
+        _add_run(timeline, run, after)
+        _add_work(timeline, done, keep, usual)
+    lane = timeline.spans()
     return Account(
-        spans=tuple(spans),
         lanes=places,
+        totals_us=node_time_us(lane, sizes, places),
+        drawn=lambda: lanes_of(lane, sizes, places),
         sizes=tuple(sizes),
         recoveries=tuple(_recoveries(leads, work, evicts)),
         lost=sum(_lost_steps(done, keep) for done, keep in zip(work, kept, strict=True)),
@@ -70,18 +63,6 @@ def account(events: Sequence[Event], begin_us: int, end_us: int, *, usual_step_s
         failed_saves=sum(e.type == "save_failed" for e in events),
         moves=sum(e.type == "moved" for e in events),
     )
-
-
-def gang_sizes(leads: Sequence[ProcessRun]) -> list[GangSize]:
-    """How many nodes an elastic gang worked on, and until when; of a rigid one nothing."""
-    resized = sorted(((e, run.ends_us) for run in leads for e in run.of("resized")), key=lambda found: found[0].t_us)
-    found: list[GangSize] = []
-    for (event, ends_us), after in zip_longest(resized, resized[1:]):
-        nodes, places = (min(MAX_PLACES, int(event.fields.get(name) or 0)) for name in ("nodes", "of"))
-        until = min(ends_us, after[0].t_us) if after else ends_us
-        if 0 < nodes <= places and event.t_us < until:
-            found.append(GangSize(event.t_us, until, nodes, places))
-    return found
 
 
 def _leads(runs: Iterable[ProcessRun]) -> list[ProcessRun]:

@@ -10,6 +10,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from monitoring.alerting.rule_test import promtool, rule
 PROMTOOL_S = 900
 # promtool holds a value for each minute of each series, those without a sample too: a month at once fills the memory.
 SLICE_MIN = 2_880
+FAR_MIN = 360
+Rule = dict[str, Any]
+Series = dict[str, dict[int, float]]
 Labels = tuple[tuple[str, str], ...]
 # Two questions a window: the first and the last of its minutes in which an alert fired.
 WINDOW_MIN = 5
@@ -51,43 +55,69 @@ class Recorder:
     began_s: float = 0.0
     """Prometheus' tests begin at 0: what holds Unix time is counted from here."""
     minute: int = 0
-    series: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict[str, dict[int, float]](dict))
+    series: Series = field(default_factory=lambda: defaultdict[str, dict[int, float]](dict))
 
     def create_time_series(self, *, name: str, time_series: Sequence[Any], **_: object) -> None:
         for one in time_series:
-            labels = dict(one.resource.labels) | dict(one.metric.labels)
+            metric = one.metric.type
             value = one.points[0].value
             number = float(value.int64_value or value.double_value)
-            since_s = self.began_s if one.metric.type.endswith("heartbeat_seconds") else 0.0
-            self.add(promql_name(one.metric.type), labels, number - since_s)
+            since_s = self.began_s if metric.endswith("heartbeat_seconds") else 0.0
+            labels = (*one.resource.labels.items(), *one.metric.labels.items())
+            self.series[series_name(metric, labels)][self.minute] = number - since_s
 
     def add(self, metric: str, labels: dict[str, str], value: float) -> None:
-        text = ",".join(f"{key}={json.dumps(labels[key])}" for key in sorted(labels))
-        self.series[f"{metric}{{{text}}}"][self.minute] = value
+        self.series[series_name(metric, tuple(labels.items()))][self.minute] = value
+
+
+@cache
+def series_name(metric_type: str, labels: Labels) -> str:
+    """In promtool's notation. Of a label that is given twice, the later value counts."""
+    text = ",".join(f"{key}={json.dumps(value)}" for key, value in sorted(dict(labels).items()))
+    return f"{promql_name(metric_type)}{{{text}}}"
 
 
 def promql_name(metric_type: str) -> str:
-    """`custom.googleapis.com/holdfast/x` -> `custom_googleapis_com:holdfast_x`."""
-    domain, _, path = metric_type.partition("/")
+    """`custom.googleapis.com/holdfast/x` -> `custom_googleapis_com:holdfast_x`. Without a path it is one already."""
+    domain, slash, path = metric_type.partition("/")
+    if not slash:
+        return metric_type
     return f"{re.sub(r'[^a-zA-Z0-9_]', '_', domain)}:{re.sub(r'[^a-zA-Z0-9_]', '_', path)}"
 
 
 def firings(alerts: Iterable[Alert], recorder: Recorder, slice_min: int = SLICE_MIN) -> list[Firing]:
     """In the order in which they began. A pause below two minutes is none.
 
-    Slices of the time are played one by one, each with as much before it as a rule looks back.
+    Slices of the time are played one by one, each with as much before it as a rule looks back; rules that look back
+    about as far are played together, with the series that they read.
     """
-    rules = [rule(alert) for alert in alerts if alert.source is Source.PROMQL]
-    before_min = max((_looks_back_min(each) for each in rules), default=0)
     minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
-    for first in range(0, recorder.minute + 1, slice_min):
-        for key, fired in _firing_minutes(rules, recorder, first, first + slice_min, before_min).items():
-            minutes[key] |= fired
+    for rules in _by_reach(rule(alert) for alert in alerts if alert.source is Source.PROMQL):
+        before_min = max(_looks_back_min(each) for each in rules)
+        read = _metrics(rules)
+        series = {name: held for name, held in recorder.series.items() if name.partition("{")[0] in read}
+        for first in range(0, recorder.minute + 1, slice_min):
+            last = min(first + slice_min - 1, recorder.minute)
+            for key, fired in _firing_minutes(rules, series, first, last, before_min).items():
+                minutes[key] |= fired
     found = [Firing(alert=name, labels=labels, first_min=a, last_min=b) for (name, labels), held in minutes.items() for a, b in _runs(held)]  # fmt: skip
     return sorted(found, key=lambda firing: firing.first_min)
 
 
-def _looks_back_min(rule: dict[str, Any]) -> int:
+def _by_reach(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
+    """One that looks back a day would have all the others played a day longer in every slice."""
+    found: dict[bool, list[Rule]] = defaultdict(list)
+    for each in rules:
+        found[_looks_back_min(each) > FAR_MIN].append(each)
+    return found.values()
+
+
+def _metrics(rules: Iterable[Rule]) -> frozenset[str]:
+    """With the words of the language, which are no metric's name."""
+    return frozenset(name for each in rules for name in re.findall(r"[a-zA-Z_:][\w:]*", each["expr"]))
+
+
+def _looks_back_min(rule: Rule) -> int:
     """With the longest time for which it must hold, and five minutes in which a sample stays valid."""
     windows = [int(n) * _UNIT_MIN[unit] for n, unit in _WINDOW.findall(rule["expr"])]
     hold = re.fullmatch(r"(\d+)([smhd])", rule.get("for", "0s"))
@@ -95,12 +125,12 @@ def _looks_back_min(rule: dict[str, Any]) -> int:
     return int(sum(windows) + int(hold[1]) * _UNIT_MIN[hold[2]]) + 5
 
 
-def _firing_minutes(rules: list[dict[str, Any]], recorder: Recorder, first: int, end: int, before_min: int) -> dict[tuple[str, Labels], set[int]]:  # fmt: skip
-    """The minutes of one slice, `end` left out, in which each alert fired."""
-    begin, last = max(0, first - before_min), min(end - 1, recorder.minute)
-    series = {name: _cut(name, held, begin, last) for name, held in recorder.series.items()}
+def _firing_minutes(rules: list[Rule], series: Series, first: int, last: int, before_min: int) -> dict[tuple[str, Labels], set[int]]:  # fmt: skip
+    """The minutes from `first` to `last` in which each alert fired."""
+    begin = max(0, first - before_min)
+    cut = {name: _cut(name, held, begin, last) for name, held in series.items()}
     asked = range(first - begin + WINDOW_MIN - 1, last - begin + WINDOW_MIN, WINDOW_MIN)
-    answer = _ask(rules, {name: held for name, held in series.items() if held}, asked)
+    answer = _ask(rules, {name: held for name, held in cut.items() if held}, asked)
     minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
     for window, labels, minute in _answers(answer):
         name = labels.pop("alertname")
@@ -117,7 +147,7 @@ def _cut(name: str, held: dict[int, float], begin: int, last: int) -> dict[int, 
     return {minute - begin: value - earlier_s for minute, value in held.items() if begin <= minute <= last}
 
 
-def _ask(rules: list[dict[str, Any]], held: dict[str, dict[int, float]], minutes: Iterable[int]) -> str:
+def _ask(rules: list[Rule], held: Series, minutes: Iterable[int]) -> str:
     series = [{"series": name, "values": _values(values)} for name, values in held.items()]
     asked = [{"expr": expr, "eval_time": f"{minute}m", "exp_samples": []} for minute in minutes for expr in _ASKED]
     test = {"interval": "1m", "input_series": series, "promql_expr_test": asked}

@@ -3,10 +3,14 @@
 import json
 import threading
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.contract.job_identity import JobIdentity
+from monitoring.exporter import jobs as exporter_jobs
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.main import Exporter, Outputs, one_pass
@@ -81,6 +85,31 @@ def test_a_wait_for_capacity_lowers_the_share_of_wall_time_and_not_that_of_paid_
     ]
     found = values(jobs_of(tmp_path, *rows), EPOCH + 500)
     assert (found["goodput_ratio"], found["useful_paid_ratio"]) == (0.4, 1.0)
+
+
+def test_a_pass_without_news_goes_through_no_line_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        real = getattr(exporter_jobs, name)
+
+        def one_more(*args: Any) -> Any:
+            counted[name] += 1
+            return real(*args)
+
+        monkeypatch.setattr(exporter_jobs, name, one_more)
+
+    count("job_ledger")
+    count("computing_us")
+    jobs = jobs_of(tmp_path, *COMMITS)
+    found = [values(jobs, EPOCH + 210 + n) for n in range(5)]
+    assert counted == {"job_ledger": 1, "computing_us": 1}
+    assert [each["last_commit_age_seconds"] for each in found] == [10, 11, 12, 13, 14]
+    with (tmp_path / "a.jsonl").open("a") as handle:
+        handle.write(json.dumps(line(EPOCH + 220, "window", first_step=1, last_step=20, seconds=20)) + "\n")
+    jobs.read()
+    assert values(jobs, EPOCH + 221)["goodput_ratio"] > found[-1]["goodput_ratio"]
+    assert counted == {"job_ledger": 2, "computing_us": 2}
 
 
 def test_a_job_that_waits_for_its_first_node_has_no_state_yet(tmp_path: Path) -> None:

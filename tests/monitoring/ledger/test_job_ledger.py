@@ -1,10 +1,14 @@
 """The ledger adds up, whatever the events say."""
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitoring.ledger import gang, training
+from monitoring.ledger.account import totals_us
 from monitoring.ledger.events import parse
 from monitoring.ledger.job_ledger import JobLedger, job_ledger, job_ledgers
 from monitoring.ledger.job_summary import job_summary
@@ -76,6 +80,28 @@ def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up
     summary = job_summary(events)
     assert summary.missing_node_s == 60 * MINUTE
     assert size_text(summary, at(65)) == "8/8 nodes for 15 min (1.0 node-hours missing)"
+
+
+def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exporter goes through this for every run: a line of a pod may claim any number of places."""
+
+    def swept(places: int) -> int:
+        made: list[LaneTimeline] = []
+
+        def counted(*args: Any, **named: Any) -> LaneTimeline:
+            made.append(LaneTimeline(*args, **named))
+            return made[-1]
+
+        for module in (training, gang):
+            monkeypatch.setattr(module, "LaneTimeline", counted)
+        sizes = [line(EPOCH + n, "resized", step=0, nodes=1 + n % places, of=places, seconds=0.0) for n in range(50)]
+        events = parse(sample.encoded([line(EPOCH, "start", rank=0), *sizes])).events
+        found = job_ledger(events)
+        assert found.lanes == places
+        assert 0 < found.totals_us()[State.DEGRADED] < found.wall_us
+        return len(made)
+
+    assert swept(1024) == swept(2) == 1
 
 
 def test_work_saved_before_a_notice_is_not_lost() -> None:
@@ -178,6 +204,7 @@ EVENTS = st.fixed_dictionaries(
                 "acked",
                 "released",
                 "scheduled",
+                "resized",
             ]
         ),
         "process": st.sampled_from(["p0", "p1", "p2", "host-9-x"]),
@@ -192,6 +219,8 @@ EVENTS = st.fixed_dictionaries(
         "code": st.sampled_from([0, 143, 137, None]),
         "rank": st.integers(0, 2),
         "items": st.integers(0, 50),
+        "nodes": st.integers(0, 5),
+        "of": st.integers(0, 4),
         "signal": st.sampled_from(["SIGTERM", "SIGKILL"]),
         "target": st.sampled_from(["p0", "worker-1", "9"]),
     },
@@ -203,5 +232,6 @@ EVENTS = st.fixed_dictionaries(
 def test_states_sum_to_wall_time_for_any_history(rows: list[Line]) -> None:
     for found in read(*({"v": 1, "job": "job"} | row for row in rows)):
         assert sum(found.totals_us().values()) == found.wall_us
+        assert found.totals_us() == totals_us(found.spans)
         assert 0.0 <= found.goodput <= 1.0
         assert found.account.lost >= 0

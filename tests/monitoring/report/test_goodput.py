@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitoring.ledger.account import Account
+from monitoring.ledger.account import Account, totals_us
 from monitoring.ledger.events import parse
 from monitoring.ledger.job_ledger import JobLedger, job_ledgers
 from monitoring.ledger.timeline import STATES, Span, State
@@ -24,7 +24,7 @@ def made(*spans: tuple[int, State], begin_us: int = NOON_US) -> JobLedger:
     for length, state in spans:
         found_buckets.append(Span(at, at + length, state))
         at += length
-    account = Account(spans=tuple(found_buckets), lanes=1, recoveries=(), lost=0, points=lambda: ())
+    account = Account(lanes=1, totals_us=totals_us(found_buckets), drawn=lambda: found_buckets, recoveries=(), lost=0, points=lambda: ())  # fmt: skip
     return JobLedger(job="job", index=None, kind="training", begin_us=begin_us, end_us=at, account=account)
 
 
