@@ -1,6 +1,7 @@
 """What several tiers of tests share."""
 
 import os
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -16,3 +17,8 @@ def unavailable(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"this tier cannot run and CI is set: {reason}", pytrace=False)
     pytest.skip(reason)
+
+
+def commits(folder: Path) -> list[Path]:
+    """Of a storage that others write and clean meanwhile: Path.rglob ends where a folder goes while it is read."""
+    return [Path(at, "COMMIT.json") for at, _, files in os.walk(folder) if "COMMIT.json" in files]

@@ -12,6 +12,7 @@ JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 KUEUE_API = "kueue.x-k8s.io/v1beta2"
 PROVISIONING_API = "autoscaling.x-k8s.io/v1"
 COMPUTE_CLASS_API = "cloud.google.com/v1"
+MONITORING_API = "monitoring.googleapis.com/v1"
 # GKE's managed metrics adapter: general from 1.37, preview from 1.36.4.
 AUTOSCALING_METRIC_API = "autoscaling.gke.io/v1beta1"
 

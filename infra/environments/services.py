@@ -82,6 +82,10 @@ class Freeze:
         days = (end - begin).total_seconds() / 86_400
         between(f"cluster.freezes[{self.name}] in days", days, 0.01, 30)
 
+    def is_over(self, now: datetime) -> bool:
+        """GKE refuses an exclusion that has ended."""
+        return _moment("end", self.end) <= now
+
 
 def _moment(field: str, got: str) -> datetime:
     at = moment(str(got)) if str(got).endswith("Z") else None

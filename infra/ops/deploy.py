@@ -9,7 +9,6 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
-from holdfast.contract.values import moment
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, gcloud, node, outputs
@@ -36,10 +35,9 @@ def require_no_placeholders(environment: Environment) -> None:
 
 
 def require_freezes_ahead(environment: Environment, now: datetime) -> None:
-    """GKE refuses an exclusion that is over. Judged by a deployment only: a file must not turn wrong by the calendar."""
+    """Judged by a deployment only: a file must not turn wrong by the calendar."""
     for freeze in environment.cluster.freezes:
-        end = moment(freeze.end)
-        if end and end <= now:
+        if freeze.is_over(now):
             what = f"{source_of(environment.name)}: cluster.freezes[{freeze.name}] is over"
             raise InputError(what, got=freeze.end, allowed=f"an end after {now:%Y-%m-%d}", fix="move it, or remove it")
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.contract.values import moment
 from infra.environments import Environment, placeholders, source_of
 from infra.environments.checks import PLACEHOLDER
 from infra.ops.show import print_json, print_table
@@ -26,7 +25,8 @@ def check(environment: Environment, as_json: bool) -> bool:
 
     A CHANGE-ME or a freeze that is over breaks no rule: "right, but not settled" is a state of its own.
     """
-    findings, open_fields, over = judge_environment(environment), placeholders(environment), _over(environment)
+    findings, open_fields = judge_environment(environment), placeholders(environment)
+    over = [freeze.name for freeze in environment.cluster.freezes if freeze.is_over(datetime.now(UTC))]
     state = "broken" if findings else "not settled" if open_fields or over else "right"
     if as_json:
         found = [as_object(finding) for finding in findings]
@@ -49,12 +49,6 @@ def check(environment: Environment, as_json: bool) -> bool:
     counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
     print(f"{environment.name}: {counted}: {'right, but not settled' if state == 'not settled' else state}")
     return state == "right"
-
-
-def _over(environment: Environment) -> list[str]:
-    """Freezes that protect nothing any more."""
-    ends = {freeze.name: moment(freeze.end) for freeze in environment.cluster.freezes}
-    return [name for name, end in ends.items() if end and end < datetime.now(UTC)]
 
 
 def judge_files(environment: Environment, files: Iterable[Path]) -> list[Finding]:

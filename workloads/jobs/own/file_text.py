@@ -9,7 +9,8 @@ from typing import Any, cast
 from ruamel.yaml import YAML
 
 from holdfast.contract.errors import InputError
-from workloads.jobs.own.job_file import SCHEMA, OwnJob, documented
+from infra.placement.job_file import SCHEMA
+from workloads.jobs.own.job_file import OwnJob, documented
 
 ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
 SCHEMA_FILE = "workloads/jobs/own/job.schema.json"

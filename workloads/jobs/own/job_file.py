@@ -12,7 +12,6 @@ from infra.contract.kubernetes import FUSE_DRIVER
 from infra.contract.names import KSA_NAMESPACES
 from workloads.jobs.own import forms
 
-SCHEMA = "holdfast.job/1"
 AUTO = "auto"
 CAPACITIES = (AUTO, *(each.value for each in Capacity))
 CPU_ONLY = "none"

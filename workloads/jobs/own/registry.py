@@ -95,7 +95,7 @@ def _answer(request: urllib.request.Request, timeout_s: float) -> dict[str, Any]
 
 
 def _login() -> dict[str, str]:
-    """None where nobody is logged in: the registry is then asked as anybody."""
+    """Empty where nobody is logged in: the registry is then asked as anybody."""
     token = _of_gcloud() or _of_metadata()
     named = base64.b64encode(f"oauth2accesstoken:{token}".encode()).decode()
     return {"Authorization": f"Basic {named}"} if token else {}

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
-from infra.contract.kubernetes import KUEUE_METRICS, NAMESPACE_KUEUE
+from infra.contract.kubernetes import KUEUE_METRICS, MONITORING_API, NAMESPACE_KUEUE
 from workloads.manifests.builders.rbac import API, within
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
-from workloads.manifests.builders.serving_deployment import MONITORING_API
 
 NAME = "kueue-metrics"
 # Both as upstream's manifest names them: on the pods, and the role that it ships for readers.

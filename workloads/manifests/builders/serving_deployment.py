@@ -4,13 +4,12 @@ from kubernetes import client
 
 from holdfast.contract import serving
 from infra.contract.capacity import Capacity
-from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
+from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, MONITORING_API, PART_OF
 from infra.contract.names import NAMESPACE_SERVING
 from infra.contract.pools import Pool, Role
 from workloads.manifests.builders.pods import Probes
 from workloads.manifests.builders.render_context import Body, RenderContext, marked
 
-MONITORING_API = "monitoring.googleapis.com/v1"
 LABEL_SERVES = "holdfast.dev/serves"
 
 

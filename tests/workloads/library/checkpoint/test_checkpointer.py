@@ -10,6 +10,7 @@ import torch
 
 from holdfast.checkpoint import Checkpointer, PerRank, Tuning, load_tensors
 from holdfast.contract.errors import InputError
+from tests.support import commits
 
 pytestmark = pytest.mark.process
 
@@ -98,7 +99,7 @@ def test_an_interval_of_its_own_choice_saves_and_logs_what_the_window_allows(
     tuning = Tuning(min_interval_s=0.05, max_interval_s=0.2)
     with Checkpointer(str(tmp_path), state, run="test", every="auto", window_s=15, tuning=tuning) as ckpt:
         step = 0
-        while len(list(tmp_path.rglob("COMMIT.json"))) < 2 or "upload" not in capsys.readouterr().out:
+        while len(commits(tmp_path)) < 2 or "upload" not in capsys.readouterr().out:
             step += 1
             state["sampler"]["at"] = step
             time.sleep(0.001)

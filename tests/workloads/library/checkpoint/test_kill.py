@@ -17,6 +17,7 @@ from holdfast.checkpoint.storage import Stat
 from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from tests.support import commits
 from tests.workloads.library.checkpoint.jobs import RUN, STEPS, Jobs, expected, finish, newest
 
 pytestmark = pytest.mark.process
@@ -54,7 +55,7 @@ def attempt_ranks(objects: list[Stat]) -> list[int]:
 
 def committed(url: Path) -> int:
     """0 where nothing is committed yet, which is right before the first commit only."""
-    if not list(url.rglob("COMMIT.json")):
+    if not commits(url):
         return 0
     return newest(url)
 

@@ -54,23 +54,22 @@ def start(
 def _on_coordinator(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int, list[str]]:
     if not ranks.coordinator:
         return 0, 0, []
-    epoch, committed, stale = take_fence(storage, run)
-    return epoch, max(committed, default=0), stale
-
-
-def take_fence(storage: Storage, run: str) -> tuple[int, list[int], list[str]]:
-    """The number of this start, 0 without a fence; the steps that are committed now; and stale attempts."""
     try:
         epoch = epochs.take(storage, run)
     except StorageError as error:
         # A full disk may have room again before the first save; training must not end for it.
         logs.warning("restore", f"two trainers under the name {run} would not be noticed: {error}")
         epoch = 0
-    # Behind the fence: an attempt that is seen here belongs to a trainer that has lost its right to commit.
+    committed, stale = behind_fence(storage, run)
+    return epoch, max(committed, default=0), stale if epoch else []
+
+
+def behind_fence(storage: Storage, run: str) -> tuple[list[int], list[str]]:
+    """The steps that are committed; and the attempts that are not, which nobody can commit once a fence is taken."""
     steps = survey(storage, run).values()
     committed = [entry.step for entry in steps if entry.commit]
     stale = [attempt for entry in steps if entry.commit is None for attempt in entry.attempts]
-    return epoch, committed, stale[:MOST_STALE] if epoch else []
+    return committed, stale[:MOST_STALE]
 
 
 def log_found(found: Restored, url: str, run: str, storage: Storage) -> None:

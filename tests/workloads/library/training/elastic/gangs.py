@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
 from holdfast.training.elastic.control import Peers
 from holdfast.training.rendezvous import join_id
+from tests.support import commits
 
 WAIT_S = 120.0
 ATTEMPT = "2+1"  # as Kubernetes puts it together
@@ -72,7 +73,7 @@ class Gang:
 
     def committed(self) -> bool:
         """In the storage: a process that stands at the gate has not noticed yet."""
-        return any(self.checkpoints.rglob("COMMIT.json"))
+        return bool(commits(self.checkpoints))
 
     def digests(self) -> set[str]:
         return {line["digest"] for line in self.lines("exit") if "digest" in line}

@@ -1,4 +1,7 @@
-"""The routes: Open Inference Protocol v2, completions of text, Triton's route to load a model, metrics. Edges only: state is elsewhere."""
+"""The routes: Open Inference Protocol v2, completions of text, Triton's route to load a model, metrics.
+
+Edges only: state is elsewhere.
+"""
 
 import asyncio
 import json
@@ -99,14 +102,11 @@ class App:
             raise Refused(400, f"{wanted.model} does not complete text; ask it at /v2/models/{wanted.model}/infer")
         pieces = self.pieces(request, lane, wanted, until_s)
         first = await anext(pieces)
-        headers, write = (
-            {"x-model-commit": commit_of(lane.configuration)},
-            streaming.writer(streaming.new_id(request), wanted.model),
-        )
+        headers = {"x-model-commit": commit_of(lane.configuration)}
+        write = streaming.writer(streaming.new_id(request), wanted.model)
         if wanted.stream:
             return streaming.EventStream(first, pieces, write, headers)
-        text = await streaming.whole(first, pieces)
-        return Response(write(text).removeprefix(b"data: ").strip(), 200, headers, media_type="application/json")
+        return _json(write(await streaming.whole(first, pieces)), 200, headers)
 
     async def pieces(
         self, request: HttpRequest, lane: Lane, wanted: completions.Wanted, until_s: float

@@ -6,7 +6,7 @@ when the server leaves, and ends at its deadline with an error event; it then co
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from starlette.requests import Request as HttpRequest
@@ -23,7 +23,9 @@ Pieces = AsyncGenerator[Piece]
 class EventStream(Response):
     """Its status is known when it has ended; `ended` gets it."""
 
-    def __init__(self, first: Piece, rest: Pieces, write: Callable[[Piece], bytes], headers: dict[str, str]) -> None:
+    def __init__(
+        self, first: Piece, rest: Pieces, write: Callable[[Piece], Mapping[str, object]], headers: dict[str, str]
+    ) -> None:
         super().__init__(None, 200, headers | {"cache-control": "no-store"}, media_type="text/event-stream")
         del self.headers["content-length"]
         self._first, self._rest, self._write = first, rest, write
@@ -37,9 +39,9 @@ class EventStream(Response):
         code, last = 200, completions.DONE
         async with aclosing(self._rest) as rest:
             try:
-                await put(self._write(self._first))
+                await put(completions.event(self._write(self._first)))
                 async for piece in rest:
-                    await put(self._write(piece))
+                    await put(completions.event(self._write(piece)))
             except Refused as refused:
                 # The status is gone already: the client learns it here, and our count from `ended`.
                 code, last = refused.status, completions.event(completions.problem(refused))
@@ -56,9 +58,9 @@ async def whole(first: Piece, rest: Pieces) -> Piece:
     return Piece(text="".join(texts), finish_reason=reason)
 
 
-def writer(request_id: str, model: str) -> Callable[[Piece], bytes]:
+def writer(request_id: str, model: str) -> Callable[[Piece], Mapping[str, object]]:
     created_s = int(time.time())
-    return lambda piece: completions.event(completions.answer(request_id, model, created_s, piece))
+    return lambda piece: completions.answer(request_id, model, created_s, piece)
 
 
 def new_id(request: HttpRequest) -> str:

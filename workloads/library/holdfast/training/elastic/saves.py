@@ -1,20 +1,21 @@
 """The checkpoints of a gang: its lead writes them, since every member holds the same state.
 
 Whoever becomes lead takes the run's fence (holdfast.checkpoint.epochs), so a former lead that wakes up from a long
-sleep can commit nothing.
+sleep can commit nothing. Without the fence nothing is saved: it is asked for again at each save.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Superseded
+from holdfast.checkpoint import epochs
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, StorageError, Superseded
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.interval import SaveCostModel
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.saving import Saver
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.start import Start, take_fence
+from holdfast.checkpoint.start import Start, behind_fence
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.uploader import Report
 from holdfast.runtime import logs
@@ -40,7 +41,9 @@ class GangSaves:
         self._every, self._keep, self._tuning, self._events = every, keep, tuning, events
         self._stop_asked = stop_asked
         self._ranks = Ranks(OneProcessStore(), 0, 1, timeout_s=tuning.agree_timeout_s)
+        self._leads = False
         self._saver: Saver | None = None
+        """None without the fence."""
         self._damaged: dict[int, str] = {}
 
     def restore(self) -> int:
@@ -54,9 +57,17 @@ class GangSaves:
 
     def lead(self, step: int) -> None:
         """From now on this member saves; `step` steps are done."""
+        self._leads = True
+        try:
+            self._take_over(step)
+        except StorageError as error:
+            logs.warning("save", f"no checkpoint before the storage answers again: {error}")
+
+    def _take_over(self, step: int) -> None:
         if self._saver:
             return
-        epoch, durable, stale = take_fence(self._storage, self._run)
+        epoch = epochs.take(self._storage, self._run)
+        durable, stale = behind_fence(self._storage, self._run)
         restored = Restored(
             step=max([0, *(s for s in durable if s <= step)]),
             skipped=[],
@@ -79,23 +90,28 @@ class GangSaves:
 
     def follow(self) -> None:
         """Another member leads: what is still in flight here has lost its right to commit."""
+        self._leads = False
         if self._saver:
             self._saver.close()
             self._saver = None
 
     def after_step(self, step: int) -> None:
-        if not self._saver:
-            return
-        self._saver.poll()
-        if step % self._every == 0:
+        if self._saver:
+            self._saver.poll()
+        if self._leads and step % self._every == 0:
             self.save(step)
 
     def save(self, step: int) -> None:
+        self.lead(step)
         if self._saver and step > max(self._saver.last_step, self._saver.durable_step):
             self._saver.save(step, self._state)
 
     def make_durable(self, step: int, within_s: float) -> None:
-        """Raises NotDurable or Superseded unless `step` is committed in time."""
+        """Raises NotDurable or Superseded unless `step` is committed in time. On the lead."""
+        try:
+            self._take_over(step)
+        except StorageError as error:
+            raise NotDurable(step, f"the last state is not stored: {error}") from error
         assert self._saver
         if step > max(self._saver.last_step, self._saver.durable_step):
             self._saver.save(step, self._state, in_any_case=True)
@@ -108,7 +124,7 @@ class GangSaves:
 
     def try_last(self, step: int, within_s: float) -> None:
         """Before this member leaves: whatever fits."""
-        if not self._saver:
+        if not self._leads:
             return
         try:
             self.make_durable(step, within_s)
