@@ -15,9 +15,10 @@ from infra.ops import gcloud
 from infra.ops.deploy import require_no_placeholders
 from infra.ops.show import print_json, print_table
 from infra.placement import prices
-from infra.proof import janitor, steps
-from infra.proof.estimate import HOURS, estimate
+from infra.proof import dataset, janitor, steps
+from infra.proof.estimate import HOURS, estimate, spot_hourly
 from infra.proof.journal import Journal, unfinished
+from infra.proof.machines import smallest_spot
 from infra.proof.rates import load as load_rates
 from infra.proof.runner import TIMED_OUT, Runner
 
@@ -27,11 +28,9 @@ OUT = steps.ROOT / "out" / "proofs"
 def prove(environment: Environment, *, max_usd: float, yes: bool, as_json: bool, out: Path = OUT) -> int:
     """Price, refuse or ask, then run all of it. The exit code."""
     require_no_placeholders(environment)
-    if not (steps.RENDERED / environment.name / "samples").is_dir():
-        what, fix = f"rendered manifests of {environment.name}", "make render"
-        raise InputError(what, got="none", allowed="those of `make render`", fix=fix)
     table, rates = prices.load(), load_rates()
-    items = estimate(environment, table, rates)
+    spot = smallest_spot(environment, table, rates)
+    items = estimate(environment, spot, table, rates)
     total = sum(item.usd for item in items)
     rows = [(item.what, f"{item.usd:.2f}") for item in items]
     _show_price(rows, total, as_json)
@@ -44,7 +43,9 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, as_json: bool,
     journal = Journal(run=_new_run(), environment=environment.name, usd=round(total, 2))
     folder = out / journal.run
     runner = Runner(folder, journal, _variables(journal, folder), _line)
-    held = runner.run(steps.proof(environment, folder, max_usd), steps.clean_up(environment), HOURS * 3600)
+    dataset.write(folder)
+    run = steps.Run(pool=spot, folder=folder, usd_per_hour=spot_hourly(environment, spot, table, rates))
+    held = runner.run(steps.proof(environment, run), steps.clean_up(environment), HOURS * 3600)
     _show(journal, folder, as_json)
     return EXIT_DONE if held else EXIT_FINDINGS
 

@@ -10,12 +10,13 @@ from infra.contract.machines import MACHINE_TYPES
 from infra.contract.pools import Pool, Role
 from infra.environments import Environment
 from infra.placement.prices import Table, family
+from infra.proof import machines
 from infra.proof.rates import Rates
 
 HOURS = 5.0
 """A proof ends then, whatever it has shown: the runner keeps the time of the destroy back from it."""
-SAMPLE_NODES = 4
-"""Of each Spot pool: the sample gang and the sample batch ask for no more, and an evicted node is made anew."""
+LOADER_MACHINE = MACHINE_TYPES["e2-standard-4"]
+"""On demand, made by auto-provisioning: the loader of the batch has no pool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,45 +25,37 @@ class Item:
     usd: float
 
 
-def estimate(environment: Environment, prices: Table, rates: Rates, hours: float = HOURS) -> list[Item]:
-    """For `hours` of everything that bills by the hour while a proof runs. Unjudged where a part has no price."""
+def estimate(environment: Environment, spot: Pool, prices: Table, rates: Rates, hours: float = HOURS) -> list[Item]:
+    """`spot`: the pool that the samples run on. For `hours` of everything that bills by the hour while a proof runs. Unjudged where a part has no price."""
     region = environment.price_region
     return [
         Item(what="cluster management", usd=rates.usd("cluster", region) * hours),
         Item(what="NAT", usd=rates.usd("nat", region) * hours),
-        *_machines(environment, prices, rates, hours),
+        *_machines(environment, spot, prices, rates, hours),
         *_database(environment, rates, hours),
     ]
 
 
-def _machines(environment: Environment, prices: Table, rates: Rates, hours: float) -> Iterator[Item]:
-    def hourly(pool: Pool) -> float:
-        return _hourly(environment, prices, rates, pool)
-
+def _machines(environment: Environment, spot: Pool, prices: Table, rates: Rates, hours: float) -> Iterator[Item]:
     for pool in environment.pools():
         # Serving's base stands whether somebody asks it or not; flex-start is not used here.
         nodes = pool.max_nodes if pool.role is Role.SYSTEM else pool.min_nodes
         if nodes and pool.capacity is Capacity.ON_DEMAND:
-            yield Item(what=f"{nodes} x {pool.machine_type} on-demand ({pool.name})", usd=nodes * hourly(pool) * hours)
-    for name in dict.fromkeys(pool.pool_class for pool in environment.pools() if pool.capacity is Capacity.SPOT):
-        # The autoscaler takes whichever type it gets: the dearest bounds it.
-        usd = max(hourly(pool) for pool in environment.pools() if pool.pool_class == name)
-        yield Item(what=f"{SAMPLE_NODES} x Spot machine of {name}", usd=SAMPLE_NODES * usd * hours)
+            usd = nodes * machines.hourly(environment, prices, rates, pool) * hours
+            yield Item(what=f"{nodes} x {pool.machine_type} on-demand ({pool.name})", usd=usd)
+    loader = LOADER_MACHINE.vcpus * rates.usd(family(LOADER_MACHINE.name), environment.price_region)
+    loader += environment.auto_provisioning.disk_gib * rates.usd("disk", environment.price_region)
+    yield Item(what=f"1 x {LOADER_MACHINE.name} on-demand (loader of the batch)", usd=loader * hours)
+    yield Item(what=_on(spot), usd=spot_hourly(environment, spot, prices, rates) * hours)
 
 
-def _hourly(environment: Environment, prices: Table, rates: Rates, pool: Pool) -> float:
-    """Of one machine with its disk."""
-    machine, region = MACHINE_TYPES[pool.machine_type], environment.price_region
-    disk = pool.disk_gib * rates.usd("disk", region)
-    if not machine.gpus:
-        return machine.vcpus * rates.usd(family(machine.name), region) + disk
-    quote = prices.quote(machine, region, pool.capacity)
-    if quote is None:
-        raise Unjudged(
-            f"no {pool.capacity.value} price of {machine.name} in {region}: the cost has no bound;"
-            " `python -m infra prices refresh`, or another region"
-        )
-    return quote.usd + disk
+def _on(spot: Pool) -> str:
+    return f"{min(machines.NODES, spot.max_nodes)} x {spot.machine_type} Spot ({spot.name})"
+
+
+def spot_hourly(environment: Environment, spot: Pool, prices: Table, rates: Rates) -> float:
+    """Of all machines that the samples have at a time."""
+    return min(machines.NODES, spot.max_nodes) * machines.hourly(environment, prices, rates, spot)
 
 
 def _database(environment: Environment, rates: Rates, hours: float) -> Iterator[Item]:

@@ -2,16 +2,16 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infra.contract import names
-from infra.contract.capacity import Capacity
 from infra.contract.kubernetes import LABEL_NAME
+from infra.contract.pools import Pool
 from infra.environments import Environment
+from infra.proof import dataset, machines
 
 ROOT = Path(__file__).parents[2]
-RENDERED = ROOT / "workloads" / "rendered"
 MINUTE_S = 60
 PLATFORM = (sys.executable, "-m", "infra")
 WORK = (sys.executable, "-m", "workloads")
@@ -36,27 +36,66 @@ class Sample:
     file: str
     namespace: str
     kind: str
+    runs: str
+    """Path and value of its status when all its pods run."""
     ends: str
     """The condition of one that succeeded."""
 
 
 GANG = Sample(
-    name="train-gang", file="training.yaml", namespace=names.NAMESPACE_TRAINING, kind="jobset", ends="Completed"
+    name="train-gang",
+    file="training.yaml",
+    namespace=names.NAMESPACE_TRAINING,
+    kind="jobset",
+    runs="{.status.replicatedJobsStatus[*].ready}=1",
+    ends="Completed",
 )
-BATCH = Sample(name="batch-drain", file="batch.yaml", namespace=names.NAMESPACE_BATCH, kind="job", ends="Complete")
+BATCH = Sample(
+    name="batch-drain",
+    file="batch.yaml",
+    namespace=names.NAMESPACE_BATCH,
+    kind="job",
+    runs=f"{{.status.ready}}={machines.PODS}",
+    ends="Complete",
+)
 SAMPLES = (GANG, BATCH)
-LOADER = "batch-load"
+LOADER = replace(BATCH, name="batch-load")
 """Puts the batch's items into its queue, on a machine without a GPU."""
 
 
-def proof(environment: Environment, folder: Path, max_usd: float) -> list[Step]:
-    """Up to the receipts. `folder`: of this run, for its own kubeconfig, which never is the user's."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One proof: where its samples run, and where its files are."""
+
+    pool: Pool
+    folder: Path
+    """Of this run: its own kubeconfig, which never is the user's, and its own samples, cut down to the pool."""
+    usd_per_hour: float
+    """Of all machines of the samples, as it was priced."""
+
+    @property
+    def kubeconfig(self) -> str:
+        return f"--kubeconfig={self.folder / 'kubeconfig'}"
+
+    @property
+    def samples(self) -> Path:
+        return self.folder / "manifests"
+
+
+def proof(environment: Environment, run: Run) -> list[Step]:
+    """Up to the receipts."""
     return [
         _platform("doctor", environment, 10, "nothing that a deployment needs is missing"),
         _platform("deploy", environment, 90, "the stacks apply", "--yes"),
         *_images(environment),
+        *_inputs(environment, run),
         _step("credentials", 2, "the cluster is reached", *_credentials(environment)),
-        *_cluster(environment, str(folder / "kubeconfig"), max_usd),
+        *_cluster(environment, run),
+        # The batch predicts with what the gang has trained, on the same machines.
+        *_judged(environment, run, GANG),
+        _submit(environment, run, LOADER),
+        _step("loaded", 31, "the queue has every item", *_wait(run, LOADER, "condition=Complete", 30)),
+        *_judged(environment, run, BATCH),
     ]
 
 
@@ -65,7 +104,15 @@ def _images(environment: Environment) -> Iterator[Step]:
     build, copy = (*WORK, "images", "build", environment.name), (*WORK, "images", "copy", environment.name)
     yield _step("images", 60, "each role has an image of a known digest", *build)
     yield _step("images-of-others", 20, "operators come from the own registry", *copy)
-    yield _step("render", 5, "manifests name those digests", *WORK, "render", environment.name)
+
+
+def _inputs(environment: Environment, run: Run) -> Iterator[Step]:
+    cut = (f"--small={run.pool.name}", f"--workers={machines.PODS}", f"--items=/data/{dataset.FILE}")
+    render = (*WORK, "render", environment.name, f"--out={run.samples}", *cut)
+    yield _step("render", 5, "samples name those digests, and the smallest Spot pool", *render)
+    bucket, project = f"gs://{environment.bucket('data')}/", f"--project={environment.project}"
+    copy = ("gcloud", "storage", "cp", str(run.folder / dataset.FILE), bucket, project)
+    yield _step("dataset", 10, "the bucket of data takes a file", *copy)
 
 
 def clean_up(environment: Environment) -> list[Step]:
@@ -77,33 +124,40 @@ def clean_up(environment: Environment) -> list[Step]:
     ]
 
 
-def _cluster(environment: Environment, kubeconfig: str, max_usd: float) -> Iterator[Step]:
-    rendered, kubectl = RENDERED / environment.name, ("kubectl", f"--kubeconfig={kubeconfig}")
-    operators = (*WORK, "operators", "apply", environment.name, f"--kubeconfig={kubeconfig}")
+def _cluster(environment: Environment, run: Run) -> Iterator[Step]:
+    operators = (*WORK, "operators", "apply", environment.name, run.kubeconfig)
     yield _step("operators", 20, "JobSet and Kueue answer", *operators)
-    platform = (*WORK, "apply", environment.name, f"--kubeconfig={kubeconfig}")
+    platform = (*WORK, "apply", environment.name, run.kubeconfig)
     yield _step("platform", 5, "the platform half is admitted", *platform)
-    for sample, job in ((BATCH, LOADER), *((s, s.name) for s in SAMPLES)):
-        file = str(rendered / "samples" / sample.file)
-        options = (f"--job={job}", f"--env={environment.name}", f"--kubeconfig={kubeconfig}")
-        cap = f"--max-usd-per-hour={max_usd}"
-        yield _step(f"submit-{job}", 5, "admitted under its cap", *WORK, "submit", file, *options, cap, "--yes")
-    for sample in SAMPLES:
-        # No condition in time is how a stock-out shows: the pods stay Pending.
-        wait = (*kubectl, "wait", "pod", *_of(sample), "--for=condition=Ready", "--timeout=45m")
-        yield _step(f"capacity-{sample.name}", 46, "Spot machines come, with drivers that work", *wait)
-    pools = sum(pool.capacity is Capacity.SPOT for pool in environment.pools())
-    for sample in SAMPLES:
-        # The autoscaler chose the pools: the drill asks the cluster for them, and takes one machine of each in turn.
-        drill = (*WORK, "drill", "run", "gke-maintenance", "--target=gke", "--each-pool", "--yes")
-        place = (f"--kubeconfig={kubeconfig}", f"--context={context(environment)}", *_of(sample))
-        holds = "a machine of each of its pools is taken, and it comes back"
-        yield _step(f"maintenance-{sample.name}", 20 * pools + 5, holds, *drill, *place)
-    for sample in SAMPLES:
-        ended = (*kubectl, "wait", sample.kind, *_of(sample), f"--for=condition={sample.ends}", "--timeout=45m")
-        yield _step(f"end-{sample.name}", 46, "the work ends although its machines were taken", *ended)
-        receipt = (*kubectl, "wait", sample.kind, *_of(sample), f"--for=jsonpath={RECEIPT}", "--timeout=10m")
-        yield _step(f"receipt-{sample.name}", 11, "it has a receipt of what it cost", *receipt)
+
+
+def _judged(environment: Environment, run: Run, sample: Sample) -> Iterator[Step]:
+    """A sample from its start to its receipt."""
+    # A loader has no price in the table of machines with GPUs, and a cap refuses what has none.
+    yield _submit(environment, run, sample, f"--max-usd-per-hour={run.usd_per_hour:.4f}")
+    # No status in time is how a stock-out shows: the pods stay Pending.
+    comes = _wait(run, sample, f"jsonpath={sample.runs}", 45)
+    yield _step(f"capacity-{sample.name}", 46, "Spot machines come, with drivers that work", *comes)
+    # The drill asks the cluster for the pools of the pods, and takes one machine of each.
+    drill = (*WORK, "drill", "run", "gke-maintenance", "--target=gke", "--each-pool", "--yes")
+    place = (run.kubeconfig, f"--context={context(environment)}", *_of(sample))
+    holds = "a machine of each of its pools is taken, and it comes back"
+    yield _step(f"maintenance-{sample.name}", 25, holds, *drill, *place)
+    ended = _wait(run, sample, f"condition={sample.ends}", 45)
+    yield _step(f"end-{sample.name}", 46, "the work ends although its machines were taken", *ended)
+    receipt = _wait(run, sample, f"jsonpath={RECEIPT}", 10)
+    yield _step(f"receipt-{sample.name}", 11, "it has a receipt of what it cost", *receipt)
+
+
+def _submit(environment: Environment, run: Run, sample: Sample, *caps: str) -> Step:
+    file = str(run.samples / environment.name / "samples" / sample.file)
+    options = (f"--job={sample.name}", f"--env={environment.name}", run.kubeconfig, *caps)
+    return _step(f"submit-{sample.name}", 5, "admitted within its cap", *WORK, "submit", file, *options, "--yes")
+
+
+def _wait(run: Run, sample: Sample, state: str, minutes: int) -> tuple[str, ...]:
+    """On the job: a wait for pods fails at once while there are none."""
+    return ("kubectl", run.kubeconfig, "wait", sample.kind, *_of(sample), f"--for={state}", f"--timeout={minutes}m")
 
 
 def context(environment: Environment) -> str:

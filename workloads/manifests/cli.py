@@ -59,6 +59,9 @@ def render(
     env: Annotated[list[str] | None, typer.Argument(help="Environments; none means all.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the environments' folders.")] = RENDERED,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a file would change.")] = False,
+    small: Annotated[str, typer.Option(help="Cut the samples down to this Spot pool; needs --out.")] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Of the batch, with --small.")] = 2,
+    items: Annotated[str, typer.Option(help="Source of the batch in its pod, with --small.")] = "/data",
 ) -> None:
     """Write the manifests of environments as YAML."""
     from infra.environments import names
@@ -67,7 +70,11 @@ def render(
     unknown = sorted(set(env or []) - set(names()))
     if unknown:
         raise InputError("unknown environment", got=", ".join(unknown), allowed=", ".join(names()), fix="choose one")
-    changed = [path for name in env or names() for path in rendering.render(name, out, write=not check)]
+    if small and (out == RENDERED or len(env or []) != 1):
+        got, fix = f"--small {small}", "render ENV --small POOL --out FOLDER"
+        raise InputError("samples that are cut down", got=got, allowed="one ENV, and a folder of their own", fix=fix)
+    wanted = rendering.small(env[0], small, workers, items) if env and small else None
+    changed = [path for name in env or names() for path in rendering.render(name, out, write=not check, small=wanted)]
     for path in changed:
         typer.echo(path.as_posix())
     typer.echo(f"{len(changed)} files {'differ' if check else 'changed'}", err=True)

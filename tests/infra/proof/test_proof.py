@@ -25,7 +25,8 @@ NOT_THERE = "NOT_FOUND: it is not there"
 FAULTS: dict[str, dict[str, str]] = {
     "quota": {"deploy": "network"},
     "an error of the API half way": {"deploy": "pool"},
-    "a stock-out": {"pod --for=condition=Ready": "error: timed out waiting for the condition on pods"},
+    "a stock-out of the gang": {"jobset --timeout=45m": "error: timed out waiting for the condition on jobsets"},
+    "a stock-out of the batch": {"wait --for=jsonpath={.status.ready}=2": "error: timed out waiting for the condition"},
     "an image that cannot be pushed": {"images build": "denied: quota"},
     "operators that do not answer": {"operators": "webhook of Kueue"},
     "work that does not come back": {"drill": "1 of 3 objectives missed"},

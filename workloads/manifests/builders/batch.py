@@ -50,6 +50,9 @@ def _queue(context: RenderContext, lane: int) -> list[str]:
 def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
     results, window = database.access(context, "batch"), context.batch.window.pod_s
     words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
+    if context.small:
+        # One by one: so few items would be done before a machine can be taken away.
+        words += ["--micro-batch", "1"]
     queue = _queue(context, LANES[name])
     if queue:
         queue += ["--dead-topic", f"projects/{context.env.project}/topics/{context.env.topic('dead')}"]
@@ -61,6 +64,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
         command=[*words, "--run", "train-gang", "--window", str(window), *queue],
         size=gpu_size(context.batch),
         pool=context.batch,
+        selector=context.pins,
         priority=PRIORITY_SPOT,
         grace_s=window,
         restart=restart,
@@ -79,7 +83,8 @@ def load(context: RenderContext) -> Body:
         role="batch",
         job=LOAD,
         command=[
-            *("python", "-m", "holdfast", "batch", "enqueue", DRAIN, "--source", data.PATH),
+            *("python", "-m", "holdfast", "batch", "enqueue", DRAIN),
+            *("--source", context.small.items if context.small else data.PATH),
             *_queue(context, LANES[DRAIN]),
         ],
         size=Size(cpu="1", memory="2Gi"),
@@ -105,7 +110,7 @@ def load(context: RenderContext) -> Body:
 
 def drain(context: RenderContext) -> Body:
     """Workers end when the queue is empty: nodes go to zero without any autoscaler of pods."""
-    pods = min(MAX_WORKERS, context.batch.max_nodes)
+    pods = min(context.small.workers if context.small else MAX_WORKERS, context.batch.max_nodes)
     work = _work(context, DRAIN, restart="Never")
     return job(
         context,

@@ -18,7 +18,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB
 from infra.contract.capacity import Capacity
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
-from infra.contract.pools import Pool, Role
+from infra.contract.pools import LABEL_NODEPOOL, Pool, Role
 from infra.environments import Environment
 from workloads.manifests.builders import skips
 
@@ -72,9 +72,22 @@ def templates(spec: Body) -> list[Body]:
     return [group["template"]["spec"]["template"] for group in groups] if groups else [spec["template"]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    """The samples cut down, for a cluster that lives for hours: all work on Spot shares one pool."""
+
+    pool: Pool
+    workers: int
+    """Of the batch."""
+    items: str
+    """Source of the batch, in the pod."""
+
+
 @dataclass(frozen=True)
 class RenderContext:
     env: Environment
+    small: Small | None = None
+    """None: every sample as large as its own pools allow."""
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -126,7 +139,14 @@ class RenderContext:
     def batch(self) -> Pool:
         return self._spot(Role.BATCH, Role.TRAINING)
 
+    @property
+    def pins(self) -> dict[str, str]:
+        """Selector beside the pool's own, which is that of its class."""
+        return {LABEL_NODEPOOL: self.small.pool.name} if self.small else {}
+
     def _spot(self, *roles: Role) -> Pool:
+        if self.small:
+            return self.small.pool
         found = next((p for role in roles if (p := self.pool(role, Capacity.SPOT))), None)
         if found is None:
             raise InputError(

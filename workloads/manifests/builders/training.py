@@ -98,6 +98,7 @@ def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule
         command=command(context, run or name, pool),
         size=gpu_size(pool),
         pool=pool,
+        selector=context.pins,
         priority=PRIORITY_SPOT,
         grace_s=pool.window.pod_s,
         restart="Never",
