@@ -1,6 +1,7 @@
 """Fixtures of every tier."""
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("holdfast")
+
+# A shell starts what it puts in the background with Ctrl-C ignored, and all that tests start would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
