@@ -1,4 +1,4 @@
-"""`python -m tests.tiers all|fast|process|plan|...`: runs tiers one after the other and sums them up.
+"""`python -m tests.tiers all|fast|process|plan|...`: runs tiers and sums them up.
 
 A tier is a pytest selection; the split keeps `fast` under a minute. All tiers run even if one fails. Exit 3: not a
 single test could run here.
@@ -9,8 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from xml.etree import ElementTree
 
 from holdfast.contract.exit_codes import EXIT_NOT_JUDGED
@@ -29,8 +32,12 @@ class Tier:
 
 TIERS = {
     "fast": Tier(marks=f"not ({SLOW} or {ELSEWHERE})", workers=2),
-    # Most of it waits: for signals, leases, processes that start.
-    "process": Tier(marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})", workers=3),
+    # Most of it waits: for signals, leases, processes that start. The longest tests stand together, at the end.
+    "process": Tier(
+        marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})",
+        workers=4,
+        options=("--dist=worksteal",),
+    ),
     # Most of it waits for the provider, which waits for Google's habits; a file's plans are made once, for all its tests.
     "plan": Tier(marks=f"plan and not ({ELSEWHERE})", workers=2, options=("--dist=loadfile",)),
     "cluster": Tier(marks=f"cluster and not ({ELSEWHERE})"),
@@ -39,26 +46,37 @@ TIERS = {
     "gpu": Tier(marks="gpu"),
     "cloud": Tier(marks="cloud"),
 }
-ALL = ("fast", "process", "plan", "cluster")
+# Side by side those that mostly wait: the one for its provider, the other for controllers.
+ALL = (("fast",), ("process",), ("plan", "cluster"))
 SLOWEST = ("--durations=10", "--durations-min=5")
 NO_TESTS = 5  # pytest's exit code when a selection is empty
 ALL_SKIPPED = -1
 
 
-def run(name: str, extra: list[str]) -> int:
-    """pytest's exit code; ALL_SKIPPED where it passed for that only."""
+def run(name: str, extra: list[str], *, alone: bool = True) -> int:
+    """pytest's exit code; ALL_SKIPPED where it passed for that only. Beside another, its output comes in one piece."""
     tier = TIERS[name]
-    print(f"\n== tier {name}: pytest -m {tier.marks!r}", flush=True)
+    opening = f"\n== tier {name}"
+    header = f"{opening}: pytest -m {tier.marks!r}"
+    print(f"{header if alone else opening} ({time.strftime('%X')})", flush=True)
     parallel = ["-n", str(tier.workers)] if tier.workers else ["-p", "no:xdist"]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = [*parallel, *tier.options, *SLOWEST, f"--junitxml={report}", *extra]
-        code = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", tier.marks, *options]).returncode
-        code = ALL_SKIPPED if code == 0 and _all_skipped(report) else code
+        command = [sys.executable, "-m", "pytest", "-q", "-m", tier.marks, *options]
+        ended = subprocess.run(command, text=True, **({} if alone else {"stdout": PIPE, "stderr": STDOUT}))
+        code = ALL_SKIPPED if ended.returncode == 0 and _all_skipped(report) else ended.returncode
     outcome = "all skipped" if code == ALL_SKIPPED else f"exit {code}"
-    print(f"== tier {name}: {outcome} after {time.monotonic() - started:.0f} s", flush=True)
+    shown = "" if alone else f"{header}\n{ended.stdout}\n"
+    print(f"{shown}== tier {name}: {outcome} after {time.monotonic() - started:.0f} s", flush=True)
     return code
+
+
+def run_beside(names: Sequence[str], extra: list[str]) -> dict[str, int]:
+    with ThreadPoolExecutor() as pool:
+        codes = pool.map(lambda name: run(name, extra, alone=len(names) == 1), names)
+        return dict(zip(names, codes, strict=True))
 
 
 def _all_skipped(report: Path) -> bool:
@@ -72,7 +90,9 @@ def main(arguments: list[str]) -> int:
         sys.exit(
             f"error:   unknown tier\n  got:     {names[0]}\n  allowed: all, {', '.join(TIERS)}\n  fix:     name one"
         )
-    codes = {name: run(name, extra) for name in (ALL if names == ["all"] else names)}
+    codes: dict[str, int] = {}
+    for group in ALL if names == ["all"] else [(name,) for name in names]:
+        codes |= run_beside(group, extra)
     idle = [name for name, code in codes.items() if code == ALL_SKIPPED]
     if idle:
         print(f"tiers that could not run here, for the reasons above: {', '.join(idle)}", flush=True)

@@ -190,8 +190,9 @@ def main(names: list[str]) -> None:
 
 
 def needed_here() -> list[str]:
-    """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build), and the node tier's own."""
-    unneeded = {"kubelet"} | ({"promtool"} if shutil.which("promtool") else set())
+    """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build), and those of the node tier and
+    of a bench."""
+    unneeded = {"kubelet", "k6"} | ({"promtool"} if shutil.which("promtool") else set())
     return [name for name, tool in TOOLS.items() if tool.pins.is_dir() and name not in unneeded]
 
 
