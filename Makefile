@@ -39,7 +39,7 @@ drill: setup $(if $(filter cluster node,$(TARGET)),tools) ## Evict on purpose an
 test: setup check tools cdktf-cli ## Everything that needs no cloud, no GPU and no Docker
 	@$(PY) -m tests.tiers all
 
-test-fast: setup ## Logic, layers, goldens: under a minute
+test-fast: setup ## Logic, layers, goldens
 	@$(PY) -m tests.tiers fast
 
 test-process: setup tools cdktf-cli ## Real processes, real signals, real PostgreSQL

@@ -1,6 +1,6 @@
 """`python -m tests.tiers all|fast|process|plan|...`: runs tiers and sums them up.
 
-A tier is a pytest selection; the split keeps `fast` under a minute. All tiers run even if one fails. Exit 3: not a
+A tier is a pytest selection; the split keeps processes and control planes out of `fast`. All tiers run even if one fails. Exit 3: not a
 single test could run here.
 """
 

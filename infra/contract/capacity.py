@@ -13,6 +13,15 @@ class Capacity(StrEnum):
     QUEUED = "queued"  # flex-start for a whole gang at once, through a ProvisioningRequest
 
 
+# Kueue's queue for each. In it the ClusterQueue and the LocalQueue of every namespace bear one name.
+QUEUES = {
+    Capacity.SPOT: "spot",
+    Capacity.FLEX_START: "flex",
+    Capacity.QUEUED: "queued",
+    Capacity.ON_DEMAND: "on-demand",
+}
+
+
 class Placement(StrEnum):
     """What the decision matrix answers. HYBRID is an on-demand base with Spot overflow."""
 

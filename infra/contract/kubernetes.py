@@ -39,6 +39,8 @@ ANNOTATION_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 
 # On a Job or JobSet, by whoever submits it: the LocalQueue that starts it.
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+# On a pod, by Kueue: the ClusterQueue that started its job.
+LABEL_CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
 NAMESPACE_KUEUE = "kueue-system"  # of its own manifest
 # Of those that Kueue serves: collected by manifests, read by dashboards.
 KUEUE_ADMISSION_WAIT, KUEUE_PENDING = "kueue_admission_wait_time_seconds", "kueue_pending_workloads"

@@ -8,8 +8,15 @@ from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_IND
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.values import unix_s
 from infra.contract import pools
-from infra.contract.capacity import LABEL_MOVES
-from infra.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, LABEL_MACHINE_TYPE, SYSTEM_NAMESPACES
+from infra.contract.capacity import QUEUES, Capacity
+from infra.contract.kubernetes import (
+    ANNOTATION_INDEX,
+    LABEL_CLUSTER_QUEUE,
+    LABEL_JOB,
+    LABEL_JOBSET,
+    LABEL_MACHINE_TYPE,
+    SYSTEM_NAMESPACES,
+)
 
 # Of a pod, the first of these names its job; ours also names those of a Deployment.
 JOB_LABELS = (LABEL_HOLDFAST_JOB, LABEL_JOBSET, LABEL_JOB)
@@ -94,6 +101,13 @@ def disruption(pod: Mapping[str, Any]) -> tuple[str, float]:
     return (str(found[0].get("reason") or ""), unix_s(found[0].get("lastTransitionTime"))) if found else ("", 0.0)
 
 
+def _asked(labels: Mapping[str, str], selector: Mapping[str, str]) -> str:
+    """Of a pod. One whose job may be moved selects a pool's class and no capacity: its queue shows which that is."""
+    if labels.get(LABEL_CLUSTER_QUEUE) == QUEUES[Capacity.SPOT]:
+        return SPOT
+    return _capacity(selector)
+
+
 def _capacity(labels: Mapping[str, str]) -> str:
     """Of a node's labels, or of a pod's selector."""
     if labels.get(pools.LABEL_SPOT) == "true" or labels.get(pools.LABEL_PROVISIONING) == SPOT:
@@ -113,7 +127,7 @@ def read_pod(found: Mapping[str, Any]) -> Pod:
         node=spec.get("nodeName") or "",
         running_since_s=_running_since(status),
         waits_since_s=_unschedulable_since(status),
-        capacity=SPOT if labels.get(LABEL_MOVES) == "true" else _capacity(selector),
+        capacity=_asked(labels, selector),
         accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
         # DaemonSets belong on every node, and static pods are the node's own.
         system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},

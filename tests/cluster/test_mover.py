@@ -61,18 +61,24 @@ def run_on(api: Api, body: Object, pool_class: str) -> bool:
 def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_it_running(
     world: World, api: Api, exporter: client.ApiClient, body: Object, spot: Pool, serving: Pool
 ) -> None:
-    world.add_nodes(spot, 2, labels={})
-    world.add_nodes(serving, 2, labels={})
-    until("it runs on Spot", lambda: run_on(api, body, spot.pool_class) or None)
     seen, events = Cluster(), list[Event]()
 
-    def step(mover: Mover, hours: float) -> int:
+    def look() -> set[str]:
+        """What the exporter sees; the capacities of the job's pods."""
         seen.nodes.clear()
         seen.pods.clear()
         for node in api.items("/api/v1/nodes"):
             seen.node("ADDED", node)
         for pod in pods(api, body):
             seen.pod("ADDED", pod)
+        return {pod.capacity for pod in seen.pods.values()}
+
+    until("it waits for Spot", lambda: look() == {"spot"} or None)
+    world.add_nodes(spot, 2, labels={})
+    until("it runs on Spot", lambda: run_on(api, body, spot.pool_class) or None)
+
+    def step(mover: Mover, hours: float) -> int:
+        look()
         return len(mover.step(seen.seen(lambda _: events), time.time() + hours * 3_600))
 
     mover = Mover(KubernetesApi(exporter))
@@ -87,6 +93,8 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     until("Kueue starts it again where it was", lambda: run_on(api, body, spot.pool_class) or None)
     assert api.get(api.path_of(body))["metadata"]["labels"][LABEL_QUEUE] == "on-demand"
     assert step(mover, 3.7) == 0, "the move is finished, not made once more"
+    until("it waits for on-demand", lambda: look() == {"on-demand"} or None)
+    world.add_nodes(serving, 2, labels={})
     until("it runs on demand", lambda: run_on(api, body, "serving") or None)
     assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
 
@@ -97,6 +105,7 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
     assert step(mover, 1.8) == 1
     until("it is back on Spot", lambda: run_on(api, body, spot.pool_class) or None)
+    assert look() == {"spot"}
     name = body["metadata"]["name"]
     announced = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"]["name"] == name]
     moves = [e["message"] for e in announced if e["reason"] == "PlacementMoved"]

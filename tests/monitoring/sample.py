@@ -117,6 +117,20 @@ def killed_and_restored(job: str) -> list[Line]:
     ]
 
 
+def elastic(job: str) -> list[Line]:
+    """Two of eight places without a node for 30 of 60 minutes."""
+    sizes = [
+        line(EPOCH + 60 * at, "resized", job, step=at, nodes=nodes, of=8, seconds=0.0)
+        for at, nodes in ((0, 8), (20, 6), (50, 8))
+    ]
+    windows = [
+        line(EPOCH + 60 * at, "window", job, first_step=at - long + 1, last_step=at, seconds=60.0 * long)
+        for at, long in ((20, 20), (50, 30), (60, 10))
+    ]
+    both = sorted([*windows, *sizes], key=lambda row: row["t"])
+    return [line(EPOCH, "start", job, rank=0, attempt=0), *both, line(EPOCH + 3_600, "exit", job, code=0, step=60)]
+
+
 def batch(job: str, *, workers: int = 4, items: int = 240, kills: int = 0, seed: int = 3) -> list[Line]:
     """Workers that take chunks of 6; a killed one is replaced two seconds later and its chunk comes back."""
     rng = random.Random(seed)

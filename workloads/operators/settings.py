@@ -42,6 +42,8 @@ CONFIGURATIONS: dict[str, Body] = {
             "DisableWaitForPodsReady": True,
             # Its aggregated API is asked by nobody here; while it is away, discovery and deletion of namespaces fail.
             "VisibilityOnDemand": False,
+            # By the queue on a pod the exporter knows which capacity the pod of a job waits for that may be moved.
+            "AssignQueueLabelsForPods": True,
         },
         "manageJobsWithoutQueueName": False,
         "managedJobsNamespaceSelector": OURS,

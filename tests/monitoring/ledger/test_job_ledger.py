@@ -60,18 +60,7 @@ def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
 
 def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up() -> None:
     """Two of eight places without a node for 30 of 60 minutes are one missing node-hour, and nobody pays for it."""
-    at: Callable[[float], float] = lambda m: EPOCH + m * MINUTE  # noqa: E731
-    rows = [
-        line(at(0), "start", rank=0, attempt=0),
-        line(at(0), "resized", step=0, nodes=8, of=8, seconds=0.0),
-        line(at(20), "window", first_step=1, last_step=20, seconds=20 * MINUTE),
-        line(at(20), "resized", step=20, nodes=6, of=8, seconds=0.0),
-        line(at(50), "window", first_step=21, last_step=50, seconds=30 * MINUTE),
-        line(at(50), "resized", step=50, nodes=8, of=8, seconds=0.0),
-        line(at(60), "window", first_step=51, last_step=60, seconds=10 * MINUTE),
-        line(at(60), "exit", code=0, step=60),
-    ]
-    events = parse(sample.encoded(rows)).events
+    events = parse(sample.encoded(sample.elastic("job"))).events
     found = job_ledger(events)
     assert minutes(found) == {"productive": 7 * 60, "degraded": 60}
     assert found.wall_us == 8 * 60 * MINUTE * 1_000_000 == sum(found.totals_us().values())
@@ -79,7 +68,7 @@ def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up
     assert found.useful_paid == 1.0
     summary = job_summary(events)
     assert summary.missing_node_s == 60 * MINUTE
-    assert size_text(summary, at(65)) == "8/8 nodes for 15 min (1.0 node-hours missing)"
+    assert size_text(summary, EPOCH + 65 * MINUTE) == "8/8 nodes for 15 min (1.0 node-hours missing)"
 
 
 def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:

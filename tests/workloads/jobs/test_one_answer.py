@@ -44,7 +44,11 @@ def running_job(name: str) -> dict[str, list[Object]]:
     container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     spec = {"containers": [container], "nodeSelector": {}, "nodeName": "n"}
     status = {"phase": "Running", "startTime": START, "conditions": [], "containerStatuses": []}
-    pod = {"metadata": meta | {"name": f"{name}-0", "uid": "p", "labels": labels}, "spec": spec, "status": status}
+    pod = {
+        "metadata": meta | {"name": f"{name}-0", "uid": f"{name}-p", "labels": labels},
+        "spec": spec,
+        "status": status,
+    }
     job = {"metadata": meta, "spec": {"parallelism": 1, "template": {"spec": spec}}, "status": {"startTime": START}}
     return {"/apis/batch/v1/jobs": [job], "/api/v1/pods": [pod], "/api/v1/nodes": [], "/api/v1/events": []}
 
@@ -61,32 +65,44 @@ def command(*arguments: str) -> Any:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("lines", "share", "step"),
-    [
-        (sample.killed_and_restored("train"), "27.6", 60),
-        (sample.training("train", kills=sample.KILLS), None, 300),
-        (sample.training("train"), None, 300),
-    ],
-    ids=["killed at 100, restored at 45, now at 60", "evicted three times", "never disturbed"],
-)
-def test_report_explain_and_list_agree_to_the_digit(
-    tmp_path: Path, kubeconfig: Path, lines: list[sample.Line], share: str | None, step: int
-) -> None:
+HISTORIES = {
+    "set-back": sample.killed_and_restored("set-back"),
+    "evicted": sample.training("evicted", kills=sample.KILLS),
+    "calm": sample.training("calm"),
+    "naive": sample.naive("naive"),
+    "elastic": sample.elastic("elastic"),
+    "batch": sample.batch("batch", kills=6),
+}
+
+
+def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()
-    write_events(events / "train.jsonl", "train", lines)
-    folder, cluster = ("--events", str(events)), ("--kubeconfig", str(kubeconfig))
-    report = json.loads(command("monitoring", "report", *folder, "--json", "--out", str(tmp_path / "report.html")))
-    listed = json.loads(command("workloads", "list", *folder, *cluster, "--json"))
-    table = command("workloads", "list", *folder, *cluster)
-    explained = json.loads(command("workloads", "explain", "train", *folder, *cluster, "--json"))
-    (row,), (job,) = report["jobs"], listed["jobs"]
-    assert round(job["useful_ratio"], 4) == row["goodput"]
-    shown = f"{100 * job['useful_ratio']:.1f}"
-    assert (share or shown, step) == (shown, job["step"])
-    assert f" {shown} " in table.splitlines()[1]
-    assert f"useful {shown} % of its time, step {job['step']}" in explained["cause"]["blocker"]
+    cluster = running_job("set-back")
+    for name, lines in HISTORIES.items():
+        write_events(events / f"{name}.jsonl", name, lines)
+        for path, found in running_job(name).items():
+            cluster[path] += found if name != "set-back" else []
+    with serving(cluster, tmp_path) as config:
+        options = ("--events", str(events), "--kubeconfig", str(config))
+        listed = {row["name"]: row for row in json.loads(command("workloads", "list", *options, "--json"))["jobs"]}
+        table = {row.split()[0]: row for row in command("workloads", "list", *options).splitlines() if row.split()}
+        blockers = {
+            name: json.loads(command("workloads", "explain", name, *options, "--json"))["cause"]["blocker"]
+            for name in HISTORIES
+        }
+    report = command("monitoring", "report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html"))
+    reported = {row["job"]: row for row in json.loads(report)["jobs"]}
+    assert listed.keys() == reported.keys() == HISTORIES.keys()
+    for name, row in listed.items():
+        assert round(row["useful_ratio"], 4) == reported[name]["goodput"]
+        shown = f"{100 * row['useful_ratio']:.1f}"
+        assert f" {shown} " in table[name]
+        step = "" if row["step"] is None else f", step {row['step']}"
+        assert f"useful {shown} % of its time{step}" in blockers[name]
+    known = {name: (f"{100 * row['useful_ratio']:.1f}", row["step"]) for name, row in listed.items()}
+    assert (known["set-back"], known["elastic"]) == (("27.6", 60), ("87.5", 60))
+    assert [known[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
 
 
 def test_the_age_of_the_last_save_is_that_of_the_newest_commit(tmp_path: Path, kubeconfig: Path) -> None:

@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
-from infra.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_MOVES, Capacity
+from infra.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_MOVES, QUEUES, Capacity
 from infra.contract.kubernetes import (
     ANNOTATION_PROVISIONED_RUN,
     DRIVER_LATEST,
@@ -23,7 +23,7 @@ from workloads.jobs.own.job_file import OnNotice, OwnJob
 from workloads.jobs.own.placing import Placed
 from workloads.manifests.builders.deployments import deployment
 from workloads.manifests.builders.pods import Size, Work
-from workloads.manifests.builders.render_context import Body, RenderContext, templates
+from workloads.manifests.builders.render_context import Body, RenderContext
 from workloads.manifests.builders.tenancy import budget, peers
 from workloads.manifests.builders.training import DAY_S, Gang, Task, gang, job
 from workloads.manifests.lint.engine import Options, lint_texts
@@ -31,12 +31,6 @@ from workloads.manifests.lint.engine import Options, lint_texts
 HEAD = (
     "# Written by `python -m workloads new-job`; change the job file and write it anew.\n# holdfast: environment={}\n"
 )
-QUEUES = {
-    Capacity.SPOT: "spot",
-    Capacity.FLEX_START: "flex",
-    Capacity.QUEUED: "queued",
-    Capacity.ON_DEMAND: "on-demand",
-}
 # What an ordinary program writes goes where it may; torch asks the system for the name of its user.
 HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
 FLEX_GRACE_S = 60
@@ -93,9 +87,6 @@ def _movable(body: Body, placed: Placed) -> Body:
         meta = body["metadata"]
         meta["labels"] = meta.get("labels", {}) | {LABEL_MOVES: "true"}
         meta["annotations"] = meta.get("annotations", {}) | {ANNOTATION_PLAN: placed.plan.text()}
-        # Its pods select no capacity; whoever counts those that wait takes them for Spot's.
-        for template in templates(body["spec"]):
-            template["metadata"]["labels"][LABEL_MOVES] = "true"
     return body
 
 

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 
-from infra.contract.capacity import Capacity
+from infra.contract.capacity import QUEUES, Capacity
 from infra.contract.kubernetes import (
     COMPUTE_CLASS_API,
     DRIVER_LATEST,
@@ -20,13 +20,6 @@ from infra.contract.kubernetes import (
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from infra.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_POOL_CLASS, Pool
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain
-
-QUEUES = {
-    "spot": (Capacity.SPOT,),
-    "flex": (Capacity.FLEX_START,),
-    "queued": (Capacity.QUEUED,),
-    "on-demand": (Capacity.ON_DEMAND,),
-}
 
 # After the last one the job is deactivated for good. Kueue's own three are over in seven minutes, which is one capacity
 # revoked and two bookings that expired; ten make three hours, and each of them may wait a week in Google's queue.
@@ -52,9 +45,9 @@ def _body(kind: str, name: str, namespace: str | None = None) -> Body:
 
 def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     """Queue -> flavors with the GPUs that each lends. The numbers come from the environment's quotas and caps."""
-    found: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES}
+    found: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES.values()}
     for group in context.env.groups:
-        queue = next(q for q, capacities in QUEUES.items() if group.capacity in capacities)
+        queue = QUEUES[group.capacity]
         gpus = context.env.quota_gpus(group.name)
         if gpus and group.capacity in (Capacity.SPOT, Capacity.ON_DEMAND):
             labels = {LABEL_POOL_CLASS: group.name}

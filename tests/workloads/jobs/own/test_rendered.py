@@ -11,11 +11,14 @@ from ruamel.yaml import YAML
 
 from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
+from holdfast.contract.values import rfc3339
 from infra.contract.capacity import Capacity
+from infra.contract.kubernetes import LABEL_CLUSTER_QUEUE
 from infra.contract.pools import Role
 from infra.environments import Environment, load, names
 from infra.environments.capacity import NodeGroup
 from infra.placement import plan, prices
+from monitoring.exporter.cluster import Cluster
 from tests.workloads.jobs.own.test_job_file import IMAGE, own
 from workloads.jobs import submit
 from workloads.jobs.own import mounts, placing, rendered
@@ -234,11 +237,28 @@ def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_o
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     # Each queue that it may stand in has a flavor for it, which holds what the pod leaves open.
-    queues = {placed.plan.spot_queue: "spot-l4", placed.plan.on_demand_queue: "demand-l4"}
+    queues = {placed.plan.spot_queue: ("spot-l4", "spot"), placed.plan.on_demand_queue: ("demand-l4", "on-demand")}
     found = {each["metadata"]["name"]: each for each in queueing.objects(RenderContext(env))}
-    for queue, group in queues.items():
+    for queue, (group, capacity) in queues.items():
         labels = found[f"{queue}-{group}"]["spec"]["nodeLabels"]
         assert labels.items() >= (pod["nodeSelector"] | {"holdfast.dev/pool-class": group}).items()
+        assert waits_for(body, labels, queue) == {("nvidia-l4", capacity)}
+
+
+def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, ...]]:
+    """The GPU and the capacity that the exporter sees a pod of the job wait for, made from it as Kueue makes it."""
+    template = body["spec"]["template"]
+    spec = template["spec"] | {"nodeSelector": template["spec"]["nodeSelector"] | flavor}
+    meta = {
+        "uid": "u",
+        "namespace": "training",
+        "labels": template["metadata"]["labels"] | {LABEL_CLUSTER_QUEUE: queue},
+    }
+    waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": rfc3339(1_000.0)}
+    cluster = Cluster()
+    cluster.pod("ADDED", {"metadata": meta, "spec": spec, "status": {"phase": "Pending", "conditions": [waits]}})
+    pending = [each for each in cluster.samples(2_000.0) if each.metric == "pending_seconds" and each.value == 1_000.0]
+    return {tuple(value for _, value in each.labels) for each in pending}
 
 
 def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
