@@ -10,6 +10,8 @@ import typer
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPED
+from infra.contract.machines import MACHINE_TYPES
+from infra.contract.pools import Pool
 from infra.environments import Environment
 from infra.ops import gcloud
 from infra.ops.deploy import require_no_placeholders
@@ -19,6 +21,7 @@ from infra.proof import dataset, janitor, steps
 from infra.proof.estimate import HOURS, estimate, spot_hourly
 from infra.proof.journal import Journal, unfinished
 from infra.proof.machines import smallest_spot
+from infra.proof.rates import MARGIN, STALE_DAYS, Rates
 from infra.proof.rates import load as load_rates
 from infra.proof.runner import TIMED_OUT, Runner
 
@@ -35,6 +38,9 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, as_json: bool,
     rows = [(item.what, f"{item.usd:.2f}") for item in items]
     _show_price(rows, total, as_json)
     typer.echo(f"prices: GPU machines of {table.fetched_at}, the rest of {rates.dates}", err=True)
+    if doubtful := _doubtful(environment, spot, table, rates):
+        higher = f"{MARGIN - 1:.0%} higher, for they have no date or are older than {STALE_DAYS} days"
+        typer.echo(f"counted {higher}: {', '.join(doubtful)}", err=True)
     if refusal := _refusal(environment, total, max_usd):
         typer.echo(f"stopped: {refusal}", err=True)
         return EXIT_STOPPED
@@ -75,6 +81,12 @@ def clean(environment: Environment, *, yes: bool, as_json: bool, out: Path = OUT
     if still or commands:
         typer.echo(f"Next: make janitor ENV={environment.name} YES=1", err=True)
     return EXIT_FINDINGS if still or commands else EXIT_DONE
+
+
+def _doubtful(environment: Environment, spot: Pool, table: prices.Table, rates: Rates) -> list[str]:
+    quote = table.quote(MACHINE_TYPES[spot.machine_type], environment.price_region, spot.capacity)
+    old = quote is not None and rates.bound(quote.usd, quote.as_of) > quote.usd
+    return [*([f"{spot.machine_type} on Spot"] if old else ()), *rates.doubtful]
 
 
 def _refusal(environment: Environment, total: float, max_usd: float) -> str:

@@ -45,4 +45,4 @@ def hourly(environment: Environment, prices: Table, rates: Rates, pool: Pool) ->
             f"no {pool.capacity.value} price of {machine.name} in {region}: the cost has no bound;"
             " `python -m infra prices refresh`, or another region"
         )
-    return quote.usd + disk
+    return rates.bound(quote.usd, quote.as_of) + disk

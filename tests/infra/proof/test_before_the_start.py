@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.infra.ops.google import Gcloud
 from tests.infra.samples import EXAMPLE
 from workloads.__main__ import app as work
 
+TODAY = date(2026, 11, 22)
 SPOT = EXAMPLE.pool("spot-l4-g2-standard-8")
 APPS = {"infra": platform, "workloads": work}
 
@@ -61,12 +63,13 @@ def test_nobody_is_asked_where_nobody_can_answer(gcloud: Gcloud, tmp_path: Path)
 
 
 def test_the_estimate_counts_the_machines_of_the_samples_and_what_bills_beside_them() -> None:
-    table, pool = rates.load(), EXAMPLE.pool("spot-a100")
+    table, pool = rates.load(today=TODAY), EXAMPLE.pool("spot-a100")
     found = {item.what: item.usd for item in estimate(EXAMPLE, pool, prices.load(), table, hours=1.0)}
     a100 = prices.load().quote(prices.MACHINE_TYPES[pool.machine_type], EXAMPLE.region, pool.capacity)
     disk = pool.disk_gib * table.rows["disk"].usd
     assert a100 and found["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(3 * (a100.usd + disk))
-    assert found["cluster management"] == table.rows["cluster"].usd and any("database" in what for what in found)
+    fee = rates.MARGIN * table.rows["cluster"].usd  # the page has no date of these years
+    assert found["cluster management"] == fee and any("database" in what for what in found)
     assert found["1 x e2-standard-4 on-demand (loader of the batch)"] > 4 * table.rows["e2"].usd
 
 
@@ -99,10 +102,28 @@ def test_each_price_has_its_source_and_a_table_without_one_is_refused(tmp_path: 
     body = json.loads(rates.TABLE.read_text())
     families = {machine.split("-")[0] for machine, found in prices.MACHINE_TYPES.items() if not found.gpus}
     assert families <= {row["part"] for row in body["rows"]}, "every machine without a GPU has a price"
+    assert {row["part"] for row in body["rows"] if not row["as_of"]} == {"sql disk"}, "the others say of when they are"
     body["rows"][0]["source"] = ""
     (tmp_path / "prices.json").write_text(json.dumps(body))
     with pytest.raises(InputError, match="no source: cluster"):
         rates.load(tmp_path / "prices.json")
+
+
+def test_a_price_that_is_undated_or_old_is_counted_higher_and_named(
+    gcloud: Gcloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now, later = rates.load(today=TODAY), rates.load(today=TODAY + timedelta(days=rates.STALE_DAYS))
+    assert now.usd("e2", "us-central1") == now.rows["e2"].usd
+    assert later.usd("e2", "us-central1") == pytest.approx(1.25 * now.rows["e2"].usd)
+    assert now.doubtful == ["cluster", "sql disk"] and "e2" in later.doubtful
+    refuse_all(gcloud)
+    assert cli.prove(EXAMPLE, max_usd=1, yes=True, as_json=False, out=tmp_path / "p") == EXIT_STOPPED
+    shown = capsys.readouterr().err
+    assert (
+        "counted 25% higher, for they have no date or are older than 365 days: g2-standard-8 on Spot, cluster" in shown
+    )
+    with pytest.raises(InputError, match="dated after today: nat"):
+        rates.load(today=date(2026, 9, 1))
 
 
 def test_every_command_of_a_proof_is_one_that_there_is(tmp_path: Path) -> None:
