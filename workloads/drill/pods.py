@@ -25,6 +25,7 @@ MARK = "HOLDFAST_POD"
 OWNER = "HOLDFAST_POD_OWNER"
 _TMP = "holdfast-pod-"
 _POLL_S = 0.02
+_EXEC_S = 1.0
 
 
 class Pod:
@@ -133,10 +134,19 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def _env(process: psutil.Process) -> dict[str, str]:
+    ends = time.monotonic() + _EXEC_S
     try:
-        return process.environ()
+        # For a moment a process that becomes another program shows neither its environment nor its command line.
+        while not (env := process.environ()) and _becomes_another(process) and time.monotonic() < ends:
+            time.sleep(_POLL_S / 10)
     except (psutil.Error, OSError):
         return {}
+    return env
+
+
+def _becomes_another(process: psutil.Process) -> bool:
+    of_kernel = process.ppid() in (0, 2)
+    return not process.cmdline() and _alive(process) and not of_kernel
 
 
 def _command(process: psutil.Process) -> str:

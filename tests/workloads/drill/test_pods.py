@@ -52,6 +52,18 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:
         time.sleep(0.01)
 
 
+def test_a_process_that_becomes_another_program_is_cleared_as_well(
+    tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = Pod(["sleep", "600"], log=tmp_path / "pod.log", owner=owner)
+    environ, cmdline, left = psutil.Process.environ, psutil.Process.cmdline, [{}, {}]
+    # The kernel shows it so between exec and the new program's stack, in one of twenty looks right after a start.
+    monkeypatch.setattr(psutil.Process, "environ", lambda p: left.pop() if p.pid == pod.pid and left else environ(p))
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda p: [] if p.pid == pod.pid else cmdline(p))
+    clear(owner)
+    assert pod.wait(10) == 137
+
+
 def test_an_obedient_pod_leaves_with_its_own_exit_code(tmp_path: Path, owner: str) -> None:
     assert start(OBEDIENT, tmp_path, owner).preempt(window_s=30) == 143
 
