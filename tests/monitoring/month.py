@@ -18,7 +18,7 @@ from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.main import Exporter
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
-from tests.monitoring.month_jobs import Job, Kind, Platform, Written
+from tests.monitoring.month_jobs import COMMIT_EVERY_MIN, Job, Kind, Platform, Written
 from tests.monitoring.sample import EPOCH
 
 DAY_MIN = 1_440
@@ -133,6 +133,7 @@ class Month:
         self.platform.step(job)
         if job.gone or job.placed_min < 0 or not job.name.startswith("job-"):
             return
+        self._note_lost_saves(job)
         if not job.kind.flex and job.step > job.saved and job.rng.random() < EVICTION:
             notice = job.rng.random() >= WITHOUT_NOTICE
             job.unplaced_min = job.rng.randrange(60, 600) if job.rng.random() < DROUGHT else job.rng.randrange(1, 25)
@@ -142,6 +143,14 @@ class Month:
         elif job.rng.random() < CANCELLED / job.work_min:
             self._count("cancellations")
             self.platform.end(job, 143)
+
+    def _note_lost_saves(self, job: Job) -> None:
+        """One save that fails is ordinary. After two in a row it has computed for over two intervals with nothing saved,
+        which is what the alert promises to find; before a few commits nobody knows its interval."""
+        unsaved_min = job.done_min - (job.save_at_min - 3 * COMMIT_EVERY_MIN)
+        if job.failed_in_a_row == 2 and unsaved_min == 24 and job.commits >= 5:
+            self._count("two failed saves in a row")
+            self.incident(f"two saves of {job.name} fail", "HoldfastNoRecentCommit", f"job={job.name}", self.minute - 4, 3)  # fmt: skip
 
     def _used(self, queue: str) -> bool:
         return any(job.kind.queue == queue and self.minute - job.born_min > job.queued_min for job in self.jobs)

@@ -79,6 +79,8 @@ class Job:
     saved: int = 0
     done_min: int = 0
     save_at_min: int = COMMIT_EVERY_MIN
+    commits: int = 0
+    failed_in_a_row: int = 0
     placed_min: int = -1
     gone: bool = False
     pending_since: int = -1
@@ -144,13 +146,16 @@ class Platform:
             job.save_at_min += COMMIT_EVERY_MIN
             if job.rng.random() > FAILED_SAVES:
                 self.save(job)
+            else:
+                job.failed_in_a_row += 1
+                self._lead(job, "save_failed", step=job.step, reason="503")
         if job.step >= job.work_min * STEPS_A_MINUTE:
             self.end(job, EXIT_COMPLETE)
 
     def save(self, job: Job) -> None:
         self._lead(job, "save", step=job.step, blocking_seconds=0.1, bytes=1)
         self._lead(job, "commit", step=job.step, seconds=5.0, bytes=1)
-        job.saved = job.step
+        job.saved, job.commits, job.failed_in_a_row = job.step, job.commits + 1, 0
 
     def evict(self, job: Job, *, notice: bool) -> None:
         """Its nodes are taken, all of them with notice or one without; the job waits for others."""
@@ -189,6 +194,7 @@ class Platform:
         job.attempt += 1
         job.placed_min, job.pending_since, job.done_min = -1, -1, 0
         job.save_at_min = COMMIT_EVERY_MIN + job.rng.choice((0, 1))
+        job.failed_in_a_row = 0
 
     def _lead(self, job: Job, event: str, **fields: object) -> None:
         for index in range(job.kind.pods if job.kind.by_index else 1):
