@@ -6,7 +6,7 @@ from holdfast.contract.errors import run_cli
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.drill.cli import demo, drill
 from workloads.images.cli import app as images
-from workloads.jobs.cli import explain, list_jobs, submit
+from workloads.jobs.cli import explain, follow, list_jobs, submit
 from workloads.jobs.own.cli import new_job, try_
 from workloads.manifests.cli import lint, render, rules
 from workloads.operators.cli import app as operators
@@ -26,6 +26,7 @@ app.command("new-job")(new_job)
 app.command("submit")(submit)
 app.command("list")(list_jobs)
 app.command("explain")(explain)
+app.command("follow")(follow)
 app.add_typer(drill, name="drill")
 app.add_typer(images, name="images")
 app.add_typer(operators, name="operators")

@@ -85,6 +85,8 @@ def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(api: Api, g
     assert found["operators"][0] is Verdict.BROKEN and "make operators ENV=example" in found["operators"][2]
     assert "no digest" in found["images"][1] and "make images" in found["images"][2]
     assert found["database migrated"][0] is Verdict.BROKEN and "make apply" in found["database migrated"][2]
+    assert found["workload identity in a pod"][0] is Verdict.UNKNOWN
+    assert "kubectl create job -n training --from=cronjob/verify-checkpoints" in found["workload identity in a pod"][1]
     without = replace(EXAMPLE, database=None)
     assert judged(api, google, without)["database migrated"][1] == "a database of your own"
 
@@ -94,17 +96,20 @@ def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
     api: Api, world: World, google: Google
 ) -> None:
     for body in platform(RenderContext(EXAMPLE)):
-        if body["kind"] in ("Namespace", "ServiceAccount", "ResourceFlavor", "ClusterQueue"):
+        if body["kind"] in ("Namespace", "ServiceAccount", "ResourceFlavor", "ClusterQueue", "CronJob"):
             api.apply(api.path_of(body), body)
     until("the operators are rolled out", lambda: all(install.rolled_out(api, each) is None for each in OPERATORS))
     until("Kueue has judged the queues", lambda: "not judged" not in judged(api, google)["queues"][1])
     found = judged(api, google)
     for name in ("operators", "webhooks", "GPU drivers", "service accounts", "images", "workload identity"):
         assert found[name][0] is Verdict.OK, (name, found[name])
+    assert found["workload identity in a pod"][0] is Verdict.UNKNOWN, "no pod has read anything"
     assert "queued: " in found["queues"][1], "its check is not there; the other queues admit"
     assert "spot" not in found["queues"][1]
 
     google.images["kueue"], google.bound = False, False
+    cron = "/apis/batch/v1/namespaces/training/cronjobs/verify-checkpoints"
+    api.merge(f"{cron}/status", {"status": {"lastSuccessfulTime": "2026-11-22T03:17:09Z"}})
     api.merge(_deployment(), {"metadata": {"labels": {"app.kubernetes.io/version": "v0.0.1"}}})
     webhook = {
         "name": "mpod.kb.io",
@@ -122,6 +127,11 @@ def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
         found = judged(api, google)
     finally:
         api.delete(FOREIGN)
+        api.delete(cron)
+    assert found["workload identity in a pod"][:2] == (
+        Verdict.OK,
+        "verify-checkpoints read the checkpoints at 2026-11-22T03:17:09Z",
+    )
     assert "jobset: v0.0.1" in found["operators"][1]
     assert "mpod.kb.io stands before pods" in found["webhooks"][1]
     assert f"{node} has R535" in found["GPU drivers"][1] and "LATEST" in found["GPU drivers"][2]

@@ -16,6 +16,7 @@ from tests.cluster.test_platform import gke_kinds as gke_kinds
 from workloads.jobs import listing, submit
 from workloads.jobs.api import Api
 from workloads.jobs.explain import explain
+from workloads.jobs.following import Following
 from workloads.jobs.job_snapshot import find
 from workloads.jobs.own import offers, trying
 from workloads.jobs.own.job_file import OwnJob
@@ -38,7 +39,7 @@ def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_r
 ) -> None:
     env = environments.load("example")
     offer = offers.cheapest_spot(env, prices.load())
-    asked = trying.Asked(env="example", evict=True, timeout_s=240, patience_s=0)
+    asked = trying.Asked(env="example", following=Following(evict=True, timeout_s=240, patience_s=0))
     prepared = prepare(trying.sample(asked))
     lines: list[str] = []
 
@@ -55,7 +56,7 @@ def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_r
                     {"metadata": {"annotations": {RUN_S: "0"}}},
                 )
 
-    assert trying.follow(api, prepared, asked, report) == 0
+    assert trying.follow(api, prepared, asked.following, report) == 0
     text = "\n".join(lines)
     assert "Waiting" in text and "do: " in text, text
     assert text.count(", as asked") == 1 and lines[-1] == "Complete", text

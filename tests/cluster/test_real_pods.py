@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
+from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from infra.contract.pools import Pool
 from tests.cluster.sim import nodes, runnable
@@ -18,7 +19,7 @@ from tests.cluster.sim.kind import HOST_MOUNT, KindManager
 from tests.cluster.sim.runnable import Here
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import OWNER, World, disruption
-from tests.node.lab import image
+from tests.node.lab import google, image
 from tests.node.lab.config import IMAGE
 from workloads.jobs.api import Object
 from workloads.jobs.job_snapshot import exit_code
@@ -165,9 +166,10 @@ def test_batch_workers_store_every_item_once_through_an_eviction_and_a_drain(
     name = "batch-drain"
     place = here(kind, world, folder, predictor="entropy", micro_batch=8)
     source = write_items(folder / "items.jsonl", ITEMS)
-    with database(folder / "db") as uri:
+    # Pods are another account than the server's, which lets nobody else in: they come as through Cloud SQL's proxy.
+    with database(folder / "db") as uri, google.database(kind.host.address, uri) as url:
         batch("enqueue", name, "--source", source, "--database", uri)
-        place.environment["HOLDFAST_DATABASE_URL"] = uri
+        place.environment[ENV_DATABASE] = url
         doc = runnable.job(runnable.rendered("Job", name), world.name, place, size=2)
         world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
         with evidence(kind, world):

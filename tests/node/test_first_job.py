@@ -6,11 +6,11 @@ registry, bucket, proxy of the database. Of what is rendered only the size of th
 
 import hashlib
 import json
+import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -25,12 +25,13 @@ from tests.cluster.sim import flex, operators
 from tests.cluster.sim.waiting import until
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from tests.node.lab import google
-from tests.node.lab.as_rendered import SMALL
+from tests.node.lab.as_rendered import SIZE, SMALL
 from tests.node.lab.images import Rendered
 from tests.node.lab.lab import Lab, Machine
 from tests.workloads.library.inference.results.test_rights import server as server
 from workloads.__main__ import app
 from workloads.jobs.api import Api
+from workloads.jobs.following import Following
 from workloads.jobs.own import commands, trying
 from workloads.jobs.own.prepared import Prepared
 from workloads.manifests.builders import render_context
@@ -39,7 +40,7 @@ from workloads.operators import platform
 
 EXAMPLE = environments.load("example")
 STRANGERS = Path(__file__).parent / "strangers"
-NAME, STEPS, SAVED, LIMIT_S = "theirs", 400, 40, 420
+NAME, LOOP, STEPS, SAVED, LIMIT_S = "theirs", "loop", 400, 40, 420
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.timeout(3600)
 @pytest.fixture
 def empty(lab: Lab) -> Iterator[Lab]:
     """A cluster of its own: what the platform applies stays in no other test's way. `lab`: where it can run at all."""
-    made = Lab()
+    made = Lab(beside=lab)
     yield made
     made.close()
 
@@ -87,7 +88,7 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     place = EXAMPLE.image_registry.partition("/")[2]
     proxy = rendered.builder.stranger(f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py")
     theirs = rendered.builder.stranger("them/train:v1", STRANGERS / "train.py")
-    empty.pull(rendered.registry.host, rendered.images("batch", "exporter"))
+    empty.pull(rendered.registry.host, rendered.images("batch", "exporter", "trainer"))
     digests = rendered.digests | {"cloud-sql-proxy": proxy}
     (tmp_path / "digests.json").write_text(
         json.dumps({"example": {name: digest.removeprefix("sha256:") for name, digest in digests.items()}})
@@ -105,12 +106,22 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
             empty.boot("system-a", EXAMPLE.pool("system"))
             until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
         with watch("own job"):
-            prepared = written(f"{rendered.registry.host}/them/train:v1", storage)
+            image = f"{rendered.registry.host}/them/train:v1"
+            prepared = written(NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
             assert prepared.job.image.endswith(f"@{theirs}")
-            assert follow(empty, prepared, storage) == 0
+            saved = lambda: storage.read(f"{NAME}/state.json").get("step", 0) >= SAVED  # noqa: E731
+            assert follow(empty, prepared, saved) == 0
         state = storage.read(f"{NAME}/state.json")
-    assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
-    assert "1 evictions; on demand $" in capsys.readouterr().out
+        assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
+        assert "1 evictions; on demand $" in capsys.readouterr().out
+        with watch("receipt"):
+            loop = ["python", "-c", (STRANGERS / "loop.py").read_text(), str(STEPS)]
+            prepared = written(LOOP, "trainer", storage, loop)
+            assert follow(empty, prepared, lambda: bool(storage.names(f"{LOOP}/"))) == 0
+        found = re.search(
+            r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost", out := capsys.readouterr().out
+        )
+        assert found and 0 < float(found[1]) < 100, out
     with capsys.disabled():
         print("\n" + "\n".join(f"{name:10} {seconds:6.1f} s" for name, seconds in watch.took.items()))
 
@@ -122,15 +133,15 @@ def migrated(api: Api) -> bool:
     return "Complete" in conditions
 
 
-def written(image: str, storage: google.Bucket) -> Prepared:
-    """By `new-job`, from an image by tag, and read again as `submit` reads it."""
-    words = ["new-job", NAME, "--image", image, "--gpus", "1xl4", "--capacity", "spot", "--write", "gitops"]
-    options = ["--set", f"STORAGE_EMULATOR_HOST={storage.url}", "--", "python", "/app/train.py", str(STEPS)]
+def written(name: str, image: str, storage: google.Bucket, command: list[str]) -> Prepared:
+    """By `new-job`, from an image by tag or role, and read again as `submit` reads it."""
+    words = ["new-job", name, "--image", image, "--gpus", "1xl4", "--capacity", "spot", "--write", "gitops"]
+    options = ["--set", f"STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
     done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.output
-    path = Path(f"{NAME}.yaml")
+    path = Path(f"{name}.yaml")
     return smaller(commands.read(YAML(typ="safe").load(path.read_text()), path))
 
 
@@ -139,23 +150,24 @@ def smaller(prepared: Prepared) -> Prepared:
     for body in prepared.bodies:
         if body["kind"] == "Job":
             (container,) = body["spec"]["template"]["spec"]["containers"]
-            size: dict[str, Any] = SMALL | {GPU_RESOURCE: "1"}
-            container["resources"] = {"limits": size, "requests": size}
+            gpu = {GPU_RESOURCE: "1"}
+            container["resources"] = {"limits": SIZE | gpu, "requests": SMALL | gpu}
     return prepared
 
 
-def follow(lab: Lab, prepared: Prepared, storage: google.Bucket) -> int:
+def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
     """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine away."""
-    machines = [with_gpu(lab, "spot-a")]
+    machines = [with_gpu(lab, f"{prepared.job.name}-a")]
 
     def report(line: str) -> None:
         if line.startswith("Running") and len(machines) == 1:
-            until("it has saved", lambda: storage.read(f"{NAME}/state.json").get("step", 0) >= SAVED, LIMIT_S)
+            until("it has saved", saved, LIMIT_S)
             assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
-            machines.append(with_gpu(lab, "spot-b"))
+            machines.append(with_gpu(lab, f"{prepared.job.name}-b"))
 
-    asked = trying.Asked(env="example", timeout_s=LIMIT_S)
-    return trying.follow(lab.api, prepared, asked, report)
+    code = trying.follow(lab.api, prepared, Following(timeout_s=LIMIT_S), report)
+    lab.forget(machines[-1])
+    return code
 
 
 def with_gpu(lab: Lab, name: str) -> Machine:

@@ -1,4 +1,4 @@
-"""The commands submit, list and explain. Bodies import: `--help` must not wait for what only a run needs."""
+"""The commands submit, list, explain and follow. Bodies import: `--help` must not wait for what only a run needs."""
 
 import sys
 from collections.abc import Generator
@@ -53,6 +53,8 @@ def submit(
     for name in room.apply(Api(kubeconfig), made.documents):
         show.note(f"applied {name}")
     show.note(f"Next: python -m workloads explain {made.purchases[0].job}")
+    if any(document["kind"] in ("Job", "JobSet") for document in made.documents):
+        show.note(f"Next: python -m workloads follow {made.purchases[0].job} --env {made.environment}")
 
 
 def _planned(file: Path, job: str, env: str, caps: "Caps", hours: float | None) -> "Plan":
@@ -110,6 +112,29 @@ def explain(
         show.as_json(found.as_json())
     else:
         show.explanation(found)
+
+
+def follow(
+    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
+    env: Env = "example",
+    events: Annotated[Path | None, typer.Option(help="Folder that keeps its event lines, for list and report.")] = None,
+    namespace: Namespace = "",
+    timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 604_800,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Follow a job to its end: why it waits, its event lines as its pods print them, its receipt."""
+    from infra import environments
+    from workloads.jobs import following, job_snapshot, show
+    from workloads.jobs.api import Api
+
+    with _asking():
+        api = Api(kubeconfig)
+        found = job_snapshot.find(api, job, namespace)
+        if found.kind == "Deployment":
+            fix = f"python -m workloads explain {job}"
+            raise InputError("it never ends", got=f"{job}, a Deployment", allowed="a JobSet or a Job", fix=fix)
+        asked = following.Following(timeout_s=timeout_s, events=events)
+        raise typer.Exit(following.follow(api, environments.load(env), found, asked, show.note))
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class Caps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
+    environment: str
     documents: list[Object]
     purchases: list[Purchase]
     forecasts: list[Forecast]
@@ -60,6 +61,7 @@ def plan(documents: list[Object], env: Environment, prices: Table, caps: Caps, h
     accelerator = jobs[0].pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
     forecasts = buying.forecasts(purchases[0], hours, accelerator, env) if hours and accelerator else []
     made = Plan(
+        environment=env.name,
         documents=documents,
         purchases=purchases,
         forecasts=forecasts,

@@ -36,6 +36,7 @@ def probes(api: Api, ask: Ask) -> tuple[tuple[str, Callable[[Environment], Answe
         ("database migrated", _migrated),
         ("GPU drivers", _drivers),
         ("service accounts", _accounts),
+        ("workload identity in a pod", _identity_in_a_pod),
     )
     asked = (("images", partial(_images, ask)), ("workload identity", partial(_bindings, ask)))
     return (*((name, _answering(partial(probe, api))) for name, probe in found), *asked)
@@ -120,7 +121,7 @@ def _migrated(api: Api, environment: Environment) -> Answer:
         return True, "a database of your own", ""
     (job,) = wanted
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-    found = api.find(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}")
+    found = api.find(_path(job))
     ended = next((c for c in (found or {}).get("status", {}).get("conditions", ()) if c["status"] == "True"), None)
     if found is None:
         return False, f"no Job {name}", f"make apply ENV={environment.name}"
@@ -128,6 +129,31 @@ def _migrated(api: Api, environment: Environment) -> Answer:
         return False, f"Job {name} has not ended", f"python -m workloads explain {name}"
     fix = f"kubectl logs -n {namespace} job/{name}; delete it, then make apply ENV={environment.name}"
     return ended["type"] == "Complete", f"Job {name}: {ended.get('message') or ended['type']}", fix
+
+
+def _identity_in_a_pod(api: Api, environment: Environment) -> Answer:
+    """Whether a pod of the platform has been somebody for Google: the migration logs in, the reader reads the bucket."""
+    bodies = platform(RenderContext(environment))
+    reader = next(body for body in bodies if body["kind"] == "CronJob")
+    if any(_complete(api.find(_path(body))) for body in bodies if body["kind"] == "Job"):
+        return True, "the migration has logged in by it", ""
+    read = (api.find(_path(reader)) or {}).get("status", {}).get("lastSuccessfulTime")
+    if read:
+        return True, f"{reader['metadata']['name']} read the checkpoints at {read}", ""
+    place = f"-n {reader['metadata']['namespace']} --from=cronjob/{reader['metadata']['name']}"
+    raise Unjudged(f"no pod has used it yet; once there is a checkpoint: kubectl create job {place} identity-probe")
+
+
+def _complete(job: Object | None) -> bool:
+    conditions = (job or {}).get("status", {}).get("conditions", ())
+    return any(each["type"] == "Complete" and each["status"] == "True" for each in conditions)
+
+
+def _path(body: Object) -> str:
+    """Of a Job or CronJob."""
+    return (
+        f"/apis/batch/v1/namespaces/{body['metadata']['namespace']}/{body['kind'].lower()}s/{body['metadata']['name']}"
+    )
 
 
 def _drivers(api: Api, environment: Environment) -> Answer:
@@ -179,7 +205,7 @@ def _rendered_images(context: RenderContext) -> Iterator[str]:
 
 
 def _bindings(ask: Ask, environment: Environment) -> Answer:
-    """Each Kubernetes account may act as its Google account. That it did from a pod is what the migration proves."""
+    """Each Kubernetes account may act as its Google account."""
     lacking: list[str] = []
     for role, namespace in KSA_NAMESPACES.items():
         email = environment.service_account_email(role)

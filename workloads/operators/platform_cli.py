@@ -12,7 +12,7 @@ def apply(
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
-    """Apply the platform half: namespaces, priorities, queues, rights, the exporter. the database's migration. Needs no GPU."""
+    """Apply the platform half: namespaces, priorities, queues, rights, the exporter, the database's migration. Needs no GPU."""
     from infra import environments
     from workloads.jobs.api import Api
     from workloads.manifests.builders.render_context import RenderContext

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 from tests.cluster.sim.runnable import ROOT
 from workloads.jobs.api import Object
@@ -17,15 +16,12 @@ LIMIT_S = 240
 
 @contextmanager
 def database(folder: Path) -> Iterator[str]:
-    """The URI of the embedded PostgreSQL; pods reach its socket where `folder` is mounted at its own path."""
+    """The URI of the embedded PostgreSQL, for this account."""
     command = [*COMMAND, "database", "--dir", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         assert server.stdout is not None
         try:
-            uri = json.loads(server.stdout.readline())["uri"]
-            # PostgreSQL looks at this mode at its start only; pods are another user and need the socket.
-            Path(parse_qs(urlsplit(uri).query)["host"][0]).chmod(0o711)
-            yield uri
+            yield json.loads(server.stdout.readline())["uri"]
         finally:
             server.terminate()
 

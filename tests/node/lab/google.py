@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
+from holdfast.contract.object_names import COMMIT_OBJECT
 from tests.cluster.sim.processes import Processes, free_ports
 from tests.node.lab.lab import Lab
 from tests.tools.build import TOOLS, build
@@ -25,6 +26,13 @@ class Bucket:
     url: str
     """Of the storage service."""
     name: str
+
+    def names(self, prefix: str) -> list[str]:
+        """Of commits below it."""
+        place = f"{self.url}/storage/v1/b/{self.name}/o?prefix={quote(prefix, safe='')}"
+        with urllib.request.urlopen(place, timeout=10) as answer:
+            found = json.load(answer).get("items", [])
+        return [each["name"] for each in found if each["name"].endswith(COMMIT_OBJECT)]
 
     def read(self, name: str) -> Object:
         """The JSON of an object; nothing where there is none."""

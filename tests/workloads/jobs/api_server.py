@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from workloads.jobs.api import Object
 
 
 @contextmanager
-def serving(lists: dict[str, list[Object]], folder: Path) -> Generator[Path]:
-    """`lists`: items by path, such as `/apis/batch/v1/jobs`. Yields a kubeconfig."""
-    handler = type("Handler", (_Handler,), {"lists": lists})
+def serving(
+    lists: dict[str, list[Object]], folder: Path, logs: dict[str, list[tuple[str, str]]] | None = None
+) -> Generator[Path]:
+    """`lists`: items by path, such as `/apis/batch/v1/jobs`. `logs`: by pod, what it printed and when. Yields a kubeconfig."""
+    handler = type("Handler", (_Handler,), {"lists": lists, "logs": logs or {}})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
@@ -39,12 +42,25 @@ def _kubeconfig(path: Path, port: int) -> Path:
 
 class _Handler(BaseHTTPRequestHandler):
     lists: dict[str, list[Object]]
+    logs: dict[str, list[tuple[str, str]]]
 
     def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        if path.endswith("/log"):
+            self._answer(200, self._log(path.split("/")[-2], dict(parse_qsl(query))))
+            return
         items = self._items(self.path.partition("?")[0])
         found = {"metadata": {}, "items": items} if items is not None else {"message": "not found"}
-        data = json.dumps(found).encode()
-        self.send_response(404 if items is None else 200)
+        self._answer(404 if items is None else 200, json.dumps(found).encode())
+
+    def _log(self, pod: str, query: dict[str, str]) -> bytes:
+        """As a kubelet: in whole seconds, cut off in the middle of a line."""
+        since = query.get("sinceTime", "").removesuffix("Z")
+        lines = [f"{t} {line}\n" for t, line in self.logs[pod] if t[: len(since)] >= since]
+        return "".join(lines).encode()[: int(query["limitBytes"])]
+
+    def _answer(self, status: int, data: bytes) -> None:
+        self.send_response(status)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -64,8 +64,9 @@ def try_(
 ) -> None:
     """The first run: the smallest sample on the cheapest Spot pool, followed to its receipt."""
     from workloads.jobs.api import Api
+    from workloads.jobs.following import Following
     from workloads.jobs.own import trying
     from workloads.jobs.submit import Caps
 
-    asked = trying.Asked(env=env, evict=evict, steps=steps, timeout_s=timeout_s)
+    asked = trying.Asked(env=env, steps=steps, following=Following(evict=evict, timeout_s=timeout_s))
     raise typer.Exit(trying.run(Api(kubeconfig), asked, Caps(usd_per_hour=max_usd_per_hour), yes=yes))

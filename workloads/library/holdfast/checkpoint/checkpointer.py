@@ -62,7 +62,7 @@ class Checkpointer:
         mirror: str = "",
         tuning: Tuning | None = None,
     ) -> None:
-        """`resume`: "auto" takes up the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses
+        """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses
         to take up, a number insists on this step. `strict`: leave with NotDurable after so many saves in a row have
         failed; 0: train on. `mirror`: URL of a store with the same objects, for reads that the first fails."""
         self._url, self._mirror = checked_url(url), checked_url(mirror) if mirror else ""
@@ -86,7 +86,7 @@ class Checkpointer:
     def __enter__(self) -> Self:
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
-        self._reports.coordinator = self._ranks.coordinator
+        self._reports.begin(self._ranks.coordinator, self._ranks.world_size)
         store = self._ranks.store if self._ranks.world_size > 1 else None
         self._took_signals = not notices.installed()
         self.stop: StopAgreement = stop_agreement(store, self._ranks.rank, self._ranks.world_size)
@@ -139,7 +139,7 @@ class Checkpointer:
             self._saver.prepare(self._state)
         if self._trial:
             self._trial.saved(step)
-        self._ticked_at = time.monotonic()
+        self._ticked_at = self._reports.stepped(step)
 
     def poll(self) -> None:
         """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
@@ -198,6 +198,7 @@ class Checkpointer:
             self.stop.shutdown.uninstall()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._reports.flush()
         try:
             if kind is None:
                 self._finish()

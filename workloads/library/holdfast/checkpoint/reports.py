@@ -1,22 +1,64 @@
 """What a Checkpointer makes known: events for the ledger, and lines for who reads the log."""
 
+import os
+import time
 from collections.abc import Callable
 
 from holdfast.checkpoint.errors import NotDurable, Superseded
 from holdfast.checkpoint.uploader import Report
+from holdfast.contract.environment import ENV_JOB
+from holdfast.contract.job_identity import attempt_of
+from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 
+WINDOW_S = 10.0
+"""Of steps, as one line: what a machine that goes without notice takes with it is known to so much."""
+
 
 class Reports:
+    """Of a loop that brings no log of its own and runs as a job of the platform, the starts, steps and ends, too."""
+
     def __init__(self, events: EventLog | None, run: str) -> None:
-        self._events, self._run = events, run
+        self._whole = events is None and bool(os.environ.get(ENV_JOB))
+        self._events = EventLog.open(None, job=run, kind=KIND_TRAINING) if self._whole else events
+        self._run = run
+        self._first = self._last = 0
+        """Steps of the window that is open."""
+        self._since_s = 0.0
         self.coordinator = True
         """Only there is anything written: a gang of a thousand ranks would write every line a thousand times."""
         self.failure = ""
         """Why the newest save failed, on every rank; empty again once a later one is durable."""
 
+    def begin(self, coordinator: bool, world_size: int) -> None:
+        self.coordinator = coordinator
+        if self._whole:
+            self.emit("start", rank=0, world_size=world_size, attempt=attempt_of())
+
+    def stepped(self, step: int) -> float:
+        """The monotonic clock now."""
+        now_s = time.monotonic()
+        if self._whole:
+            self._last = step
+            if now_s - self._since_s >= WINDOW_S:
+                self.flush()
+        return now_s
+
+    def flush(self) -> None:
+        """The steps since the last such line."""
+        now_s = time.monotonic()
+        if self._whole and self._last >= self._first > 0:
+            seconds = round(now_s - self._since_s, 6)
+            self.emit("window", first_step=self._first, last_step=self._last, seconds=seconds)
+        self._first, self._since_s = self._last + 1, now_s
+
     def emit(self, event: str, **fields: object) -> None:
+        if event == "restore":
+            self._last = int(str(fields["step"]))
+            self._first, self._since_s = self._last + 1, time.monotonic()
+        elif event == "stop":
+            self.flush()  # what comes now is no work
         if self._events is not None and self.coordinator:
             self._events.emit(event, **fields)
 
@@ -40,5 +82,8 @@ class Reports:
             self.emit("save_failed", step=step, reason=report.reason)
 
     def of_end(self, error: BaseException | None) -> None:
+        if self._whole:
+            code = error.code if isinstance(error, SystemExit) else int(error is not None)
+            self.emit("exit", code=code if isinstance(code, int) else 1, step=self._last)
         if isinstance(error, NotDurable | Superseded):  # an exit with a number prints nothing by itself
             self.log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")
