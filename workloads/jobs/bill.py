@@ -11,6 +11,7 @@ from infra.placement import prices
 from monitoring.cost.receipt import receipt
 from monitoring.ledger.events import read_folder
 from monitoring.ledger.job_ledger import job_ledgers
+from monitoring.ledger.processes import FOREIGN_TYPES
 from workloads.jobs import buying, job_snapshot
 from workloads.jobs.api import Object
 from workloads.jobs.job_snapshot import JobSnapshot
@@ -27,7 +28,8 @@ def bill(job: JobSnapshot, env: Environment, events: Path, pods: Sequence[Object
     together = job.size if job.kind == "JobSet" else 1  # the pods of a gang are one lane of the ledger
     reading = read_folder(events)
     runs = [found for found in job_ledgers(reading.events) if found.job == job.name]
-    if runs:
+    # What is noted about its pods alone shows no work, and none that was lost.
+    if any(event.type not in FOREIGN_TYPES for event in reading.events if event.job == job.name):
         made = receipt(runs, spot * together, demand * together)
         lost = f", {lost} steps lost" if (lost := sum(run.account.lost for run in runs)) else ", no step lost"
         useful = made.useful_hours / made.machine_hours if made.machine_hours else 0.0

@@ -28,7 +28,10 @@ weights = torch.zeros(8)
 with Checkpointer(sys.argv[1], {"weights": weights}, run="theirs", every=100) as checkpointer:
     for step in range(checkpointer.step, int(sys.argv[2])):
         weights += 1
-        time.sleep(0.005 if step != int(sys.argv[3]) else 3600)
+        time.sleep(0.005)
+        while step == int(sys.argv[3]):
+            checkpointer.poll()
+            time.sleep(0.005)
         checkpointer.tick(step + 1)
 """
 

@@ -58,6 +58,7 @@ class Reports:
             self._last = int(str(fields["step"]))
             self._first, self._since_s = self._last + 1, time.monotonic()
         elif event == "stop":
+            self._last = int(str(fields["step"]))
             self.flush()  # what comes now is no work
         if self._events is not None and self.coordinator:
             self._events.emit(event, **fields)
