@@ -1,6 +1,7 @@
 """Plan an environment with the real provider, without credentials and without network."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ def plan_stacks(stacks: Mapping[str, Path], out: Path) -> dict[str, Path]:
     """Stack -> its plan from an empty state, in a file of `out`."""
     init = engine.offline()
     out.mkdir(parents=True, exist_ok=True)
+    _initialise(init, list(stacks.values()))
     # Each plan starts a provider process that holds hundreds of megabytes: all stacks at once may fill a laptop.
     with ThreadPoolExecutor(max_workers=2) as pool:
         running = {
@@ -45,12 +47,30 @@ def plan_stacks(stacks: Mapping[str, Path], out: Path) -> dict[str, Path]:
         return {stack: done.result() for stack, done in running.items()}
 
 
+def _initialise(init: engine.Engine, folders: list[Path]) -> None:
+    """Once for all stacks with the same providers: finding and checking a provider takes as long as a plan."""
+    ready: dict[str, Path] = {}
+    for folder in folders:
+        # Local state would hold what an earlier trial applied; the plan of a blueprint begins from nothing.
+        (folder / "backend_override.tf.json").write_text(json.dumps(EMPTY_STATE))
+        wanted = json.dumps(json.loads((folder / "cdk.tf.json").read_text())["terraform"]["required_providers"])
+        if wanted in ready:
+            take_over(ready[wanted], folder)
+        else:
+            init.run(folder, "init", "-no-color", "-reconfigure")
+            ready[wanted] = folder
+
+
+def take_over(initialised: Path, folder: Path) -> None:
+    """What `init` left in a folder with the same providers and backend: links to providers, and their checksums."""
+    shutil.rmtree(folder / ".terraform", ignore_errors=True)
+    shutil.copytree(initialised / ".terraform", folder / ".terraform", symlinks=True)
+    shutil.copy(initialised / ".terraform.lock.hcl", folder)
+
+
 def _plan_stack(init: engine.Engine, folder: Path, target: Path) -> Path:
     # A plan that fails leaves the file of the one before, and `show` would print that.
     (folder / "plan").unlink(missing_ok=True)
-    # Local state would hold what an earlier trial applied; the plan of a blueprint begins from nothing.
-    (folder / "backend_override.tf.json").write_text(json.dumps(EMPTY_STATE))
-    init.run(folder, "init", "-no-color", "-reconfigure")
     # From here on nothing may leave: the provider looks for its identity at Google although no resource asks for it.
     run = engine.cut_off(init)
     run.run(folder, "plan", "-no-color", "-out=plan")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.ops import engine
-from infra.ops.plan import EMPTY_STATE
+from infra.ops.plan import EMPTY_STATE, take_over
 
 Plan = Mapping[str, Any]
 # Terraform demands one and compares it with nothing here; constant, so that a state is the same in every run.
@@ -81,9 +81,7 @@ def plan_against(
     (folder / "backend_override.tf.json").write_text(json.dumps(EMPTY_STATE))
     init = engine.offline()
     if initialised:
-        # Links to the provider and its checksums: a third of a plan's time is spent on finding them.
-        shutil.copytree(initialised / ".terraform", folder / ".terraform", symlinks=True)
-        shutil.copy(initialised / ".terraform.lock.hcl", folder)
+        take_over(initialised, folder)
     else:
         init.run(folder, "init", "-no-color", "-reconfigure")
     run = engine.cut_off(init)

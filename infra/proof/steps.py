@@ -102,6 +102,7 @@ def proof(environment: Environment, run: Run) -> list[Step]:
 def _images(environment: Environment) -> Iterator[Step]:
     """Into the registry that the deployment made; their digests are written into this checkout."""
     build, copy = (*WORK, "images", "build", environment.name), (*WORK, "images", "copy", environment.name)
+    yield _step("images-base", 5, "the base image has a digest", *WORK, "images", "base")
     yield _step("images", 60, "each role has an image of a known digest", *build)
     yield _step("images-of-others", 20, "operators come from the own registry", *copy)
 

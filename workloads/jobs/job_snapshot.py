@@ -114,9 +114,9 @@ def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
 
 
 def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
-    """The job called `name`; an InputError where there is none, or one in several namespaces."""
+    """The job called `name`, or the newest that was made of it; an InputError for none, or one in several namespaces."""
     views = list(all_jobs(api, namespace))
-    found = [job for job in views if job.name == name]
+    found = [job for job in views if job.name == name] or _newest_of(views, name)
     if len(found) == 1:
         return found[0]
     if found:
@@ -130,6 +130,13 @@ def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
         allowed=", ".join(names[:10]) or "none: no job in this cluster",
         fix=f"did you mean {near[0]}?" if near else "`python -m workloads list`",
     )
+
+
+def _newest_of(views: list[JobSnapshot], run: str) -> list[JobSnapshot]:
+    """One a namespace. A job's own name ends in a digest of its template, which people do not type."""
+    made = [job for job in views if job.body["metadata"].get("labels", {}).get(LABEL_NAME) == run]
+    made.sort(key=lambda job: job.body["metadata"].get("creationTimestamp", ""))
+    return list({job.namespace: job for job in made}.values())
 
 
 def owners(body: Object) -> set[str]:
