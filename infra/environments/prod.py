@@ -16,6 +16,7 @@ from infra.environments.schema import (
     NodeGroup,
     Queue,
     Quota,
+    Run,
     Security,
     Serving,
     Storage,
@@ -114,7 +115,18 @@ ENVIRONMENT = Environment(
         signed_checkpoints=True,
         secret_manager=True,
     ),
-    storage=Storage(),
+    storage=Storage(
+        # The samples; add each run of yours. What is not here does not train in this environment.
+        runs=(
+            Run(name="train-gang"),
+            Run(name="train-elastic"),
+            Run(name="train-sweep", indices=2),
+            Run(name="train-flex-l4", indices=4),
+            Run(name="train-flex-tesla-a100", indices=4),
+            Run(name="train-queued-l4"),
+            Run(name="train-queued-tesla-a100"),
+        ),
+    ),
     queue=Queue(),
     database=Database(highly_available=True, backup_days=30),
     serving=Serving(

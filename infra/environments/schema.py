@@ -13,6 +13,7 @@ from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERS
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota
 from infra.environments.checks import PLACEHOLDER, dns_name, matches, require, switch, unique
 from infra.environments.delivery import Budget, Delivery
+from infra.environments.runs import Run
 from infra.environments.services import (
     Alerts,
     AuthorizedRange,
@@ -42,6 +43,7 @@ __all__ = [
     "NodeGroup",
     "Queue",
     "Quota",
+    "Run",
     "Security",
     "Serving",
     "Storage",
@@ -196,6 +198,12 @@ class Environment:
     @property
     def workload_pool(self) -> str:
         return f"{self.project}.svc.id.goog"
+
+    @property
+    def workload_identities(self) -> str:
+        """Of Kubernetes accounts, as the policies of Google Cloud name them."""
+        pools = f"projects/{self.project_number.lower()}/locations/global/workloadIdentityPools"
+        return f"iam.googleapis.com/{pools}/{self.workload_pool}"
 
     @property
     def price_region(self) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
 from infra.environments.checks import between, ipv4_range, matches, one_of, require, switch, unique
+from infra.environments.runs import Run, check_apart
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)
 
@@ -138,7 +139,12 @@ class Security:
     kms_key: str = ""
     """projects/P/locations/L/keyRings/R/cryptoKeys/K for secrets in etcd, disks and buckets; empty: Google's keys."""
     binary_authorization: bool = False
-    """Enforce the project's singleton policy. Write that policy first: it then decides which images run."""
+    """Only images that the project's policy admits run. The policy is written too: this environment's own repository,
+    `image_patterns`, and GKE's system images."""
+    image_patterns: tuple[str, ...] = ()
+    """Other images that may run, as us-docker.pkg.dev/acme/tools/**."""
+    image_policy_elsewhere: bool = False
+    """True where somebody else keeps the project's image policy, of which there is one: none is written here."""
     rbac_security_group: str = ""
     """gke-security-groups@your-domain, for role bindings by Google group."""
     signed_kernel_modules: bool = False
@@ -158,7 +164,18 @@ class Security:
             pattern = r"gke-security-groups@[a-zA-Z0-9.-]+\.[a-z]{2,}"
             got, allowed = self.rbac_security_group, "gke-security-groups@your-domain"
             matches("security.rbac_security_group", got, pattern, allowed, "GKE accepts this group name only")
-        for field in ("binary_authorization", "signed_kernel_modules", "signed_checkpoints", "secret_manager"):
+        for pattern in self.image_patterns:
+            # Without a repository of somebody's it would admit every image of a registry.
+            form = r"[a-z0-9.-]+(/[a-zA-Z0-9._-]+){2,}(/\*\*?|\*|@sha256:[0-9a-f]{64})?"
+            allowed = "REGISTRY/PROJECT/REPOSITORY/**, or one image"
+            matches("security.image_patterns[]", pattern, form, allowed, "name a repository of yours")
+        for field in (
+            "image_policy_elsewhere",
+            "binary_authorization",
+            "signed_kernel_modules",
+            "signed_checkpoints",
+            "secret_manager",
+        ):
             switch(f"security.{field}", getattr(self, field))
 
 
@@ -170,6 +187,9 @@ class Storage:
     """Buckets for data and exports; checkpoints have none, since each lives for hours and would be paid for a week."""
     uncommitted_days: int = 3
     """Attempts that no commit names are deleted by the writer; this bounds what a killed writer leaves."""
+    runs: tuple[Run, ...] = ()
+    """Each writes below its own prefix only, as an identity of its own. Empty: all training shares one account, which
+    may write every checkpoint."""
     allow_destroy: bool = False
     """True lets `destroy` delete what holds data: buckets with objects in them, images, the queue with its backlog."""
 
@@ -184,6 +204,7 @@ class Storage:
             "the API knows nothing between 0 and 7 days",
         )
         between("storage.uncommitted_days", self.uncommitted_days, 1, 30)
+        check_apart(self.runs, folders=self.hierarchical_namespace)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from infra.rules import (
     cluster,
     hardening,
     identity,
+    images,
     network,
     order,
     pools,
@@ -26,7 +27,20 @@ from infra.rules.model import RULES, Facts, Finding, Rule, facts_of_plans, facts
 __all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "judge_plans", "require_clean"]
 
 # Importing a module registers its rules.
-MODULES = (pools, autoprovisioning, cluster, hardening, network, order, identity, storage, services, alerts, whole)
+MODULES = (
+    pools,
+    autoprovisioning,
+    cluster,
+    hardening,
+    network,
+    order,
+    identity,
+    storage,
+    services,
+    alerts,
+    whole,
+    images,
+)
 
 
 def judge(facts: Facts) -> list[Finding]:

@@ -1,5 +1,6 @@
 """Who may do what: only roles that are needed, on the object that is the target."""
 
+import re
 from collections.abc import Iterator
 
 from infra.environments import Environment
@@ -92,6 +93,40 @@ def narrow_storage_roles(facts: Facts) -> Iterator[Violation]:
     for grant in facts.of("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding"):
         if grant.get("role") in BROAD_STORAGE_ROLES:
             yield grant.violation("role", "roles/storage.objectUser or objectViewer", "use the narrower role")
+
+
+# Of objects; whatever else a role is called, it may write.
+READING = ("roles/storage.objectViewer", "roles/storage.legacyBucketReader", "roles/storage.legacyObjectReader")
+
+
+def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
+    """Whether it names one run, and a condition for the prefixes of this run and nothing else."""
+    bucket = re.escape(environment.bucket("checkpoints"))
+    term = rf'resource\.name\.startsWith\("projects/_/buckets/{bucket}/objects/([^"/]+)/"\)'
+    condition = str(grant.get("condition.expression"))
+    found = set(re.findall(term, condition)) if re.fullmatch(rf"{term}( \|\| {term})*", condition) else set[str]()
+    owners = {
+        run.name: {f"{run.name}-{index}" for index in range(run.indices)} or {run.name}
+        for run in environment.storage.runs
+    }
+    subjects = [member.rpartition("/subject/ns/training/sa/run-")[2] for member in _members(grant)]
+    return len(subjects) == 1 and bool(found) and found == owners.get(subjects[0])
+
+
+@rule(
+    reason="a run that is taken over, or mistaken in its name, deletes the checkpoints of all others",
+    source="IAM conditions on Cloud Storage objects",
+)
+def runs_write_their_own(facts: Facts) -> Iterator[Violation]:
+    """Where runs are kept apart, whoever writes checkpoints is one run and writes below its own prefix."""
+    environment = facts.environment
+    if not environment.storage.runs:
+        return
+    for grant in facts.of("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding"):
+        ours = grant.get("bucket") == environment.bucket("checkpoints")
+        if ours and grant.get("role") not in READING and not _of_one_run(environment, grant):
+            got = f"{grant.get('role')} to {', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
+            yield grant.violation("condition", "one run below its own prefix", "name the run in storage.runs", got)
 
 
 @rule(reason="a key file outlives the person who copied it", source="CIS Google Cloud 1.4")

@@ -40,6 +40,13 @@ def production_is_not_drilled(facts: Facts) -> Iterator[Violation]:
         yield _at(facts.environment, "allow_drills", True, "False", "drill in an environment of its own")
 
 
+@rule(reason="any of them could delete the checkpoints of all others", source="IAM conditions on Cloud Storage objects")
+def production_runs_are_apart(facts: Facts) -> Iterator[Violation]:
+    """In production each run of training writes below its own prefix only."""
+    if facts.environment.production and not facts.environment.storage.runs:
+        yield _at(facts.environment, "storage.runs", "()", "the runs that train there", 'add Run(name="...") for each')
+
+
 @rule(
     reason="the first request then waits for a node, and the last node takes all with it",
     source="Kubernetes documentation",

@@ -30,6 +30,13 @@ BUCKET_ROLES = {
 }
 
 
+def bucket_roles(environment: Environment) -> dict[str, dict[str, str]]:
+    """Where runs are kept apart, the account that they shared only reads: it verifies checkpoints."""
+    if not environment.storage.runs:
+        return BUCKET_ROLES
+    return BUCKET_ROLES | {"trainer": BUCKET_ROLES["trainer"] | {"checkpoints": "roles/storage.objectViewer"}}
+
+
 def account(role: str) -> str:
     return f"google_service_account.{role}"
 

@@ -2,7 +2,7 @@
 
 from infra.environments.schema import Environment
 from infra.specs.encryption import key_in_force
-from infra.specs.identities import BUCKET_ROLES, account
+from infra.specs.identities import account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
 
@@ -85,7 +85,7 @@ def _grants(environment: Environment) -> list[Resource]:
             },
             after=(bucket_address(purpose), account(role)),
         )
-        for role, grants in BUCKET_ROLES.items()
+        for role, grants in bucket_roles(environment).items()
         for purpose, granted in grants.items()
     ]
 

@@ -5,7 +5,16 @@ from dataclasses import replace
 from infra.contract.capacity import Capacity
 from infra.contract.pools import Role
 from infra.environments import Environment, load
-from infra.environments.schema import AcceleratorCap, AuthorizedRange, Budget, Delivery, Freeze, NodeGroup, Security
+from infra.environments.schema import (
+    AcceleratorCap,
+    AuthorizedRange,
+    Budget,
+    Delivery,
+    Freeze,
+    NodeGroup,
+    Run,
+    Security,
+)
 
 EXAMPLE = load("example")
 
@@ -51,7 +60,11 @@ def hardened() -> Environment:
             signed_kernel_modules=True,
             secret_manager=True,
         ),
-        storage=replace(EXAMPLE.storage, allow_destroy=False),
+        storage=replace(
+            EXAMPLE.storage,
+            allow_destroy=False,
+            runs=(Run(name="gang"), Run(name="gang-2"), Run(name="sweep", indices=2)),
+        ),
         allow_drills=False,
         database=replace(EXAMPLE.database, deletion_protection=True, highly_available=True)
         if EXAMPLE.database

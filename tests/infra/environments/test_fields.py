@@ -22,6 +22,7 @@ from infra.environments.schema import (
     Freeze,
     NodeGroup,
     Quota,
+    Run,
 )
 from tests.infra.samples import EXAMPLE, hardened
 
@@ -31,6 +32,7 @@ SERVING = EXAMPLE.serving
 DELIVERY = Delivery(repository="acme/platform")
 BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=100)
 RANGE = AuthorizedRange(name="office", cidr="10.50.0.0/28")
+RUN = Run(name="train")
 QUOTA = Quota(source="spot-l4", gpus=4)
 CAP = AcceleratorCap(accelerator="nvidia-l4", max_gpus=8)
 SPOT = next(g for g in EXAMPLE.groups if g.name == "spot-l4")
@@ -135,12 +137,17 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Quota.gpus", "quotas[spot-l4].gpus", on(QUOTA, gpus=0)),
     ("Security.kms_key", "security.kms_key", on(SECURITY, kms_key="projects/p")),
     ("Security.binary_authorization", "binary_authorization", on(SECURITY, binary_authorization="on")),
+    ("Security.image_patterns", "security.image_patterns", on(SECURITY, image_patterns=("docker.io/**",))),
+    ("Security.image_policy_elsewhere", "image_policy_elsewhere", on(SECURITY, image_policy_elsewhere=None)),
     ("Security.rbac_security_group", "gke-security-groups@", on(SECURITY, rbac_security_group="team@example.org")),
     ("Security.signed_kernel_modules", "signed_kernel_modules", on(SECURITY, signed_kernel_modules=2)),
     ("Security.signed_checkpoints", "signed_checkpoints", on(SECURITY, signed_checkpoints="yes")),
     ("Security.secret_manager", "secret_manager", on(SECURITY, secret_manager="on")),
     ("Storage.hierarchical_namespace", "hierarchical_namespace", on(STORAGE, hierarchical_namespace="yes")),
     ("Storage.data_soft_delete_days", "data_soft_delete_days", on(STORAGE, data_soft_delete_days=3)),
+    ("Storage.runs", "storage.runs", on(STORAGE, runs=(RUN, RUN))),
+    ("Run.name", "storage.runs[].name", on(RUN, name="Train/..")),
+    ("Run.indices", "storage.runs[train].indices", on(RUN, indices=13)),
     ("Storage.uncommitted_days", "uncommitted_days", on(STORAGE, uncommitted_days=31)),
     ("Storage.allow_destroy", "allow_destroy", on(STORAGE, allow_destroy="never")),
     ("Queue.ack_deadline_s", "queue.ack_deadline_s", on(QUEUE, ack_deadline_s=5)),

@@ -18,7 +18,7 @@ from tests.infra.rules.edits import (
     taints,
     without,
 )
-from tests.infra.samples import hardened
+from tests.infra.samples import EXAMPLE, hardened
 
 CLUSTER = "google_container_cluster.cluster"
 SPOT = "google_container_node_pool.pool-spot-a100"
@@ -193,6 +193,17 @@ BREAKING: dict[str, Edit] = {
     "no-basic-roles": member("google_pubsub_topic_iam_member", "roles/editor"),
     "no-public-members": member("google_storage_bucket_iam_member", "roles/storage.objectViewer", "allUsers"),
     "narrow-storage-roles": member("google_storage_bucket_iam_member", "roles/storage.objectAdmin"),
+    "runs-write-their-own": member(
+        "google_storage_bucket_iam_member",
+        "roles/storage.objectUser",
+        "principal://x/subject/ns/training/sa/run-gang",
+        bucket=EXAMPLE.bucket("checkpoints"),
+    ),
+    "production-runs-are-apart": lambda facts: state(storage=replace(facts.environment.storage, runs=()))(facts),
+    "images-have-a-policy": without("google_binary_authorization_policy.images"),
+    "image-policy-denies": put(
+        "google_binary_authorization_policy.images", "default_admission_rule.evaluation_mode", "ALWAYS_ALLOW"
+    ),
     "no-account-keys": add("google_service_account_key.k", service_account_id="x"),
     "one-account-one-workload": put(
         "google_service_account_iam_member.workload-batch", "member", "serviceAccount:other.svc.id.goog[batch/batch]"

@@ -18,6 +18,7 @@ Json = dict[str, Any]
 # As the segment after the world in a custom endpoint; the provider's own version of each API.
 DOCUMENTS = {
     "artifactregistry": "artifactregistry.v1",
+    "binaryauthorization": "binaryauthorization.v1",
     "billingbudgets": "billingbudgets.v1",
     "cloudkms": "cloudkms.v1",
     "cloudresourcemanager": "cloudresourcemanager.v1",

@@ -15,6 +15,7 @@ CLOCK = "_clock"
 # The provider's variable of each API -> the document, and the rest of its usual base.
 ENDPOINTS = {
     "ARTIFACT_REGISTRY": ("artifactregistry", "v1/"),
+    "BINARY_AUTHORIZATION": ("binaryauthorization", "v1/"),
     "BILLING_BUDGETS": ("billingbudgets", "v1/"),
     "COMPUTE": ("compute", "compute/v1/"),
     "CONTAINER": ("container", "v1/"),

@@ -207,8 +207,24 @@ def _compute_project(world: World, call: Call) -> Json:
     return {"name": world.project, "id": world.number}
 
 
+def _image_policy(world: World, call: Call) -> Json:
+    """There is one always; Google's own until somebody writes another."""
+    usual = {"name": call.path, "defaultAdmissionRule": {"evaluationMode": "ALWAYS_ALLOW"}}
+    return world.shown(world.resources.get(call.path, usual))
+
+
+def _write_image_policy(world: World, call: Call) -> Json:
+    if call.body["defaultAdmissionRule"]["evaluationMode"] == "ALWAYS_ALLOW":
+        world.resources.pop(call.path, None)  # as a destroy leaves it
+        return call.body
+    world.resources[call.path] = call.body
+    return world.shown(call.body)
+
+
 SPECIAL: dict[str, Callable[[World, Call], Json]] = {
     "billingbudgets.billingAccounts.budgets.create": _numbered,
+    "binaryauthorization.projects.getPolicy": _image_policy,
+    "binaryauthorization.projects.updatePolicy": _write_image_policy,
     "cloudresourcemanager.projects.get": _project,
     "compute.globalAddresses.setLabels": _label,
     "compute.projects.get": _compute_project,

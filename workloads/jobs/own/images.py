@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.contract.errors import InputError
 from infra.contract.names import ROLES
+from infra.environments.images import admits, patterns
 from workloads.jobs.own import registry
 from workloads.manifests.builders.render_context import RenderContext
 
@@ -21,7 +22,18 @@ class Resolved:
 
 
 def resolve(image: str, context: RenderContext) -> Resolved:
-    """The image by digest; InputError where there is none, or nobody answers for it."""
+    """The image by digest; InputError where there is none, nobody answers for it, or the cluster would refuse it."""
+    found = _by_digest(image, context)
+    if not admits(context.env, found.image):
+        raise InputError(
+            "the environment's image policy refuses this image", got=found.image,
+            allowed=", ".join(patterns(context.env)),
+            fix=f"push it to {context.env.image_registry}, or add its repository to security.image_patterns",
+        )  # fmt: skip
+    return found
+
+
+def _by_digest(image: str, context: RenderContext) -> Resolved:
     if _BY_DIGEST.fullmatch(image):
         return Resolved(image=image)
     if image in ROLES:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
+from infra.contract.names import NAMESPACE_TRAINING, ROLES
 from infra.environments import Environment
+from infra.environments.runs import SHARED, account_of
 from infra.ops.gcloud import Refused
 from infra.ops.gcloud import ask as ask_google
 from workloads.jobs.own import forms, mounts
@@ -50,7 +52,7 @@ def _secrets(job: OwnJob, env: Environment, ask: Ask) -> Iterator[str]:
             yield _judged(error, "no such secret", f"{name}, version {version}, in {env.project}", fix)
         yield (
             f"secret {name}: the job may read it after gcloud secrets add-iam-policy-binding {name} "
-            f"--member=serviceAccount:{env.service_account_email(job.role)} --role=roles/secretmanager.secretAccessor "
+            f"--member={_member(job, env)} --role=roles/secretmanager.secretAccessor "
             f"--project={env.project}"
         )
 
@@ -66,5 +68,13 @@ def _granted(field: str, bucket: str, env: Environment, job: OwnJob) -> str:
     right = "objectViewer" if field == "data" or job.steady else "objectUser"
     return (
         f"{field}: the job may use gs://{bucket} after gcloud storage buckets add-iam-policy-binding gs://{bucket} "
-        f"--member=serviceAccount:{env.service_account_email(job.role)} --role=roles/storage.{right}"
+        f"--member={_member(job, env)} --role=roles/storage.{right}"
     )
+
+
+def _member(job: OwnJob, env: Environment) -> str:
+    """Whom the job's pods act as, as policies name it."""
+    role = account_of(env.storage.runs, job.name) if job.role == SHARED else job.role
+    if role in ROLES:
+        return f"serviceAccount:{env.service_account_email(role)}"
+    return f"principal://{env.workload_identities}/subject/ns/{NAMESPACE_TRAINING}/sa/{role}"

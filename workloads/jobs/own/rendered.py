@@ -18,6 +18,7 @@ from infra.contract.kubernetes import (
     PRIORITY_SPOT,
 )
 from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT
+from infra.environments.runs import SHARED
 from workloads.jobs.own import batch, launching, mounts
 from workloads.jobs.own.job_file import OnNotice, OwnJob
 from workloads.jobs.own.placing import Placed
@@ -126,6 +127,7 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> Work:
         restart="Never",
         env=env | own.env | mounted.env,
         reads_run=own.name if _signs(own) else "",
+        writes_run=own.name if own.role == SHARED else "",
         volumes=mounted.volumes,
         annotations={ANNOTATION_RULE: placed.rule.value} | mounted.annotations,
     )

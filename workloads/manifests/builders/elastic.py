@@ -31,9 +31,9 @@ NODES = 4
 def samples(context: RenderContext) -> Iterator[Body]:
     """Where a Spot pool has machines of one GPU: a place of the gang is one process."""
     pool = context.training
-    if pool.gpus_per_node != 1 or pool.max_nodes < NODES:
-        return
     name = "train-elastic"
+    if pool.gpus_per_node != 1 or pool.max_nodes < NODES or not context.trains(name):
+        return
     words = ["python", "-m", "holdfast", "train", "elastic", "--checkpoints", context.checkpoints, "--run", name]
     words += ["--steps", "100000", "--device", "cuda", "--data", data.PATH]
     work = replace(spot_work(context, name, pool, PlacementRule.TRAINING), command=words)

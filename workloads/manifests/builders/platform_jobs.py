@@ -37,7 +37,7 @@ def objects(context: RenderContext) -> Iterator[Body]:
     yield from _watching_rights()
     yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
     yield verifier(context)
-    yield from training.rights()
+    yield from training.rights(context)
     for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
         yield from data.claim(context, namespace)
 
@@ -127,7 +127,7 @@ def _watching_rights() -> Iterator[Body]:
             for group, kind in (*JOBS, *QUEUED)
         ),
     ]
-    yield from reading("holdfast-exporter", rules, account="exporter", namespace=NAMESPACE_MONITORING)
+    yield from reading("holdfast-exporter", rules, accounts=["exporter"], namespace=NAMESPACE_MONITORING)
     yield from _receipt_rights()
     yield from _moving_rights()
     # While one is replaced by the next, the holder alone writes to Cloud Monitoring.

@@ -10,6 +10,7 @@ from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_IND
 from infra.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from infra.contract.machines import MachineType
 from infra.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
+from infra.environments.runs import account_of
 from workloads.manifests.builders.rbac import CALLS
 from workloads.manifests.builders.render_context import RenderContext
 
@@ -83,6 +84,8 @@ class Work:
     """Variable -> field of the pod, as the downward API names it. Stand before `env`, which may refer to them."""
     reads_run: str = ""
     """Run whose checkpoints it writes or loads."""
+    writes_run: str = ""
+    """Run that it trains; decides under which account, where runs are kept apart."""
     calls_kubernetes: bool = False
     """Mounts a token, and tells the process which node it may ask about."""
     restart: str | None = None
@@ -114,7 +117,7 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
         enable_service_links=False,
-        service_account_name=work.role,
+        service_account_name=_account(context, work),
         priority_class_name=work.priority,
         restart_policy=work.restart,
         termination_grace_period_seconds=work.grace_s,
@@ -144,6 +147,10 @@ def _with_key(context: RenderContext, work: Work) -> Work:
     source = client.V1SecretVolumeSource(secret_name=f"run-key-{work.reads_run}", default_mode=0o440)
     mounted = (client.V1Volume(name="run-key", secret=source), KEY_FOLDER)
     return replace(work, volumes=[*work.volumes, mounted], env=work.env | {ENV_KEY_FILE: f"{KEY_FOLDER}/key"})
+
+
+def _account(context: RenderContext, work: Work) -> str:
+    return account_of(context.env.storage.runs, work.writes_run) if work.writes_run else work.role
 
 
 def _identity(work: Work) -> dict[str, str]:

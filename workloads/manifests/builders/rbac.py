@@ -11,15 +11,15 @@ API = "rbac.authorization.k8s.io"
 CALLS = {"holdfast.dev/calls": "kubernetes"}
 
 
-def reading(name: str, rules: list[client.V1PolicyRule], *, account: str, namespace: str) -> Iterator[Body]:
-    """A ClusterRole, since nodes stand in no namespace, for one ServiceAccount."""
+def reading(name: str, rules: list[client.V1PolicyRule], *, accounts: list[str], namespace: str) -> Iterator[Body]:
+    """A ClusterRole, since nodes stand in no namespace, for ServiceAccounts of one."""
     role = client.V1ClusterRole(api_version=f"{API}/v1", kind="ClusterRole", metadata=meta(name), rules=rules)
     binding = client.V1ClusterRoleBinding(
         api_version=f"{API}/v1",
         kind="ClusterRoleBinding",
         metadata=meta(name),
         role_ref=client.V1RoleRef(api_group=API, kind="ClusterRole", name=name),
-        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=account, namespace=namespace)],
+        subjects=[client.RbacV1Subject(kind="ServiceAccount", name=each, namespace=namespace) for each in accounts],
     )
     yield plain(role)
     yield plain(binding)

@@ -161,6 +161,10 @@ class RenderContext:
     def system(self) -> Pool:
         return next(p for p in self.env.pools() if p.role is Role.SYSTEM)
 
+    def trains(self, run: str) -> bool:
+        """Whether the environment has a place for its checkpoints."""
+        return not self.env.storage.runs or any(run == known.name for known in self.env.storage.runs)
+
     @property
     def checkpoints(self) -> str:
         return f"gs://{self.env.bucket('checkpoints')}"

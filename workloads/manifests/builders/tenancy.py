@@ -31,17 +31,19 @@ def namespaces(context: RenderContext) -> Iterator[Body]:
         roles = [role for role, place in names.KSA_NAMESPACES.items() if place == name]
         yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=PSS)))
         for role in roles:
-            yield _account(context, role, name)
+            yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.env.service_account_email(role)})
+        # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.
+        for run in context.env.storage.runs if name == names.NAMESPACE_TRAINING else ():
+            yield _account(run.account, name, None)
         yield from _bounds(context, name)
         yield from _policies(context, roles[0], name)
 
 
-def _account(context: RenderContext, role: str, namespace: str) -> Body:
-    bound = {ANNOTATION_GOOGLE_ACCOUNT: context.env.service_account_email(role)}
+def _account(name: str, namespace: str, annotations: dict[str, str] | None) -> Body:
     account = client.V1ServiceAccount(
         api_version="v1",
         kind="ServiceAccount",
-        metadata=meta(role, namespace, annotations=bound),
+        metadata=meta(name, namespace, annotations=annotations),
         automount_service_account_token=False,
     )
     return plain(account)

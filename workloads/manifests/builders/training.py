@@ -33,6 +33,7 @@ from infra.contract.kubernetes import (
 from infra.contract.machines import MACHINE_TYPES
 from infra.contract.names import NAMESPACE_TRAINING
 from infra.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT, Pool, Role
+from infra.environments.runs import SHARED
 from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import MAIN, Size, Work, annotation, template
 from workloads.manifests.builders.rbac import reading
@@ -56,6 +57,16 @@ DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarg
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
+    if context.trains("train-gang"):
+        yield from _sample_gang(context)
+    if context.trains("train-sweep"):
+        yield sweep(context)
+    for accelerator in (cap.accelerator for cap in context.env.auto_provisioning.accelerators):
+        yield from flex(context, accelerator)
+        yield from queued(context, accelerator)
+
+
+def _sample_gang(context: RenderContext) -> Iterator[Body]:
     yield peers("train-gang")
     yield gang(context, joined(_spot_gang(context)))
     reason = (
@@ -63,16 +74,13 @@ def samples(context: RenderContext) -> Iterator[Body]:
         "Spot preemption does not ask."
     )
     yield budget("train-gang", NAMESPACE_TRAINING, "train-gang", reason, keep=NODES - 1)
-    yield sweep(context)
-    for accelerator in (cap.accelerator for cap in context.env.auto_provisioning.accelerators):
-        yield from flex(context, accelerator)
-        yield from queued(context, accelerator)
 
 
-def rights() -> Iterator[Body]:
-    """A flex-start node says in an annotation when it ends."""
+def rights(context: RenderContext) -> Iterator[Body]:
+    """A flex-start node shows in an annotation when it ends."""
     rules = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["get"])]
-    yield from reading("holdfast-planned-end", rules, account="trainer", namespace=NAMESPACE_TRAINING)
+    accounts = [run.account for run in context.env.storage.runs] or [SHARED]
+    yield from reading("holdfast-planned-end", rules, accounts=accounts, namespace=NAMESPACE_TRAINING)
 
 
 def gpu_size(pool: Pool) -> Size:
@@ -95,6 +103,7 @@ def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule
         job=name,
         run_per_index=INDEX in run,
         reads_run=name,
+        writes_run=name,
         command=command(context, run or name, pool),
         size=gpu_size(pool),
         pool=pool,
@@ -263,7 +272,7 @@ def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
     name = f"train-flex-{accelerator.removeprefix('nvidia-')}"
     work = _flex_work(context, name, accelerator, f"{name}-{INDEX}", {LABEL_MAX_RUN: str(DAY_S)})
     pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
-    if pods:
+    if pods and context.trains(name):
         # Longer than a node lives: hours in Google's queue count too.
         yield job(context, Task(name=name, pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
 
@@ -277,7 +286,7 @@ def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
     work = _flex_work(context, name, accelerator, name, {})
     pods = min(FLEX_NODES, context.queued_gpus(accelerator) // work.size.gpus)
     longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
-    if pods:
+    if pods and context.trains(name):
         work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
         given = Gang(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
         yield peers(name)

@@ -24,6 +24,12 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "name too long": ({"name": "a" * 60}, "too long", "shorten it"),
     "image is no name": ({"--image": "Train Me"}, "image is no name", "imagetools inspect"),
     "role that was not pushed": ({"--image": "trainer"}, "image digests of example", "make images ENV=example"),
+    "image that the policy refuses": ({"--env": "prod"}, "image policy", "security.image_patterns"),
+    "run that has no place": (
+        {"--env": "prod", "--image": f"us-central1-docker.pkg.dev/change-me/holdfast-prod/mine@sha256:{'a' * 64}"},
+        "no place among the checkpoints",
+        'Run(name="my-run")',
+    ),
     "bucket in another region": ({"--data": "gs://far/x"}, "another region", "--location=us-central1"),
     "bucket that is not there": ({"--data": "gs://gone/x"}, "no such bucket", "create it"),
     "secret that is not there": ({"--secret": "HF_TOKEN=hf"}, "no such secret", "gcloud secrets create hf"),

@@ -1,0 +1,42 @@
+"""Which images may run."""
+
+from collections.abc import Iterator
+
+from infra.rules.model import Facts, Violation, each, rule
+
+POLICY = "google_binary_authorization_policy"
+DENIES = ("ALWAYS_DENY", "REQUIRE_ATTESTATION")
+SOURCE = "Binary Authorization documentation on policies"
+
+
+@rule(reason="Google's own policy, which is in force until then, admits every image", source=SOURCE)
+def images_have_a_policy(facts: Facts) -> Iterator[Violation]:
+    """Where a cluster enforces the project's image policy, the policy is written, unless somebody else keeps it."""
+    for cluster in facts.cluster():
+        enforces = cluster.get("binary_authorization.evaluation_mode") == "PROJECT_SINGLETON_POLICY_ENFORCE"
+        elsewhere = facts.environment.security.image_policy_elsewhere
+        if enforces and not elsewhere and not facts.of(POLICY):
+            path, fix = "binary_authorization", "write it, or set security.image_policy_elsewhere"
+            yield cluster.violation(path, f"a {POLICY} beside it", fix, "none")
+
+
+@rule(reason="a policy that admits all, or only logs, is none", source=SOURCE)
+def image_policy_denies(facts: Facts) -> Iterator[Violation]:
+    """The image policy blocks what it does not name, and names repositories, not registries."""
+    policies = facts.of(POLICY)
+    yield from each(policies, "default_admission_rule.enforcement_mode", "ENFORCED_BLOCK_AND_AUDIT_LOG", "enforce it")
+    yield from each(policies, "global_policy_evaluation_mode", "ENABLE", "admit GKE's system images")
+    for policy in policies:
+        if policy.get("default_admission_rule.evaluation_mode") not in DENIES:
+            yield policy.violation(
+                "default_admission_rule.evaluation_mode", ", ".join(DENIES), "deny what is not named"
+            )
+        for block in policy.blocks("admission_whitelist_patterns"):
+            pattern = str(block.get("name_pattern"))
+            if pattern.partition("*")[0].count("/") < 3:
+                path, allowed = "admission_whitelist_patterns", "REGISTRY/PROJECT/REPOSITORY/**"
+                yield policy.violation(path, allowed, "name one repository", pattern)
+        for block in policy.blocks("cluster_admission_rules"):
+            if block.get("evaluation_mode") not in DENIES:
+                where, allowed = "cluster_admission_rules", ", ".join(DENIES)
+                yield policy.violation(where, allowed, "leave the exception out", block.get("evaluation_mode"))

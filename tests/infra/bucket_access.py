@@ -1,0 +1,58 @@
+"""Who may do what with which object: the policy of a bucket, evaluated as Cloud Storage does.
+
+Written from Google's documentation of roles and conditions, and not from the specs that it judges.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+OBJECTS = ("create", "delete", "get", "update")
+LIST = "list"
+# What of storage.objects.* each role holds.
+ROLES = {
+    "roles/storage.legacyBucketReader": {LIST},
+    "roles/storage.objectViewer": {"get", LIST},
+    "roles/storage.objectCreator": {"create"},
+    "roles/storage.objectUser": {*OBJECTS, LIST},
+    "roles/storage.objectAdmin": {*OBJECTS, LIST, "setIamPolicy"},
+}
+
+
+def may(policy: Iterable[Mapping[str, Any]], identity: str, permission: str, bucket: str, name: str = "") -> bool:
+    """`policy`: bindings of role, member(s) and condition. `name`: of the object; a listing is asked of the bucket."""
+    resource = f"projects/_/buckets/{bucket}" + (f"/objects/{name}" if permission != LIST else "")
+    return any(
+        permission in ROLES[binding["role"]]
+        and any(_is(identity, member) for member in binding.get("members") or [binding["member"]])
+        and _holds(_expression(binding.get("condition")), resource)
+        for binding in policy
+    )
+
+
+def principal(number: str, pool: str, namespace: str, account: str) -> str:
+    """Of a Kubernetes account that stands for no account of Google's."""
+    base = f"principal://iam.googleapis.com/projects/{number}/locations/global/workloadIdentityPools/{pool}"
+    return f"{base}/subject/ns/{namespace}/sa/{account}"
+
+
+def _is(identity: str, member: str) -> bool:
+    everyone = re.fullmatch(r"principalSet://(.+)/namespace/([^/]+)", member)
+    if everyone:
+        return identity.startswith(f"principal://{everyone[1]}/subject/ns/{everyone[2]}/sa/")
+    return identity == member
+
+
+def _expression(condition: Any) -> str:
+    """A plan shows a block that stands once as a list of one."""
+    if isinstance(condition, list):
+        (condition,) = condition or [None]
+    return condition["expression"] if condition else ""
+
+
+def _holds(expression: str, resource: str) -> bool:
+    """Of the one form that is understood here; any other is an error, not a no."""
+    terms = expression.split(" || ") if expression else []
+    starts = [re.fullmatch(r'resource\.name\.startsWith\("([^"]+)"\)', term) for term in terms]
+    assert all(starts), expression
+    return not terms or any(resource.startswith(start[1]) for start in starts if start)
