@@ -128,12 +128,15 @@ soak-elastic: setup ## 300 kills of elastic gangs at every point (long)
 
 ##@ Platform (ENV=example|dev|prod)
 
-.PHONY: render lint apply apply-manifests operators operators-pin images images-base
+.PHONY: render lint lint-all apply apply-manifests operators operators-pin images images-base
 render: setup ## Write the manifests of every environment
 	@$(PY) -m workloads render
 
 lint: setup ## Judge the rendered manifests
 	@$(PY) -m workloads lint workloads/rendered
+
+lint-all: setup ## Our linter, and beside it kube-score and Checkov for generic hardening: FILES="PATH..."
+	@$(PY) -m tests.tools.beside $(or $(FILES),workloads/rendered)
 
 apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no GPU
 	@$(PY) -m workloads apply $(ENV)

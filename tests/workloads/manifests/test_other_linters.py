@@ -6,7 +6,9 @@ Neither knows a JobSet, so its Jobs are shown to them as Jobs.
 import copy
 import json
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -103,6 +105,22 @@ def wanted(env: str, *, of_checkov: bool) -> Found:
             if check.startswith("CKV") is of_checkov:
                 found.add((check, title({"kind": "Job" if kind == "JobSet" else kind}, about)))
     return found
+
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, image: x}]}\n"
+
+
+def test_one_command_runs_all_three_and_each_finds_what_it_is_for(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(POD)
+    command = [sys.executable, "-m", "tests.tools.beside"]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False, timeout=600)
+    _, ours, score, checkov = re.split("== (?:holdfast|kube-score|Checkov)\n", done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert "HF" in ours and "[CRITICAL]" in score and "CKV_K8S_" in checkov
+    refused = subprocess.run(
+        [*command, str(tmp_path / "gone")], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "error:   no such path")
 
 
 @pytest.mark.parametrize("env", names())
