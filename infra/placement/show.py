@@ -82,7 +82,7 @@ def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         table = RichTable(*head, box=None, pad_edge=False)
         for row in rows:
             table.add_row(*row)
-        Console().print(table)
+        Console(markup=False).print(table)
         return
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):

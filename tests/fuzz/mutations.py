@@ -11,7 +11,7 @@ HUGE = 10**400
 DEEPEST = 300  # places that are changed; what nests more deeply is changed further out
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, HUGE, 1.5, 1e308, -0.0, float("nan"), float("inf"),
-    "", "a", "\x00", "\ud800", "\u202e", "\x1b[31m", "[bold]", "'; DROP TABLE x;--", "../../etc/passwd", "%s%n", "-5",
+    "", "a", "\x00", "\ud800", "\u202e", "\x1b[31m", "[bold]", "[/]", "'; DROP TABLE x;--", "../../etc/passwd", "%s%n", "-5",
     "0x" + "f" * 5_000, "9" * 5_000, "1e400", "::error::", "x" * 70_000, [], {}, [[]], [None], [{}], {"": None},
     {"a": []}, {"$tensor": "x"}, [0] * 5_000,
 )  # fmt: skip

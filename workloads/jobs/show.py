@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
+from holdfast.contract.printable import printable
 from holdfast.contract.values import finite
 from workloads.jobs.explain import Explanation
 from workloads.jobs.listing import Row
@@ -25,7 +26,7 @@ def as_json(body: dict[str, Any]) -> None:
 
 def explanation(found: Explanation) -> None:
     for name, text in found.lines():
-        print(f"{name + ':':10} {text}")
+        print(f"{name + ':':10} {printable(text, 4_000)}")
 
 
 def listing(found: list[Row]) -> None:
@@ -80,12 +81,15 @@ def note(text: str) -> None:
 
 def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 400, no_color=not terminal, highlight=False, soft_wrap=not terminal)
+    # No markup: names and messages come from the cluster.
+    console = Console(
+        width=None if terminal else 400, no_color=not terminal, highlight=False, markup=False, soft_wrap=not terminal
+    )
     table = Grid(box=None, pad_edge=False, header_style="bold" if terminal else "")
     for title in head:
         table.add_column(title, no_wrap=not terminal, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console.print(table)
 
 

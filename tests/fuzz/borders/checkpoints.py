@@ -1,5 +1,7 @@
 """What lies in a bucket of checkpoints, and tensors in a stranger's file."""
 
+import contextlib
+import io
 import json
 import random
 import tempfile
@@ -8,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import epochs
+from holdfast.checkpoint.cli import print_table
 from holdfast.checkpoint.decoding import decode_commit, parse_manifest
 from holdfast.checkpoint.errors import Damaged, Fenced
 from holdfast.checkpoint.format import digest_of
+from holdfast.checkpoint.inspection import rows
 from holdfast.checkpoint.loading import read_whole
 from holdfast.checkpoint.reading import open_step
 from holdfast.checkpoint.soundness import check_manifests
@@ -79,17 +83,27 @@ def _enter_manifest(data: bytes) -> None:
 
 def _enter_checkpoint(data: bytes) -> None:
     """A manifest that a commit names rightly: all that stands between it and memory is its own soundness."""
+    stored = Memory(_objects(data))
+    read_whole(stored, open_step(stored, RUN, STEP), None)
+
+
+def _enter_listing(data: bytes) -> None:
+    """The same as the table that people get: it shows what is odd, and refuses nothing."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        print_table(list(rows(Memory(_objects(data)), RUN, read=True)))
+    assert "\x1b" not in shown.getvalue()
+
+
+def _objects(data: bytes) -> dict[str, bytes]:
     body, _, shard = _saved()
     digest = digest_of(data)
     body = body | {"manifests": [{"length": digest.length, "sha256": digest.sha256}]}
     step = f"{RUN}/step-{STEP:010d}"
-    objects = {
+    return {
         f"{step}/COMMIT.json": envelope(encoded(body)),
         f"{step}/{ATTEMPT}/rank-00000.json": data,
         f"{step}/{ATTEMPT}/rank-00000-00000.bin": shard,
     }
-    opened = open_step(Memory(objects), RUN, STEP)
-    read_whole(Memory(objects), opened, None)
 
 
 def _enter_epoch(data: bytes) -> None:
@@ -134,6 +148,7 @@ BORDERS = {
     "commits": Border(make=_make_commit, enter=lambda data: decode_commit(data, run=RUN, step=STEP), refusals=REFUSALS),
     "manifests": Border(make=_make_manifest, enter=_enter_manifest, refusals=REFUSALS),
     "checkpoints": Border(make=_make_manifest, enter=_enter_checkpoint, refusals=REFUSALS),
+    "lists of checkpoints": Border(make=_make_manifest, enter=_enter_listing),
     "epochs": Border(
         make=lambda draw: hostile(({"pid": 7, "host": "a-host"},), draw), enter=_enter_epoch, refusals=(Fenced,)
     ),

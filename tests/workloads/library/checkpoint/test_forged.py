@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
+from holdfast.checkpoint.cli import app
 from holdfast.checkpoint.inspection import rows
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import restore
@@ -73,6 +74,18 @@ def test_a_pipe_in_the_place_of_a_commit_is_no_commit(pristine: Path, store: Pat
     shutil.copytree(pristine / "url", store / "url")
     make_pipe(store / "url" / RUN / f"step-{NEW:010d}" / "COMMIT.json")
     assert passed_over(store / "url") == []
+
+
+def test_what_a_forger_calls_a_tensor_does_not_speak_to_the_terminal(
+    pristine: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(pristine / "url", store / "url")
+    loud = "[/]\x1b[2J[link=http://e.org]##[error]"
+    forge(store / "url" / RUN / f"step-{NEW:010d}", lambda forged: forged.largest.update(key=loud, at=1 << 61))
+    app(["list", str(store / "url")], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "[/]\\x1b[2J[link=http://e.org]#_[error]" in shown and "\x1b" not in shown
+    assert "verified" in shown, "the other step"
 
 
 def passed_over(url: Path) -> list[int]:

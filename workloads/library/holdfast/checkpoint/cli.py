@@ -53,7 +53,7 @@ def list_attempts(
         attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]
         print(json.dumps({"schema": "holdfast.checkpoints/1", "url": url, "attempts": attempts}))
     else:
-        _print_table(found)
+        print_table(found)
     # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are in order.
     if not found:
         print(f"no checkpoint in {url}", file=sys.stderr)
@@ -63,17 +63,22 @@ def list_attempts(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _print_table(found: list[Any]) -> None:
+def print_table(found: list[Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from holdfast.contract.printable import printable
+
     # Off a terminal lines are not cut: a reason is the point of the table.
-    console = Console() if sys.stdout.isatty() else Console(width=400, no_color=True)
+    terminal = sys.stdout.isatty()
+    # No markup: names and reasons come from the bucket, where anybody may have written them.
+    console = Console(width=None if terminal else 400, no_color=not terminal, highlight=False, markup=False)
     table = Table("run", "step", "MB", "age", "ranks", "resumes on", "state", box=None)
     for row in found:
         ranks = str(row.world_size or "")
         table.add_row(
-            row.run, str(row.step), f"{row.bytes / 1e6:.1f}", _age(row.age_s), ranks, row.resumes_on, row.state
+            *(printable(row.run), str(row.step), f"{row.bytes / 1e6:.1f}", _age(row.age_s), ranks, row.resumes_on),
+            printable(row.state, 1_000),
         )
     console.print(table)
 
