@@ -12,14 +12,13 @@ from infra.contract.pools import Pool, Role
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota
 from infra.environments.checks import PLACEHOLDER, dns_name, matches, require, switch, unique
+from infra.environments.cluster import Cluster, Freeze
 from infra.environments.delivery import Budget, Delivery
 from infra.environments.runs import Run
 from infra.environments.services import (
     Alerts,
     AuthorizedRange,
-    Cluster,
     Database,
-    Freeze,
     Network,
     Queue,
     Security,

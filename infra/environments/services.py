@@ -1,17 +1,12 @@
-"""What a fork says about everything that is no machine: network, cluster settings, storage, queue, alerts, money.
+"""What a fork says about everything that is no machine: network, security, storage, queue, alerts, money.
 
 Read through `Environment`. Each check raises an InputError that names the field.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 
-from holdfast.contract.errors import InputError
-from holdfast.contract.values import moment
-from infra.environments.checks import between, ipv4_range, matches, one_of, require, switch, unique
+from infra.environments.checks import between, ipv4_range, matches, require, switch, unique
 from infra.environments.runs import Run, check_apart
-
-MIN_EXTENDED_GRACE_VERSION = (1, 35)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,70 +61,6 @@ class Network:
         )
         unique("network.authorized_ranges", [r.cidr for r in self.authorized_ranges])
         switch("network.flow_logs", self.flow_logs)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Freeze:
-    """No upgrades between two moments, RFC 3339 in UTC."""
-
-    name: str
-    start: str
-    end: str
-
-    def __post_init__(self) -> None:
-        require(bool(self.name), "cluster.freezes[].name", "''", "a name", "say what this is for")
-        begin, end = (_moment(f"cluster.freezes[{self.name}].{f}", getattr(self, f)) for f in ("start", "end"))
-        require(begin < end, f"cluster.freezes[{self.name}].end", self.end, f"after {self.start}", "exchange the two")
-        days = (end - begin).total_seconds() / 86_400
-        between(f"cluster.freezes[{self.name}] in days", days, 0.01, 30)
-
-    def is_over(self, now: datetime) -> bool:
-        """GKE refuses an exclusion that has ended."""
-        return _moment("end", self.end) <= now
-
-
-def _moment(field: str, got: str) -> datetime:
-    at = moment(str(got)) if str(got).endswith("Z") else None
-    if at is None:
-        raise InputError(field, got=repr(got), allowed="2026-12-24T00:00:00Z", fix="write the moment in UTC")
-    return at
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
-    release_channel: str = "REGULAR"
-    min_version: str = ""
-    """Oldest control plane accepted, as 1.35 or 1.35.0-gke.1171000; empty leaves it to the channel."""
-    maintenance_start: str = "2026-01-01T02:00:00Z"
-    maintenance_end: str = "2026-01-01T08:00:00Z"
-    maintenance_days: str = "FREQ=WEEKLY;BYDAY=SA,SU"
-    freezes: tuple[Freeze, ...] = ()
-    autoscaling_profile: str = "OPTIMIZE_UTILIZATION"
-    """OPTIMIZE_UTILIZATION gives idle GPU nodes back sooner."""
-    dns_endpoint_public: bool = False
-    """True lets anyone whom IAM admits reach the control plane's DNS endpoint from outside the VPC."""
-    deletion_protection: bool = True
-
-    def __post_init__(self) -> None:
-        one_of("cluster.release_channel", self.release_channel, ("RAPID", "REGULAR", "STABLE"))
-        if self.min_version:
-            pattern = r"1\.\d+(\.\d+(-gke\.\d+)?)?"
-            matches("cluster.min_version", self.min_version, pattern, "1.35 or 1.35.0-gke.1171000", "correct it")
-        start = _moment("cluster.maintenance_start", self.maintenance_start)
-        end = _moment("cluster.maintenance_end", self.maintenance_end)
-        between("cluster.maintenance_end - maintenance_start in hours", (end - start).total_seconds() / 3600, 4, 24)
-        day = "(MO|TU|WE|TH|FR|SA|SU)"
-        pattern = rf"FREQ=(DAILY|WEEKLY;BYDAY={day}(,{day})*)"
-        matches("cluster.maintenance_days", self.maintenance_days, pattern, "FREQ=WEEKLY;BYDAY=SA,SU", "correct it")
-        require(len(self.freezes) <= 3, "cluster.freezes", len(self.freezes), "at most 3", "remove one")
-        one_of("cluster.autoscaling_profile", self.autoscaling_profile, ("BALANCED", "OPTIMIZE_UTILIZATION"))
-        switch("cluster.dns_endpoint_public", self.dns_endpoint_public)
-        switch("cluster.deletion_protection", self.deletion_protection)
-
-    def may_extend_grace(self) -> bool:
-        """Whether every control plane this environment accepts knows the 120 s window."""
-        parts = [int(p) for p in self.min_version.split(".")[:2]]
-        return tuple(parts) >= MIN_EXTENDED_GRACE_VERSION
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
