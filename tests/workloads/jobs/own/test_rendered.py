@@ -47,6 +47,11 @@ def pod_of(bodies: list[dict[str, Any]]) -> dict[str, Any]:
     return holder["template"]["spec"]
 
 
+def listed(environment: str) -> str:
+    """A run that may write there."""
+    return next((run.name for run in load(environment).storage.runs), own().name)
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> OwnJob:
     """Any job that some environment can run: GPUs and nodes come from what it offers."""
@@ -62,6 +67,7 @@ def jobs(draw: st.DrawFn) -> OwnJob:
     return own(
         **ends,
         steady=steady,
+        name=listed(environment),
         environment=environment,
         gpus=gpus,
         nodes=nodes,
@@ -111,7 +117,8 @@ def test_every_machine_that_an_environment_offers_runs_a_job(name: str) -> None:
         )
         if wrong or gpus * nodes > offer.lent_gpus:
             continue
-        job = own(environment=name, gpus=f"{gpus}x{offer.accelerator}", nodes=nodes, capacity=offer.capacity.value)
+        gpus_a_node, capacity = f"{gpus}x{offer.accelerator}", offer.capacity.value
+        job = own(name=listed(name), environment=name, gpus=gpus_a_node, nodes=nodes, capacity=capacity)
         placed = placing.place(job, env, PRICES)
         assert placed.offer is not None and placed.offer.capacity is offer.capacity
         assert pod_of(rendered.bodies(job, context, placed))["containers"][0]["resources"]["limits"][
@@ -272,12 +279,12 @@ def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
 
 def test_a_run_of_ones_own_has_its_key_where_checkpoints_are_signed() -> None:
     def key_of(environment: str, **given: Any) -> tuple[str, str]:
-        spec = pod_of(made(own(environment=environment, **given)))
+        spec = pod_of(made(own(name=listed(environment), environment=environment, **given)))
         main = next(each for each in spec["containers"] if each["name"] == "main")
         held = (each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each)
         return next(held, ""), {each["name"]: each.get("value", "") for each in main["env"]}.get(ENV_KEY_FILE, "")
 
     signs = next(name for name in names() if load(name).security.signed_checkpoints)
     free = next(name for name in names() if not load(name).security.signed_checkpoints)
-    assert key_of(signs) == (f"run-key-{own().name}", f"{KEY_FOLDER}/key")
+    assert key_of(signs) == (f"run-key-{listed(signs)}", f"{KEY_FOLDER}/key")
     assert key_of(free) == key_of(signs, on_notice="wrap") == ("", "")
