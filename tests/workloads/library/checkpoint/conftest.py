@@ -143,7 +143,12 @@ def azure_container(azurite: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(scope="session")
-def jobs() -> Iterator[Jobs]:
-    jobs = Jobs()
-    yield jobs
-    jobs.close()
+def jobs() -> Jobs:
+    return Jobs()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "jobs" in request.fixturenames:
+        request.getfixturevalue("jobs").end_all()

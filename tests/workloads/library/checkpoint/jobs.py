@@ -122,6 +122,7 @@ class Jobs:
         self.context = mp.get_context("forkserver")
         self.context.set_forkserver_preload(["torch", "holdfast.checkpoint.checkpointer", __name__])
         self._rendezvous_count = 0
+        self._started: list[BaseProcess] = []
 
     def start(self, url: str | Path, folder: Path, *, world: int = 1, **options: Any) -> list[BaseProcess]:
         self._rendezvous_count += 1
@@ -132,6 +133,7 @@ class Jobs:
         ]
         for process in ranks:
             process.start()
+        self._started += ranks
         return ranks
 
     def run(self, url: str | Path, folder: Path, *, world: int = 1, **options: Any) -> list[int | None]:
@@ -139,7 +141,13 @@ class Jobs:
         ranks = self.start(url, folder, world=world, **options)
         return finish(ranks)
 
-    def close(self) -> None: ...
+    def end_all(self) -> None:
+        """What a test that failed left running would take the cores from all others."""
+        for process in self._started:
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._started.clear()
 
 
 def finish(ranks: list[BaseProcess], timeout_s: float = 120) -> list[int | None]:

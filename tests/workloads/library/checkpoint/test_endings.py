@@ -15,6 +15,7 @@ from holdfast.checkpoint.catalogue import committed_steps
 from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
+from tests import support
 from tests.workloads.library.checkpoint import faulty_proxy as faults
 from tests.workloads.library.checkpoint.faulty_proxy import FaultyProxy
 from tests.workloads.library.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest
@@ -56,7 +57,7 @@ def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(t
 def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(jobs: Jobs, tmp_path: Path) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
     older = jobs.start(url, tmp_path, world=2, every=20, steps=10**6, log=str(log))
-    wait_until(lambda: bool(commits(url)))
+    wait_until(lambda: bool(support.commits(url)))
     newer = jobs.run(url, tmp_path, world=2, every=1, steps=10**6, kill_at="stage.begin:1")
     assert -signal.SIGKILL in newer, "it was killed in its first save, and has committed nothing"
     assert finish(older) == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], log.read_text()
@@ -194,7 +195,7 @@ def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> 
 def test_a_departure_says_what_it_loses(jobs: Jobs, tmp_path: Path) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
     (job,) = jobs.start(url, tmp_path, every=20, steps=10**9, window_s=3.5, log=str(log))
-    wait_until(lambda: bool(commits(url)))
+    wait_until(lambda: bool(support.commits(url)))
     uploader = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0])
     os.kill(uploader, signal.SIGSTOP)
     try:
