@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from holdfast.checkpoint.decoding import MAX_BYTES
+from holdfast.checkpoint.dtypes import item_bytes
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Commit, Manifest, TensorPart
-from holdfast.checkpoint.pieces import dtype_of
 from holdfast.checkpoint.storage import Stat
 from holdfast.checkpoint.tiling import check_tiling
 from holdfast.contract.printable import printable
@@ -47,13 +47,13 @@ def check_stored(manifest: Manifest, stored: Mapping[str, Stat]) -> None:
 
 
 def _check_size(part: TensorPart) -> None:
-    dtype = dtype_of(part.dtype)
-    if dtype is None:
+    size = item_bytes(part.dtype)
+    if size is None:
         wanted = "restore with the PyTorch version that wrote it, or a newer one"
         raise Damaged(f"{_name(part)} has a dtype that this PyTorch does not know: {wanted}")
-    if math.prod(max(1, size) for size in part.shape) * dtype.itemsize > MAX_BYTES:
+    if math.prod(max(1, length) for length in part.shape) * size > MAX_BYTES:
         raise Damaged(f"{_name(part)} is larger than any memory")
-    if math.prod(part.extent) * dtype.itemsize != part.bytes:
+    if math.prod(part.extent) * size != part.bytes:
         raise Damaged(f"{_name(part)} has {part.bytes} bytes for a box of {list(part.extent)}")
 
 
