@@ -46,9 +46,12 @@ class LikeVllm(BaseHTTPRequestHandler):
 
 def stand_in(port: int) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", port), LikeVllm)
-    signal.signal(signal.SIGTERM, lambda *_: LikeVllm.stopping.set())
+    asked = list[int]()  # a handler that sets an event for which its own thread waits can stop on the event's lock
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    LikeVllm.stopping.wait()
+    while not asked:
+        time.sleep(0.01)
+    LikeVllm.stopping.set()
     time.sleep(sidecar_budget(WINDOW_S)[1])  # --shutdown-timeout
 
 
