@@ -1,14 +1,20 @@
 """What a deployment would change, without cdktf: for pull requests and for the night, with an exit code for it."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from infra.environments import Environment
 from infra.ops import engine
 from infra.ops.plan import Change, changes_of
 from infra.ops.show import print_json, print_table
 from infra.ops.synth import ROOT, synthesise
+from infra.specs import resources
+
+IGNORED = ("ignored",)
 
 
 def drift(environment: Environment, out: Path = ROOT / "out" / "drift") -> dict[str, list[Change]]:
@@ -22,17 +28,56 @@ def drift(environment: Environment, out: Path = ROOT / "out" / "drift") -> dict[
         # A lock is an object in the state's bucket: it needs the right to write, and
         # a nightly look must not make a deployment fail.
         run.run(folder, "plan", "-no-color", "-lock=false", "-out=plan")
-        found[stack] = changes_of(json.loads(run.run(folder, "show", "-json", "plan")))
+        plan_json = json.loads(run.run(folder, "show", "-json", "plan"))
+        found[stack] = [*changes_of(plan_json), *ignored_differences(environment, plan_json)]
     return found
 
 
+def ignored_differences(environment: Environment, plan_json: Mapping[str, Any]) -> Iterator[Change]:
+    """Lists that Terraform leaves alone for the API's order of them, where they differ as sets, too.
+
+    Read from the plan, whose refresh has just asked the API: the account that plans needs no further right.
+    """
+    planned = {c["address"]: c for c in plan_json.get("resource_changes", [])}
+    for resource in resources(environment):
+        # Nothing is there before the first deployment.
+        there = planned.get(resource.address, {}).get("change", {}).get("before")
+        for path in resource.ignore_changes if there else ():
+            stated = _at(resource.arguments, path)
+            if isinstance(stated, list) and (difference := _as_sets(stated, _at(there, path) or ())):
+                yield Change(
+                    address=resource.address, kind=resource.kind, actions=IGNORED, difference=f"{path} {difference}"
+                )
+
+
+def _at(values: Any, path: str) -> Any:
+    """`path` as ignore_changes has it. A block that may stand once is a list in a plan, and none in the specs."""
+    for name in re.split(r"(?:\[0\])?\.", path):
+        values = values[0] if isinstance(values, list) and values else values
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _as_sets(stated: Iterable[Any], found: Iterable[Any]) -> str:
+    """Empty where both hold the same, in any order (infra/decisions/0016)."""
+    wanted, there = ({json.dumps(item, sort_keys=True) for item in items} for items in (stated, found))
+    both = (("lacks", wanted - there), ("has beside it", there - wanted))
+    return "; ".join(f"{word} {', '.join(sorted(items))}" for word, items in both if items)
+
+
 def show(environment: Environment, found: Mapping[str, Sequence[Change]], as_json: bool) -> None:
-    rows = [(stack, "/".join(c.actions), c.address) for stack, changes in found.items() for c in changes]
+    listed = [(stack, c) for stack, changes in found.items() for c in changes]
+    rows = [(stack, "/".join(c.actions), f"{c.address} {c.difference}".rstrip()) for stack, c in listed]
     if as_json:
-        named = [{"stack": stack, "actions": actions, "address": address} for stack, actions, address in rows]
+        named = [
+            {"stack": stack, "actions": "/".join(c.actions), "address": c.address, "difference": c.difference}
+            for stack, c in listed
+        ]
         print_json("drift", environment=environment.name, changes=named)
         return
     # What is lost stands first: a comment on a pull request is read from the top.
     losses = [row for row in rows if "delete" in row[1]]
     print_table(("STACK", "ACTION", "ADDRESS"), [*losses, *(row for row in rows if row not in losses)])
     print(f"{environment.name}: {len(rows)} changes, {len(losses)} destroy or replace")
+    if any(c.actions == IGNORED for _, c in listed):
+        print(f"Next: python -m infra doctor {environment.name}   (how to mend what `deploy` ignores)", file=sys.stderr)

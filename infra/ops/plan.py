@@ -22,7 +22,9 @@ class Change:
     address: str
     kind: str
     actions: tuple[str, ...]
-    """As Terraform prints them: ("create",), ("delete", "create") for a replacement, ..."""
+    """As Terraform prints them: ("create",), ("delete", "create") for a replacement, ...; of `drift` also ("ignored",)."""
+    difference: str = ""
+    """Of what Terraform was asked to ignore: the attribute, and how its set differs from what is stated."""
 
     @property
     def destroys(self) -> bool:

@@ -1,11 +1,15 @@
 """`drift`: what would change, losses first; the exit code of the command says whether anything would."""
 
+import copy
 import json
+from typing import Any
 
 import pytest
 
 from infra.ops import drift
-from infra.ops.plan import changes_of
+from infra.ops.plan import Change, changes_of
+from infra.specs import resources
+from tests.infra.rules.test_rules import as_planned
 from tests.infra.samples import EXAMPLE
 
 PLAN = {
@@ -27,3 +31,39 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     drift.show(EXAMPLE, {"cluster-example": changes_of(PLAN)}, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "holdfast.drift/1" and len(found["changes"]) == 2
+
+
+def deployed() -> dict[str, Any]:
+    """Each resource as the refresh of a plan finds it, its lists in another order than stated."""
+    plan: dict[str, Any] = {"resource_changes": []}
+    for resource in resources(EXAMPLE):
+        values = copy.deepcopy(as_planned(dict(resource.arguments)))
+        for block, name in (("monitoring_config", "enable_components"), ("node_config", "taint")):
+            if name in values.get(block, [{}])[0]:
+                values[block][0][name].reverse()
+        change = {"actions": ["no-op"], "before": values}
+        plan["resource_changes"].append({"address": resource.address, "type": resource.kind, "change": change})
+    return plan
+
+
+def test_what_terraform_ignores_differs_only_as_a_set() -> None:
+    plan = deployed()
+    assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "in any order"
+    found = {c["address"]: c["change"]["before"] for c in plan["resource_changes"]}
+    found["google_container_cluster.cluster"]["monitoring_config"][0]["enable_components"].remove("DCGM")
+    found["google_container_cluster.cluster"]["logging_config"][0]["enable_components"].append("KCP_HPA")
+    found["google_container_node_pool.pool-spot-a100"]["node_config"][0]["taint"].pop(0)
+    (logs, metrics, taint) = sorted(drift.ignored_differences(EXAMPLE, plan), key=lambda c: c.difference)
+    assert logs.difference == 'logging_config[0].enable_components has beside it "KCP_HPA"'
+    assert metrics.difference == 'monitoring_config[0].enable_components lacks "DCGM"'
+    assert taint.address.endswith("pool-spot-a100") and "taint lacks" in taint.difference
+    for change in plan["resource_changes"]:
+        change["change"]["before"] = None
+    assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "before the first deployment"
+
+
+def test_what_terraform_ignores_is_shown_with_the_way_to_mend_it(capsys: pytest.CaptureFixture[str]) -> None:
+    ignored = Change(address="google_a.b", kind="google_a", actions=drift.IGNORED, difference='x[0].y lacks "Z"')
+    drift.show(EXAMPLE, {"cluster-example": [ignored]}, as_json=False)
+    shown = capsys.readouterr()
+    assert 'google_a.b x[0].y lacks "Z"' in shown.out and "infra doctor example" in shown.err
