@@ -5,6 +5,7 @@ environment of the repository, since that is where a person agrees.
 """
 
 from infra.contract import names
+from infra.environments.images import policy_is_written
 from infra.environments.schema import Delivery, Environment
 from infra.specs.identities import account
 from infra.specs.network import api
@@ -50,19 +51,21 @@ def resources(environment: Environment) -> list[Resource]:
     delivery = environment.delivery
     if delivery is None:
         return []
+    # Who may not read a resource cannot plan at all: the refresh of the whole stack fails.
+    policy = policy_is_written(environment)
     return [
         *_trust(environment, delivery),
         *_account(
             environment,
             "planner",
-            PLANNER,
+            (*PLANNER, *(["binaryauthorization.policyViewer"] if policy else ())),
             "objectViewer",
             f"Set:{_pool(environment)}/attribute.repository/{delivery.repository}",
         ),
         *_account(
             environment,
             "deployer",
-            DEPLOYER,
+            (*DEPLOYER, *(["binaryauthorization.policyEditor"] if policy else ())),
             "objectUser",
             f":{_pool(environment)}/subject/repo:{delivery.repository}:environment:{delivery.environment}",
         ),
