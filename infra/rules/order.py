@@ -11,6 +11,7 @@ SERVICE = "google_project_service"
 API_OF_KIND = {
     "google_artifact_registry": "artifactregistry",
     "google_billing_budget": "billingbudgets",
+    "google_binary_authorization": "binaryauthorization",
     "google_compute": "compute",
     "google_container": "container",
     "google_dns": "dns",

@@ -16,7 +16,7 @@ from infra.environments import load
 from infra.placement import prices
 from monitoring.alerting.alert import Source
 from monitoring.alerting.alerts import alerts
-from monitoring.stack import limits_of
+from monitoring.stack import budget, limits_of
 
 pytestmark = pytest.mark.process
 
@@ -72,6 +72,14 @@ def test_the_budget_notifies_the_same_people(resources: dict[str, Any]) -> None:
     }  # type: ignore[union-attr]
     assert month["all_updates_rule"]["monitoring_notification_channels"]
     assert [rule["threshold_percent"] for rule in month["threshold_rules"]] == [0.5, 0.9, 1.0]
+
+
+def test_a_budget_is_in_the_currency_of_its_account() -> None:
+    plan = load("prod").budget
+    assert plan
+    euros = replace(load("prod"), budget=replace(plan, currency="EUR"))
+    amount: Any = budget(euros, [])["amount"]
+    assert amount["specified_amount"]["currency_code"] == "EUR"
 
 
 def test_dashboard_variables_survive_terraform(resources: dict[str, Any]) -> None:

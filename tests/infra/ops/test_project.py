@@ -17,7 +17,7 @@ from infra.ops.project import LISTED_AGENTS, account_checks
 from infra.ops.show import doctor as show_doctor
 from infra.ops.show import leftovers as show_leftovers
 from infra.specs.cluster import LOGGING, METRICS
-from infra.specs.encryption import agent
+from infra.specs.encryption import AGENTS, agent
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
 from tests.infra.samples import EXAMPLE, hardened
@@ -157,7 +157,10 @@ def test_bootstrap_makes_apis_agents_and_a_private_versioned_bucket(gcloud: Gclo
     assert [" ".join(["gcloud", *call]) for call in gcloud.calls()] == output
     assert all(f"{api}.googleapis.com" in output[0] for api in APIS)
     agents = [line for line in output if "identity create" in line]
-    assert len(agents) == len(deploy.MADE_AGENTS) and any("sqladmin" in line for line in agents)
+    made = {
+        word.partition("=")[2].partition(".")[0] for line in agents for word in line.split() if "--service=" in word
+    }
+    assert made | {"storage", "compute"} == set(AGENTS), "storage's by a command of its own, Compute's with its API"
     assert "--public-access-prevention" in output[-2] and "--versioning" in output[-1]
 
 

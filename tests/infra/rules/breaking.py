@@ -210,7 +210,7 @@ BREAKING: dict[str, Edit] = {
     ),
     # order
     "apis-come-first": after(DATA),
-    "apis-are-enabled": without("google_project_service.binaryauthorization"),
+    "apis-are-enabled": without("google_project_service.secretmanager"),
     # the environment as a whole
     "production-has-a-budget": state(budget=None),
     "production-database-survives-a-zone": lambda facts: state(
