@@ -55,6 +55,7 @@ class Control:
             if epoch:
                 for member in epoch.members:
                     known = self._joins.get(member.index)
+                    # A replacement may have asked since: it is in no epoch yet, and must not be forgotten.
                     if known and known[0] == member:
                         del self._joins[member.index]
             self._changed.notify_all()
@@ -100,6 +101,7 @@ class Control:
             if path == "/join":
                 asks = Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
                 known = self._joins.get(asks.index)
+                # Askers repeat themselves each second: the time of the first question stays, or nobody would have waited.
                 if not known or known[0] != asks:
                     self._joins[asks.index] = (asks, time.monotonic())
                     self._changed.notify_all()
@@ -110,6 +112,7 @@ class Control:
         return self._status()
 
     def _newer(self, number: int) -> dict[str, Any]:
+        # The lock is free while it waits, so that other members are answered meanwhile.
         self._changed.wait_for(lambda: self._epoch is not None and self._epoch.number > number, POLL_S)
         return self._status()
 
@@ -139,6 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         control = cast(_Server, self.server).control
+        # Before anything is read: who lacks the secret costs no memory.
         if not control.knows(self.headers.get(SECRET_HEADER) or ""):
             self.send_error(403)
             return

@@ -73,6 +73,7 @@ def propose(storage: Storage, run: str, epoch: Epoch) -> Epoch:
         storage.put(object_names.gang_object(run, epoch.number), data, crc32c(data))
     except AlreadyExists:
         return _read(storage, run, epoch.number)
+    # The epoch stands already: a storage that refuses to tidy up must not cost the gang a try.
     with suppress(StorageError):
         for old in _numbers(storage, run)[:-KEPT]:
             storage.delete(object_names.gang_object(run, old))

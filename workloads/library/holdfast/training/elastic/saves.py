@@ -102,6 +102,7 @@ class GangSaves:
             self.save(step)
 
     def save(self, step: int) -> None:
+        # The storage may have been silent when this member became the lead: the fence is asked for again.
         self.lead(step)
         if self._saver and step > max(self._saver.last_step, self._saver.durable_step):
             self._saver.save(step, self._state)
@@ -114,6 +115,7 @@ class GangSaves:
             raise NotDurable(step, f"the last state is not stored: {error}") from error
         assert self._saver
         if step > max(self._saver.last_step, self._saver.durable_step):
+            # It waits for the upload before it, where a save on the way would be dropped: no later one comes.
             self._saver.save(step, self._state, in_any_case=True)
         self._saver.wait(within_s)
         ending = self._saver.ending(step)

@@ -49,6 +49,7 @@ def train_elastic(config: ElasticConfig) -> int:
     device = chosen_device(config.device, local_rank=0)
     corpus = Corpus.read(config.data)
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
+    # For the parameters that a first lead begins with; the draws of each step are seeded by gang.shards().
     torch.manual_seed(config.seed)
     model = ByteGPT(config.model).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
@@ -78,13 +79,16 @@ def train_elastic(config: ElasticConfig) -> int:
             for step in gang.steps(config.steps):
                 loss = torch.zeros(())
                 for shard in gang.shards():
+                    # By the logical shard, not by the rank: a step has the same samples whatever the number of nodes.
                     first = (step * gang.shard_count + shard) * config.shard_samples
                     inputs, following = samples.batch(first, config.shard_samples)
                     loss = next_byte_loss(model(inputs.to(device)), following.to(device))
                     gang.backward(loss)
+                # False: a peer was lost. No node may apply this step, and the loop gets its number again.
                 if gang.reduce():
                     optimizer.step()
                     meter.follow(lead=gang.coordinator)
+                    # Of this node's last shard: a mean over the gang would be one more collective in every step.
                     meter.step(step + 1, loss.detach())
             meter.flush()
     except CheckpointExit as end:

@@ -22,6 +22,7 @@ def furthest(applied: int) -> int:
 def _all_applied(applied: int) -> list[int]:
     if not dist.is_initialized():
         return [applied]
+    # On the CPU, and so through gloo on any machine: a count is not worth a kernel, and no GPU is waited for.
     mine = torch.tensor([applied], dtype=torch.int64)
     found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(found, mine)
@@ -34,6 +35,7 @@ def synchronize(state: dict[str, Any], applied: int, device: torch.device) -> in
     -1 for `applied`: this member has no state. It is copied only if somebody is behind."""
     steps = _all_applied(applied)
     if min(steps) < max(steps):
+        # All members have the same list, and so choose the same one without asking.
         source = steps.index(max(steps))
         _give(state, capture(state) if dist.get_rank() == source else None, source, device)
     return max(steps)
@@ -48,6 +50,7 @@ def _give(state: dict[str, Any], captured: Captured | None, source: int, device:
         # Not the random state: draws are seeded by (seed, step, shard), on every member alike.
         tensors = {key: t for key, t in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
         head = [skeleton, [[key, str(t.dtype).removeprefix("torch."), list(t.shape)] for key, t in tensors.items()]]
+        # As bytes: tensors of all types share a chunk, and every bit arrives, those of a NaN too.
         flats = [t.detach().reshape(-1).view(torch.uint8).to(device) for t in tensors.values()]
     else:
         tensors, flats = {}, []
