@@ -21,3 +21,5 @@ JOBSET_VERSION = "0.12.0"
 KUEUE_VERSION = "0.19.2"
 # Of the proxy before online servers: the minor release whose configuration the tests play.
 ENVOY_VERSION = "1.40.0"
+# Of the first line with --shutdown-timeout or later: without it every request is cut at SIGTERM.
+VLLM_VERSION = "0.33.0"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.errors import InputError
-from infra.contract.versions import ENVOY_VERSION
+from infra.contract.versions import ENVOY_VERSION, VLLM_VERSION
 from workloads.operators.catalogue import OPERATORS
 
 FOLDER = Path(__file__).parent
@@ -18,6 +18,7 @@ DIGESTS = FOLDER / "digests.json"
 COPIED = {
     "cloud-sql-proxy": "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.23.0",
     "envoy": f"docker.io/envoyproxy/envoy:distroless-v{ENVOY_VERSION}",
+    "vllm": f"docker.io/vllm/vllm-openai:v{VLLM_VERSION}",
     **{operator.name: operator.release for operator in OPERATORS},
 }
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

@@ -18,6 +18,7 @@ from workloads.manifests.builders import (
     queue_metrics,
     queueing,
     serving,
+    serving_vllm,
     tenancy,
     training,
 )
@@ -39,6 +40,7 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
         "batch.yaml": batch.samples,
         "serving.yaml": serving.samples,
         "training.yaml": lambda context: chain(training.samples(context), elastic.samples(context)),
+        "vllm.yaml": serving_vllm.samples,
     },
 }
 

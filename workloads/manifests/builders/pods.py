@@ -54,6 +54,8 @@ class Size:
 class Probes:
     readiness: client.V1Probe
     liveness: client.V1Probe | None
+    startup: client.V1Probe | None = None
+    """Of a server that is deaf while it loads: neither of the others is asked before it has passed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +212,7 @@ def container(context: RenderContext, work: Work, name: str = MAIN) -> client.V1
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),
         liveness_probe=probes and probes.liveness,
         readiness_probe=probes and probes.readiness,
+        startup_probe=probes and probes.startup,
         security_context=restricted(),
         volume_mounts=[_mount(volume, path) for volume, path in volumes],
     )

@@ -28,7 +28,7 @@ from workloads.manifests.builders.serving_deployment import (
     probes,
     scraping,
 )
-from workloads.manifests.builders.serving_proxy import PROXY, SERVER, proxies
+from workloads.manifests.builders.serving_proxy import ANNOTATION_CAPACITY, SERVER, SERVING, FirstHop, proxies
 from workloads.manifests.builders.tenancy import budget, ingress, scraped
 from workloads.manifests.builders.training import gpu_size
 
@@ -43,8 +43,8 @@ def samples(context: RenderContext) -> Iterator[Body]:
     if wanted is None:
         return
     yield from _servers(context, wanted)
-    yield from proxies(context, wanted)
-    yield from _policies()
+    yield from proxies(context, SERVING, {ANNOTATION_CAPACITY: str(wanted)})
+    yield from policies(SERVING)
 
 
 def _servers(context: RenderContext, wanted: Serving) -> Iterator[Body]:
@@ -59,18 +59,23 @@ def _servers(context: RenderContext, wanted: Serving) -> Iterator[Body]:
         if tier == serving.TIER_OVERFLOW:
             body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = f"{SERVER}-{serving.TIER_BASE}"
         yield body
-        yield _scaler(name, least, most, wanted.inflight_target)
+        yield scaler(name, least, most, {serving.INFLIGHT: wanted.inflight_target})
         yield budget(name, NAMESPACE_SERVING, name, "Upgrades take one replica at a time; preemption asks nobody")
+    yield from found_by_proxy(SERVER)
+
+
+def found_by_proxy(name: str) -> Iterator[Body]:
+    """Pods that bear LABEL_SERVES with this value, for their proxy and for Prometheus."""
     yield plain(
         client.V1Service(
             api_version="v1",
             kind="Service",
             # Without an address: the proxy chooses a pod for each request, not for each connection.
-            metadata=meta(SERVER, NAMESPACE_SERVING),
-            spec=client.V1ServiceSpec(cluster_ip="None", selector={LABEL_SERVES: SERVER}, ports=[port()]),
+            metadata=meta(name, NAMESPACE_SERVING),
+            spec=client.V1ServiceSpec(cluster_ip="None", selector={LABEL_SERVES: name}, ports=[port()]),
         )
     )
-    yield scraping(SERVER, {LABEL_SERVES: SERVER}, serving.PORT)
+    yield scraping(name, {LABEL_SERVES: name}, serving.PORT)
 
 
 def _server(context: RenderContext, name: str, tier: str, pool: Pool, window_s: int) -> Body:
@@ -94,13 +99,15 @@ def _server(context: RenderContext, name: str, tier: str, pool: Pool, window_s: 
     return deployment(context, NAMESPACE_SERVING, work)
 
 
-def _scaler(name: str, least: int, most: int, target: int) -> Body:
-    """By requests that run or wait, which grow with load; the time in the queue does not."""
-    metric = f"prometheus.googleapis.com|{serving.INFLIGHT}|gauge"
-    source = client.V2PodsMetricSource(
-        metric=client.V2MetricIdentifier(name=metric),
-        target=client.V2MetricTarget(type="AverageValue", average_value=str(target)),
-    )
+def scaler(name: str, least: int, most: int, targets: dict[str, int]) -> Body:
+    """By requests that run or wait, which grow with load; the time in the queue does not. `targets`: of each replica."""
+    sources = [
+        client.V2PodsMetricSource(
+            metric=client.V2MetricIdentifier(name=f"prometheus.googleapis.com|{metric}|gauge"),
+            target=client.V2MetricTarget(type="AverageValue", average_value=str(target)),
+        )
+        for metric, target in targets.items()
+    ]
     behavior = client.V2HorizontalPodAutoscalerBehavior(
         scale_up=client.V2HPAScalingRules(stabilization_window_seconds=0),
         scale_down=client.V2HPAScalingRules(stabilization_window_seconds=CALM_S),
@@ -113,16 +120,18 @@ def _scaler(name: str, least: int, most: int, target: int) -> Body:
             scale_target_ref=client.V2CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name=name),
             min_replicas=least,
             max_replicas=most,
-            metrics=[client.V2MetricSpec(type="Pods", pods=source)],
+            metrics=[client.V2MetricSpec(type="Pods", pods=source) for source in sources],
             behavior=behavior,
         ),
     )
     return plain(scaler)
 
 
-def _policies() -> Iterator[Body]:
+def policies(hop: FirstHop, prefix: str = "") -> Iterator[Body]:
     """Whoever is in the cluster may ask the proxy; only the proxy, and who scrapes, reaches a server."""
-    before, servers = {LABEL_NAME: PROXY}, {LABEL_SERVES: SERVER}
-    yield from ingress(NAMESPACE_SERVING, "ask", before, port=serving.PORT, peers=None)
-    yield from ingress(NAMESPACE_SERVING, "answer", servers, port=serving.PORT, peers=before)
-    yield scraped(NAMESPACE_SERVING, serving.PORT, serving.PROXY_METRICS_PORT)
+    before, servers = {LABEL_NAME: hop.name}, {LABEL_SERVES: hop.servers}
+    yield from ingress(NAMESPACE_SERVING, f"{prefix}ask", before, port=serving.PORT, peers=None)
+    yield from ingress(NAMESPACE_SERVING, f"{prefix}answer", servers, port=serving.PORT, peers=before)
+    if hop.health_port:
+        yield from ingress(NAMESPACE_SERVING, f"{prefix}health", servers, port=hop.health_port, peers=before)
+    yield scraped(NAMESPACE_SERVING, serving.PORT, serving.PROXY_METRICS_PORT, name=f"{prefix}scrape")

@@ -4,6 +4,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from kubernetes import client
 
@@ -11,7 +12,6 @@ from holdfast.contract import serving
 from infra.contract.capacity import ANNOTATION_RULE, PlacementRule
 from infra.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING
 from infra.contract.names import NAMESPACE_SERVING
-from infra.environments.serving import Serving
 from workloads.manifests.builders.deployments import deployment
 from workloads.manifests.builders.envoy import Proxy, bootstrap
 from workloads.manifests.builders.pods import Probes, Size, Work, restricted
@@ -20,7 +20,7 @@ from workloads.manifests.builders.render_context import Body, RenderContext, met
 from workloads.manifests.builders.serving_deployment import overflow_pool, port, probes, scraping
 from workloads.manifests.builders.tenancy import budget
 
-SERVER, PROXY, CLIENTS = "server", "proxy", "serving"
+SERVER = "server"  # the role: account and image
 ENVOY = "envoy"  # the role in digests.json: a copy of Envoy's own image in the registry of the environment
 PROXIES = 2
 CONFIG_DIR, ENDPOINTS_DIR = "/etc/envoy", "/run/endpoints"
@@ -28,55 +28,83 @@ ANNOTATION_CAPACITY = "holdfast.dev/serving-capacity"
 HOST_NAME = "kubernetes.io/hostname"
 
 
-def proxies(context: RenderContext, wanted: Serving) -> Iterator[Body]:
+@dataclass(frozen=True, kw_only=True)
+class FirstHop:
+    """A proxy, with the names on both of its sides."""
+
+    name: str
+    servers: str
+    """Headless Service of those that answer."""
+    clients: str
+    """Service that is asked."""
+    rights: str = "endpoints"
+    """Role and binding of its watcher."""
+    health_port: int = 0
+    """Where servers answer for their readiness; 0: where they answer requests."""
+
+
+SERVING = FirstHop(name="proxy", servers=SERVER, clients="serving")
+
+
+def proxies(context: RenderContext, hop: FirstHop, about: dict[str, str] | None = None) -> Iterator[Body]:
+    """`about`: annotations of the Service that clients ask."""
     account = client.V1ServiceAccount(
         api_version="v1",
         kind="ServiceAccount",
-        metadata=meta(PROXY, NAMESPACE_SERVING),
+        metadata=meta(hop.name, NAMESPACE_SERVING),
         automount_service_account_token=False,
     )
     yield plain(account)
     rules = [
         client.V1PolicyRule(api_groups=["discovery.k8s.io"], resources=["endpointslices"], verbs=["list", "watch"])
     ]
-    yield from within("endpoints", rules, NAMESPACE_SERVING, account=PROXY, account_namespace=NAMESPACE_SERVING)
-    yield _configuration(context)
-    yield deployment(context, NAMESPACE_SERVING, _proxy_work(context), PROXIES)
-    yield scraping(PROXY, {LABEL_NAME: PROXY}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH)
-    yield budget(PROXY, NAMESPACE_SERVING, PROXY, "The first hop of every request: one at a time")
+    yield from within(hop.rights, rules, NAMESPACE_SERVING, account=hop.name, account_namespace=NAMESPACE_SERVING)
+    yield _configuration(context, hop)
+    yield deployment(context, NAMESPACE_SERVING, _proxy_work(context, hop), PROXIES)
+    yield scraping(hop.name, {LABEL_NAME: hop.name}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH)
+    yield budget(hop.name, NAMESPACE_SERVING, hop.name, "The first hop of every request: one at a time")
     yield plain(
         client.V1Service(
             api_version="v1",
             kind="Service",
-            metadata=meta(CLIENTS, NAMESPACE_SERVING, annotations={ANNOTATION_CAPACITY: str(wanted)}),
-            spec=client.V1ServiceSpec(type="ClusterIP", selector={LABEL_NAME: PROXY}, ports=[port()]),
+            metadata=meta(hop.clients, NAMESPACE_SERVING, annotations=about),
+            spec=client.V1ServiceSpec(type="ClusterIP", selector={LABEL_NAME: hop.name}, ports=[port()]),
         )
     )
 
 
-def _configuration(context: RenderContext) -> Body:
+def _configuration(context: RenderContext, hop: FirstHop) -> Body:
     longest_s = serving.drain_budget(overflow_pool(context).window.pod_s).longest_request_s
     proxy = Proxy(endpoints_file=f"{ENDPOINTS_DIR}/servers.json", longest_request_s=longest_s)
     text = json.dumps(bootstrap(proxy), indent=2) + "\n"
     return plain(
         client.V1ConfigMap(
-            api_version="v1", kind="ConfigMap", metadata=meta(PROXY, NAMESPACE_SERVING), data={"envoy.json": text}
+            api_version="v1", kind="ConfigMap", metadata=meta(hop.name, NAMESPACE_SERVING), data={"envoy.json": text}
         )
     )
 
 
-def _proxy_work(context: RenderContext) -> Work:
+def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
     window_s = overflow_pool(context).window.pod_s
-    hook = client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.SIDECAR_PORT)
     admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
-    drain = ["python", "-m", "holdfast", "serve", "sidecar", "--health", f"{admin}/ready", "--window", str(window_s)]
     counted = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
-    watch = ["python", "-m", "holdfast", "serve", "endpoints", "--service", SERVER, "--namespace", NAMESPACE_SERVING]
-    configured = client.V1Volume(name="config", config_map=client.V1ConfigMapVolumeSource(name=PROXY))
+    watch = [
+        "python",
+        "-m",
+        "holdfast",
+        "serve",
+        "endpoints",
+        "--service",
+        hop.servers,
+        "--namespace",
+        NAMESPACE_SERVING,
+    ]
+    watch += ["--health-port", str(hop.health_port)] if hop.health_port else []
+    configured = client.V1Volume(name="config", config_map=client.V1ConfigMapVolumeSource(name=hop.name))
     shared = client.V1Volume(name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi"))
     return Work(
-        name=PROXY,
-        role=PROXY,
+        name=hop.name,
+        role=hop.name,
         image=context.image(ENVOY),
         command=[ENVOY, "-c", f"{CONFIG_DIR}/envoy.json", "-l", "warning", "--concurrency", "2"],
         size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
@@ -87,9 +115,9 @@ def _proxy_work(context: RenderContext) -> Work:
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
         probes=Probes(readiness=probes(serving.SIDECAR_PORT).readiness, liveness=_listening()),
-        pre_stop_get=hook,
+        pre_stop_get=DRAIN_HOOK,
         sidecars=[
-            _beside(context, "drain", [*drain, "--drain", f"{admin}/healthcheck/fail", "--count", counted], []),
+            draining(context, f"{admin}/ready", window_s, "--drain", f"{admin}/healthcheck/fail", "--count", counted),
             _beside(
                 context,
                 "watch",
@@ -103,10 +131,20 @@ def _proxy_work(context: RenderContext) -> Work:
     )
 
 
+DRAIN_HOOK = client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.SIDECAR_PORT)
+"""PreStop of a container with `draining` beside it."""
+
+
+def draining(context: RenderContext, health_url: str, window_s: int, *options: str) -> client.V1Container:
+    """The drain for a server that has none: its readiness, and the hook before its SIGTERM."""
+    words = ["python", "-m", "holdfast", "serve", "sidecar", "--health", health_url, "--window", str(window_s)]
+    return _beside(context, "drain", [*words, *options], [])
+
+
 def _beside(
     context: RenderContext, name: str, command: list[str], mounts: list[client.V1VolumeMount]
 ) -> client.V1Container:
-    """Started before Envoy, ended after it."""
+    """Started before the main container, ended after it."""
     limits = {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
     scratch = client.V1VolumeMount(name="tmp", mount_path="/tmp")
     return client.V1Container(

@@ -3,6 +3,10 @@ nothing else fails, and that no entry here is idle."""
 
 _TOKEN = "its process asks the API server about nodes, with rights to nothing else"
 _FILLS_A_NODE = {"deployment-has-host-podantiaffinity": "each server fills a node, so no two of them share one"}
+_PROXY = {
+    "CKV_K8S_38": "its watcher follows EndpointSlices through the API server, with rights to nothing else",
+    "deployment-has-host-podantiaffinity": "spread constraints keep its pods apart where there are machines for it",
+}
 _PLANNED_ENDS = {"CKV_K8S_38": _TOKEN}
 
 # Kind/namespace/name -> check -> reason. A `*` ends a name that follows from an accelerator.
@@ -21,10 +25,10 @@ SKIPS: dict[str, dict[str, str]] = {
     "JobSet/training/train-queued-*": _PLANNED_ENDS,
     "Deployment/serving/server-base": _FILLS_A_NODE,
     "Deployment/serving/server-overflow": _FILLS_A_NODE,
-    "Deployment/serving/proxy": {
-        "CKV_K8S_38": "its watcher follows EndpointSlices through the API server, with rights to nothing else",
-        "deployment-has-host-podantiaffinity": "spread constraints keep its pods apart where there are machines for it",
-    },
+    "Deployment/serving/vllm-base": _FILLS_A_NODE,
+    "Deployment/serving/vllm-overflow": _FILLS_A_NODE,
+    "Deployment/serving/proxy": _PROXY,
+    "Deployment/serving/vllm-proxy": _PROXY,
 }
 
 

@@ -115,14 +115,14 @@ def ingress(
         yield _policy(f"{name}-egress", namespace, ["Egress"], None, [way], peers)
 
 
-def scraped(namespace: str, *ports: int) -> Body:
+def scraped(namespace: str, *ports: int, name: str = "scrape") -> Body:
     """By managed Prometheus."""
     collectors = client.V1LabelSelector(match_labels={LABEL_NAMESPACE: "gmp-system"})
     scrape = client.V1NetworkPolicyIngressRule(
         _from=[client.V1NetworkPolicyPeer(namespace_selector=collectors)],
         ports=[client.V1NetworkPolicyPort(port=port, protocol="TCP") for port in ports],
     )
-    return _policy("scrape", namespace, ["Ingress"], [scrape], None)
+    return _policy(name, namespace, ["Ingress"], [scrape], None)
 
 
 def _api_server(context: RenderContext, namespace: str) -> Body:

@@ -11,12 +11,15 @@ import time
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.contract.serving import DRAIN_PATH, READY_PATH, sidecar_budget
+from holdfast.inference.proxy.watch import Follower
 from tests.workloads.library.inference.server.serving import ROOT, until
-from workloads.drill.serving.fleet import free_port
+from workloads.drill.serving.fleet import admin, find_envoy, free_port
+from workloads.manifests.builders.envoy import CLUSTER, Proxy, bootstrap
 
 pytestmark = pytest.mark.process
 WINDOW_S = 15.0
@@ -102,6 +105,41 @@ def test_with_the_sidecar_no_request_meets_a_server_that_refuses(
     vllm.send_signal(signal.SIGTERM)
     assert set(codes) == {200}
     assert len(codes) > 10
+
+
+def test_a_proxy_that_asks_the_sidecar_takes_a_draining_server_out_before_it_is_told(
+    pair: tuple["subprocess.Popen[bytes]", int, int], tmp_path: Path
+) -> None:
+    """A real Envoy, endpoints as the watcher writes them: no change of them is needed, its own health check sees it."""
+    _, port, beside = pair
+    piece = {"metadata": {"name": "a"}, "ports": [{"port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}]}
+    out = tmp_path / "endpoints" / "servers.json"
+    out.parent.mkdir()
+    Follower(cluster=CLUSTER, out=out, health_port=beside).replace([piece])
+    asked, admin_port, metrics = free_port(), free_port(), free_port()
+    ports: dict[str, Any] = {"host": "127.0.0.1", "port": asked, "admin_port": admin_port, "metrics_port": metrics}
+    config = tmp_path / "envoy.json"
+    config.write_text(json.dumps(bootstrap(Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports))))
+    words = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
+    envoy = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: healthy(admin_port) == 1, "the proxy to find the server healthy")
+        assert code(asked, "/v1/completions", "POST") == 200
+        threading.Thread(target=code, args=(beside, DRAIN_PATH), daemon=True).start()
+        until(lambda: healthy(admin_port) == 0, "the proxy to see the drain")
+        assert code(port, "/health") == 200, "the server itself knows nothing yet"
+    finally:
+        envoy.kill()
+        envoy.wait()
+
+
+def healthy(admin_port: int) -> int:
+    """Of the proxy's servers; -1 while it does not answer."""
+    try:
+        text = admin(admin_port, f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$")[1]
+    except (OSError, http.client.HTTPException):
+        return -1
+    return int(text.rpartition(":")[2] or -1)
 
 
 def test_without_it_the_same_client_is_refused(pair: tuple["subprocess.Popen[bytes]", int, int]) -> None:

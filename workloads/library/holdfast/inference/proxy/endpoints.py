@@ -35,10 +35,12 @@ def chosen(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
     return sorted(ready or serving)
 
 
-def discovery(cluster: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """A discovery response as Envoy reads it from a file."""
+def discovery(cluster: str, endpoints: Sequence[Endpoint], health_port: int = 0) -> dict[str, Any]:
+    """A discovery response as Envoy reads it from a file. `health_port`: where readiness is asked, if elsewhere."""
+    apart = {"health_check_config": {"port_value": health_port}} if health_port else {}
     listed = [
-        {"endpoint": {"address": {"socket_address": {"address": e.address, "port_value": e.port}}}} for e in endpoints
+        {"endpoint": {"address": {"socket_address": {"address": e.address, "port_value": e.port}}} | apart}
+        for e in endpoints
     ]
     assignment = {"@type": ASSIGNMENT, "cluster_name": cluster, "endpoints": [{"lb_endpoints": listed}]}
     return {"resources": [assignment]}

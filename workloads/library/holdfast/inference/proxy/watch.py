@@ -26,8 +26,8 @@ class Expired(Exception):
 
 
 class Follower:
-    def __init__(self, *, cluster: str, out: Path) -> None:
-        self._cluster, self._out = cluster, out
+    def __init__(self, *, cluster: str, out: Path, health_port: int = 0) -> None:
+        self._cluster, self._out, self._health_port = cluster, out, health_port
         self._slices: dict[str, Mapping[str, Any]] = {}
         self._written: list[Endpoint] | None = None
 
@@ -54,7 +54,7 @@ class Follower:
         endpoints = chosen(self._slices.values())
         if endpoints == self._written:
             return
-        write(self._out, discovery(self._cluster, endpoints))
+        write(self._out, discovery(self._cluster, endpoints, self._health_port))
         self._written = endpoints
         logs.info("endpoints", f"{len(endpoints)} endpoints", count=len(endpoints))
 

@@ -84,13 +84,16 @@ def endpoints(
     namespace: Annotated[str, typer.Option(help="Its namespace.")],
     out: Annotated[Path, typer.Option(help="File that the proxy reads; replaced by a rename.")],
     cluster: Annotated[str, typer.Option(help="The proxy's name for these servers.")] = "servers",
+    health_port: Annotated[
+        int, typer.Option(help="Port on which the pods' readiness is asked; 0: that of requests.")
+    ] = 0,
 ) -> None:
     """Keep a proxy's endpoints equal to the EndpointSlices of a Service. Until SIGTERM."""
     from holdfast.inference.proxy.watch import Follower, follow
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
-    follower = Follower(cluster=cluster, out=out)
+    follower = Follower(cluster=cluster, out=out, health_port=health_port)
     # The watch may sit in a read: the process ends with the main thread, not with it.
     arguments = {"namespace": namespace, "service": service, "stopped": lambda: shutdown.requested}
     threading.Thread(target=follow, args=(follower,), kwargs=arguments, daemon=True).start()
