@@ -42,6 +42,7 @@ class PlacementRule(StrEnum):
     DEADLINE_FIXED = "deadline-no-resume"
     FIXED = "no-resume"
     FIXED_LONG = "no-resume-long"
+    ELASTIC = "elastic"
     GANG = "gang"
     BATCH = "batch"
     TRAINING = "training"

@@ -45,13 +45,15 @@ MAX_DISCOUNT = {Placement.SPOT: 0.91, Placement.FLEX_START: 0.53, Placement.ON_D
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """The five questions that decide."""
+    """The six questions that decide."""
 
     kind: Kind
     resumable: bool = True
     """Another machine can go on where this one stopped."""
     gang: bool = False
     """Several nodes must run at the same time."""
+    elastic: bool = False
+    """A gang whose other nodes go on without a lost one: each holds the whole state."""
     deadline: Deadline = Deadline.NONE
     beyond_flex: bool = False
     """One uninterrupted run would outlive a flex-start node (7 days)."""
@@ -64,6 +66,7 @@ class Condition:
     kinds: frozenset[Kind] = frozenset(Kind)
     resumable: bool | None = None
     gang: bool | None = None
+    elastic: bool | None = None
     deadlines: frozenset[Deadline] = frozenset(Deadline)
     beyond_flex: bool | None = None
 
@@ -73,6 +76,7 @@ class Condition:
             and workload.deadline in self.deadlines
             and self.resumable in (None, workload.resumable)
             and self.gang in (None, workload.gang)
+            and self.elastic in (None, workload.elastic)
             and self.beyond_flex in (None, workload.beyond_flex)
         )
 
@@ -169,8 +173,16 @@ RULES: tuple[Rule, ...] = (
         when=Condition(resumable=False),
     ),
     Rule(
+        id=PlacementRule.ELASTIC,
+        scenario="Training on 4 nodes or more, each with the whole state",
+        placement=Placement.SPOT,
+        reason="an elastic gang loses the missing node's share only; with 2 nodes or 3 that saves little",
+        source="closed form of gangs; infra/decisions/0035",
+        when=Condition(kinds=frozenset({Kind.TRAINING}), gang=True, elastic=True),
+    ),
+    Rule(
         id=PlacementRule.GANG,
-        scenario="Training on several nodes at once",
+        scenario="Training on 2 or 3 nodes at once, or with state sharded over nodes",
         placement=Placement.FLEX_START,
         reason="all nodes arrive together; on Spot one loss stops all, and the survivors are billed while they wait",
         source="closed form of gangs; GKE: queued provisioning",

@@ -8,8 +8,10 @@ from infra.placement import matrix
 from infra.placement.matrix import Deadline, Kind, Workload, decide
 
 ALL_WORKLOADS = [
-    Workload(kind=kind, resumable=resumable, gang=gang, deadline=deadline, beyond_flex=beyond)
-    for kind, resumable, gang, deadline, beyond in product(Kind, (True, False), (True, False), Deadline, (True, False))
+    Workload(kind=kind, resumable=resumable, gang=gang, elastic=elastic and gang, deadline=deadline, beyond_flex=beyond)
+    for kind, resumable, gang, elastic, deadline, beyond in product(
+        Kind, (True, False), (True, False), (True, False), Deadline, (True, False)
+    )
 ]
 
 
@@ -62,6 +64,8 @@ def test_a_deadline_is_tight_when_its_slack_is_below_the_limit() -> None:
         (Workload(kind=Kind.BATCH), Placement.SPOT),
         (Workload(kind=Kind.TRAINING), Placement.SPOT),
         (Workload(kind=Kind.TRAINING, gang=True), Placement.FLEX_START),
+        (Workload(kind=Kind.TRAINING, gang=True, elastic=True), Placement.SPOT),
+        (Workload(kind=Kind.TRAINING, gang=True, elastic=True, resumable=False), Placement.FLEX_START),
         (Workload(kind=Kind.TRAINING, resumable=False), Placement.FLEX_START),
         (Workload(kind=Kind.TRAINING, resumable=False, beyond_flex=True), Placement.ON_DEMAND),
         (Workload(kind=Kind.BATCH, deadline=Deadline.LOOSE), Placement.HYBRID),

@@ -1,14 +1,13 @@
 """Training pods: planned ends on flex-start, ranks from the machine, Jobs that their queues can admit."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GPUS, ENV_JOB, ENV_NODE
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, ENV_NODE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity
-from holdfast.training.elastic.cli import addresses
+from holdfast.training.elastic.places import of_pod
 from infra.contract.kubernetes import LABEL_DRIVER
 from infra.contract.pools import LABEL_FLEX_START
 from infra.environments import load, names
@@ -219,20 +218,18 @@ def test_pods_of_an_elastic_gang_find_each_other_by_the_names_that_kubernetes_gi
         if "successPolicy" not in spec:
             continue
         pod = spec["template"]["spec"]
-        words = pod["containers"][0]["command"]
-        given = dict(pairwise(words))
-        places = addresses(
-            given["--address"].replace(f"$({ENV_JOB})", body["metadata"]["name"]),
-            int(given["--port"]),
-            int(given["--nodes"]),
-        )
+        given = {name: entry.get("value", "") for name, entry in variables(spec["template"]).items()}
+        assert list(given).index(ENV_JOB) < list(given).index(ENV_GANG_ADDRESS), "Kubernetes expands what stands before"
+        expanded = given[ENV_GANG_ADDRESS].replace(f"$({ENV_JOB})", body["metadata"]["name"])
+        gang = of_pod(given | {ENV_GANG_ADDRESS: expanded, ENV_COMPLETION_INDEX: "1"})
+        assert gang.index == 1
         # An Indexed Job calls its pods <job>-<index>, and a subdomain makes that a name in DNS.
         service = named(env, "Service", pod["subdomain"])
         assert service["spec"]["clusterIP"] == "None"
         labels = spec["template"]["metadata"]["labels"]
         assert service["spec"]["selector"].items() <= labels.items()
-        assert [host for host, _ in places] == [
+        assert [host for host, _ in gang.nodes] == [
             f"{body['metadata']['name']}-{index}.{pod['subdomain']}" for index in range(spec["completions"])
         ]
         policy = named(env, "PodDisruptionBudget", pod["subdomain"])
-        assert policy["spec"]["minAvailable"] == int(given["--min-nodes"])
+        assert policy["spec"]["minAvailable"] == gang.min_nodes

@@ -11,7 +11,7 @@ def new_job(
     command: Annotated[list[str] | None, typer.Argument(help="After --, the program and its options.")] = None,
     image: Annotated[str, typer.Option(help="NAME@sha256:DIGEST, NAME:TAG, or a role as trainer.")] = "",
     gpus: Annotated[str, typer.Option(help="Of each node, as 8xa100; none: CPU only.")] = "none",
-    nodes: Annotated[int, typer.Option(help="Above 1 they run together or not at all.")] = 1,
+    nodes: Annotated[str, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = "1",
     capacity: Annotated[str, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = "auto",
     env: Annotated[str, typer.Option(help="Environment whose pools it uses.")] = "example",
     data: Annotated[str, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = "",
@@ -43,7 +43,7 @@ def new_job(
     from workloads.jobs.own.job_file import OwnJob
 
     job = OwnJob(
-        name=name, environment=env, image=image, command=tuple(command or ()), gpus=gpus, nodes=nodes,
+        name=name, environment=env, image=image, command=tuple(command or ()), gpus=gpus, nodes=commands.nodes(nodes),
         capacity=capacity, hours=hours, deadline_hours=deadline_hours, max_hours=max_hours, resumes=resumes, on_notice=on_notice, restarts=restarts,
         processes=processes, data=data, checkpoints=checkpoints, checkpoint_key=checkpoint_key,
         env=commands.pairs("--set", variables), secrets=commands.pairs("--secret", secrets),

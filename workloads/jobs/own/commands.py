@@ -28,6 +28,11 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
+def nodes(given: str) -> int | str:
+    """`8` -> 8; what is no number is judged with the rest of the job."""
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else given
+
+
 def new_job(job: OwnJob, file: Path, folder: Path | None, *, force: bool, as_json: bool) -> None:
     prepared = prepare(job)
     # A role keeps its name in the file, so that the job follows the images of the environment.

@@ -80,7 +80,8 @@ def json_schema() -> str:
 
 def _typed(key: str, value: Any, schema: dict[str, Any]) -> Any:
     """As the dataclass has it. Python would take a text for a list of letters, and YAML reads 3 where "3" was meant."""
-    kind = schema.get("type", "string")
+    kinds = schema.get("type", "string")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
     right = {
         "string": isinstance(value, str),
         "boolean": isinstance(value, bool),
@@ -89,10 +90,11 @@ def _typed(key: str, value: Any, schema: dict[str, Any]) -> Any:
         "array": isinstance(value, list) and all(isinstance(each, str) for each in value),
         "object": isinstance(value, dict) and all(isinstance(each, str) for pair in value.items() for each in pair),
     }
-    if not right[kind]:
-        allowed = {"array": "a list of texts", "object": "texts by name"}.get(kind, f"a value of type {kind}")
+    if not any(right[kind] for kind in kinds):
+        of_type = f"a value of type {' or '.join(kinds)}"
+        allowed = {"array": "a list of texts", "object": "texts by name"}.get(kinds[0], of_type)
         raise InputError(key, got=f"{value!r}"[:120], allowed=allowed, fix="put numbers and words like yes in quotes")
-    return tuple(cast(list[str], value)) if kind == "array" else value
+    return tuple(cast(list[str], value)) if kinds == ["array"] else value
 
 
 def _lines(key: str, value: Any) -> str:

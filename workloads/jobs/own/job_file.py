@@ -51,6 +51,8 @@ def about(text: str, default: Any = None, /, **schema: Any) -> Any:
 
 
 _OF_WHAT_ENDS = ("predictor", "hours", "deadline_hours", "max_hours", "restarts")
+# Its speed follows its nodes, its notices end steps, and its checkpoints are for the case that all are lost.
+_NOT_ELASTIC = ("predictor", "steady", "deadline_hours", "on_notice", "resumes")
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -73,13 +75,12 @@ class OwnJob:
         type="string",
         pattern=f"{CPU_ONLY}|{forms.GPUS}",
     )
-    nodes: int = about(
-        "Pods; above 1 they are a gang, unless they are workers: all run or none.",
+    nodes: int | str = about(
+        "Pods; above 1 they are a gang, unless they are workers: all run or none. 4..8: an elastic gang, which goes on "
+        "with at least 4 of 8 nodes, one process each.",
         1,
-        type="integer",
-        minimum=1,
-        maximum=MAX_NODES,
-    )
+        type=["integer", "string"], minimum=1, maximum=MAX_NODES, pattern=forms.NODES,
+    )  # fmt: skip
     capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=list(CAPACITIES))
     hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0)
     deadline_hours: float = about(
@@ -178,7 +179,8 @@ class OwnJob:
             forms.size(what, getattr(self, what))
 
     def _check_numbers(self) -> None:
-        for what, low, high in (("nodes", 1, MAX_NODES), ("restarts", 0, 100), ("processes", 0, 64)):
+        forms.nodes(self.nodes, MAX_NODES)
+        for what, low, high in (("restarts", 0, 100), ("processes", 0, 64)):
             forms.whole(what, getattr(self, what), low, high)
         between("hours", self.hours, 0, 10_000)
         between("max_hours", self.max_hours, 0.1, MAX_HOURS)
@@ -219,6 +221,8 @@ class OwnJob:
             raise InputError("on_notice", got=self.on_notice, allowed="handles, for a batch", fix="leave it out")
         if self.steady:
             self._check_steady()
+        if self.elastic:
+            self._check_elastic()
 
     def _check_steady(self) -> None:
         known = {each.name: each.default for each in fields(self)}
@@ -228,6 +232,35 @@ class OwnJob:
                 "steady", got=f"with {', '.join(stated)}", allowed="nothing that is about an end: it has none",
                 fix="leave them out, or steady",
             )  # fmt: skip
+
+    def _check_elastic(self) -> None:
+        known = {each.name: each.default for each in fields(self)}
+        for name in _NOT_ELASTIC:
+            if (got := getattr(self, name)) != known[name]:
+                raise InputError(
+                    name, got=f"{got} with nodes: {self.nodes}", allowed=f"{known[name]}, for an elastic gang",
+                    fix=f"leave it out, or nodes: {self.pods}",
+                )  # fmt: skip
+        for name, count in (("gpus", self.gpu_count), ("processes", self.processes)):
+            if count > 1:
+                raise InputError(
+                    name, got=f"{count} a node with nodes: {self.nodes}",
+                    allowed="at most 1 for an elastic gang: each node is one process that holds the whole state",
+                    fix=f"more nodes of 1 GPU, or nodes: {self.pods} for a gang that stops whole",
+                )  # fmt: skip
+
+    @property
+    def pods(self) -> int:
+        """At most."""
+        return forms.nodes(self.nodes, MAX_NODES)[1]
+
+    @property
+    def min_nodes(self) -> int:
+        return forms.nodes(self.nodes, MAX_NODES)[0]
+
+    @property
+    def elastic(self) -> bool:
+        return isinstance(self.nodes, str)
 
     @property
     def gpu_count(self) -> int:
@@ -240,7 +273,8 @@ class OwnJob:
 
     @property
     def gang(self) -> bool:
-        return self.nodes > 1 and not self.predictor and not self.steady
+        """Rigid: all of its pods run, or none."""
+        return self.pods > 1 and not (self.predictor or self.steady or self.elastic)
 
     @property
     def role(self) -> str:

@@ -39,7 +39,7 @@ def _torchrun(own: OwnJob) -> dict[str, str]:
 
     RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for peers.
     """
-    processes, nodes = own.processes or max(own.gpu_count, 1), own.nodes if own.gang else 1
+    processes, nodes = own.processes or max(own.gpu_count, 1), own.pods if own.gang else 1
     found = {
         "NNODES": nodes,
         "NPROC_PER_NODE": processes,

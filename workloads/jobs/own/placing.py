@@ -44,14 +44,15 @@ def place(job: OwnJob, env: Environment, prices: Table) -> Placed:
     """InputError where the environment has no such GPUs, or not with this capacity."""
     if not job.gpu_count:
         return Placed(offer=None, rule=PlacementRule.PLATFORM, reason=_cpu_only(job))
-    found = fitting(env, job.accelerator, job.gpu_count, job.nodes)
+    found = fitting(env, job.accelerator, job.gpu_count, job.pods)
     usable = [offer for offer in found if not _refused(job, offer.capacity)]
     by_price = sorted(usable, key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(env, prices)))
     if job.capacity != AUTO:
         return _as_asked(job, by_price, found)
     if not by_price:
         raise _nowhere(job, found)
-    return _planned(job, env, by_price) if job.hours else _by_matrix(job, by_price)
+    # The planner counts a gang as lost with one of its nodes.
+    return _planned(job, env, by_price) if job.hours and not job.elastic else _by_matrix(job, by_price)
 
 
 def workload(job: OwnJob) -> Workload:
@@ -59,7 +60,8 @@ def workload(job: OwnJob) -> Workload:
     return Workload(
         kind=Kind.BATCH if job.predictor or job.steady else Kind.TRAINING,
         resumable=job.resumes,
-        gang=job.gang,
+        gang=job.gang or job.elastic,
+        elastic=job.elastic,
         deadline=Deadline.of(job.hours, job.deadline_hours or math.inf),
         beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,
     )
@@ -79,6 +81,8 @@ def _refused(job: OwnJob, capacity: Capacity) -> str:
         return "each eviction starts a job that cannot resume over"
     if job.steady and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
         return "its nodes end by plan, and these workers never do"
+    if job.elastic and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
+        return "a lost node comes back after hours in a queue, or never: take spot, or a fixed number of nodes"
     if capacity is Capacity.FLEX_START and job.gang:
         return "its nodes come one by one, and a gang pays for those that wait: take queued"
     if capacity is Capacity.QUEUED and not job.gang:
@@ -120,7 +124,7 @@ def question(job: OwnJob, usable: Sequence[Offer]) -> Job:
     """What the planner is asked about the job; usable: at least one offer."""
     return Job(
         accelerator=job.accelerator,
-        gpus=usable[0].machine.gpus * job.nodes,
+        gpus=usable[0].machine.gpus * job.pods,
         hours=job.hours,
         deadline_h=job.deadline_hours or math.inf,
         checkpoint_h=CHECKPOINT_H if job.resumes else math.inf,

@@ -23,6 +23,7 @@ from workloads.jobs.own import batch, launching, mounts
 from workloads.jobs.own.job_file import OnNotice, OwnJob
 from workloads.jobs.own.placing import Placed
 from workloads.manifests.builders.deployments import deployment
+from workloads.manifests.builders.elastic import ElasticGang, elastic
 from workloads.manifests.builders.pods import Size, Work
 from workloads.manifests.builders.render_context import Body, RenderContext
 from workloads.manifests.builders.tenancy import budget, peers
@@ -45,8 +46,10 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     if own.steady:
         reason = "Upgrades and drains take one worker at a time. Spot preemption does not ask."
         found.append(budget(own.name, own.namespace, own.name, reason))
-        return [*found, deployment(context, own.namespace, replace(work, restart=None), own.nodes)]
+        return [*found, deployment(context, own.namespace, replace(work, restart=None), own.pods)]
     queue = QUEUES[placed.offer.capacity] if placed.offer else ""
+    if own.elastic:
+        return [*found, *elastic(context, _elastic(own, work, queue))]
     if not own.gang:
         return [
             *found,
@@ -55,7 +58,7 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
                     context,
                     Task(
                         name=own.name,
-                        pods=own.nodes,
+                        pods=own.pods,
                         deadline_s=_deadline_s(own),
                         queue=queue,
                         work=work,
@@ -68,18 +71,24 @@ def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
         ]
     reason = "An eviction through the API restarts the whole gang: one at a time. Spot preemption does not ask."
     found.append(peers(own.name))
-    found.append(budget(own.name, own.namespace, own.name, reason, keep=own.nodes - 1))
+    found.append(budget(own.name, own.namespace, own.name, reason, keep=own.pods - 1))
     longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)} if queue == QUEUES[Capacity.QUEUED] else {}
     restarts = 0 if longest else own.restarts  # such nodes are not used twice
     given = Gang(
         work=work,
-        pods=own.nodes,
+        pods=own.pods,
         queue=queue,
         deadline_s=_deadline_s(own),
         restarts=restarts,
         annotations=longest,
     )
     return [*found, _movable(gang(context, given), placed)]
+
+
+def _elastic(own: OwnJob, work: Work, queue: str) -> ElasticGang:
+    return ElasticGang(
+        work=work, nodes=own.pods, min_nodes=own.min_nodes, queue=queue, deadline_s=_deadline_s(own), restarts=own.restarts
+    )  # fmt: skip
 
 
 def _movable(body: Body, placed: Placed) -> Body:

@@ -11,16 +11,23 @@ from dataclasses import dataclass, replace
 
 from kubernetes import client
 
-from holdfast.contract.environment import ENV_JOB
+from holdfast.contract.environment import (
+    ENV_GANG_ADDRESS,
+    ENV_GANG_MIN_NODES,
+    ENV_GANG_NODES,
+    ENV_GANG_PORT,
+    ENV_JOB,
+    PLACE,
+)
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from infra.contract.capacity import PlacementRule
-from infra.contract.kubernetes import JOB_API, LABEL_NAME, LABEL_QUEUE
+from infra.contract.kubernetes import JOB_API, LABEL_NAME
 from infra.contract.names import NAMESPACE_TRAINING
 from workloads.manifests.builders import data
 from workloads.manifests.builders.pods import Work, template
 from workloads.manifests.builders.render_context import Body, RenderContext, meta, plain, versioned
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT, budget, peers
-from workloads.manifests.builders.training import ADDED_UP, DAY_S, FAILURES, ignoring, spot_work
+from workloads.manifests.builders.training import ADDED_UP, DAY_S, FAILURES, ignoring, queued_by, spot_work
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -36,45 +43,41 @@ def samples(context: RenderContext) -> Iterator[Body]:
         return
     words = ["python", "-m", "holdfast", "train", "elastic", "--checkpoints", context.checkpoints, "--run", name]
     words += ["--steps", "100000", "--device", "cuda", "--data", data.PATH]
-    work = replace(spot_work(context, name, pool, PlacementRule.TRAINING), command=words)
+    work = replace(spot_work(context, name, pool, PlacementRule.ELASTIC), command=words)
     given = ElasticGang(work=work, nodes=NODES, min_nodes=NODES // 2, queue="spot", deadline_s=7 * DAY_S)
     yield from elastic(context, given)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticGang:
-    """`work.command` without the gang's own options."""
+    """`work.command` finds the gang in its environment; see `holdfast.training.elastic.places`."""
 
     work: Work
     nodes: int
     min_nodes: int
     queue: str
+    """Kueue's, which starts it; empty: it starts at once."""
     deadline_s: int
+    restarts: int = 3
+    """Crashes of a place; evictions are not counted."""
 
 
 def elastic(context: RenderContext, given: ElasticGang) -> Iterator[Body]:
-    name = given.work.name
-    # Kubernetes expands the variable, which holds the name that the Job has in the end; pods are called after it.
-    host = f"$({ENV_JOB})-{{place}}.{name}"
-    words = ["--nodes", str(given.nodes), "--min-nodes", str(given.min_nodes)]
-    words += ["--address", host, "--port", str(RENDEZVOUS_PORT)]
-    pod = template(
-        context,
-        replace(given.work, command=[*given.work.command, *words], from_pod=FAILURES, env=given.work.env | ADDED_UP),
-    )
+    name, work = given.work.name, given.work
+    pod = template(context, replace(work, from_pod=work.from_pod | FAILURES, env=_gang(given) | work.env | ADDED_UP))
     assert pod.spec
     pod.spec.subdomain = name
     pod.spec.affinity = _one_zone(name)
     body = client.V1Job(
         api_version=JOB_API,
         kind="Job",
-        metadata=meta(name, NAMESPACE_TRAINING, labels={LABEL_QUEUE: given.queue}),
+        metadata=meta(name, NAMESPACE_TRAINING, labels=queued_by(given.queue)),
         spec=client.V1JobSpec(
-            suspend=True,  # Kueue starts it
+            suspend=True if given.queue else None,
             completion_mode="Indexed",
             completions=given.nodes,
             parallelism=given.nodes,
-            backoff_limit_per_index=3,
+            backoff_limit_per_index=given.restarts,
             active_deadline_seconds=given.deadline_s,
             ttl_seconds_after_finished=DAY_S,
             pod_failure_policy=ignoring(EXIT_PREEMPTED, EXIT_RETRY),
@@ -87,6 +90,17 @@ def elastic(context: RenderContext, given: ElasticGang) -> Iterator[Body]:
     reason = "The gang goes on above this number. Spot preemption does not ask."
     yield budget(name, NAMESPACE_TRAINING, name, reason, keep=given.min_nodes)
     yield versioned(plain(body))
+
+
+def _gang(given: ElasticGang) -> dict[str, str]:
+    # Kubernetes expands the variable, which holds the name that the Job has in the end; pods are called after it.
+    host = f"$({ENV_JOB})-{PLACE}.{given.work.name}"
+    return {
+        ENV_GANG_NODES: str(given.nodes),
+        ENV_GANG_MIN_NODES: str(given.min_nodes),
+        ENV_GANG_ADDRESS: host,
+        ENV_GANG_PORT: str(RENDEZVOUS_PORT),
+    }
 
 
 def _service(name: str) -> Body:

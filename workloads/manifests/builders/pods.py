@@ -266,7 +266,9 @@ def _env(work: Work) -> list[client.V1EnvVar]:
         values[ENV_WINDOW_S] = str(work.pool.window.pod_s)
     fields = work.from_pod | ({ENV_NODE: "spec.nodeName"} if work.calls_kubernetes else {})
     listed = [_of_pod(name, path) for name, path in sorted(fields.items())]
-    listed += [client.V1EnvVar(name=name, value=value) for name, value in sorted(values.items())]
+    # Kubernetes expands only variables that stand before.
+    in_order = sorted(values.items(), key=lambda found: (f"$({ENV_JOB})" in found[1], found))
+    listed += [client.V1EnvVar(name=name, value=value) for name, value in in_order]
     for name, (secret, key) in sorted(work.secrets.items()):
         source = client.V1EnvVarSource(secret_key_ref=client.V1SecretKeySelector(name=secret, key=key))
         listed.append(client.V1EnvVar(name=name, value_from=source))

@@ -43,6 +43,17 @@ def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -
     assert all(each["description"] for name, each in schema["properties"].items() if name != "schema")
 
 
+def test_an_elastic_gang_is_written_and_read_as_its_two_numbers() -> None:
+    job = own(nodes="4..8")
+    body = YAML(typ="safe").load(file_text.dump(job))
+    assert body["nodes"] == "4..8" and file_text.parse(body, "x") == job
+    jsonschema.validate(body, json.loads(file_text.json_schema()))
+    assert (job.min_nodes, job.pods, job.elastic, job.gang) == (4, 8, True, False)
+    assert (own(nodes=8).min_nodes, own(nodes=8).pods, own(nodes=8).elastic, own(nodes=8).gang) == (8, 8, False, True)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(body | {"nodes": "8"}, json.loads(file_text.json_schema()))
+
+
 @pytest.mark.parametrize(
     ("fields", "what", "fix"),
     [
@@ -56,6 +67,17 @@ def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -
         ({"capacity": "spott"}, "capacity", "write spot"),
         ({"nodes": 0}, "nodes", "such a number"),
         ({"nodes": True}, "nodes", "such a number"),
+        ({"nodes": "8..4"}, "nodes", "write 4..8"),
+        ({"nodes": "0..4"}, "nodes", "write 1..4"),
+        ({"nodes": "4..4"}, "nodes", "write 4"),
+        ({"nodes": "4..2000"}, "nodes", "write 4..1000"),
+        ({"nodes": "4-8"}, "nodes", "write 4..8"),
+        ({"nodes": "4..8", "gpus": "8xa100"}, "gpus", "nodes: 8"),
+        ({"nodes": "4..8", "processes": 2}, "processes", "nodes: 8"),
+        ({"nodes": "4..8", "steady": True}, "steady", "nodes: 8"),
+        ({"nodes": "4..8", "on_notice": "wrap"}, "on_notice", "leave it out"),
+        ({"nodes": "4..8", "resumes": False}, "resumes", "leave it out"),
+        ({"nodes": "4..8", "hours": 9.0, "deadline_hours": 20.0}, "deadline_hours", "leave it out"),
         ({"data": "s3://b"}, "data", "gs://"),
         ({"env": {"HOLDFAST_JOB": "x"}}, "HOLDFAST_JOB", "leave it out"),
         ({"env": {"A": "\x00"}}, "env[A]", "file of the image"),

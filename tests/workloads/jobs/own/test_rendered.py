@@ -58,9 +58,12 @@ def jobs(draw: st.DrawFn) -> OwnJob:
     environment = draw(st.sampled_from(names()))
     offer = draw(st.sampled_from(offers(load(environment))))
     count = draw(st.integers(1, min(offer.machine.gpus, 8)))
-    nodes = draw(st.integers(1, min(offer.lent_gpus // count, 8)))
+    most = draw(st.integers(1, min(offer.lent_gpus // count, 8)))
+    elastic = draw(st.booleans()) and most > 1
+    nodes = f"{draw(st.integers(1, most - 1))}..{most}" if elastic else most
+    count = 1 if elastic else count
     gpus = draw(st.sampled_from(("none", f"{count}x{offer.accelerator}", f"{count}x{offer.accelerator}")))
-    batch, steady = draw(st.sampled_from(((False, False), (True, False), (False, True))))
+    batch, steady = (False, False) if elastic else draw(st.sampled_from(((False, False), (True, False), (False, True))))
     ends = (
         {} if steady else {"restarts": draw(st.integers(0, 9)), "max_hours": draw(st.sampled_from((0.5, 24.0, 168.0)))}
     )
@@ -72,8 +75,8 @@ def jobs(draw: st.DrawFn) -> OwnJob:
         gpus=gpus,
         nodes=nodes,
         command=tuple(draw(st.lists(WORDS, min_size=1, max_size=4))),
-        resumes=draw(st.booleans()),
-        on_notice="handles" if batch else draw(st.sampled_from(("handles", "drain", "wrap"))),
+        resumes=elastic or draw(st.booleans()),
+        on_notice="handles" if batch or elastic else draw(st.sampled_from(("handles", "drain", "wrap"))),
         data="gs://bucket/a/b" if batch else draw(st.sampled_from(("", "gs://bucket", "gs://bucket/a/b"))),
         predictor="mine:predict" if batch else "",
         env=draw(st.dictionaries(st.sampled_from(("MODE", "A_B", "LEVEL")), WORDS)),
@@ -161,6 +164,23 @@ def test_workers_that_never_end_are_a_deployment_whose_pods_are_replaced_one_by_
     assert (bought.pods, bought.gpus) == (3, 3) and bought.usd_per_hour
 
 
+def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_most_nodes() -> None:
+    bodies = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), restarts=5))
+    assert [body["kind"] for body in bodies] == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
+    service, _, budget, job = bodies
+    spec, pod = job["spec"], pod_of(bodies)
+    assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (4, 4, 5)
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "spot" and spec["suspend"]
+    assert budget["spec"]["minAvailable"] == 2 and spec["successPolicy"]["rules"] == [{"succeededCount": 1}]
+    assert pod["subdomain"] == service["metadata"]["name"] and pod["priorityClassName"] == "spot-workload-low"
+    env = {each["name"]: each.get("value", "") for each in pod["containers"][0]["env"]}
+    assert (env["HOLDFAST_GANG_NODES"], env["HOLDFAST_GANG_MIN_NODES"]) == ("4", "2")
+    (bought,) = submit.plan(bodies, load("example"), PRICES, submit.Caps(usd_per_hour=0.01), None).purchases
+    (alone,) = submit.plan(made(own(gpus="1xa100")), load("example"), PRICES, submit.Caps(), None).purchases
+    assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0)) and bought.gpus == 4
+    assert submit.plan(bodies, load("example"), PRICES, submit.Caps(usd_per_hour=0.01), None).refusals
+
+
 def test_secrets_are_references_and_files_never_values() -> None:
     bodies = made(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
     assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
@@ -200,6 +220,8 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
         ({"gpus": "1xl4", "nodes": 40}, "lends fewer GPUs", "1xl4 spot"),
         ({"gpus": "1xa100", "nodes": 2, "capacity": "flex-start"}, "one by one", "queued"),
         ({"gpus": "1xl4", "capacity": "on-demand"}, "no such machines", "spot"),
+        ({"gpus": "1xa100", "nodes": "2..4", "capacity": "queued"}, "comes back after hours", "spot"),
+        ({"gpus": "1xl4", "nodes": "20..40"}, "lends fewer GPUs", "1xl4 spot"),
         ({"gpus": "1xl4", "capacity": "spot", "resumes": False}, "cannot resume", "flex-start"),
         ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
         ({"gpus": "1xa100", "capacity": "flex-start", "steady": True}, "never do", "spot"),

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_NODES, ENV_GANG_PORT, ENV_KILL_AT
 from tests.workloads.library.checkpoint.test_kill import children
+from tests.workloads.library.training.elastic.gangs import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -79,3 +81,31 @@ def test_a_loop_of_ones_own_survives_torchruns_sigterm(tmp_path: Path) -> None:
     first.communicate(timeout=200)
     assert first.returncode in (0, 1), "torchrun's code for SIGTERM, or the run was over"
     assert "restored step" in output(command)
+
+
+def test_an_elastic_loop_of_ones_own_goes_on_without_its_first_node_and_later_from_its_checkpoint(
+    tmp_path: Path,
+) -> None:
+    def place(index: int, folder: str, steps: int, **variables: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "holdfast.training.examples.elastic_loop", str(tmp_path / folder), str(steps)]
+        environment = os.environ | {ENV_COMPLETION_INDEX: str(index)} | variables
+        return subprocess.Popen(
+            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )  # fmt: skip
+
+    (port,) = free_ports(1)
+    gang = {ENV_GANG_NODES: "2", ENV_GANG_PORT: str(port)}
+    first, second = place(0, "gang", 60, **gang, **{ENV_KILL_AT: "gang.reduce:20"}), place(1, "gang", 60, **gang)
+    printed, _ = second.communicate(timeout=200)
+    first.communicate(timeout=200)
+    assert (first.returncode, second.returncode) == (-signal.SIGKILL, 0), printed[-3000:]
+    assert "step 19 of 2 nodes" in printed and "step 20 of 1 nodes" in printed and "step 60 of 1 nodes" in printed
+    # Alone from the beginning: the last shard's loss is that of whoever has the last shard.
+    whole, _ = place(0, "alone", 60).communicate(timeout=200)
+    assert _losses(whole) == _losses(printed) and len(_losses(whole)) == 60
+    resumed, _ = place(0, "gang", 61).communicate(timeout=200)
+    assert list(_losses(resumed)) == ["61"], resumed[-3000:]
+
+
+def _losses(printed: str) -> dict[str, str]:
+    return dict(re.findall(r"^step (\d+) of \d nodes, loss (\S+)$", printed, re.MULTILINE))

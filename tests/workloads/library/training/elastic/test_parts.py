@@ -12,10 +12,10 @@ from torch import nn
 from holdfast.checkpoint.local import LocalStorage
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
-from holdfast.training.elastic.cli import addresses
 from holdfast.training.elastic.control import Control, Peers, epoch_of
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
+from holdfast.training.elastic.places import addresses
 from holdfast.training.elastic.shards import checked_nodes, checked_shards, efficiency, share
 from holdfast.training.rendezvous import join_id
 from tests.workloads.library.training.elastic.gangs import free_ports

@@ -5,19 +5,29 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB, ENV_WINDOW_S
-from holdfast.contract.errors import InputError
+from holdfast.contract.environment import (
+    ENV_COMPLETION_INDEX,
+    ENV_GANG_ADDRESS,
+    ENV_GANG_MIN_NODES,
+    ENV_GANG_NODES,
+    ENV_GANG_PORT,
+    ENV_JOB,
+    ENV_WINDOW_S,
+)
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-
-PLACE = "{place}"
+from holdfast.training.elastic.places import ALONE, DEFAULT_PORT, addresses
 
 
 def elastic(
-    nodes: Annotated[int, typer.Option(help="Places of the gang: one process each.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Places of the gang: one process each.", envvar=ENV_GANG_NODES)] = 1,
     place: Annotated[int, typer.Option(help="This process's place.", envvar=ENV_COMPLETION_INDEX)] = 0,
-    address: Annotated[str, typer.Option(help="Host of a place, with {place} in it.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of every place; the one above is used too.")] = 29500,
-    min_nodes: Annotated[int, typer.Option(help="Fewer give their nodes back after --hold.")] = 1,
+    address: Annotated[str, typer.Option(help="Host of a place, with {place} in it.", envvar=ENV_GANG_ADDRESS)] = ALONE,
+    port: Annotated[
+        int, typer.Option(help="Port of every place; the one above is used too.", envvar=ENV_GANG_PORT)
+    ] = DEFAULT_PORT,
+    min_nodes: Annotated[
+        int, typer.Option(help="Fewer give their nodes back after --hold.", envvar=ENV_GANG_MIN_NODES)
+    ] = 1,
     shards: Annotated[int, typer.Option(help="Logical shards of a step; 0: six for each node.")] = 0,
     exact: Annotated[bool, typer.Option(help="The same bits for any sequence of sizes; twice the traffic.")] = False,
     data: Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")] = None,
@@ -64,19 +74,3 @@ def elastic(
     )
     of_process().begin()
     leave_now(train_elastic(config))
-
-
-def addresses(host: str, port: int, nodes: int) -> tuple[tuple[str, int], ...]:
-    """Of every place. Without {place} in `host` all are on one machine, two ports apart."""
-    together = PLACE not in host
-    last = port + (2 * nodes - 1 if together else 1)
-    if not (1 <= nodes <= 1024 and port >= 1 and last <= 65535):
-        raise InputError(
-            "addresses of the gang",
-            got=f"{nodes} nodes from port {port}",
-            allowed="1 to 1024 nodes, ports 1 to 65535",
-            fix="--nodes 4 --port 29500",
-        )
-    if together:
-        return tuple((host, port + 2 * place) for place in range(nodes))
-    return tuple((host.replace(PLACE, str(place)), port) for place in range(nodes))

@@ -16,13 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
 from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.places import Address
 
 POLL_S = 1.0
 PROBE_S = 1.0
 MAX_BODY = 1 << 16
 SECRET_HEADER = "Holdfast-Join"
-
-Address = tuple[str, int]
 
 
 class Control:

@@ -40,12 +40,14 @@ from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
 from holdfast.training.data import mixed_seed
+from holdfast.training.elastic import places
 from holdfast.training.elastic import shards as sharing
-from holdfast.training.elastic.control import Address, Control, Peers
+from holdfast.training.elastic.control import Control, Peers
 from holdfast.training.elastic.crew import Crew
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.group import Group, port_taken
 from holdfast.training.elastic.membership import Member
+from holdfast.training.elastic.places import Address
 from holdfast.training.elastic.progress import GangProgress
 from holdfast.training.elastic.regroup import Limits, Regroup
 from holdfast.training.elastic.saves import GangSaves
@@ -59,9 +61,9 @@ class ElasticGang:
         state: dict[str, Any],
         *,
         run: str,
-        nodes: tuple[Address, ...],
-        index: int,
-        min_nodes: int = 1,
+        nodes: tuple[Address, ...] | None = None,
+        index: int | None = None,
+        min_nodes: int | None = None,
         shards: int = 0,
         exact: bool = False,
         every: int = 100,
@@ -75,10 +77,15 @@ class ElasticGang:
         silent_s: float = 15.0,
         tuning: Tuning | None = None,
     ) -> None:
-        """`nodes`: address of every place in the Job, `index` this one's; a node also uses the port above.
+        """`nodes`: address of every place in the Job, `index` this one's; a node also uses the port above. What of
+        the three is left out is as the pod's environment states it, and without such a pod the gang is one process.
         `shards`: cut of each step, 0 for six for each node. `every`: steps between checkpoints. `facts`: what must not
         differ when a run is resumed, such as a digest of its data. `gather_s`: how long a
         start or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a peer counts as lost."""
+        given = places.of_pod()
+        nodes = given.nodes if nodes is None else nodes
+        index = given.index if index is None else index
+        min_nodes = given.min_nodes if min_nodes is None else min_nodes
         sharing.checked_nodes(len(nodes), min_nodes)
         _check_place(index, nodes)
         self._places, self._index, self._seed = len(nodes), index, seed

@@ -24,8 +24,8 @@ from torch.distributed import (
 
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.contract.errors import InputError
-from holdfast.training.elastic.control import Address
 from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.places import Address
 
 CONNECT_S = 10.0
 DESTROY_S = 3.0

@@ -10,8 +10,8 @@ from holdfast.contract import exit_codes
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from holdfast.training.data import Corpus, Samples
-from holdfast.training.elastic.control import Address
 from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.elastic.places import Address
 from holdfast.training.meter import Meter, digest
 from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
 from holdfast.training.trainer import chosen_device

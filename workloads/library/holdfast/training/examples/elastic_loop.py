@@ -1,0 +1,39 @@
+"""A plain loop that goes on without lost nodes: `python -m holdfast.training.examples.elastic_loop URL [STEPS]`.
+
+A job file with `nodes: 4..8` starts it in each pod and states the gang's places in the environment; by itself it is a
+gang of one. On 8, 7 or 4 nodes each step is the same 48 shards, so batch, samples and learning rate stay; with
+exact=True the weights are the same bits too.
+"""
+
+import sys
+
+import torch
+
+from holdfast.contract.errors import run_cli
+from holdfast.training.elastic.gang import ElasticGang
+
+SAMPLES = 8  # of a shard
+
+
+def main(url: str, steps: int = 200) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(32, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    state = {"model": model, "optimizer": optimizer}
+    # Raises where this node has a notice (exit 143), or too few are left (75): the Job starts the place again.
+    with ElasticGang(url, state, run="elastic-loop", shards=48, exact=True, every=20) as gang:
+        for step in gang.steps(steps):
+            loss = torch.zeros(())
+            for shard in gang.shards():
+                # By step and shard, never by rank: whoever has the shard draws the same samples.
+                generator = torch.Generator().manual_seed(step * gang.shard_count + shard)
+                inputs = torch.randn(SAMPLES, 32, generator=generator)
+                loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
+                gang.backward(loss)
+            if gang.reduce():  # False: a node was lost, and the step comes again
+                optimizer.step()
+                print(f"step {step + 1} of {gang.world_size} nodes, loss {loss.item():.9f}", flush=True)
+
+
+if __name__ == "__main__":
+    run_cli(lambda: main(sys.argv[1], *map(int, sys.argv[2:])))
