@@ -16,6 +16,7 @@ from infra.environments.checks import between, dns_name, one_of, require, switch
 DISK_TYPES = ("pd-balanced", "pd-ssd", "hyperdisk-balanced")
 FLEX_CAPACITIES = (Capacity.FLEX_START, Capacity.QUEUED)
 MAX_NODES_PER_POOL = 1000
+MIN_DISK_GIB = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +53,7 @@ class NodeGroup:
             self._check_machine(f"{at}.machine_types", machine_type)
         between(f"{at}.max_nodes", self.max_nodes, 1, MAX_NODES_PER_POOL)
         between(f"{at}.min_nodes", self.min_nodes, 0, self.max_nodes)
-        between(f"{at}.disk_gib", self.disk_gib, 50, 65_536)
+        between(f"{at}.disk_gib", self.disk_gib, MIN_DISK_GIB, 65_536)
         one_of(f"{at}.disk_type", self.disk_type, DISK_TYPES)
         between(f"{at}.local_ssds", self.local_ssds, 0, 24)
         unique(f"{at}.zones", self.zones)
@@ -178,7 +179,7 @@ class AutoProvisioning:
     def __post_init__(self) -> None:
         between("auto_provisioning.max_vcpus", self.max_vcpus, 1, 100_000)
         between("auto_provisioning.max_memory_gib", self.max_memory_gib, 1, 1_000_000)
-        between("auto_provisioning.disk_gib", self.disk_gib, 50, 65_536)
+        between("auto_provisioning.disk_gib", self.disk_gib, MIN_DISK_GIB, 65_536)
         between("auto_provisioning.max_nodes", self.max_nodes, 1, MAX_NODES_PER_POOL)
         one_of("auto_provisioning.disk_type", self.disk_type, DISK_TYPES)
         unique("auto_provisioning.accelerators", [cap.accelerator for cap in self.accelerators])

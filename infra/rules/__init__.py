@@ -17,6 +17,7 @@ from infra.rules import (
     images,
     network,
     order,
+    places,
     pools,
     services,
     storage,
@@ -29,6 +30,7 @@ __all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "j
 # Importing a module registers its rules.
 MODULES = (
     pools,
+    places,
     autoprovisioning,
     cluster,
     hardening,

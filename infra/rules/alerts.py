@@ -63,3 +63,21 @@ def alerts_are_on_and_heard(facts: Facts) -> Iterator[Violation]:
         # A plan knows the names of new channels only after apply.
         if "notification_channels" in policy.values and not (asked.emails or asked.channels):
             yield policy.violation("notification_channels", "at least one", "set alerts.emails", "none")
+
+
+@rule(reason="who is woken has nothing to go by", source="Cloud Monitoring documentation on alert documentation")
+def alerts_bear_their_runbook(facts: Facts) -> Iterator[Violation]:
+    """Every alert brings what to do."""
+    for policy in facts.of(POLICY):
+        if not str(policy.get("documentation.content") or "").strip():
+            yield policy.violation("documentation.content", "what to do", "add a section to the runbook", "none")
+
+
+@rule(reason="what has been wrong for a day is found by users", source="design of this platform")
+def alerts_come_in_time(facts: Facts) -> Iterator[Violation]:
+    """No alert holds back for more than an hour, or looks less often than every five minutes."""
+    for query in _queries(facts):
+        for path, most in (("duration", 3_600), ("evaluation_interval", 300)):
+            seconds = duration_s(str(query.get(path)), "s")
+            if seconds is not None and seconds > most:
+                yield query.violation(path, f"up to {most}s", "shorten it")

@@ -17,6 +17,9 @@ CONDITIONAL_PROJECT_ROLES = ("roles/cloudsql.client", "roles/cloudsql.instanceUs
 BROAD_ROLES = ("roles/owner", "roles/editor", "roles/viewer")
 BROAD_STORAGE_ROLES = ("roles/storage.admin", "roles/storage.objectAdmin", "roles/storage.legacyBucketOwner")
 PUBLIC = ("allUsers", "allAuthenticatedUsers")
+ISSUER = "https://token.actions.githubusercontent.com"
+KEY_ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
+SERVICE_AGENT = re.compile(r"serviceAccount:service-[\w-]+@[a-z-]+\.iam\.gserviceaccount\.com")
 
 
 def _grants(facts: Facts) -> list[PlannedResource]:
@@ -136,6 +139,30 @@ def no_account_keys(facts: Facts) -> Iterator[Violation]:
         yield key.violation("service_account_id", "no such resource", "use Workload Identity")
 
 
+@rule(reason="who may use or change the key reads, or loses, all that it encrypts", source="CIS Google Cloud 1.11")
+def keys_serve_agents(facts: Facts) -> Iterator[Violation]:
+    """A key is used by Google's service agents, to encrypt and decrypt."""
+    for grant in facts.resources:
+        if grant.kind not in ("google_kms_crypto_key_iam_member", "google_kms_crypto_key_iam_binding"):
+            continue
+        others = sorted(m for m in _members(grant) if not SERVICE_AGENT.fullmatch(m))
+        if others or grant.get("role") != KEY_ROLE:
+            got = f"{grant.get('role')} to {', '.join(others or sorted(_members(grant)))}"
+            yield grant.violation("role", f"{KEY_ROLE} to a service agent", "leave people out", got)
+
+
+@rule(reason="the view would show every log of the project, audit logs included", source="Cloud Logging documentation")
+def log_views_are_narrow(facts: Facts) -> Iterator[Violation]:
+    """A view of logs shows what containers print, and no other log."""
+    for view in facts.of("google_logging_log_view"):
+        text = str(view.get("filter") or "")
+        narrow = 'resource.type = "k8s_container"' in text and "LOG_ID(" in text and " OR " not in text
+        if not narrow:
+            yield view.violation(
+                "filter", 'resource.type = "k8s_container" AND LOG_ID(...)', "narrow it", text or "none"
+            )
+
+
 def _one_workload(environment: Environment, account: str, member: str) -> bool:
     """One Kubernetes account; for the accounts of delivery, one repository, and to deploy one protected environment."""
     delivery = environment.delivery
@@ -157,6 +184,9 @@ def one_repository_is_trusted(facts: Facts) -> Iterator[Violation]:
     for provider in facts.of("google_iam_workload_identity_pool_provider"):
         if provider.get("attribute_condition") != wanted:
             yield provider.violation("attribute_condition", wanted, "set delivery.repository")
+        # Whoever runs the issuer writes what he likes into the tokens that the condition reads.
+        if provider.get("oidc.issuer_uri") != ISSUER:
+            yield provider.violation("oidc.issuer_uri", ISSUER, "trust GitHub's issuer alone")
 
 
 @rule(reason="any pod of the namespace could act as the account", source="GKE documentation on Workload Identity")

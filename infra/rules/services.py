@@ -10,6 +10,8 @@ SUBSCRIPTION = "google_pubsub_subscription"
 INSTANCE = "google_sql_database_instance"
 CLIENT_CERTIFICATE = "TRUSTED_CLIENT_CERTIFICATE_REQUIRED"
 MIN_RETENTION_S = 86_400
+BACKUPS = {"backup_retention_settings.retained_backups": 7, "transaction_log_retention_days": 7}
+SUPERUSER = "cloudsqlsuperuser"
 MAX_DRAIN_BACKOFF_S = 10
 
 
@@ -107,6 +109,17 @@ def database_backed_up(facts: Facts) -> Iterator[Violation]:
     """The database has backups, with recovery to any point in time."""
     for flag in ("enabled", "point_in_time_recovery_enabled"):
         yield from each(facts.of(INSTANCE), f"settings.backup_configuration.{flag}", True, "turn it on")
+    for instance in facts.of(INSTANCE):
+        for path, least in BACKUPS.items():
+            full = f"settings.backup_configuration.{path}"
+            if not (instance.get(full) or 0) >= least:
+                yield instance.violation(full, f"{least} or more", "set database.backup_days")
+
+
+@rule(reason="a disk that is full stops every batch", source="Cloud SQL documentation on storage")
+def database_grows(facts: Facts) -> Iterator[Violation]:
+    """The database's disk grows by itself."""
+    yield from each(facts.of(INSTANCE), "settings.disk_autoresize", True, "turn it on")
 
 
 @rule(reason="passwords leak; identities do not", source="Cloud SQL documentation on IAM authentication")
@@ -117,6 +130,10 @@ def database_by_identity(facts: Facts) -> Iterator[Violation]:
         if flags.get("cloudsql.iam_authentication") != "on":
             path, allowed = "settings.database_flags", "cloudsql.iam_authentication = on"
             yield instance.violation(path, allowed, "add the flag", flags.get("cloudsql.iam_authentication", "unset"))
+    migrator = facts.environment.database_user("migrator")
     for user in facts.of("google_sql_user"):
+        # Only who changes the schema may change it.
+        if SUPERUSER in (user.get("database_roles") or ()) and user.get("name") != migrator:
+            yield user.violation("database_roles", f"none of {SUPERUSER}", f"leave that to {migrator}")
         if not str(user.get("type", "")).startswith("CLOUD_IAM"):
             yield user.violation("type", "CLOUD_IAM_SERVICE_ACCOUNT", "use an identity", user.get("type", "password"))

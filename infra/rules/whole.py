@@ -10,6 +10,18 @@ from infra.rules.model import Facts, Violation, rule
 GANG_PODS = 2
 DAY_S = 86_400
 LEAST_GOODPUT = 0.3  # Spot at a third of the price of on-demand costs as much for work that is done
+MOST_GOODPUT = 0.95  # nothing that saves and restarts does better: the alert would never end
+SHARED_CORE = ("db-f1-micro", "db-g1-small")
+# Below, ordinary operation fires the alert; above, nobody can act any more.
+BOUNDS = {
+    "on_demand_pending_s": (120, DAY_S),
+    "spot_pending_s": (120, 2 * DAY_S),
+    "flex_pending_s": (600, 7 * DAY_S),
+    "queue_wait_s": (600, 7 * DAY_S),
+    "checkpoint_age_s": (300, DAY_S),
+    "preemptions_per_hour": (2, 1_000),
+    "heartbeat_s": (120, 3_600),
+}
 PLATFORM = "design of this platform"
 
 
@@ -29,8 +41,48 @@ def production_has_a_budget(facts: Facts) -> Iterator[Violation]:
 def production_database_survives_a_zone(facts: Facts) -> Iterator[Violation]:
     """In production the results database has a standby in another zone."""
     environment = facts.environment
-    if environment.production and environment.database and not environment.database.highly_available:
+    if not environment.production or environment.database is None:
+        return
+    if not environment.database.highly_available:
         yield _at(environment, "database.highly_available", False, "True", "set it, or leave the database out")
+        return
+    for instance in facts.of("google_sql_database_instance"):
+        if instance.get("settings.availability_type") != "REGIONAL":
+            yield instance.violation("settings.availability_type", "REGIONAL", "state it")
+
+
+@rule(reason="Google promises nothing of machines that share a core", source="Cloud SQL service level agreement")
+def production_database_has_cores(facts: Facts) -> Iterator[Violation]:
+    """In production the results database has cores of its own."""
+    environment = facts.environment
+    if environment.production and environment.database and environment.database.tier in SHARED_CORE:
+        yield _at(environment, "database.tier", environment.database.tier, "db-custom-2-7680 or larger", "raise it")
+
+
+@rule(
+    reason="who deploys from another machine makes everything a second time", source="Terraform documentation on state"
+)
+def production_state_is_shared(facts: Facts) -> Iterator[Violation]:
+    """In production the state lies in a bucket."""
+    if facts.environment.production and not facts.environment.state_bucket:
+        yield _at(facts.environment, "state_bucket", "''", "a bucket", "make it with `make bootstrap`")
+
+
+@rule(reason="that zone's outage is an outage, and its Spot machines are sold out at once", source="GKE documentation")
+def production_has_zones(facts: Facts) -> Iterator[Violation]:
+    """In production nodes come from two zones or more."""
+    environment = facts.environment
+    if environment.production and len(environment.zones) < 2:
+        yield _at(environment, "zones", ", ".join(environment.zones), "two or more", "add zones of the region")
+
+
+@rule(reason="a warning after the money is gone is the invoice", source="Cloud Billing documentation on budgets")
+def budget_warns_in_time(facts: Facts) -> Iterator[Violation]:
+    """A budget warns before all of it is spent."""
+    budget = facts.environment.budget
+    if budget and min(budget.thresholds) >= 1:
+        got = ", ".join(f"{each:g}" for each in budget.thresholds)
+        yield _at(facts.environment, "budget.thresholds", got, "one below 1.0", "write (0.5, 0.9, 1.0)")
 
 
 @rule(reason="somebody's drill is everybody's outage", source=PLATFORM)
@@ -86,15 +138,14 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Violation]:
         got = f"{alerts.on_demand_pending_s}, {alerts.spot_pending_s}, {alerts.flex_pending_s}"
         allowed = "on_demand_pending_s <= spot_pending_s <= flex_pending_s"
         yield _at(facts.environment, "alerts", got, allowed, "order them")
-    if 0 < alerts.goodput_min < LEAST_GOODPUT:  # 0: computed from prices
+    if alerts.goodput_min and not LEAST_GOODPUT <= alerts.goodput_min <= MOST_GOODPUT:  # 0: computed from prices
         got, field = alerts.goodput_min, "alerts.goodput_min"
-        yield _at(facts.environment, field, got, f"{LEAST_GOODPUT} or more", "raise it: below, Spot costs more")
-    for field, most in (
-        ("checkpoint_age_s", DAY_S),
-        ("batch_oldest_s", facts.environment.queue.retention_days * DAY_S),
-    ):
-        if getattr(alerts, field) > most:
-            yield _at(facts.environment, f"alerts.{field}", getattr(alerts, field), f"up to {most:,}", "lower it")
+        yield _at(facts.environment, field, got, f"{LEAST_GOODPUT} to {MOST_GOODPUT}", "write 0: computed from prices")
+    bounds = BOUNDS | {"batch_oldest_s": (600, facts.environment.queue.retention_days * DAY_S)}
+    for field, (least, most) in bounds.items():
+        got = getattr(alerts, field)
+        if not least <= got <= most:
+            yield _at(facts.environment, f"alerts.{field}", got, f"{least:,} to {most:,}", "set it between")
 
 
 @rule(

@@ -39,6 +39,7 @@ def hardened() -> Environment:
     return replace(
         EXAMPLE,
         production=True,
+        state_bucket="acme-terraform-state",
         spot_grace_s=120,
         groups=(*(standing(g) for g in EXAMPLE.groups), gang),
         auto_provisioning=replace(EXAMPLE.auto_provisioning, accelerators=caps),

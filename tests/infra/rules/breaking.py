@@ -32,6 +32,8 @@ DATA = "google_storage_bucket.data"
 WORK = "google_pubsub_subscription.work"
 DATABASE = "google_sql_database_instance.results"
 ALERT = "google_monitoring_alert_policy.sample"
+NAT = "google_compute_router_nat.nat"
+SCOPES = "https://www.googleapis.com/auth"
 LIMITS = "cluster_autoscaling.resource_limits"
 DEFAULTS = "cluster_autoscaling.auto_provisioning_defaults"
 ACCESS = "master_authorized_networks_config"
@@ -51,6 +53,7 @@ def sound() -> Facts:
         address=ALERT,
         values={
             "enabled": True,
+            "documentation": {"content": "what to do", "mime_type": "text/markdown"},
             "notification_channels": ["projects/p/notificationChannels/1"],
             "conditions": [{"display_name": "x", "condition_prometheus_query_language": query}],
         },
@@ -178,6 +181,23 @@ BREAKING: dict[str, Edit] = {
         cluster=replace(facts.environment.cluster, maintenance_days="FREQ=WEEKLY;BYDAY=SA,SU")
     )(facts),
     "no-client-certificate": put(CLUSTER, "master_auth.client_certificate_config.issue_client_certificate", True),
+    # places
+    "all-in-one-region": put("google_artifact_registry_repository.images", "location", "europe-west4"),
+    "zones-are-private": put("google_dns_managed_zone.google-apis", "visibility", "public"),
+    "way-out-for-all": put(NAT, "source_subnetwork_ip_ranges_to_nat", "LIST_OF_SUBNETWORKS"),
+    "identity-decides": put(SPOT, "node_config.oauth_scopes", [f"{SCOPES}/devstorage.read_only"]),
+    "disks-hold-images": put(SPOT, "node_config.disk_size_gb", 20),
+    "upgrades-leave-the-base": put(SERVING, "upgrade_settings.max_unavailable", 6),
+    "pods-per-node-as-counted": put(SPOT, "max_pods_per_node", 110),
+    "no-alpha-cluster": put(CLUSTER, "enable_kubernetes_alpha", True),
+    "nap-is-on": put(CLUSTER, "cluster_autoscaling.enabled", False),
+    "checkpoints-can-be-pruned": put(CHECKPOINTS, "retention_policy", {"retention_period": 86_400}),
+    "data-does-not-age": put(DATA, "lifecycle_rule", [ABORT, DELETE_OLD]),
+    "images-outlive-jobs": put(
+        "google_artifact_registry_repository.images",
+        "cleanup_policies",
+        [{"id": "old", "action": "DELETE", "condition": {"older_than": "604800s"}}],
+    ),
     # network
     "ip-space-nodes": put(SUBNET, "ip_cidr_range", "10.10.0.0/27"),
     "ip-space-pods": put(SUBNET, "secondary_ip_range.0.ip_cidr_range", "10.20.0.0/22"),
@@ -208,6 +228,10 @@ BREAKING: dict[str, Edit] = {
     "one-account-one-workload": put(
         "google_service_account_iam_member.workload-batch", "member", "serviceAccount:other.svc.id.goog[batch/batch]"
     ),
+    "keys-serve-agents": member(
+        "google_kms_crypto_key_iam_member", "roles/cloudkms.cryptoKeyEncrypterDecrypter", "user:a@b.example"
+    ),
+    "log-views-are-narrow": put("google_logging_log_view.events", "filter", ""),
     # order
     "apis-come-first": after(DATA),
     "apis-are-enabled": without("google_project_service.secretmanager"),
@@ -216,6 +240,16 @@ BREAKING: dict[str, Edit] = {
     "production-database-survives-a-zone": lambda facts: state(
         database=replace(some(facts.environment.database), highly_available=False)
     )(facts),
+    "production-database-has-cores": lambda facts: state(
+        database=replace(some(facts.environment.database), tier="db-g1-small")
+    )(facts),
+    "production-state-is-shared": state(state_bucket=""),
+    "production-has-zones": lambda facts: state(zones=facts.environment.zones[:1])(
+        put(CLUSTER, "cluster_autoscaling.auto_provisioning_locations", list(facts.environment.zones[:1]))(facts)
+    ),
+    "budget-warns-in-time": lambda facts: state(budget=replace(some(facts.environment.budget), thresholds=(1.0, 2.0)))(
+        facts
+    ),
     "production-is-not-drilled": state(allow_drills=True),
     "production-base-stands": group("serving", min_nodes=0),
     "serving-base-keeps-the-promise": lambda facts: state(
@@ -251,6 +285,7 @@ BREAKING: dict[str, Edit] = {
     "dead-letters-arrive": put("google_pubsub_topic_iam_member.dead-agent", "role", "roles/pubsub.viewer"),
     "database-private": put(DATABASE, "settings.ip_configuration.ipv4_enabled", True),
     "database-backed-up": put(DATABASE, "settings.backup_configuration.point_in_time_recovery_enabled", False),
+    "database-grows": put(DATABASE, "settings.disk_autoresize", False),
     "database-by-identity": put("google_sql_user.batch", "type", "BUILT_IN"),
     # alerts
     "alert-durations": put(ALERT, "conditions.0.condition_prometheus_query_language.duration", "7s"),
@@ -258,5 +293,7 @@ BREAKING: dict[str, Edit] = {
     "alert-on-future-metrics": put(
         ALERT, "conditions.0.condition_prometheus_query_language.disable_metric_validation", False
     ),
+    "alerts-bear-their-runbook": put(ALERT, "documentation", None),
+    "alerts-come-in-time": put(ALERT, "conditions.0.condition_prometheus_query_language.duration", "86400s"),
     "alerts-are-on-and-heard": put(ALERT, "enabled", False),
 }
