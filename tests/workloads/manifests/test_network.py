@@ -131,7 +131,8 @@ def test_each_run_has_a_key_of_its_own_where_checkpoints_are_signed(env: str) ->
         main = next(c for c in spec["containers"] if c["name"] == "main")
         given = {v["name"]: v.get("value") for v in main["env"]}.get(ENV_KEY_FILE)
         name = body["metadata"]["labels"][LABEL_NAME]
-        run = name if name.startswith("train-") else "train-gang" if name in ("batch-drain", "batch-steady") else ""
+        reads = ("batch-drain", "batch-steady", "server-base", "server-overflow")
+        run = name if name.startswith("train-") else "train-gang" if name in reads else ""
         if not (run and load(env).security.signed_checkpoints):
             assert given is None and "run-key" not in secrets
             continue

@@ -33,6 +33,7 @@ from workloads.manifests.builders.tenancy import budget, ingress, scraped
 from workloads.manifests.builders.training import gpu_size
 
 OVERFLOW_LEAST = 2  # in two zones: one preemption does not take it all
+RUN = "train-gang"
 ANNOTATION_OVERFLOW = "holdfast.dev/overflow-of"  # read by the linter: the base that stays when Spot goes
 CALM_S = 300
 """Before replicas go: a model takes minutes to come back."""
@@ -80,11 +81,12 @@ def found_by_proxy(name: str) -> Iterator[Body]:
 
 def _server(context: RenderContext, name: str, tier: str, pool: Pool, window_s: int) -> Body:
     """Both tiers with the window of Spot: a client does not know which of them answers."""
-    words = ["python", "-m", "holdfast", "serve", "run", "--checkpoints", context.checkpoints, "--run", "train-gang"]
+    words = ["python", "-m", "holdfast", "serve", "run", "--checkpoints", context.checkpoints, "--run", RUN]
     work = Work(
         name=name,
         role=SERVER,
         job=name,
+        reads_run=RUN,
         command=[*words, "--window", str(window_s), "--follow", "300"],
         size=gpu_size(pool),
         pool=pool,

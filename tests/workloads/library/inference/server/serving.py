@@ -112,11 +112,17 @@ def received(end: socket.socket) -> bytes:
 
 @contextmanager
 def served(
-    folder: Path, *options: str, predictor: str = f"{PREDICTORS}:gpu_like", ready: bool = True
+    folder: Path,
+    *options: str,
+    predictor: str = f"{PREDICTORS}:gpu_like",
+    ready: bool = True,
+    env: Mapping[str, str] | None = None,
 ) -> Generator[Served]:
+    """`env`: settings of ours; those of this process do not reach the server."""
     log = folder / f"server-{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment |= env or {}
     with log.open("wb") as out:
         process = subprocess.Popen([*command, "--host", "127.0.0.1"], cwd=ROOT, stdout=out, stderr=out, env=environment)
     server = Served(process, log, 0)

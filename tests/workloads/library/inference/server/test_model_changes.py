@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer
+from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.training.model import ByteGPT, ModelConfig
 from tests.workloads.library.inference.server.serving import PREDICTORS, Served, served, until
 
@@ -41,11 +42,15 @@ def step_of(server: Served) -> int:
     return int(answer.json["model_version"].split("step-")[1].split("/")[0])
 
 
-def test_a_newer_commit_takes_over_by_itself_and_a_damaged_one_never_does(tmp_path: Path) -> None:
-    url = tmp_path / "checkpoints"
+def test_a_newer_commit_takes_over_by_itself_and_one_that_is_damaged_or_unsigned_never_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, key = tmp_path / "checkpoints", tmp_path / "key"
+    key.write_text("k" * 64)
+    monkeypatch.setenv(ENV_KEY_FILE, str(key))
     commit(url, 1)
     options = ("--checkpoints", str(url), "--run", "r", "--follow", "0.2")
-    with served(tmp_path, *options, predictor="gpt") as server:
+    with served(tmp_path, *options, predictor="gpt", env={ENV_KEY_FILE: str(key)}) as server:
         assert step_of(server) == 1
         first = server.infer("a document").output("score")
         commit(url, 2)
@@ -60,7 +65,12 @@ def test_a_newer_commit_takes_over_by_itself_and_a_damaged_one_never_does(tmp_pa
         assert refused.status == 409
         assert b"step-1" in refused.body, "the one that stays is named"
         until(lambda: step_of(server) == 2, "the newest that verifies to take over")
-        assert server.metric('holdfast_server_swaps_total\\{outcome="refused"\\}') >= 1
+        monkeypatch.delenv(ENV_KEY_FILE)
+        commit(url, 4)
+        refused = server.request("POST", LOAD, json.dumps({"parameters": {"step": 4}}).encode())
+        assert refused.status == 409 and b"step-2" in refused.body, "nobody with the key wrote it"
+        assert step_of(server) == 2
+        assert server.metric('holdfast_server_swaps_total\\{outcome="refused"\\}') >= 2
 
 
 def test_changes_under_load_lose_nothing_and_mix_nothing(tmp_path: Path) -> None:
