@@ -18,7 +18,7 @@ from workloads.manifests.lint.world import World
 
 MODULES = (
     "placement",
-    "nodes", "flex", "gpu", "shutdown", "jobs", "disruption", "serving", "storage", "queue", "quotas", "classes", "security", "references", "fields", "linter",
+    "nodes", "flex", "gpu", "shutdown", "jobs", "elastic", "disruption", "serving", "storage", "queue", "quotas", "classes", "security", "references", "fields", "linter",
 )  # fmt: skip
 
 

@@ -72,6 +72,23 @@ class World:
             self._selected[key] = [pod for pod in fewest if _has(pod, wanted)]
         return self._selected[key]
 
+    def selecting(self, kind: str, pod: Pod) -> list[Object]:
+        """Objects of a kind beside a pod whose selector takes it; an empty one takes every pod."""
+        namespace = pod.owner.namespace
+        items = [("", ""), *((key, str(value)) for key, value in pod.labels.items())]
+        found = (each for item in items for each in self._selectors.get((kind, namespace, *item), []))
+        return [obj for obj in found if _has(pod, _wanted(obj))]
+
+    @cached_property
+    def _selectors(self) -> dict[tuple[str, str, str, str], list[Object]]:
+        """(kind, namespace, first label and its value) -> objects with a selector."""
+        found: dict[tuple[str, str, str, str], list[Object]] = defaultdict(list)
+        for kind in ("NetworkPolicy", "PodDisruptionBudget"):
+            for obj in self.by_kind[kind]:
+                first = next(iter(_wanted(obj).items()), ("", ""))
+                found[kind, obj.namespace, *first].append(obj)
+        return found
+
     @cached_property
     def _names(self) -> dict[tuple[str, str], list[Object]]:
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
@@ -156,6 +173,11 @@ class World:
 
 def _has(pod: Pod, wanted: dict[str, str]) -> bool:
     return all(key in pod.labels and str(pod.labels[key]) == value for key, value in wanted.items())
+
+
+def _wanted(obj: Object) -> dict[str, str]:
+    selector = obj.spec.get("podSelector" if obj.kind == "NetworkPolicy" else "selector")
+    return {key: str(value) for key, value in as_map(dig(selector, "matchLabels")).items()}
 
 
 def _cohort(queue: Object) -> str:
