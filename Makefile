@@ -26,7 +26,7 @@ setup: .venv/.ready ## Python environment and Node under .venv; nothing global
 .venv/.ready: requirements/dev.txt .ci/bootstrap.py
 	@$(PYTHON) .ci/bootstrap.py
 
-demo: setup ## The main job: train and score under evictions, and a report (5 minutes)
+demo: setup ## The main job: train, score and serve under evictions, and a report (5 minutes)
 	@$(PY) -m workloads demo --out $(OUT)/demo
 
 drill: setup $(if $(filter cluster node,$(TARGET)),tools) ## Evict on purpose and judge: TARGET=local|cluster|node (node: root, Debian) [REPEAT=3]

@@ -130,7 +130,7 @@ def read_summary(path: Path | None) -> dict[str, Any]:
     # JSON may be valid and no object; every reader below takes a mapping for granted.
     if not isinstance(found, dict):
         raise _bad_summary(path, "no object")
-    for part in ("training", "batch"):
+    for part in ("training", "batch", "serving"):
         _check_part(path, part, found.get(part, {}))
     return found
 
@@ -145,6 +145,13 @@ COUNTS = (
     "documents",
     "lost",
     "duplicated",
+    "servers",
+    "requests",
+    "failed",
+    "shed",
+    "retries",
+    "counts_differ",
+    "p99_ms",
 )
 
 

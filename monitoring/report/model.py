@@ -125,7 +125,7 @@ def job_row(ledger: JobLedger) -> dict[str, Any]:
 
 
 def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[Figure, ...]:
-    """What survived, in four numbers; only those that follow from the events or the summary."""
+    """What survived, in a few numbers; only those that follow from the events or the summary."""
     ours = [ledger for ledger in ledgers if role_order(ledger.run) == 1]
     shown: list[Figure] = []
     training = [ledger for ledger in ours if ledger.kind == KIND_TRAINING]
@@ -151,4 +151,8 @@ def figures(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tuple[F
         shown.append(
             Figure(label="documents stored once", value=f"{documents:,}", note=f"{lost} lost, {twice} duplicated")
         )
+    serving = summary.get("serving", {})
+    if serving.get("requests"):
+        note = f"{serving.get('failed', '?')} failed, through {serving.get('evictions', '?')} evictions"
+        shown.append(Figure(label="online requests", value=f"{serving['requests']:,}", note=note))
     return tuple(shown)

@@ -41,6 +41,8 @@ def objectives(ledgers: Sequence[JobLedger], summary: Mapping[str, Any]) -> tupl
         rows += _training(training, ledgers)
     if batch:
         rows += _batch(batch)
+    if serving := summary.get("serving"):
+        rows += _serving(serving)
     if _ours(ledgers, KIND_TRAINING):
         rows.append(_every_eviction_recovered(ledgers))
     return tuple(rows)
@@ -78,6 +80,17 @@ def _batch(summary: Mapping[str, Any]) -> Iterable[Objective]:
     same = summary.get("same_scores")
     if same is not None:
         yield judged("scores equal those of an undisturbed run", same, "equal" if same else "different", documents)
+
+
+def _serving(summary: Mapping[str, Any]) -> Iterable[Objective]:
+    requests, evictions = int(summary.get("requests", 0)), int(summary.get("evictions", 0))
+    failed, differ = summary.get("failed"), summary.get("counts_differ")
+    measured = "not counted" if failed is None else f"{failed} of {requests:,}"
+    goal = f"no request failed under {evictions} evictions"
+    yield judged(goal, None if failed is None else failed == 0, measured, requests if evictions else 0)
+    if differ is not None:
+        found = "equal" if differ == 0 else f"{differ:,} apart"
+        yield judged("clients, proxy and servers count the same answers", differ == 0, found, requests)
 
 
 def _every_eviction_recovered(ledgers: Sequence[JobLedger]) -> Objective:

@@ -66,6 +66,7 @@ def render(report: Report) -> str:
         goodput=_goodput(report),
         moment=moment,
         naive=naive_sentence(report.summary),
+        served=tables.served_rows(report.summary.get("serving") or {}),
         span=report.span or window(report.ledgers),
         duration=duration,
         data=Markup(embedded(report)),

@@ -5,9 +5,10 @@ Guarantee: the rows of a table, the row of the rest included, add up to all ther
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from monitoring.churn.estimate import Exposure
 from monitoring.ledger.account import Recovery
@@ -55,6 +56,23 @@ class Evictions:
 
 def evictions(ledgers: Sequence[JobLedger]) -> Evictions:
     return Evictions(cut([(x, r) for x in ledgers for r in x.recoveries], MOST_EVICTIONS, lambda pair: delay(pair[1])))
+
+
+def served_rows(serving: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a drill or the demo counted of online requests; empty where nothing was asked."""
+    if not serving.get("requests"):
+        return []
+    known = (
+        ("servers", "servers, on demand and Spot"),
+        ("evictions", "evictions"),
+        ("requests", "requests"),
+        ("failed", "failed"),
+        ("shed", "shed: refused for load, with 429"),
+        ("retries", "tried again by the proxy"),
+        ("p99_ms", "99 of 100 answered within, ms"),
+    )
+    # "?" and not 0: what was not counted is not known to be none.
+    return [(label, f"{serving[key]:,}" if key in serving else "?") for key, label in known]
 
 
 def churn_rows(capacity: Capacities) -> list[tuple[str, str, Exposure]]:

@@ -223,6 +223,16 @@ SUMMARY: dict[str, Any] = {
         "naive": {"lost_steps": 118, "bit_exact": False, "false_completions": 3},
     },
     "batch": {"documents": 480, "kills": 8, "lost": 0, "duplicated": 0, "recomputed": 24, "same_scores": True},
+    "serving": {
+        "servers": 4,
+        "evictions": 4,
+        "requests": 1_204,
+        "failed": 0,
+        "shed": 3,
+        "retries": 0,
+        "counts_differ": 0,
+        "p99_ms": 41,
+    },
 }
 
 

@@ -13,7 +13,7 @@ def demo(
         Path | None, typer.Option(help="Folder with text to train on; default: Python's own sources.")
     ] = None,
 ) -> None:
-    """Train and score under evictions, compare with undisturbed runs, and write a report."""
+    """Train, score and serve under evictions, compare with undisturbed runs, and write a report."""
     from workloads.drill.demo import run_demo
 
     raise typer.Exit(run_demo(out.resolve(), seed=seed, data=data))

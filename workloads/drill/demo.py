@@ -1,7 +1,7 @@
 """`make demo`: the whole promise on one machine, judged.
 
 A trainer and a batch of workers run undisturbed, then under the same seeded evictions; beside the trainer
-runs its naive twin. The verdict is computed from what the runs left behind, never from what they say.
+runs its naive twin. Servers then answer while those on Spot are taken away. The verdict is computed from what the runs left behind, never from what they say.
 """
 
 import json
@@ -21,6 +21,7 @@ from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from workloads.drill.batch import BatchRun, database, export
 from workloads.drill.pods import Pod, owned
 from workloads.drill.schedule import evictions
+from workloads.drill.serving.act import BASE, OVERFLOW, Served, serve
 from workloads.drill.stage import Stage, stage
 from workloads.drill.store import alone
 from workloads.drill.training import Run, completed
@@ -38,6 +39,8 @@ class Size:
     workers: int = 4
     batch_evictions: int = 10
     documents: int = 480
+    serving_rounds: int = 2
+    """In each all servers on Spot go at once; 0: nothing is served."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +67,14 @@ def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = Non
             show_platform(demo)
             training = train_thrice(demo)
             batch = score_twice(demo)
+            serving = serve_under_evictions(demo)
             summary = {
                 "schema": "holdfast.demo/1",
                 "seed": seed,
                 "seconds": round(time.monotonic() - began, 1),
                 "training": training,
                 "batch": batch,
-            }
+            } | ({"serving": serving.as_json()} if serving else {})
             (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
             report(demo)
     except DrillError as error:
@@ -218,6 +222,23 @@ def documents(source: Path, target: Path, limit: int) -> int:
     return count
 
 
+def serve_under_evictions(demo: Demo) -> Served | None:
+    """(d) Requests at a fixed rate while the servers on Spot get their notice."""
+    rounds = demo.size.serving_rounds
+    if not rounds:
+        return None
+    total = rounds * OVERFLOW
+    with stage(
+        demo.console, "serve", f"{BASE} servers on demand, {OVERFLOW} on Spot, {total} evictions", total=total
+    ) as bar:
+        served = serve(demo.out / "serving", owner=demo.owner, rounds=rounds, log=bar.log, progress=bar.at)
+        bar.log(
+            f"{served.requests:,} requests: {served.failed} failed, {served.shed} refused for load, "
+            f"{served.retries} tried again by the proxy, 99 of 100 within {served.p99_ms} ms"
+        )
+        return served
+
+
 def report(demo: Demo) -> None:
     with stage(demo.console, "report", "write report.html"):
         arguments = ("report", "--events", str(demo.out / "events"), "--summary", str(demo.out / "summary.json"))
@@ -230,14 +251,14 @@ def report(demo: Demo) -> None:
 
 def verdict(demo: Demo, summary: dict[str, Any]) -> int:
     """The last line; a promise not kept is named."""
-    training, batch = summary["training"], summary["batch"]
+    training, batch, serving = summary["training"], summary["batch"], summary.get("serving")
     promises = {
         "final parameters identical to the last bit": training["bit_exact"],
         "no false completion": not training["false_completions"],
         "no document lost": batch["lost"] == 0,
         "no document stored twice": batch["duplicated"] == 0,
         "same scores as undisturbed": batch["same_scores"],
-    }
+    } | served_promises(serving)
     broken = [promise for promise, kept in promises.items() if not kept]
     if broken:
         print(f"demo broken: {'; '.join(broken)}; see {os.path.relpath(demo.out)}/report.html")
@@ -245,9 +266,25 @@ def verdict(demo: Demo, summary: dict[str, Any]) -> int:
     print(
         f"demo ok: training bit-exact after {training['evictions']} evictions, {training['lost_steps']} steps done again "
         f"(naive twin: {twin_outcome(training['naive'], training['steps'])}); {batch['documents']} documents scored once each "
-        f"through {batch['kills']} evictions; {summary['seconds']:.0f} s; {os.path.relpath(demo.out)}/report.html"
+        f"through {batch['kills']} evictions; {served_outcome(serving)}{summary['seconds']:.0f} s; {os.path.relpath(demo.out)}/report.html"
     )
     return EXIT_DONE
+
+
+def served_promises(serving: dict[str, Any] | None) -> dict[str, bool]:
+    if not serving:
+        return {}
+    return {
+        "no request failed": serving["failed"] == 0 < serving["requests"],
+        "clients, proxy and servers count the same": serving["counts_differ"] == 0,
+    }
+
+
+def served_outcome(serving: dict[str, Any] | None) -> str:
+    if not serving:
+        return ""
+    counts = f"{serving['requests']:,} requests, {serving['failed']} failed and {serving['shed']} refused"
+    return f"{counts} through {serving['evictions']} evictions; "
 
 
 def twin_outcome(naive: dict[str, Any], steps: int) -> str:

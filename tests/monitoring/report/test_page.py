@@ -55,7 +55,7 @@ def test_the_first_sentence_answers_the_question(report: Report) -> None:
 
 
 def test_every_objective_of_the_demo_is_judged_with_its_n(report: Report) -> None:
-    assert [(goal.verdict, goal.n > 0) for goal in report.objectives] == [(Verdict.HELD, True)] * 7
+    assert [(goal.verdict, goal.n > 0) for goal in report.objectives] == [(Verdict.HELD, True)] * 9
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,8 @@ def test_every_objective_of_the_demo_is_judged_with_its_n(report: Report) -> Non
         ("batch", {"lost": 2}, "no document lost under 8 kills"),
         ("batch", {"duplicated": 1}, "no document stored twice under 8 kills"),
         ("batch", {"same_scores": False}, "scores equal those of an undisturbed run"),
+        ("serving", {"failed": 1}, "no request failed under 4 evictions"),
+        ("serving", {"counts_differ": 2}, "clients, proxy and servers count the same answers"),
     ],
 )
 def test_a_broken_objective_is_named_and_comes_first_in_what_to_do(
@@ -107,6 +109,14 @@ def test_a_table_stands_behind_every_plot(html: str) -> None:
     assert found.tags["svg"] == 7
     assert found.tags["details"] == 5  # states and evictions, for training and for batch; goodput by time
     assert html.count("<desc ") == 7
+
+
+def test_online_requests_have_a_section_where_they_were_counted(report: Report, html: str) -> None:
+    shown = html[html.index('id="serving"') :].partition("</section>")[0]
+    cells = re.findall(r'<th scope="row">(.*?)</th><td class="number">(.*?)</td>', shown)
+    assert dict(cells).items() >= {"requests": "1,204", "failed": "0", "evictions": "4"}.items()
+    assert [value for name, value in cells if "429" in name or "99 of 100" in name] == ["3", "41"]
+    assert 'id="serving"' not in render(build(report.ledgers, {}, {}))
 
 
 def test_the_embedded_data_is_the_json_of_the_report(report: Report, html: str) -> None:

@@ -15,7 +15,9 @@ from workloads.drill.pods import OWNER, clear
 
 pytestmark = pytest.mark.process
 
-SMALL = "Size(steps=60, save_every=10, training_evictions=2, workers=2, batch_evictions=2, documents=60)"
+SMALL = (
+    "Size(steps=60, save_every=10, training_evictions=2, workers=2, batch_evictions=2, documents=60, serving_rounds=0)"
+)
 RUN = "import sys; from pathlib import Path; from workloads.drill.demo import Size, run_demo; sys.exit(run_demo(Path({out!r}), seed=5, data=None, size={size}))"
 
 

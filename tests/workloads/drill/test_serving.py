@@ -1,6 +1,5 @@
 """Servers behind a real Envoy, with the configuration that is rendered: evictions and roll-outs lose no request."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +9,7 @@ import pytest
 
 from tests.workloads.library.inference.server.serving import INFER, PREDICTORS, texts
 from tests.workloads.manifests.rendered import named
+from workloads.drill.serving.act import serve
 from workloads.drill.serving.fleet import HOST, Fleet, holdfast_server
 from workloads.drill.serving.load import Load
 from workloads.manifests.builders.envoy import Proxy, bootstrap
@@ -21,15 +21,8 @@ OURS = holdfast_server(f"{PREDICTORS}:gpu_like")
 def under(fleet: Fleet, story: Callable[[], object]) -> Load:
     """The load, from before the story to after its end."""
     load = Load(HOST, fleet.port, INFER, texts("a request"))
-
-    async def run() -> None:
-        ended = asyncio.Event()
-        asking = asyncio.create_task(load.run(RATE, ended))
-        await asyncio.to_thread(story)
-        ended.set()
-        await asking
-
-    asyncio.run(run())
+    with load.asking(RATE):
+        story()
     return load
 
 
@@ -68,6 +61,15 @@ def test_a_killed_server_loses_no_request_with_our_breaker(tmp_path: Path) -> No
 
         load = under(fleet, story)
         assert load.codes == {"200": load.asked}
+
+
+@pytest.mark.process
+def test_the_act_of_the_demo_takes_all_of_spot_at_once_and_counts_every_request(tmp_path: Path) -> None:
+    seen = list[int]()
+    served = serve(tmp_path, owner=f"test:{tmp_path}", rounds=1, log=lambda _: None, progress=seen.append)
+    assert (served.evictions, served.failed, served.retries, served.counts_differ) == (2, 0, 0, 0)
+    assert served.requests > 50 and served.shed == 0 < served.p99_ms
+    assert seen == [2]
 
 
 def test_the_proxy_of_the_tests_is_the_one_that_is_rendered() -> None:

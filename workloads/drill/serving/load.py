@@ -2,10 +2,21 @@
 
 import asyncio
 import contextlib
+import json
+import threading
 import time
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
+INFER_PATH = "/v2/models/model/infer"
+_TEXT = {
+    "name": "text",
+    "datatype": "BYTES",
+    "shape": [1],
+    "data": ["a request that comes while a server is taken away"],
+}
+INFER_BODY = json.dumps({"inputs": [_TEXT]}).encode()
 _TIMEOUT_S = 30.0
 
 
@@ -33,7 +44,19 @@ class Load:
     def failed(self) -> int:
         return self.asked - self.codes["200"]
 
-    async def run(self, rate: float, until: "asyncio.Event") -> None:
+    @contextlib.contextmanager
+    def asking(self, rate: float) -> Generator[None]:
+        """`rate` a second from a thread of its own; left after the last answer."""
+        ended = threading.Event()
+        thread = threading.Thread(target=lambda: asyncio.run(self.run(rate, ended)), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    async def run(self, rate: float, until: "asyncio.Event | threading.Event") -> None:
         """`rate` a second until `until` is set, then to the last answer."""
         began, count, tasks = time.monotonic(), 0, set[asyncio.Task[None]]()
         while not until.is_set():

@@ -1,8 +1,5 @@
 """Servers behind a proxy as processes of this machine: one is taken away under load, and every request is counted."""
 
-import asyncio
-import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -13,17 +10,8 @@ from holdfast.contract.telemetry import KIND_SERVING
 from workloads.drill.plan import RECOVERED, Fault
 from workloads.drill.schedule import SIGKILL, SIGTERM
 from workloads.drill.serving.fleet import HOST, Fleet, Replica, holdfast_server
-from workloads.drill.serving.load import Load
+from workloads.drill.serving.load import INFER_BODY, INFER_PATH, Load
 from workloads.drill.targets.local import Local
-
-PATH = "/v2/models/model/infer"
-_TEXT = {
-    "name": "text",
-    "datatype": "BYTES",
-    "shape": [1],
-    "data": ["a request that comes while a server is taken away"],
-}
-BODY = json.dumps({"inputs": [_TEXT]}).encode()
 
 
 class LocalServing(Local):
@@ -33,23 +21,14 @@ class LocalServing(Local):
         self._open = ExitStack()
         self._fleet = Fleet(folder=self.scratch, owner=self.owner, command=holdfast_server("entropy"))
         self._load: Load | None = None
-        self._clients: threading.Thread | None = None
-        self._ended = threading.Event()
+        self._clients = ExitStack()
         self._victims: list[Replica] = []
         self._hit_at = self._back_at = 0.0
 
     def start(self) -> None:
         self._open.enter_context(self._fleet.running(self.replicas))
-        self._load = Load(HOST, self._fleet.port, PATH, BODY)
-        self._clients = threading.Thread(target=asyncio.run, args=(self._ask(self._load),), daemon=True)
-        self._clients.start()
-
-    async def _ask(self, load: Load) -> None:
-        ended = asyncio.Event()
-        asking = asyncio.create_task(load.run(self.per_s, ended))
-        await asyncio.to_thread(self._ended.wait)
-        ended.set()
-        await asking
+        self._load = Load(HOST, self._fleet.port, INFER_PATH, INFER_BODY)
+        self._clients.enter_context(self._load.asking(self.per_s))
 
     def candidates(self) -> list[str]:
         return [_name(replica) for replica in self._fleet.ready()]
@@ -69,21 +48,16 @@ class LocalServing(Local):
         replaced = not any(victim in fleet.replicas for victim in self._victims)
         if not self._back_at and replaced and len(fleet.ready()) == len(fleet.replicas) == self.replicas:
             self._back_at = time.monotonic()
-            self._end_clients()
+            self._clients.close()
         return bool(self._back_at)
 
     def measure(self, metric: str) -> float | None:
         return METRICS[metric](self)
 
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
-        yield "end its clients", self._end_clients
+        yield "end its clients", self._clients.close
         yield "end its servers and their proxy", self._open.close
         yield from super().rollback()
-
-    def _end_clients(self) -> None:
-        self._ended.set()
-        if self._clients is not None:
-            self._clients.join()
 
     # -- what is measured --
 
