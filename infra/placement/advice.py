@@ -30,6 +30,7 @@ GAVE_UP = 0.01
 # The cluster autoscaler removes nodes that nothing runs on after ten minutes, its default.
 KEEP_H = 10 / 60
 MICRO_BATCH_H = 10 / 3600
+LATE_EPS_H = 1e-6
 FLEX_MAX_RUN_H = FLEX_MAX_RUN_S / 3600
 
 
@@ -197,10 +198,21 @@ def _answer(
         usd_per_hour=price.usd,
         usd=outcome.usd * fold,
         finish_h=finish_h,
-        late=float(np.mean(finish_h > job.deadline_h + 1e-6)),
+        lateness=_lateness(job, world, runs, paths, outcome, fold),
+        refusal=world.on_demand_refused,
+        recording=None if world.recorded is None or len(runs) == 1 or capacity is not Capacity.SPOT else runs.path,
         evictions=float(np.mean(outcome.evictions)) * fold,
         inferred=price.inferred,
     )
+
+
+def _lateness(job: Job, world: World, runs: Runs, paths: Paths, outcome: Outcome, fold: float) -> Floats:
+    """Where on-demand is refused, a run that wanted it waits to its end for what it had before."""
+    late = outcome.finish_h * fold > job.deadline_h + LATE_EPS_H
+    if not world.on_demand_refused:
+        return late.astype(np.float64)
+    waited = simulate(runs, paths, policies.WAIT).finish_h * fold > job.deadline_h + LATE_EPS_H
+    return np.where(outcome.on_demand_h > 0.0, late + world.on_demand_refused * (1.0 * waited - late), late)
 
 
 def unsold(job: Job, world: World, region: str, capacity: Capacity) -> str:

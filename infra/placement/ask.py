@@ -31,6 +31,7 @@ class Belief:
     spot_wait_h: float | None = None
     """Median; None: as recorded for such a gang."""
     traces: Path | None = None
+    on_demand_refused: float = 0.0
     any_zone: bool = False
     """The traces are zones of one region, recorded side by side, and the job may move between them."""
     encoding: str = ""
@@ -41,6 +42,7 @@ class Belief:
             raise InputError("encoding", got=self.encoding, allowed=f"{AVAILABLE}, {PREEMPTED}", fix="see the trace")
         between("flex wait", self.flex_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --flex-wait 30m")
         between("nodes together", self.together, 1, MAX_TOGETHER, fix="as in --together 4")
+        between("refused on-demand", self.on_demand_refused, 0, 1, fix="a share of 1, as in --on-demand-refused 0.05")
         between("seed", self.seed, 0, MAX_SEED, fix="as in --seed 7")
         if self.spot_wait_h is not None:
             between("Spot wait", self.spot_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --spot-wait 2h")
@@ -53,6 +55,7 @@ class Belief:
             flex_waits=_skewed(self.flex_wait_h),
             together=self.together,
             recorded=recorded,
+            on_demand_refused=self.on_demand_refused,
             any_zone=Recorded.of([zones.together(found)]) if self.any_zone and found else None,
             seed=self.seed,
         )

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from infra.contract.capacity import Placement
-from infra.placement import hazard, outages, policies
+from infra.placement import hazard, intervals, outages, policies
 from infra.placement.hazard import Churn
+from infra.placement.intervals import Interval
 from infra.placement.job import Job
 from infra.placement.outages import Outages
 from infra.placement.prices import Table
-from infra.placement.runs import Floats
+from infra.placement.runs import Floats, Ints
 from infra.placement.traces import Recorded
 
 SAME_USD = 0.01
@@ -34,6 +35,8 @@ class World:
     """Replaces the hazard: each run starts somewhere on one of these traces."""
     any_zone: Recorded | None = None
     """The same traces as zones of one region, between which the job may move."""
+    on_demand_refused: float = 0.0
+    """Probability that a job which asks for on-demand does not get it, then or later."""
     seed: int = 0
 
     def waits(self, job: Job, region: str) -> Outages:
@@ -60,11 +63,29 @@ class Option:
     """Of the interruptible or only capacity, all nodes."""
     usd: Floats = field(default_factory=lambda: np.array([math.nan]))
     finish_h: Floats = field(default_factory=lambda: np.array([math.nan]))
-    late: float = math.nan
-    """Share of runs after the deadline, if on-demand is granted whenever it is asked for."""
+    lateness: Floats = field(default_factory=lambda: np.array([math.nan]))
+    """Of each run, how probable it is that it ends after the deadline."""
+    refusal: float = 0.0
+    """On-demand is refused with this probability; what is refused waits for the other capacity to its end."""
+    recording: Ints | None = None
+    """Of each run, the recorded trace that it was started on."""
     evictions: float = math.nan
     inferred: bool = False
     refused: str = ""
+
+    @property
+    def late(self) -> float:
+        """Share of runs after the deadline."""
+        return float(np.mean(self.lateness))
+
+    @property
+    def late_interval(self) -> Interval:
+        return intervals.of_share(self.lateness, self.recording)
+
+    @property
+    def usd_interval(self) -> Interval:
+        """Of the mean."""
+        return intervals.of_mean(self.usd, self.recording)
 
     @property
     def mean_usd(self) -> float:

@@ -35,8 +35,8 @@ class Limits:
 
 
 def usable(job: Job, options: list[Option]) -> list[Option]:
-    """Those with a price and an end that keep the deadline."""
-    return [o for o in options if not o.refused and (math.isinf(job.deadline_h) or o.late <= LATE_ALLOWED)]
+    """Those with a price and an end that keep the deadline, as surely as on-demand itself would."""
+    return [o for o in options if not o.refused and (math.isinf(job.deadline_h) or o.late <= LATE_ALLOWED + o.refusal)]
 
 
 def choose(job: Job, options: list[Option]) -> Option:
@@ -136,13 +136,18 @@ def reason(job: Job, world: World, options: list[Option], chosen: Option, flip: 
             return f"flex-start ({chosen.policy}) runs undisturbed at {saved}{late}{_against_spot(by, chosen)}; {turn}."
         case Placement.HYBRID:
             kept = (
-                f"{chosen.late:.1%} late if on-demand is granted when asked for"
+                f"{chosen.late:.1%} late if on-demand is {granted(world)} when asked for"
                 if math.isfinite(job.deadline_h)
                 else "it never waits"
             )
             return f"{chosen.policy}: {saved}, {kept}; {turn}."
         case Placement.ON_DEMAND:
             return f"nothing that can be taken away keeps the deadline or saves money here; {turn}."
+
+
+def granted(world: World) -> str:
+    refused = world.on_demand_refused
+    return f"granted {1 - refused:.1%} of the time" if refused else "granted"
 
 
 def below(usd: float, demand_usd: float) -> str:

@@ -41,6 +41,7 @@ def place(
     together: Annotated[float, typer.Option(help="Nodes of a gang that one reclaim takes, on average.")] = 1.0,
     flex_wait: Annotated[str, typer.Option(help="Median wait in the flex-start queue here: 30m.")] = "30m",
     spot_wait: Annotated[str, typer.Option(help="Median wait for Spot here: 2h. Default: as recorded.")] = "",
+    on_demand_refused: Annotated[float, typer.Option(help="How often on-demand is refused here: 0.05.")] = 0.0,
     traces: Annotated[Path | None, typer.Option(help="Folder of recorded availability instead of a churn.")] = None,
     any_zone: Annotated[bool, typer.Option("--any-zone", help="The traces are zones of one region.")] = False,
     encoding: Annotated[str, typer.Option(help="Of the traces: available or preempted is 1.")] = "",
@@ -90,7 +91,7 @@ def place(
     belief = ask.Belief(
         churn=churn, measured=measured, together=together, flex_wait_h=job.duration_h(flex_wait, "flex wait"),
         spot_wait_h=job.duration_h(spot_wait, "Spot wait") if spot_wait else None,
-        traces=traces, any_zone=any_zone, encoding=encoding, seed=seed,
+        on_demand_refused=on_demand_refused, traces=traces, any_zone=any_zone, encoding=encoding, seed=seed,
     )  # fmt: skip
     answer = ask.answer(asked, belief, region)
     google = ask.google(asked, answer, project) if project else None

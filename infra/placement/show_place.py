@@ -11,6 +11,7 @@ from infra.placement import emit
 from infra.placement.advice import quote
 from infra.placement.ask import Answer
 from infra.placement.belief import SAME_USD, Option
+from infra.placement.choose import granted
 from infra.placement.job import Job
 from infra.placement.prices import CAPACITIES
 from infra.placement.show import basis, print_json, print_table
@@ -67,8 +68,8 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
 
 def _doubts(job: Job, answer: Answer) -> list[str]:
     """What the one choice hides: its equals, its assumption, and what the manifests do instead."""
-    lines: list[str] = []
     chosen, other = answer.chosen, answer.tie
+    lines = [_interval(job, chosen)]
     if other is not None:
         apart = other.mean_usd - chosen.mean_usd
         lines.append(
@@ -86,6 +87,16 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     if chosen.placement is Placement.HYBRID and math.isfinite(job.deadline_h) and spot is not None:
         lines.append(f"if on-demand is never granted, {spot.late:.0%} late")
     return lines
+
+
+def _interval(job: Job, chosen: Option) -> str:
+    low, high = chosen.usd_interval
+    text = f"mean cost {_usd(chosen.mean_usd)}, 95 % interval {_usd(low)} to {_usd(high)}"
+    if math.isfinite(job.deadline_h):
+        low, high = chosen.late_interval
+        text += f"; late {low:.1%} to {high:.1%}"
+    # The rows' p50 and p95 are of single runs; this is what other starts would make of the mean.
+    return f"{text} ({len(chosen.usd):,} starts)"
 
 
 def _price_dates(job: Job, answer: Answer) -> dict[str, str | None]:
@@ -126,7 +137,11 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
         },
         "tie": None if answer.tie is None else {"placement": answer.tie.placement.value, "how": answer.tie.policy},
         "regret": answer.regret,
-        "late_assumes": "on-demand is granted when asked for",
+        "late_assumes": f"on-demand is {granted(answer.world)} when asked for",
+        "on_demand_refused": {
+            "probability": answer.world.on_demand_refused,
+            "source": "--on-demand-refused" if answer.world.on_demand_refused else "assumed",
+        },
         "emitted": emit.carried_out(job, answer.chosen, answer.emitted),
         "elsewhere": [{"region": r, "placement": p, "mean_usd": usd} for r, p, usd in answer.elsewhere],
         "google": google,
@@ -145,9 +160,11 @@ def _option_json(option: Option) -> dict[str, Any]:
         return head
     return head | {
         "usd_per_hour": option.usd_per_hour,
-        "usd": {f"p{p}": option.usd_at(p) for p in (5, 50, 95)} | {"mean": option.mean_usd},
+        "usd": {f"p{p}": option.usd_at(p) for p in (5, 50, 95)}
+        | {"mean": option.mean_usd, "mean_interval": list(option.usd_interval)},
         "finish_hours": {f"p{p}": option.finish_at(p) for p in (5, 50, 95)},
         "late": option.late,
+        "late_interval": list(option.late_interval),
         "evictions": option.evictions,
         "price_inferred": option.inferred,
     }

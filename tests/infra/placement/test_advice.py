@@ -147,7 +147,12 @@ def test_each_limit_makes_spot_cost_as_much_as_its_rival() -> None:
 
 def option(placement: Placement, usd: float, p95_h: float, late: float = 0.0) -> advice.Option:
     return advice.Option(
-        placement=placement, policy="made up", region=REGION, usd=np.array([usd]), finish_h=np.array([p95_h]), late=late
+        placement=placement,
+        policy="made up",
+        region=REGION,
+        usd=np.array([usd]),
+        finish_h=np.array([p95_h]),
+        lateness=np.array([late]),
     )
 
 
@@ -157,7 +162,10 @@ def test_of_equal_costs_the_one_that_is_late_less_often_is_taken() -> None:
     assert choose.choose(dated, [spot, hybrid]) is hybrid
     assert choose.choose(dated, [spot, replace(hybrid, usd=np.array([101.1]))]) is spot
     assert choose.choose(replace(dated, deadline_h=math.inf), [spot, hybrid]) is spot
-    assert choose.choose(dated, [replace(spot, late=0.02), option(Placement.ON_DEMAND, 900.0, 41)]).usd[0] == 900.0
+    assert (
+        choose.choose(dated, [replace(spot, lateness=np.array([0.02])), option(Placement.ON_DEMAND, 900.0, 41)]).usd[0]
+        == 900.0
+    )
 
 
 def test_a_little_money_is_paid_for_a_much_earlier_bad_case() -> None:

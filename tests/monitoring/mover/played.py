@@ -1,21 +1,19 @@
 """A cluster of one job, as the mover reads it: objects of Kubernetes and Kueue, and the lines of a trainer."""
 
-import json
 from dataclasses import dataclass, field
-from typing import Any
 
 from holdfast.contract.values import rfc3339
 from infra.contract.capacity import ANNOTATION_PLAN
 from infra.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_QUEUE
 from infra.placement.plan import Plan
-from monitoring.ledger.events import Event, parse
+from monitoring.ledger.events import Event
 from monitoring.mover.mover import Pods, Seen
 from monitoring.mover.objects import Movable, Object
 from monitoring.mover.patches import Patch
+from tests.monitoring.mover.trainer import Trainer
 
 CREATED_S = 1_800_000_000.0
 NAME, GPU, MACHINE = "train-0a1b2c3d", "nvidia-h100-80gb", "a3-highgpu-8g"
-STEPS_PER_H = 1_000.0
 SELECTOR = {"cloud.google.com/gke-accelerator": GPU}
 
 
@@ -29,11 +27,13 @@ class Played:
     admitted: bool = True
     placed: bool = False
     spot_there: bool = False
-    events: list[Event] = field(default_factory=list[Event])
     asked: list[str] = field(default_factory=list[str])
     announced: list[str] = field(default_factory=list[str])
     annotation: str = ""
-    _step: float = 0.0
+    trainer: Trainer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trainer = Trainer(NAME, self.plan)
 
     def read(self) -> tuple[list[Object], list[Object]]:
         meta = {"name": NAME, "namespace": "training", "uid": "u", "resourceVersion": str(len(self.asked))}
@@ -71,18 +71,10 @@ class Played:
         )
 
     def worked(self, done_h: float, now_s: float) -> None:
-        """What a trainer wrote until it had done so much: a window where it went on, a restore where it was set back."""
-        step = done_h * STEPS_PER_H
-        if step > self._step:
-            # Fields as the trainer writes them; the step may be a fraction, so that nothing is rounded.
-            seconds = (step - self._step) / STEPS_PER_H * 3_600
-            self._line(now_s, "window", first_step=self._step + 1, last_step=step, seconds=seconds)
-        elif step < self._step:
-            self._line(now_s, "restore", step=step, seconds=1.0)
-        self._step = step
+        """What a trainer wrote until it had done so much."""
+        self.trainer.done_h = done_h
+        self.trainer.writes(now_s)
 
-    def _line(self, now_s: float, event: str, **fields: Any) -> None:
-        line = {"v": 1, "t": now_s, "event": event, "job": NAME, "kind": "training", "process": "p-0"} | fields
-        reading = parse([json.dumps(line).encode()], job=NAME)
-        assert not reading.problems, reading.problems
-        self.events += reading.events
+    @property
+    def events(self) -> list[Event]:
+        return self.trainer.events

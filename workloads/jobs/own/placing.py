@@ -137,7 +137,9 @@ def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
     """By the planner's dollars and hours, over the machines that the environment has."""
     asked = question(job, usable)
     answer = ask.answer(asked, ask.Belief(), env.price_region)
-    keeping = [o for o in answer.options if not o.refused and (not job.deadline_hours or o.late <= LATE_ALLOWED)]
+    keeping = [
+        o for o in answer.options if not o.refused and (not job.deadline_hours or o.late <= LATE_ALLOWED + o.refusal)
+    ]
     for option in sorted(keeping, key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
         moves = bool(job.deadline_hours) and option.placement is Placement.HYBRID
