@@ -34,6 +34,7 @@ def place(
     checkpoint: Annotated[str, typer.Option(help="What one checkpoint blocks: 30s. none: cannot resume.")] = "30s",
     restart: Annotated[str, typer.Option(help="From a new machine to the first new step: 5m.")] = "5m",
     batch: Annotated[bool, typer.Option("--batch", help="Work from a queue, one small item at a time.")] = False,
+    items: Annotated[int, typer.Option(help="With --batch: how many the hours get through.")] = 0,
     environment: Annotated[str, typer.Option(help="Only machines of its pools, as example.")] = "",
     region: Annotated[str, typer.Option(help="Default: the region that answers cheapest.")] = "",
     churn: Annotated[float | None, typer.Option(help="Evictions a running node-hour, if you know it.")] = None,
@@ -86,6 +87,7 @@ def place(
         checkpoint_h=job.duration_h(checkpoint, "checkpoint"),
         restart_h=job.duration_h(restart, "restart"),
         batch=batch,
+        items=items,
         offered=ask.machines_of(environment) if environment else frozenset(),
     )
     belief = ask.Belief(

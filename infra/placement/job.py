@@ -13,6 +13,7 @@ from infra.placement.prices import reference_machine
 
 HOUR_S = 3_600.0
 MAX_GPUS = 1024
+MAX_ITEMS = 10**12
 MAX_HOURS = 10_000
 
 # What people type, reduced to letters and digits: "NVIDIA A100 (80 GB)" and "a100-80gb" are one name.
@@ -44,6 +45,8 @@ class Job:
     restart_h: float = 5 / 60
     batch: bool = False
     """Work from a queue: an eviction loses a micro-batch, checkpoints do not matter."""
+    items: int = 0
+    """What the hours of a queue get through; 0: nobody counted."""
     offered: frozenset[str] = frozenset()
     """The machine types that may be used, as those of an environment's pools; empty: any."""
 
@@ -51,6 +54,9 @@ class Job:
         between("hours", self.hours, 1e-3, MAX_HOURS, fix="give the hours of work by the clock, as in --hours 40h")
         between("GPUs", self.gpus, 1, MAX_GPUS, fix="give how many GPUs run at once")
         between("restart", self.restart_h, 0, MAX_HOURS, fix="as in --restart 5m")
+        between("items", self.items, 0, MAX_ITEMS, fix="how many items the hours get through, as in --items 2000000")
+        if self.items and not self.batch:
+            raise InputError("--items", got=self.items, allowed="with --batch", fix="add --batch, or leave it out")
         if not self.checkpoint_h > 0:
             raise InputError("checkpoint", got=f"{self.checkpoint_h:g} h", allowed="more than 0", fix="as in 30s")
         if not any(self.machine_for(capacity) for capacity in Capacity):
@@ -73,8 +79,8 @@ class Job:
         return math.isfinite(self.checkpoint_h)
 
     def machine_for(self, capacity: Capacity) -> MachineType | None:
-        """Of the machines sold so of which a whole number makes up the GPUs: training takes the largest, a queue
-        the smallest; the usual one among equals. None where none is sold."""
+        """Of the machines sold so of which a whole number makes up the GPUs: training takes the largest, a queue the
+        one with the least host for a GPU; the usual one among equals. None where none is sold."""
         usual = reference_machine(self.accelerator)
         fitting = [
             m
@@ -84,7 +90,11 @@ class Job:
             # Its GPUs sit on two boards with less memory each; nothing in the price table is for it.
             if "mega" not in m.name
         ]
-        # A gang talks within a machine for free; items of a queue do not talk, and large machines cost more a GPU.
+        # Items of a queue do not talk, so all that a larger machine adds is the price of its cores and memory. Which the
+        # predictor needs, nobody but the environment knows: without one it is the usual machine.
+        if self.batch and (self.offered or usual not in fitting):
+            return min(fitting, key=_host_share, default=None)
+        # A gang talks within a machine for free.
         size = (min if self.batch else max)((m.gpus for m in fitting), default=0)
         equal = [m for m in fitting if m.gpus == size]
         return usual if usual in equal else next(iter(equal), None)
@@ -98,6 +108,12 @@ class Job:
     @property
     def nodes(self) -> int:
         return self.gpus // self.machine.gpus
+
+
+def _host_share(machine: MachineType) -> tuple[float, float, bool, int]:
+    """Cores and memory for each GPU, which the price follows; then the usual one, then the smallest."""
+    gpus = machine.gpus
+    return machine.vcpus / gpus, machine.memory_gib / gpus, machine != reference_machine(machine.accelerator), gpus
 
 
 def accelerator(name: str) -> str:

@@ -70,6 +70,9 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     """What the one choice hides: its equals, its assumption, and what the manifests do instead."""
     chosen, other = answer.chosen, answer.tie
     lines = [_interval(job, chosen)]
+    if job.items:
+        each = (f"{o.placement.value} ({o.policy}) {_usd(per_1000(job, o))}" for o in answer.options if not o.refused)
+        lines.append("1,000 items: " + ", ".join(each))
     if other is not None:
         apart = other.mean_usd - chosen.mean_usd
         lines.append(
@@ -87,6 +90,11 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     if chosen.placement is Placement.HYBRID and math.isfinite(job.deadline_h) and spot is not None:
         lines.append(f"if on-demand is never granted, {spot.late:.0%} late")
     return lines
+
+
+def per_1000(job: Job, option: Option) -> float:
+    """USD for 1,000 items."""
+    return option.mean_usd / job.items * 1_000
 
 
 def _interval(job: Job, chosen: Option) -> str:
@@ -107,7 +115,9 @@ def _price_dates(job: Job, answer: Answer) -> dict[str, str | None]:
 
 def _usd(usd: float) -> str:
     """Cents below ten dollars: a short job costs no `$0`."""
-    return f"${usd:,.0f}" if usd >= 10 else f"${usd:.2f}" if usd >= 0.01 else "under $0.01"
+    if usd < 0.01:
+        return f"${usd:.2g}" if usd >= 1e-4 else "under $0.0001"
+    return f"${usd:,.0f}" if usd >= 10 else f"${usd:.2f}"
 
 
 def _place_json(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> dict[str, Any]:
@@ -119,7 +129,7 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
         "nodes": job.nodes,
         "chosen": answer.chosen.placement.value,
         "reason": answer.reason,
-        "options": [_option_json(option) for option in answer.options],
+        "options": [_option_json(job, option) for option in answer.options],
         "flip": None
         if limits is None
         else {
@@ -149,7 +159,7 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
     }
 
 
-def _option_json(option: Option) -> dict[str, Any]:
+def _option_json(job: Job, option: Option) -> dict[str, Any]:
     head = {
         "placement": option.placement.value,
         "how": option.policy,
@@ -167,6 +177,7 @@ def _option_json(option: Option) -> dict[str, Any]:
         "late_interval": list(option.late_interval),
         "evictions": option.evictions,
         "price_inferred": option.inferred,
+        "usd_per_1000_items": per_1000(job, option) if job.items else None,
     }
 
 

@@ -1,6 +1,7 @@
 """The commands `place` and `prices`, as their user types them."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from typer.testing import CliRunner
 
 from holdfast.contract.errors import InputError
 from infra.contract.capacity import Placement
+from infra.contract.machines import MACHINE_TYPES
 from infra.placement import prices
 from infra.placement.cli import app
+from infra.placement.job import Job
 from workloads.jobs.own import file_text
 from workloads.jobs.own.job_file import OwnJob
 
@@ -152,6 +155,27 @@ def test_a_batch_takes_the_machine_of_the_environments_pool_not_the_largest() ->
     assert (body["machine"], body["nodes"]) == ("g2-standard-8", 8)
     pooled = json.loads(run("place", *arguments, "--environment", "example")[1])
     assert pooled["machine"] == "g2-standard-8"
+
+
+def test_a_batch_takes_of_the_offered_machines_the_one_with_the_least_host_for_a_gpu() -> None:
+    offered = frozenset({"g2-standard-32", "g2-standard-24"})
+    asked = Job(accelerator="nvidia-l4", gpus=8, hours=50, batch=True, offered=offered)
+    assert asked.machine.name == "g2-standard-24", "32 cores for one GPU cost more than 12"
+    table = prices.load()
+    for capacity in prices.CAPACITIES:
+        quotes = [table.quote(MACHINE_TYPES[name], REGION, capacity) for name in sorted(offered)]
+        two, one = (quote.usd if quote else math.nan for quote in quotes)
+        assert two / 2 < one
+
+
+def test_a_batch_is_answered_in_dollars_for_1000_items() -> None:
+    arguments = ["--gpu", "l4", "--gpus", "8", "--hours", "50", "--region", REGION, "--items", "2000000"]
+    body = json.loads(run("place", *arguments, "--batch", "--json")[1])
+    for option in body["options"]:
+        assert option["usd_per_1000_items"] == pytest.approx(option["usd"]["mean"] / 2_000)
+    assert "1,000 items: on-demand (on-demand only) $0." in run("place", *arguments, "--batch")[1]
+    with pytest.raises(InputError, match="--items"):
+        run("place", *arguments)
 
 
 def test_another_seed_shows_other_numbers_and_the_same_choice() -> None:
