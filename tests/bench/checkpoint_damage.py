@@ -1,4 +1,4 @@
-"""The same damages to our checkpoints and to DCP's: how many load without a word. Used by the benchmark."""
+"""The same damages to our checkpoints and to DCP's: how many load without a word."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""The ways of saving that the checkpoint benchmark compares, behind one face. Used by checkpoint_rank."""
+"""The ways of saving that the checkpoint benchmark compares, behind one face."""
 
 import os
 import shutil

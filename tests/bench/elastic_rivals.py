@@ -1,4 +1,4 @@
-"""torchrun min:max on three agents of which one is lost: seconds until the others step again. Used by tests.bench.elastic.
+"""torchrun min:max on three agents of which one is lost: seconds until the others step again.
 
 The store is a process of its own, as an operator would keep it, so that no loss takes it along.
 """

@@ -1,4 +1,4 @@
-"""What an undisturbed step of an elastic gang costs beyond one all-reduce of its gradients. Used by tests.bench.elastic.
+"""What an undisturbed step of an elastic gang costs beyond one all-reduce of its gradients.
 
 Two ranks, one process group. Blocks of steps with a bare loop, with the plain sum and with the exact one take turns in
 the same processes, so that a busy moment of the machine meets all of them.

@@ -1,4 +1,4 @@
-"""A TCP proxy that gives every connection the rate of one stream to a bucket. Used by the checkpoint benchmark.
+"""A TCP proxy that gives every connection the rate of one stream to a bucket.
 
 On one machine an emulator answers at memory speed, and what separates upload strategies, that a bucket
 limits each stream and not their sum, would not be seen.

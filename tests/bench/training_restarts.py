@@ -1,6 +1,6 @@
 """Restarts: from the birth of a pod's first process to its first step after a restore.
 
-Called by tests.bench.training. Ours in the parts that its `startup` event names; the naive twin's and torchrun's as
+Ours in the parts that its `startup` event names; the naive twin's and torchrun's as
 one sum. The variants take turns, so that a busy moment of the machine meets all of them.
 """
 

@@ -1,7 +1,4 @@
-"""SIGTERM while an upload is in flight: how soon the ranks agree, and how soon the pod is gone.
-
-Called by tests.bench.training.
-"""
+"""SIGTERM while an upload is in flight: how soon the ranks agree, and how soon the pod is gone."""
 
 import contextlib
 import json

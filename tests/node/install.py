@@ -1,4 +1,4 @@
-"""`python -m tests.node.install`: the Debian packages of the node tier; called by `make test-node`, as root."""
+"""`python -m tests.node.install`: the Debian packages of the node tier, as root."""
 
 import os
 import shutil

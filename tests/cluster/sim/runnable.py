@@ -1,7 +1,7 @@
 """Rendered workloads as they run on a laptop's nodes: everything as rendered but what only GKE has.
 
-Image, GPU, bucket, database proxy and queue are replaced; policies, security, restarts, signals and services stay. Used by the kind
-and node tiers. The interpreter and its packages are this host's own, mounted read-only at their own paths.
+Image, GPU, bucket, database proxy and queue are replaced; policies, security, restarts, signals and services stay. The
+interpreter and its packages are this host's own, mounted read-only at their own paths.
 """
 
 import copy

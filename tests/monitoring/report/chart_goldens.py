@@ -1,6 +1,6 @@
 """The Vega-Lite specification of every chart of a small fixed history.
 
-Used by test_chart_goldens.py, and as `python -m tests.monitoring.report.chart_goldens` (`make snapshots`) to record them anew.
+`python -m tests.monitoring.report.chart_goldens` (`make snapshots`) records them anew.
 """
 
 import json

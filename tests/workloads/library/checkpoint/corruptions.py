@@ -1,4 +1,4 @@
-"""Damage of every kind to a committed checkpoint's files, seeded. Used by the corruption matrix and the benchmark.
+"""Damage of every kind to a committed checkpoint's files, seeded.
 
 Each kind takes the folder of one checkpoint and spoils it; it returns false where it does not apply.
 """

@@ -1,4 +1,4 @@
-"""Two checkpoints of a model on a mesh of two axes, to be damaged. Used by the corruption matrix and the benchmark."""
+"""Two checkpoints of a model on a mesh of two axes, to be damaged."""
 
 from pathlib import Path
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.inference.proxy.endpoints import Endpoint, chosen
-from holdfast.inference.proxy.watch import Expired, Follower
+from holdfast.inference.proxy.errors import Expired
+from holdfast.inference.proxy.watch import Follower
 
 
 def entry(address: str, *, ready: bool | None = True, serving: bool = True, terminating: bool = False) -> Any:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from holdfast.training.elastic.group import Group, GroupLost
+from holdfast.training.elastic.group import Group
 from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.errors import GroupLost
 from tests.workloads.library.training.elastic.gangs import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

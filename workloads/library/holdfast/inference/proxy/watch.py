@@ -14,15 +14,12 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.inference.proxy.endpoints import Endpoint, chosen, discovery, write
+from holdfast.inference.proxy.errors import Expired
 from holdfast.runtime import api_server, logs
 
 _TIMEOUT_S = 60.0  # without a byte; the API server sends bookmarks about every minute
 _WATCH_S = 300
 _PAUSE_S = 1.0
-
-
-class Expired(Exception):
-    """The watch cannot go on from where it was: the list is read anew."""
 
 
 class Follower:

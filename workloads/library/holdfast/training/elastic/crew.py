@@ -17,11 +17,12 @@ from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.control import Control, Peers
-from holdfast.training.elastic.group import Group, GroupLost
+from holdfast.training.elastic.group import Group
 from holdfast.training.elastic.membership import Epoch, Member
-from holdfast.training.elastic.regroup import Expelled, GangTooSmall, Regroup
+from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
 from holdfast.training.elastic.transfer import furthest, synchronize
+from holdfast.training.errors import Expelled, GangTooSmall, GroupLost
 
 NO_STATE = -1
 FAREWELL_S = 5.0

@@ -26,6 +26,7 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.contract.errors import InputError
 from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.places import Address
+from holdfast.training.errors import GroupLost
 
 CONNECT_S = 10.0
 DESTROY_S = 3.0
@@ -38,10 +39,6 @@ def port_taken(port: int, error: Exception) -> InputError:
         allowed="two free ports for each place, its own and the one above",
         fix="another --port, the same for all places",
     )
-
-
-class GroupLost(Exception):
-    """A member of this epoch is gone or silent."""
 
 
 class Group:

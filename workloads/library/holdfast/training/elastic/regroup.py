@@ -9,22 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError
+from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.storage import Storage
 from holdfast.runtime import logs
 from holdfast.training.elastic.control import POLL_S, Control, Peers, epoch_of
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
+from holdfast.training.errors import Expelled, GangTooSmall
 
 _LOOK_S = 0.05
-
-
-class Expelled(Exception):
-    """The gang went on without this member: it may come back as a newcomer, and nothing it holds counts."""
-
-
-class GangTooSmall(CheckpointExit):
-    """Fewer nodes than the least for too long: give them back, start me again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,21 @@
+"""The exceptions of this room, beside InputError (bad input) of the contract and the ends of a process of checkpoints.
+
+GroupLost                      a member of this epoch is gone or silent: the others regroup
+Expelled                       the gang went on without this member
+CheckpointExit (SystemExit)    of holdfast.checkpoint
+  GangTooSmall                 too few nodes for too long; exit code 75
+"""
+
+from holdfast.checkpoint.errors import CheckpointExit
+
+
+class GroupLost(Exception):
+    """A member of this epoch is gone or silent."""
+
+
+class Expelled(Exception):
+    """The gang went on without this member: it may come back as a newcomer, and nothing it holds counts."""
+
+
+class GangTooSmall(CheckpointExit):
+    """Fewer nodes than the least for too long: give them back, start me again."""
