@@ -1,7 +1,7 @@
 """`python -m tests.bench.stranger_kills [--kills N] [--only NAME ...] [--minutes M]`: power losses of strangers' scripts.
 
-A loop in the manner of nanoGPT, forked from one import of torch, and the scripts of Hugging Face, Lightning and
-Accelerate as two ranks each. A run is killed by SIGKILL at random moments, some with their uploaders and some without,
+A loop in the manner of nanoGPT, and the scripts of Hugging Face, Lightning and Accelerate as two ranks each, all forked
+from one import of torch and of the frameworks. A run is killed by SIGKILL at random moments, some with their uploaders and some without,
 until it is done; then each of its losses and its last bits are held against a run that nothing disturbed. Prints a
 table, then one JSON line with the goals.
 """
@@ -22,9 +22,8 @@ from typing import Any, Protocol
 
 import psutil
 
-from tests.bench import stranger_loop
+from tests.bench import forked_gang, stranger_loop
 from tests.tools import frameworks
-from tests.workloads.library.training.frameworks.gang import Gang
 
 KILLS, KILLS_OF_A_FRAMEWORK = 200, 50
 STEPS, LOOP_STEPS = 24, 60
@@ -120,7 +119,8 @@ class GangRun:
     def __init__(self, script: str, site: Path, folder: Path) -> None:
         path = Path(frameworks.__file__).parents[1] / "workloads/library/training/frameworks" / script
         folder.mkdir(parents=True)
-        self._gang, self._lines = Gang(path, site=site, folder=folder, steps=STEPS), list[str]()
+        self._gang = forked_gang.ForkedGang(path, site=site, folder=folder, steps=STEPS)
+        self._lines = list[str]()
 
     def printed(self) -> list[str]:
         return self._lines
@@ -141,6 +141,7 @@ def lanes(folder: Path, only: list[str]) -> Iterator[tuple[str, Any]]:
     scripts = {name: script for name, script in SCRIPTS.items() if name in only}
     if scripts:
         site = frameworks.install()
+        forked_gang.prepare(site)
         for name, script in scripts.items():
             yield name, lambda folder, script=script: GangRun(script, site, folder)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -70,7 +71,7 @@ class Gang:
         return struck, self._log(0, "out").splitlines()
 
     @contextlib.contextmanager
-    def _started(self, env: Mapping[str, str]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    def _started(self, env: Mapping[str, str]) -> Iterator[list[Any]]:
         self._starts += 1
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -84,26 +85,28 @@ class Gang:
                     os.killpg(rank.pid, signal.SIGKILL)
                 rank.wait()
 
-    def _start(self, rank: int, port: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        environment = os.environ | {
+    def _start(self, rank: int, port: int, env: Mapping[str, str]) -> Any:
+        """What has `pid`, `returncode`, poll() and wait() of a subprocess.Popen."""
+        with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:
+            return subprocess.Popen(
+                self._command,
+                env=os.environ | self._environment(rank, port) | dict(env),
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
+
+    def _environment(self, rank: int, port: int) -> dict[str, str]:
+        return {
             "PYTHONPATH": f"{ROOT}{os.pathsep}{self._site}",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "WORLD_SIZE": "2",
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
-            **env,
             **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
         }
-        with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:
-            return subprocess.Popen(
-                self._command,
-                env=environment,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                preexec_fn=partial(die_with, os.getpid()),
-            )
 
     def errors(self) -> str:
         return "\n".join(self._log(rank, "err") for rank in range(2))
