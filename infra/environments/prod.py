@@ -116,9 +116,10 @@ ENVIRONMENT = Environment(
         secret_manager=True,
     ),
     storage=Storage(
-        # The samples; add each run of yours. What is not here does not train in this environment.
+        # The samples; add each run of yours. What is not here does not train in this environment,
+        # and no other role loads the checkpoints of a run that does not name it.
         runs=(
-            Run(name="train-gang"),
+            Run(name="train-gang", read_by=("batch", "server")),
             Run(name="train-elastic"),
             Run(name="train-sweep", indices=2),
             Run(name="train-flex-l4", indices=4),

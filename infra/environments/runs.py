@@ -5,12 +5,15 @@
 from dataclasses import dataclass
 
 from holdfast.contract.errors import InputError
-from infra.environments.checks import between, dns_name, require, unique
+from infra.environments.checks import between, dns_name, one_of, require, unique
 
 SHARED = "trainer"
 """The Kubernetes account of all training where runs are not kept apart."""
+READERS = ("batch", "server")
+"""Roles that load checkpoints of runs and write none."""
 MAX_RUNS = 90
-"""A bucket's policy holds 100 bindings with a condition."""
+MAX_CONDITIONS = 100
+"""Bindings with a condition that a bucket's policy holds."""
 MAX_INDICES = 12
 """A condition holds 12 operators, and each prefix but the first takes one."""
 
@@ -21,10 +24,15 @@ class Run:
     """Of the job, and of its checkpoints unless `indices`."""
     indices: int = 0
     """Pods that train apart, each as a run of its own: NAME-0, NAME-1, ..."""
+    read_by: tuple[str, ...] = ()
+    """Who else may load its checkpoints: batch, server."""
 
     def __post_init__(self) -> None:
         dns_name("storage.runs[].name", self.name, 50)
         between(f"storage.runs[{self.name}].indices", self.indices, 0, MAX_INDICES)
+        unique(f"storage.runs[{self.name}].read_by", self.read_by)
+        for role in self.read_by:
+            one_of(f"storage.runs[{self.name}].read_by", role, READERS)
 
     @property
     def account(self) -> str:
@@ -43,11 +51,20 @@ def check_apart(runs: tuple[Run, ...], *, folders: bool) -> None:
     require(len(runs) <= MAX_RUNS, "storage.runs", len(runs), f"at most {MAX_RUNS}", "remove those that have ended")
     unique("storage.runs[].name", [run.name for run in runs])
     unique("storage.runs: prefixes", [prefix for run in runs for prefix in run.prefixes])
+    bindings = len(runs) + sum(len(readable(runs, role)) for role in READERS)
+    fix = "let fewer runs be read, or remove those that have ended"
+    require(bindings <= MAX_CONDITIONS, "storage.runs: bindings", bindings, f"at most {MAX_CONDITIONS}", fix)
     # There a writer makes folders too, which no condition on objects covers.
     require(
         not (runs and folders), "storage.hierarchical_namespace", True, "False where storage.runs are kept apart",
         "leave folders off, or runs empty",
     )  # fmt: skip
+
+
+def readable(runs: tuple[Run, ...], role: str) -> list[tuple[str, ...]]:
+    """Prefixes that a role may read, as many together as one condition holds."""
+    found = tuple(prefix for run in runs if role in run.read_by for prefix in run.prefixes)
+    return [found[at : at + MAX_INDICES] for at in range(0, len(found), MAX_INDICES)]
 
 
 def account_of(runs: tuple[Run, ...], name: str) -> str:

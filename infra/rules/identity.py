@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from infra.environments import Environment
+from infra.environments.runs import READERS, Run
 from infra.rules.model import Facts, PlannedResource, Violation, rule
 
 # Written here once more, not read from the specs: a rule that asks the specs what is right agrees with them always.
@@ -93,27 +94,75 @@ def no_public_members(facts: Facts) -> Iterator[Violation]:
 )
 def narrow_storage_roles(facts: Facts) -> Iterator[Violation]:
     """Workloads read or use objects; none administers a bucket."""
-    for grant in facts.of("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding"):
+    for grant in facts.of(*BUCKET_GRANTS):
         if grant.get("role") in BROAD_STORAGE_ROLES:
             yield grant.violation("role", "roles/storage.objectUser or objectViewer", "use the narrower role")
 
 
 # Of objects; whatever else a role is called, it may write.
-READING = ("roles/storage.objectViewer", "roles/storage.legacyBucketReader", "roles/storage.legacyObjectReader")
+LISTING = "roles/storage.legacyBucketReader"
+BUCKET_GRANTS = ("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding")
+READING = ("roles/storage.objectViewer", LISTING, "roles/storage.legacyObjectReader")
+
+
+def _below(environment: Environment, grant: PlannedResource) -> set[str]:
+    """Runs below whose prefixes its condition admits objects; none where it admits anything else."""
+    bucket = re.escape(environment.bucket("checkpoints"))
+    term = rf'resource\.name\.startsWith\("projects/_/buckets/{bucket}/objects/([^"/]+)/"\)'
+    condition = str(grant.get("condition.expression"))
+    return set(re.findall(term, condition)) if re.fullmatch(rf"{term}( \|\| {term})*", condition) else set()
+
+
+def _numbered(run: Run) -> set[str]:
+    return {f"{run.name}-{index}" for index in range(run.indices)} or {run.name}
 
 
 def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
     """Whether it names one run, and a condition for the prefixes of this run and nothing else."""
-    bucket = re.escape(environment.bucket("checkpoints"))
-    term = rf'resource\.name\.startsWith\("projects/_/buckets/{bucket}/objects/([^"/]+)/"\)'
-    condition = str(grant.get("condition.expression"))
-    found = set(re.findall(term, condition)) if re.fullmatch(rf"{term}( \|\| {term})*", condition) else set[str]()
-    owners = {
-        run.name: {f"{run.name}-{index}" for index in range(run.indices)} or {run.name}
-        for run in environment.storage.runs
-    }
+    found = _below(environment, grant)
+    owners = {run.name: _numbered(run) for run in environment.storage.runs}
     subjects = [member.rpartition("/subject/ns/training/sa/run-")[2] for member in _members(grant)]
     return len(subjects) == 1 and bool(found) and found == owners.get(subjects[0])
+
+
+def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool:
+    """Whether each member reads runs that name it, or verifies all of them, or reads names alone."""
+    if grant.get("role") == LISTING:
+        return True
+    found = _below(environment, grant)
+    named = {
+        f"serviceAccount:{environment.service_account_email(role)}": {
+            name for run in environment.storage.runs if role in run.read_by for name in _numbered(run)
+        }
+        for role in READERS
+    }
+    verifies = f"serviceAccount:{environment.service_account_email('trainer')}"
+    return all(m == verifies or (found and found <= named.get(m, set[str]())) for m in _members(grant))
+
+
+@rule(
+    reason="a server that is taken over, or a batch job of another team, copies every model",
+    source="IAM conditions on Cloud Storage objects",
+)
+def runs_are_read_by_name(facts: Facts) -> Iterator[Violation]:
+    """Where runs are kept apart, batch workers and servers read the checkpoints of runs that name them, no others."""
+    environment = facts.environment
+    for grant in facts.of(*BUCKET_GRANTS) if environment.storage.runs else ():
+        ours = grant.get("bucket") == environment.bucket("checkpoints") and grant.get("role") in READING
+        if ours and not _reads_what_it_may(environment, grant):
+            got = f"{', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
+            yield grant.violation("condition", "runs with this role in read_by", "name the role in Run.read_by", got)
+
+
+@rule(reason="its servers start, are refused each object, and never get ready", source="infra/decisions/0069")
+def servers_have_a_run(facts: Facts) -> Iterator[Violation]:
+    """Where runs are kept apart, online inference may load at least one."""
+    environment = facts.environment
+    runs = environment.storage.runs
+    if environment.serving and runs and not any("server" in run.read_by for run in runs):
+        where = f"environment {environment.name}: storage.runs"
+        allowed, fix = "a run that servers read", 'add read_by=("server",) to the run that is served'
+        yield Violation(where=where, got="none", allowed=allowed, fix=fix)
 
 
 @rule(
@@ -125,7 +174,7 @@ def runs_write_their_own(facts: Facts) -> Iterator[Violation]:
     environment = facts.environment
     if not environment.storage.runs:
         return
-    for grant in facts.of("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding"):
+    for grant in facts.of(*BUCKET_GRANTS):
         ours = grant.get("bucket") == environment.bucket("checkpoints")
         if ours and grant.get("role") not in READING and not _of_one_run(environment, grant):
             got = f"{grant.get('role')} to {', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"

@@ -5,6 +5,7 @@
 import re
 
 from infra.contract import names
+from infra.environments.runs import READERS
 from infra.environments.schema import Environment
 from infra.specs.network import api
 from infra.specs.resource import Resource
@@ -16,6 +17,7 @@ PROJECT_ROLES = {
     "exporter": "roles/monitoring.metricWriter",
 }
 # Of people who run the report; metrics too belong to no resource.
+LIST_ROLE = "roles/storage.legacyBucketReader"
 READER_ROLE = "roles/monitoring.viewer"
 # role -> purpose of the bucket -> what it may do there
 BUCKET_ROLES = {
@@ -31,10 +33,15 @@ BUCKET_ROLES = {
 
 
 def bucket_roles(environment: Environment) -> dict[str, dict[str, str]]:
-    """Where runs are kept apart, the account that they shared only reads: it verifies checkpoints."""
+    """Where runs are kept apart, the account that they shared only reads: it verifies checkpoints. Who loads some of them
+    may list all, since a listing is asked of the bucket; what it reads follows from `Run.read_by`."""
     if not environment.storage.runs:
         return BUCKET_ROLES
-    return BUCKET_ROLES | {"trainer": BUCKET_ROLES["trainer"] | {"checkpoints": "roles/storage.objectViewer"}}
+    may = {"trainer": "roles/storage.objectViewer"} | dict.fromkeys(READERS, LIST_ROLE)
+    return {
+        role: grants | ({"checkpoints": may[role]} if "checkpoints" in grants else {})
+        for role, grants in BUCKET_ROLES.items()
+    }
 
 
 def account(role: str) -> str:

@@ -24,12 +24,17 @@ def resources(environment: Environment) -> list[Resource]:
     ]
 
 
-def _own(environment: Environment, run: Run) -> Resource:
+def condition(environment: Environment, title: str, prefixes: tuple[str, ...]) -> dict[str, str]:
+    """That an object of the checkpoints lies below one of them."""
     bucket = environment.bucket("checkpoints")
-    below = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in run.prefixes]
+    below = [f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")' for prefix in prefixes]
+    return {"title": title, "expression": " || ".join(below)}
+
+
+def _own(environment: Environment, run: Run) -> Resource:
     member = f"principal://{environment.workload_identities}/subject/ns/{NAMESPACE_TRAINING}/sa/{run.account}"
-    condition = {"title": f"checkpoints of {run.name}", "expression": " || ".join(below)}
-    return _grant(environment, run.account, "checkpoints", "roles/storage.objectUser", member, condition)
+    own = condition(environment, f"checkpoints of {run.name}", run.prefixes)
+    return _grant(environment, run.account, "checkpoints", "roles/storage.objectUser", member, own)
 
 
 def _grant(

@@ -1,10 +1,12 @@
 """Buckets for checkpoints, data and exports, and the image registry; all in the cluster's region."""
 
+from infra.environments.runs import READERS, readable
 from infra.environments.schema import Environment
 from infra.specs.encryption import key_in_force
 from infra.specs.identities import account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
+from infra.specs.runs import condition
 
 PURPOSES = ("checkpoints", "data", "exports")
 DAY_S = 86_400
@@ -75,19 +77,40 @@ def _lifecycle(environment: Environment, purpose: str) -> list[dict[str, object]
 
 def _grants(environment: Environment) -> list[Resource]:
     return [
-        Resource(
-            kind="google_storage_bucket_iam_member",
-            id=f"{purpose}-{role}",
-            arguments={
-                "bucket": environment.bucket(purpose),
-                "role": granted,
-                "member": f"serviceAccount:{environment.service_account_email(role)}",
-            },
-            after=(bucket_address(purpose), account(role)),
-        )
-        for role, grants in bucket_roles(environment).items()
-        for purpose, granted in grants.items()
+        *(
+            _grant(environment, f"{purpose}-{role}", purpose, role, granted)
+            for role, grants in bucket_roles(environment).items()
+            for purpose, granted in grants.items()
+        ),
+        *(grant for role in READERS for grant in _reads(environment, role)),
     ]
+
+
+def _reads(environment: Environment, role: str) -> list[Resource]:
+    """Of the checkpoints of the runs that name it. None where runs are not kept apart."""
+    return [
+        _grant(
+            environment,
+            f"runs-{role}" + (f"-{number}" if number > 1 else ""),
+            "checkpoints",
+            role,
+            "roles/storage.objectViewer",
+            {"condition": condition(environment, f"checkpoints for {role} {number}", prefixes)},
+        )
+        for number, prefixes in enumerate(readable(environment.storage.runs, role), 1)
+    ]
+
+
+def _grant(
+    environment: Environment, id: str, purpose: str, role: str, granted: str, more: dict[str, object] | None = None
+) -> Resource:
+    arguments: dict[str, object] = {
+        "bucket": environment.bucket(purpose),
+        "role": granted,
+        "member": f"serviceAccount:{environment.service_account_email(role)}",
+    }
+    after = (bucket_address(purpose), account(role))
+    return Resource(kind="google_storage_bucket_iam_member", id=id, arguments=arguments | (more or {}), after=after)
 
 
 def _registry(environment: Environment) -> list[Resource]:

@@ -64,7 +64,11 @@ def hardened() -> Environment:
         storage=replace(
             EXAMPLE.storage,
             allow_destroy=False,
-            runs=(Run(name="gang"), Run(name="gang-2"), Run(name="sweep", indices=2)),
+            runs=(
+                Run(name="gang", read_by=("batch", "server")),
+                Run(name="gang-2", read_by=("batch",)),
+                Run(name="sweep", indices=2),
+            ),
         ),
         allow_drills=False,
         database=replace(EXAMPLE.database, deletion_protection=True, highly_available=True)

@@ -1,5 +1,6 @@
 """A run's identity has no right on another's checkpoints: rendered pods against the policy that is deployed."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,15 @@ from holdfast.contract.errors import InputError
 from infra import specs
 from infra.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from infra.environments import Environment, load
-from infra.environments.runs import Run
+from infra.environments.runs import READERS, Run
 from infra.environments.schema import Storage
 from infra.rules import judge_environment
-from infra.rules.identity import runs_write_their_own
+from infra.rules.identity import runs_are_read_by_name, runs_write_their_own
 from infra.rules.model import facts_of_specs
 from tests.infra.bucket_access import LIST, OBJECTS, may, principal
+from tests.infra.rules.edits import put
 from tests.infra.samples import hardened
-from tests.workloads.manifests.rendered import bodies, jobs, unversioned
+from tests.workloads.manifests.rendered import bodies, jobs, unversioned, workloads
 
 PROD = load("prod")
 
@@ -71,13 +73,67 @@ def test_each_rendered_job_does_what_it_must_with_its_own_run_and_nothing_with_a
             assert not [each for each in OBJECTS if may(granted, identity, each, bucket, name)], (job, name)
 
 
-def test_who_verifies_and_who_serves_reads_every_run_and_writes_none() -> None:
-    for role in ("trainer", "batch", "server"):
-        identity = f"serviceAccount:{PROD.service_account_email(role)}"
-        rights = {
-            each for each in OBJECTS if may(policy(PROD), identity, each, PROD.bucket("checkpoints"), "train-gang/x")
-        }
-        assert rights == {"get"}, role
+def loaders() -> Iterator[tuple[str, str, str]]:
+    """Rendered pods of batch and serving that load checkpoints: role, Google account, run."""
+    accounts = {(b["metadata"]["namespace"], b["metadata"]["name"]): b for b in bodies("prod") if b["kind"] == "ServiceAccount"}  # fmt: skip
+    for body, template in workloads("prod"):
+        words = template["spec"]["containers"][0].get("command", [])
+        if "--run" in words and ("batch" in words or "serve" in words):
+            role = template["spec"]["serviceAccountName"]
+            acts_as = accounts[body["metadata"]["namespace"], role]["metadata"]["annotations"]
+            yield role, acts_as[ANNOTATION_GOOGLE_ACCOUNT], words[words.index("--run") + 1]
+
+
+def test_each_rendered_pod_that_loads_reads_its_run_and_no_other() -> None:
+    bucket, granted, found = PROD.bucket("checkpoints"), policy(PROD), list(loaders())
+    assert {role for role, _, _ in found} == set(READERS)
+    runs = [name for _, names in trainers().values() for name in names]
+    for role, email, loaded in found:
+        identity = f"serviceAccount:{email}"
+        assert loaded in runs and may(granted, identity, LIST, bucket)
+        for run in runs:
+            for name in written_by(run):
+                rights = {each for each in OBJECTS if may(granted, identity, each, bucket, name)}
+                assert rights == ({"get"} if run == loaded else set()), (role, run)
+
+
+def test_who_verifies_reads_every_run_and_writes_none() -> None:
+    identity = f"serviceAccount:{PROD.service_account_email('trainer')}"
+    for run in PROD.storage.runs:
+        name = f"{run.name}/x"
+        rights = {each for each in OBJECTS if may(policy(PROD), identity, each, PROD.bucket("checkpoints"), name)}
+        assert rights == {"get"}
+
+
+def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
+    runs = tuple(Run(name=f"r{n}", read_by=("server",)) for n in range(25))
+    environment = replace(hardened(), storage=Storage(runs=runs))
+    identity, bucket = (
+        f"serviceAccount:{environment.service_account_email('server')}",
+        environment.bucket("checkpoints"),
+    )
+    grants = [g for g in policy(environment) if g["member"] == identity and "condition" in g]
+    assert [g["condition"]["expression"].count("||") for g in grants] == [11, 11, 0]
+    assert all(may(grants, identity, "get", bucket, f"{run.name}/x") for run in runs)
+    assert not judge_environment(environment)
+
+
+READS_MORE = {
+    "no condition": None,
+    "a run that names another role": 'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang-2/")',
+    "no slash": 'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang")',
+    "opened again": 'resource.name.startsWith("projects/_/buckets/{bucket}/objects/gang/") || true',
+}
+
+
+@pytest.mark.parametrize("condition", READS_MORE)
+def test_a_wider_right_to_read_breaks_the_rule(condition: str) -> None:
+    text = READS_MORE[condition]
+    wider = text and {"expression": text.format(bucket=hardened().bucket("checkpoints"))}
+    facts = facts_of_specs(hardened())
+    assert not list(runs_are_read_by_name(facts))
+    (violation,) = runs_are_read_by_name(put("google_storage_bucket_iam_member.runs-server", "condition", wider)(facts))
+    assert "runs-server" in violation.where
 
 
 def test_runs_read_the_data_and_do_not_write_it() -> None:
@@ -141,6 +197,8 @@ def test_a_wider_grant_breaks_the_rule(condition: str) -> None:
         lambda: Storage(runs=tuple(Run(name=f"r{n}") for n in range(91))),
         lambda: Run(name="a/../b"),
         lambda: Run(name="a", indices=13),
+        lambda: Run(name="a", read_by=("trainer",)),
+        lambda: Storage(runs=tuple(Run(name=f"r{n}", indices=12, read_by=("batch", "server")) for n in range(40))),
     ],
 )
 def test_runs_that_cannot_be_kept_apart_are_refused(storage: Any) -> None:

@@ -148,6 +148,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Storage.runs", "storage.runs", on(STORAGE, runs=(RUN, RUN))),
     ("Run.name", "storage.runs[].name", on(RUN, name="Train/..")),
     ("Run.indices", "storage.runs[train].indices", on(RUN, indices=13)),
+    ("Run.read_by", "storage.runs[train].read_by", on(RUN, read_by=("trainer",))),
     ("Storage.uncommitted_days", "uncommitted_days", on(STORAGE, uncommitted_days=31)),
     ("Storage.allow_destroy", "allow_destroy", on(STORAGE, allow_destroy="never")),
     ("Queue.ack_deadline_s", "queue.ack_deadline_s", on(QUEUE, ack_deadline_s=5)),

@@ -16,6 +16,7 @@ from tests.infra.rules.edits import (
     some,
     state,
     taints,
+    unread,
     without,
 )
 from tests.infra.samples import EXAMPLE, hardened
@@ -32,6 +33,7 @@ DATA = "google_storage_bucket.data"
 WORK = "google_pubsub_subscription.work"
 DATABASE = "google_sql_database_instance.results"
 ALERT = "google_monitoring_alert_policy.sample"
+DNS_ENDPOINT = "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic"
 NAT = "google_compute_router_nat.nat"
 SCOPES = "https://www.googleapis.com/auth"
 LIMITS = "cluster_autoscaling.resource_limits"
@@ -122,11 +124,7 @@ BREAKING: dict[str, Edit] = {
     "system-pool-stays": taints(SYSTEM),
     "serving-base-stays": put(SPOT, "node_config.labels", {"holdfast.dev/role": "serving"}),
     "gpu-driver-serves-cuda": put(
-        SPOT,
-        "node_config.guest_accelerator.0.gpu_driver_installation_config",
-        {
-            "gpu_driver_version": "DEFAULT",
-        },
+        SPOT, "node_config.guest_accelerator.0.gpu_driver_installation_config", {"gpu_driver_version": "DEFAULT"}
     ),
     # auto-provisioning
     "nap-limit-names": put(CLUSTER, f"{LIMITS}.2.resource_type", "nvidia.com/gpu"),
@@ -153,9 +151,7 @@ BREAKING: dict[str, Edit] = {
     # protections
     "private-nodes": put(SPOT, "network_config.enable_private_nodes", False),
     "private-endpoint": put(CLUSTER, "private_cluster_config.enable_private_endpoint", False),
-    "dns-endpoint-inside": put(
-        CLUSTER, "control_plane_endpoints_config.dns_endpoint_config.allow_external_traffic", True
-    ),
+    "dns-endpoint-inside": put(CLUSTER, DNS_ENDPOINT, True),
     "authorized-networks": put(CLUSTER, f"{ACCESS}.cidr_blocks", [{"cidr_block": "0.0.0.0/0"}]),
     "dataplane-v2": put(CLUSTER, "datapath_provider", "LEGACY_DATAPATH"),
     "intranode-visibility": put(CLUSTER, "enable_intranode_visibility", False),
@@ -219,6 +215,8 @@ BREAKING: dict[str, Edit] = {
         "principal://x/subject/ns/training/sa/run-gang",
         bucket=EXAMPLE.bucket("checkpoints"),
     ),
+    "runs-are-read-by-name": put("google_storage_bucket_iam_member.runs-server", "condition", None),
+    "servers-have-a-run": both(unread, without("google_storage_bucket_iam_member.runs-server")),
     "production-runs-are-apart": lambda facts: state(storage=replace(facts.environment.storage, runs=()))(facts),
     "images-have-a-policy": without("google_binary_authorization_policy.images"),
     "image-policy-denies": put(

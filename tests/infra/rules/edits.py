@@ -94,3 +94,10 @@ def some(value: T | None) -> T:
 def network(**fields: Any) -> Edit:
     """The address space is too small when a node takes more of it."""
     return lambda facts: state(network=replace(facts.environment.network, **fields))(facts)
+
+
+def unread(facts: Facts) -> Facts:
+    """No run lets servers load it."""
+    kept = facts.environment.storage
+    runs = tuple(replace(run, read_by=tuple(role for role in run.read_by if role != "server")) for run in kept.runs)
+    return state(storage=replace(kept, runs=runs))(facts)
