@@ -23,7 +23,6 @@ from monitoring.exporter.objects import (
     Node,
     Pod,
     bound_s,
-    disruption,
     is_taken,
     read_node,
     read_pod,
@@ -32,6 +31,7 @@ from monitoring.exporter.queues import Queues
 from monitoring.exporter.risk import Risk
 from monitoring.exporter.sample import Sample, run_labels, sample
 from monitoring.exporter.waits import Waits
+from monitoring.ledger.disruptions import disruption, eviction
 from monitoring.ledger.events import Event
 from monitoring.mover.mover import Pods, Seen
 
@@ -77,12 +77,12 @@ class Cluster:
             self._take(name)
 
     def pod(self, change: str, found: Mapping[str, Any]) -> None:
-        reason, since_s = disruption(found)
-        if reason == BY_KUBELET:
+        if disruption(found)[0] == BY_KUBELET:
             # Often the first sign: the pod's condition comes before the node's.
             self._take((found.get("spec") or {}).get("nodeName") or "")
         uid = found["metadata"]["uid"]
         before = self.pods.get(uid)
+        reason, since_s = eviction(found)
         # One that was not watched while it lived was evicted before this exporter began.
         if reason and before and before.node and not before.disrupted:
             self._evicted(found, before, since_s or self.clock(), reason)

@@ -17,6 +17,7 @@ from infra.contract.kubernetes import (
     LABEL_MACHINE_TYPE,
     SYSTEM_NAMESPACES,
 )
+from monitoring.ledger.disruptions import disruption
 
 # Of a pod, the first of these names its job; ours also names those of a Deployment.
 JOB_LABELS = (LABEL_HOLDFAST_JOB, LABEL_JOBSET, LABEL_JOB)
@@ -92,13 +93,6 @@ def is_taken(found: Mapping[str, Any]) -> bool:
 
 # The kubelet ends pods for one reason that sets this: its node is shutting down.
 BY_KUBELET = "TerminationByKubelet"
-
-
-def disruption(pod: Mapping[str, Any]) -> tuple[str, float]:
-    """Why and when the platform ended the pod; empty if it did not."""
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    found = [c for c in conditions if c.get("type") == "DisruptionTarget" and c.get("status") == "True"]
-    return (str(found[0].get("reason") or ""), unix_s(found[0].get("lastTransitionTime"))) if found else ("", 0.0)
 
 
 def _asked(labels: Mapping[str, str], selector: Mapping[str, str]) -> str:

@@ -243,7 +243,8 @@ class Platform:
         conditions = [placed]
         if disrupted:
             conditions.append({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "lastTransitionTime": now})  # fmt: skip
-        running = [{"state": {"running": {"startedAt": now}}}] if phase == "Running" else []
+        state = {"Running": "running", "Failed": "terminated"}.get(phase)
+        running = [{"state": {state: {"startedAt": now}}}] if state else []
         name = job.uid(index)
         meta = {
             "uid": name,

@@ -9,10 +9,11 @@ from infra.contract.machines import MACHINE_TYPES, MachineType
 from infra.environments import Environment
 from infra.placement import prices
 from monitoring.cost.receipt import receipt
+from monitoring.ledger.disruptions import eviction
 from monitoring.ledger.events import read_folder
 from monitoring.ledger.job_ledger import job_ledgers
 from monitoring.ledger.processes import FOREIGN_TYPES
-from workloads.jobs import buying, job_snapshot
+from workloads.jobs import buying
 from workloads.jobs.api import Object
 from workloads.jobs.job_snapshot import JobSnapshot
 from workloads.jobs.listing import ran_s
@@ -35,7 +36,7 @@ def bill(job: JobSnapshot, env: Environment, events: Path, pods: Sequence[Object
         useful = made.useful_hours / made.machine_hours if made.machine_hours else 0.0
         return f"{made.line()}; useful {100 * useful:.1f} % of its time{lost}"
     hours = sum(ran_s(pod, time.time()) for pod in pods) / 3600
-    evictions = sum(bool(job_snapshot.disruption(pod)) for pod in pods)
+    evictions = sum(bool(eviction(pod)[0]) for pod in pods)
     return (
         f"{job.name}: paid ${hours * spot:.4f} for {hours * 60:.1f} minutes with {evictions} evictions; on demand "
         f"${hours * demand:.4f}; useful time is not known, since no pod's lines could be read"

@@ -16,10 +16,11 @@ from infra.contract.kubernetes import ANNOTATION_INDEX
 from infra.contract.names import NAMESPACE_BATCH
 from infra.contract.pools import LABEL_NODEPOOL
 from infra.environments import Environment
+from monitoring.ledger.disruptions import eviction
 from workloads.jobs import explain, job_snapshot
 from workloads.jobs.api import Api, ApiError, Object
 from workloads.jobs.bill import bill
-from workloads.jobs.job_snapshot import JobSnapshot, condition, when
+from workloads.jobs.job_snapshot import JobSnapshot
 from workloads.jobs.pod_lines import PodLines
 
 POLL_S, LATER_POLL_S, YOUNG_S = 2.0, 15.0, 600.0
@@ -94,15 +95,15 @@ def _look(api: Api, job: JobSnapshot, asked: Following, seen: Followed, report: 
 
 def _note_eviction(job: JobSnapshot, pod: Object, seen: Followed) -> None:
     """As the node watcher does: no process can write that it is killed."""
-    meta, found = pod["metadata"], condition(pod, "DisruptionTarget")
-    if found.get("status") != "True" or meta["uid"] in seen.taken:
+    meta, (reason, since_s) = pod["metadata"], eviction(pod)
+    if not reason or meta["uid"] in seen.taken:
         return
     seen.taken.add(meta["uid"])
     apart = meta.get("labels", {}).get(LABEL_RUN_PER_INDEX) == "true"
     index = {"index": int(meta["annotations"][ANNOTATION_INDEX])} if apart else {}
     kind = KIND_BATCH if job.namespace == NAMESPACE_BATCH else KIND_TRAINING
-    head = {"v": EVENT_VERSION, "t": when(found["lastTransitionTime"]), "event": "evict", "job": job.name, "kind": kind}
-    about = {"process": WATCHER, "signal": "SIGTERM", "target": meta["name"], "reason": found.get("reason", "")}
+    head = {"v": EVENT_VERSION, "t": since_s, "event": "evict", "job": job.name, "kind": kind}
+    about = {"process": WATCHER, "signal": "SIGTERM", "target": meta["name"], "reason": reason}
     with (seen.lines.folder / f"{WATCHER}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(head | index | about) + "\n")
 

@@ -11,6 +11,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.values import moment
 from infra.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, LABEL_JOB, LABEL_JOBSET, LABEL_NAME, api_path
 from infra.contract.names import NAMESPACE_BATCH
+from monitoring.ledger import disruptions
 from workloads.jobs.api import Api, Object
 
 JOBSETS, JOBS, KUEUE, APPS = api_path(JOBSET_API), api_path(JOB_API), api_path(KUEUE_API), "/apis/apps/v1"
@@ -151,8 +152,7 @@ def condition(body: Object, kind: str) -> Object:
 
 def disruption(pod: Object) -> str:
     """Why the platform ended the pod; empty if the platform did not."""
-    found = condition(pod, "DisruptionTarget")
-    return str(found.get("reason", "")) if found.get("status") == "True" else ""
+    return disruptions.disruption(pod)[0]
 
 
 def containers(pod: Object) -> list[Object]:

@@ -39,7 +39,8 @@ def pod(
             "nodeName": on,
             "nodeSelector": more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
         },
-        "status": {"phase": phase, "conditions": more.get("conditions", [] if on else [waiting])},
+        "status": {"phase": phase, "conditions": more.get("conditions", [] if on else [waiting])}
+        | ({"containerStatuses": WORKED} if more.get("worked", on) else {}),
     }
 
 
@@ -48,6 +49,7 @@ def values(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
 
 
 BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T00:30:00Z"}]
+WORKED = [{"state": {"terminated": {"startedAt": BORN, "exitCode": 143}}}]
 ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
 
 
@@ -132,6 +134,8 @@ def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
     for _ in range(2):
         cluster.pod("MODIFIED", pod("p", on="a", phase="Running", conditions=ENDED))
     cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
+    for phase, ended in (("Pending", []), ("Failed", ENDED)):
+        cluster.pod("MODIFIED", pod("that never began", on="a", phase=phase, conditions=ended, worked=False))
     cluster.pod("ADDED", pod("before us", on="a", phase="Failed", conditions=ENDED))
     cluster.pod("ADDED", pod("of nobody", on="a", phase="Running", namespace="serving"))
     cluster.pod("MODIFIED", pod("of nobody", on="a", phase="Failed", namespace="serving", conditions=ENDED))

@@ -1,6 +1,7 @@
 """`follow`: the lines that pods printed, read through the API server in pieces, become useful time and lost steps."""
 
 import json
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from infra import environments
 from monitoring.ledger.job_summary import read_job_summaries
 from tests.monitoring import sample
 from tests.workloads.jobs.api_server import serving
+from tests.workloads.jobs.test_causes import recorded
 from tests.workloads.jobs.test_one_answer import running_job, write_events
 from workloads.__main__ import app
 from workloads.jobs import pod_lines
@@ -18,6 +20,9 @@ from workloads.jobs.api import Api
 from workloads.jobs.pod_lines import PodLines
 
 pytestmark = pytest.mark.process
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+NEVER_BEGAN = ("image", "device")
+"""Recorded of a kubelet: a pod that it never started, and one that it turned away."""
 POOL = environments.load("example").pool("spot-l4-g2-standard-8")
 Printed = list[tuple[str, str]]
 
@@ -73,13 +78,21 @@ def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(tmp_path
     (job,), (pod,) = lists["/apis/batch/v1/jobs"], lists["/api/v1/pods"]
     job["status"] |= {"conditions": [{"type": "Complete", "status": "True"}]}
     pod["spec"] |= {"nodeSelector": POOL.selector(), "tolerations": POOL.tolerations()}
-    (first, *_) = (json.loads(line) for _, line in printed if '"evict"' in line)
+    first, second = (json.loads(line) for _, line in printed if '"evict"' in line)
     taken = f"{datetime.fromtimestamp(first['t'], UTC):%FT%TZ}"
-    pod["status"]["conditions"] = [
-        {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "lastTransitionTime": taken}
-    ]
+    pod["status"] |= {
+        "conditions": [evicted := DISRUPTED | {"lastTransitionTime": taken}],
+        "containerStatuses": recorded("crash")["pods"][0]["status"]["containerStatuses"],
+    }
+    for case in NEVER_BEGAN:
+        turned_away = deepcopy(pod)
+        turned_away["metadata"] |= {"name": f"train-0-{case}", "uid": case}
+        turned_away["status"] = recorded(case)["pods"][0]["status"] | {"phase": "Failed"}
+        later = f"{datetime.fromtimestamp(second['t'], UTC):%FT%TZ}"
+        turned_away["status"].setdefault("conditions", []).append(evicted | {"lastTransitionTime": later})
+        lists["/api/v1/pods"].append(turned_away)
     of_pods = [(t, line) for t, line in printed if '"evict"' not in line]
-    with serving(lists, tmp_path, {"train-0": of_pods}) as kubeconfig:
+    with serving(lists, tmp_path, {"train-0": of_pods} | {f"train-0-{case}": [] for case in NEVER_BEGAN}) as kubeconfig:
         folder = tmp_path / "events"
         words = ["follow", "train", "--events", str(folder), "--kubeconfig", str(kubeconfig)]
         out = CliRunner().invoke(app, words, catch_exceptions=False).output
