@@ -110,7 +110,7 @@ def _fallback(runs: Runs, back: Floats) -> Lines:
     )
 
 
-def _patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], Lines]:
+def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], Lines]:
     """Uniform progress at `share` of its slope and with `reserve` restarts, and from on-demand back to Spot only when
     that has paid before, `ripe` times over.
 
@@ -154,13 +154,13 @@ STAY = Policy(name="fallback", lines=_stay, needs_deadline=False, carried_out_by
 """On-demand at once when Spot is gone, to the end: a ComputeClass without active migration."""
 # Chosen on 11 recordings; on 80 others it was dearer than uniform progress by over 0.5 points in 2 % of cases. Fewer
 # restarts in reserve left no room for a second eviction right after the switch.
-PATIENT = Policy(name="patient", lines=_patience(share=0.6, reserve=4, ripe=1))
+PATIENT = Policy(name="patient", lines=patience(share=0.6, reserve=4, ripe=1))
 """Ours. Never late where on-demand is granted when asked for and the deadline is feasible. Mostly no dearer than
 uniform progress: on 11,520 cases of 80 other recordings over 0.5 points dearer in 2 %, at worst 5.9; greedy beats it
 by over 2 points in 6 to 8 %. So a job is simulated under several, and the cheapest is taken."""
-EAGER = Policy(name="eager", lines=_patience(share=0.4, reserve=2, ripe=0))
+EAGER = Policy(name="eager", lines=patience(share=0.4, reserve=2, ripe=0))
 """For much slack: waits longer, and goes back to Spot as soon as it is there."""
-STEADY = Policy(name="steady", lines=_patience(share=1.0, reserve=4, ripe=2))
+STEADY = Policy(name="steady", lines=patience(share=1.0, reserve=4, ripe=2))
 """For little slack: buys sooner, and stays longer on what it has bought."""
 IN_TIME = (PATIENT, EAGER, STEADY)
 WITH_DEADLINE = (GREEDY, UNIFORM, HYBRID, *IN_TIME)
