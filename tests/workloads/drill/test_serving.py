@@ -64,6 +64,35 @@ def test_a_killed_server_loses_no_request_with_our_breaker(tmp_path: Path) -> No
 
 
 @pytest.mark.process
+def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lost_proxy_no_server(
+    tmp_path: Path,
+) -> None:
+    """Endpoints that follow five seconds late, as long as a server goes on accepting."""
+    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS, endpoint_delay_s=5.0)
+    with fleet.running(3):
+        evicted, silent, _ = fleet.ready()
+
+        def story() -> None:
+            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
+            fleet.evict(evicted)
+            fleet.until(lambda: fleet.exits, "the evicted server to leave")
+            fleet.settle()
+            fleet.freeze(silent, 7.0)
+            fleet.until(lambda: not silent.ready, "a probe to be missed")
+            fleet.until(lambda: silent.ready, "the next one to be answered")
+
+        load = under(fleet, story)
+        assert load.codes == {"200": load.asked}
+        assert fleet.exits == [143]
+        pids, answered = {replica.pod.pid for replica in fleet.replicas}, fleet.answered()
+        fleet.lose_proxy()
+        again = under(fleet, lambda: fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "answers"))
+        assert again.codes == {"200": again.asked}
+        assert fleet.answered() == answered + again.asked
+        assert {replica.pod.pid for replica in fleet.replicas} == pids, "the servers noticed nothing"
+
+
+@pytest.mark.process
 def test_the_act_of_the_demo_takes_all_of_spot_at_once_and_counts_every_request(tmp_path: Path) -> None:
     seen = list[int]()
     served = serve(tmp_path, owner=f"test:{tmp_path}", rounds=1, log=lambda _: None, progress=seen.append)

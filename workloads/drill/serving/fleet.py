@@ -80,6 +80,7 @@ class Fleet:
     probe_path: str = READY_PATH
     pre_stop_s: float = 0.0
     """The layout of the field: a sleep before SIGTERM, in which the pod stays ready."""
+    endpoint_delay_s: float = ENDPOINT_DELAY_S
     after_pre_stop_s: float = 0.0
     """What the kubelet leaves after SIGTERM when a sleep has eaten the window; 0: the rest of the window."""
     exits: list[int] = field(default_factory=list[int])
@@ -159,7 +160,7 @@ class Fleet:
             if ready != replica.ready:
                 if not replica.ready and not self.port:  # before anybody asks there is nothing to be late for
                     self._change(replica, ready)
-                elif not self._ended.wait(ENDPOINT_DELAY_S):
+                elif not self._ended.wait(self.endpoint_delay_s):
                     self._change(replica, ready and not replica.deleted)
 
     def _change(self, replica: Replica, ready: bool) -> None:
@@ -180,7 +181,7 @@ class Fleet:
         replica.deleted = replica.leaving = True
 
         def remove() -> None:
-            self._ended.wait(ENDPOINT_DELAY_S)
+            self._ended.wait(self.endpoint_delay_s)
             self._change(replica, False)
 
         self._in_background(remove)
@@ -205,6 +206,11 @@ class Fleet:
             os.kill(replica.pod.pid, signal.SIGCONT)
 
         self._in_background(hold)
+
+    def lose_proxy(self) -> None:
+        """Killed, with every request in it; another one takes over at another port."""
+        self.proxy.kill()
+        self._start_proxy()
 
     def _end(self, replica: Replica, pre_stop_s: float) -> None:
         self._ended.wait(pre_stop_s)

@@ -122,6 +122,21 @@ def test_a_stream_outlives_its_predictor_and_stays_with_the_model_that_began_it(
     stream.close()
 
 
+def test_a_notice_at_the_first_and_at_the_last_byte_of_an_answer_cuts_none(tmp_path: Path) -> None:
+    (tmp_path / "step").write_text("1")
+    with served(tmp_path, "--model", str(tmp_path / "step"), predictor=COMPLETING) as server:
+        ending, beginning = opened(server, max_tokens=3), opened(server, max_tokens=60)
+        nearly = b""
+        while b"1.3 " not in nearly:
+            nearly += ending.recv(1)
+        first = beginning.recv(1)
+        server.signal(signal.SIGTERM)
+        assert text_of(events(nearly + received(ending))) == "1.1 1.2 1.3 "
+        *pieces, last = events(first + received(beginning))
+        assert (text_of(pieces).split()[-1], last) == ("1.60", "[DONE]")
+        assert server.ended() == 143
+
+
 def test_a_server_that_leaves_waits_for_its_streams_and_cuts_them_at_the_bound(tmp_path: Path) -> None:
     (tmp_path / "step").write_text("1")
     options = ("--model", str(tmp_path / "step"), "--window", "11", "--longest-request", "3")

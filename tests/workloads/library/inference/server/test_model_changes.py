@@ -1,15 +1,19 @@
 """A newer commit takes over while requests are answered; a damaged one never does; each answer names its commit."""
 
 import json
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer
 from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.contract.serving import OVER_BUDGET
 from holdfast.training.model import ByteGPT, ModelConfig
 from tests.workloads.library.inference.server.serving import PREDICTORS, Served, served, until
 
@@ -106,3 +110,27 @@ def test_changes_under_load_lose_nothing_and_mix_nothing(tmp_path: Path) -> None
             client.join()
     assert wrong == []
     assert seen == {1, 2, 3, 4}
+
+
+def test_a_notice_while_a_newer_model_loads_gives_it_up_and_answers_with_the_old_one(tmp_path: Path) -> None:
+    """What loads would hold the drain to its last moment, and page for it."""
+    step = tmp_path / "step"
+    step.write_text("1")
+    with served(tmp_path, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server:
+        step.write_text("hangs")
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(server.request, "POST", LOAD, b"")
+            until(step.with_suffix(".begun").exists, "the newer model to load")
+            children = psutil.Process(server.process.pid).children()
+            server.signal(signal.SIGTERM)
+            assert loading.result().status == 503
+        late = server.infer("a document")
+        assert (late.status, late.output("step")) == (200, [1])
+        assert server.request("POST", LOAD, b"").status == 503, "a leaving server loads nothing more"
+        assert server.ended() == 143
+        until(lambda: not any(map(_runs, children)), "both models to be gone")
+        assert not any(OVER_BUDGET in line["message"] for line in server.lines())
+
+
+def _runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -7,7 +7,7 @@ Both are in memory for as long as a change lasts: twice the model's memory must 
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -38,6 +38,8 @@ class Models:
         self._current: Lane | None = None
         self._lanes: dict[asyncio.Task[None], Lane] = {}
         self._swapping = asyncio.Lock()
+        self._loading: asyncio.Future[str] | None = None
+        self._leaving = False
 
     @property
     def current(self) -> Lane | None:
@@ -52,19 +54,39 @@ class Models:
         logs.info("serve", f"{self._settings.model} answers with {commit_of(lane.configuration)}")
 
     async def swap(self, step: int | None = None) -> str:
-        """To the newest commit that verifies, or to the one of `step`: TAKEN or SAME. Refused with 409."""
+        """To the newest commit that verifies, or to the one of `step`: TAKEN or SAME. Refused with 409, and with 503 by
+        a server that leaves."""
         async with self._swapping:
             old = self._current
             if old is None:
                 raise Refused(503, "the first model is not loaded yet", retry_after_s=1.0, reason="loading")
             try:
-                outcome = await self._swapped(old, step)
+                outcome = await self._while_staying(self._swapped(old, step))
             except (InputError, PredictorError) as error:
                 self._metrics.swaps.labels(REFUSED).inc()
                 logs.warning("swap", f"{commit_of(old.configuration)} stays: {error}")
                 raise Refused(409, f"{commit_of(old.configuration)} stays: {error}"[:600]) from None
         self._metrics.swaps.labels(outcome).inc()
         return outcome
+
+    async def _while_staying(self, work: Coroutine[Any, Any, str]) -> str:
+        self._loading = asyncio.ensure_future(work)
+        if self._leaving:
+            self._loading.cancel()
+        try:
+            return await self._loading
+        except asyncio.CancelledError:
+            if self._leaving:
+                raise Refused(503, "this server is leaving", retry_after_s=1.0, reason="leaving") from None
+            raise
+        finally:
+            self._loading = None
+
+    def leave(self) -> None:
+        """Load nothing more: a model takes minutes, and the drain would wait for whoever asked for it."""
+        self._leaving = True
+        if self._loading is not None:
+            self._loading.cancel()
 
     async def _swapped(self, old: Lane, step: int | None) -> str:
         lane = self._made(replace(self._spec, pinned=_pinned(old.configuration, step)))

@@ -77,6 +77,7 @@ class _Process:
     def _notice(self) -> None:
         logs.info("drain", f"{self._shutdown.reason}: not ready, accepting for {self._settings.budget.accept_s:g} s")
         self._drain.notice(time.monotonic())
+        self._models.leave()
         self._metrics.ready.set(0)
         self._metrics.draining.set(1)
 
