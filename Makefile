@@ -165,8 +165,8 @@ plan: setup provider ## Real plan of ENV into out/plan/ENV
 rules: setup ## What the platform refuses, with reasons
 	@$(PY) -m infra rules
 
-check-env: setup ## Judge ENV without Terraform
-	@$(PY) -m infra check $(ENV)
+check-env: setup ## Judge ENV without Terraform; CLUSTER=1: its operators against the pinned versions, too
+	@$(PY) -m infra check $(ENV) $(if $(CLUSTER),--cluster)
 
 leftovers: setup ## What GKE left in the project of ENV after a destroy
 	@$(PY) -m infra leftovers $(ENV)

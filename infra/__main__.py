@@ -25,6 +25,7 @@ app.add_typer(placement.app)
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="With --cluster; default: the current context.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
@@ -79,20 +80,34 @@ def rules(as_json: Json = False) -> None:
 
 
 @app.command()
-def check(env: Env, as_json: Json = False) -> None:
+def check(
+    env: Env,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Its operators against the pinned versions, too.")] = False,
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
     """Judge an environment by the rules, without Terraform; exit 1, too, while a field says CHANGE-ME."""
     from infra.environments import load
+    from infra.ops import doctor as examination
     from infra.ops import judgement
 
-    if not judgement.check(load(env), as_json):
-        raise typer.Exit(EXIT_FINDINGS)
+    environment = load(env)
+    looked = list(examination.examine(environment, _operators(kubeconfig))) if cluster else []
+    raise typer.Exit(judgement.check(environment, as_json, looked))
+
+
+def _operators(kubeconfig: Path | None) -> "examination.Probes":
+    from workloads.jobs.api import Api
+    from workloads.operators.examination import operators
+
+    return operators(Api(kubeconfig))
 
 
 @app.command()
 def doctor(
     env: Env,
     cluster: Annotated[bool, typer.Option("--cluster", help="What the deployed cluster lacks before a job.")] = False,
-    kubeconfig: Annotated[Path | None, typer.Option(help="With --cluster; default: the current context.")] = None,
+    kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
     """What a deployment, or with --cluster a first job, needs and lacks. Read-only; says what to mend."""

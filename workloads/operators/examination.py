@@ -28,9 +28,11 @@ ANNOTATION_DRIVER = "cloud.google.com/cuda.driver-version.major"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1/{}s"
 
 
-def probes(api: Api, ask: Ask) -> tuple[tuple[str, Callable[[Environment], Answer]], ...]:
+Probes = tuple[tuple[str, Callable[[Environment], Answer]], ...]
+
+
+def probes(api: Api, ask: Ask) -> Probes:
     found: tuple[tuple[str, Callable[..., Answer]], ...] = (
-        ("operators", _operators),
         ("webhooks", _webhooks),
         ("queues", _queues),
         ("database migrated", _migrated),
@@ -39,7 +41,12 @@ def probes(api: Api, ask: Ask) -> tuple[tuple[str, Callable[[Environment], Answe
         ("workload identity in a pod", _identity_in_a_pod),
     )
     asked = (("images", partial(_images, ask)), ("workload identity", partial(_bindings, ask)))
-    return (*((name, _answering(partial(probe, api))) for name, probe in found), *asked)
+    return (*operators(api), *((name, _answering(partial(probe, api))) for name, probe in found), *asked)
+
+
+def operators(api: Api) -> Probes:
+    """Whether those that are pinned are there, each of its version and image, and rolled out."""
+    return (("operators", _answering(partial(_operators, api))),)
 
 
 def _answering(probe: Callable[[Environment], Answer]) -> Callable[[Environment], Answer]:

@@ -2,17 +2,20 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
 from infra.__main__ import app
 from infra.environments import Environment, load
 from infra.environments.schema import Freeze
 from infra.ops import judgement
 from infra.specs import resources
 from tests.infra.samples import EXAMPLE
+from tests.workloads.jobs.api_server import serving
+from workloads.operators.catalogue import OPERATORS
 
 
 @pytest.mark.parametrize(
@@ -26,12 +29,12 @@ from tests.infra.samples import EXAMPLE
 def test_only_what_is_right_and_settled_passes(
     environment: Environment, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert judgement.check(environment, as_json=True) is (state == "right")
+    assert judgement.check(environment, as_json=True) == (EXIT_DONE if state == "right" else EXIT_FINDINGS)
     assert json.loads(capsys.readouterr().out)["state"] == state
 
 
 def test_each_open_field_is_named_with_its_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert judgement.check(load("prod"), as_json=False) is False
+    assert judgement.check(load("prod"), as_json=False) == EXIT_FINDINGS
     printed = capsys.readouterr().out
     assert "infra/environments/prod.py: security.kms_key is still CHANGE-ME" in printed
     assert printed.splitlines()[-1].endswith("right, but not settled")
@@ -39,13 +42,29 @@ def test_each_open_field_is_named_with_its_file(capsys: pytest.CaptureFixture[st
 
 def test_a_freeze_that_is_over_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     past = Freeze(name="year-end", start="2020-12-19T00:00:00Z", end="2021-01-04T00:00:00Z")
-    assert judgement.check(replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(past,))), as_json=False) is False
+    over = replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(past,)))
+    assert judgement.check(over, as_json=False) == EXIT_FINDINGS
     assert "cluster.freezes[year-end] is over" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "code"), [("example", EXIT_DONE), ("prod", EXIT_FINDINGS)])
 def test_the_commands_exit_code_is_that_of_the_state(name: str, code: int) -> None:
     assert CliRunner().invoke(app, ["check", name]).exit_code == code
+
+
+@pytest.mark.process
+def test_operators_of_the_cluster_are_held_against_the_pinned_versions_where_it_is_asked(tmp_path: Path) -> None:
+    """As the doctor holds them; a cluster that does not answer is not judged, and no pass."""
+    with serving({}, tmp_path) as kubeconfig:
+        words = ["check", "example", "--cluster", "--kubeconfig", str(kubeconfig)]
+        lacking = CliRunner().invoke(app, words)
+        listed = json.loads(CliRunner().invoke(app, ["doctor", *words[1:], "--json"]).stdout)["checks"]
+        assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["cluster"] == listed[:1]
+    assert lacking.exit_code == EXIT_FINDINGS and lacking.stdout.splitlines()[-1].endswith("broken")
+    assert all(f"{each.name}: no Deployment" in lacking.stdout for each in OPERATORS)
+    assert "fix:     make operators ENV=example" in lacking.stdout
+    gone = CliRunner().invoke(app, words)
+    assert gone.exit_code == EXIT_NOT_JUDGED and "operators: not judged" in gone.stdout
 
 
 def test_outputs_are_what_the_stacks_make() -> None:

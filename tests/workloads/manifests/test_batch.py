@@ -5,11 +5,16 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from holdfast.contract.environment import ENV_DATABASE
+from holdfast.contract.telemetry import METRIC_PREFIX
 from holdfast.inference.results.connect import database_uri
 from infra.environments import load, names
+from infra.specs import resources
+from monitoring.exporter.backlog import _samples as samples_of
+from tests.monitoring.alerting.firings import promql_name
 from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads
 
 BATCH = "batch"
+WANTED = next(s for s in samples_of([("batch-steady", 4, 60.0, 1)]) if "replicas" in s.metric)
 WITH_PROXY = [env for env in names() if load(env).database]
 WITHOUT = [env for env in names() if not load(env).database]
 
@@ -102,3 +107,17 @@ def test_a_worker_is_given_the_window_that_its_pool_grants(env: str) -> None:
             windows += 1
             assert int(option(main["command"], "--window")) == template["spec"]["terminationGracePeriodSeconds"]
     assert windows == 2
+
+
+@pytest.mark.parametrize("env", names())
+def test_steady_workers_follow_a_metric_that_their_cluster_and_the_exporter_give(env: str) -> None:
+    """Nothing is installed for it: GKE's own adapter reads what the exporter sends."""
+    sent = promql_name(f"{METRIC_PREFIX}/{WANTED.metric}")
+    (given,) = named(env, "AutoscalingMetric", "batch-steady")["spec"]["metrics"]
+    query = given["promql"]["query"]
+    assert query == f'max({sent}{{cluster_name="{load(env).cluster_name}",job="{dict(WANTED.labels)["job"]}"}})'
+    (asked,) = named(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]["metrics"]
+    name = asked["external"]["metric"]["name"]
+    assert name == f"autoscaling.gke.io|batch-steady|{given['promql']['name']}"
+    (cluster,) = (r.arguments for r in resources(load(env)) if "pod_autoscaling" in r.arguments)
+    assert cluster["pod_autoscaling"] == {"hpa_profile": "PERFORMANCE"}
