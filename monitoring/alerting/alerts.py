@@ -50,6 +50,13 @@ def _work(limits: Limits) -> tuple[Alert, ...]:
             hold_s=1_800,
         ),
         Alert(
+            name="HoldfastGangBelowSize",
+            severity=Severity.TICKET,
+            why="an elastic gang has had fewer nodes than places for longer than Spot was promised to be away",
+            query=f"{ours('gang_below_size_seconds', cluster)} > {limits.spot_pending_s}",
+            hold_s=300,
+        ),
+        Alert(
             name="HoldfastRestartsWithoutProgress",
             severity=Severity.PAGE,
             why="the job fails by itself again and again: a bug burns money until somebody looks",

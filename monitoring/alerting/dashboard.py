@@ -83,12 +83,13 @@ def on_call(
             stacked=True,
         ),
         Chart(
-            title="Pending, longest wait",
+            title="Pending, longest wait; gangs below their size",
             queries=(
                 (
                     "{{capacity}} {{accelerator}}",
                     f"max by (capacity, accelerator) ({ours('pending_seconds', cluster)})",
                 ),
+                ("gang {{job}}", ours("gang_below_size_seconds", cluster)),
             ),
             unit="s",
         ),

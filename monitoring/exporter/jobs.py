@@ -9,6 +9,7 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.job_identity import JobIdentity
@@ -16,6 +17,7 @@ from holdfast.contract.telemetry import KIND_TRAINING
 from monitoring.exporter.sample import Sample, run_labels, sample
 from monitoring.exporter.sources import Source
 from monitoring.ledger.events import KEPT_PROBLEMS, Event, parse
+from monitoring.ledger.gang import below_size_since_us
 from monitoring.ledger.job_ledger import KINDS, job_ledger
 from monitoring.ledger.processes import FOREIGN_TYPES, computing_us
 
@@ -27,6 +29,15 @@ ALIVE_S = 3_600
 MOST_RUNS, MOST_ERROR_CLASSES, MOST_REFUSALS = 2_000, 20, 1_000
 # Exits that are no crash: done, stopped with notice, taken without.
 NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
+
+
+class Standing(NamedTuple):
+    """What the ledger of a run shows of it."""
+
+    goodput: float
+    useful_paid: float
+    elastic: bool
+    below_size_since_us: int | None
 
 
 @dataclass(slots=True)
@@ -47,8 +58,8 @@ class Run:
     complete: bool = False
     fallen: set[str] = field(default_factory=set[str])
     """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
-    _shares: tuple[float, float] | None = None
-    """Of wall time and of paid time, until another line comes."""
+    _standing: Standing | None = None
+    """Until another line comes."""
     _computed: tuple[tuple[float, float], float] | None = None
     """Between which moments it was asked last how long it computed, and the answer; until another line comes."""
 
@@ -57,7 +68,7 @@ class Run:
         t, fields = event.t_us / 1e6, event.fields
         self.heard_s = max(self.heard_s, t)
         self.events.append(event)
-        self._shares = self._computed = None
+        self._standing = self._computed = None
         if event.type in FOREIGN_TYPES:
             return
         self.newest_s = max(self.newest_s, t)
@@ -103,9 +114,13 @@ class Run:
         yield sample("restores_skipped_total", self.skipped, **labels)
         if running_since_s is not None or now_s - self.newest_s <= ALIVE_S:
             yield sample("fruitless_restarts", self.crashes, **labels)
-            of_wall_time, of_paid_time = self._useful_shares()
-            yield sample("goodput_ratio", of_wall_time, **labels)
-            yield sample("useful_paid_ratio", of_paid_time, **labels)
+            standing = self._stands()
+            yield sample("goodput_ratio", standing.goodput, **labels)
+            yield sample("useful_paid_ratio", standing.useful_paid, **labels)
+            if standing.elastic and running_since_s is not None and not self.complete:
+                since_us = standing.below_size_since_us
+                below_s = 0.0 if since_us is None else max(0.0, now_s - since_us / 1e6)
+                yield sample("gang_below_size_seconds", below_s, **labels)
         if self.kind != KIND_TRAINING:
             yield sample("dead_letters_total", self.dead, **labels)
             for error_class, count in self.failures.items():
@@ -116,13 +131,14 @@ class Run:
             if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):
                 yield sample("commit_interval_seconds", usual_s, **labels)
 
-    def _useful_shares(self) -> tuple[float, float]:
+    def _stands(self) -> Standing:
         """A pass comes far more often than a line, and each would go through all that the run ever wrote."""
-        if self._shares is None:
+        if self._standing is None:
             # Lines of a pod and of the watcher come by different ways, so not in the order of their time.
             ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
-            self._shares = ledger.goodput, ledger.useful_paid
-        return self._shares
+            sizes = ledger.account.sizes
+            self._standing = Standing(ledger.goodput, ledger.useful_paid, bool(sizes), below_size_since_us(sizes))
+        return self._standing
 
     def _owes_a_commit(self, now_s: float, running_since_s: float, usual_s: float) -> bool:
         """A start takes as long as it takes, and what a loss without notice cost is gone: an attempt is held to the

@@ -28,6 +28,16 @@ def gang_sizes(leads: Sequence[ProcessRun]) -> list[GangSize]:
     return found
 
 
+def below_size_since_us(sizes: Sequence[GangSize]) -> int | None:
+    """Since when the gang has had fewer nodes than places, whichever were missing; None: it has all."""
+    since: int | None = None
+    for size in reversed(sizes):
+        if size.nodes == size.places:
+            break
+        since = size.begin_us
+    return since
+
+
 def node_time_us(lane: Sequence[Span], sizes: Iterable[GangSize], places: int) -> Mapping[State, int]:
     """The time of all places by state. `lane`: that of a place which always had a node."""
     sums: Counter[State] = Counter()

@@ -71,6 +71,13 @@ _MONITORING = (
         tests=("tests/monitoring/alerting/test_alerts.py::test_every_alert_fires_in_time_and_is_silent_otherwise",),
     ),
     Mutant(
+        name="a gang is below its size only since its last loss",
+        file="monitoring/ledger/gang.py",
+        old="        if size.nodes == size.places:\n            break\n        since = size.begin_us",
+        new="        return None if size.nodes == size.places else size.begin_us",
+        tests=("tests/monitoring/exporter/test_jobs.py::test_a_gang_below_its_size_ages_from_its_first_loss",),
+    ),
+    Mutant(
         name="work done again counts as useful",
         file="monitoring/ledger/training.py",
         old="        if last_step > keep:\n            lost",

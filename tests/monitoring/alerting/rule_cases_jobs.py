@@ -113,6 +113,22 @@ JOBS: dict[str, tuple[History, ...]] = {
             at_min=75,
         ),
     ),
+    "HoldfastGangBelowSize": (
+        History(
+            series=((ours("gang_below_size_seconds", 'job="a"'), "0x5 60+60x50"),),
+            at_min=43,
+            fires=labels(job="a", cluster_name=EXAMPLE.cluster),
+            quiet_until_min=38,
+        ),
+        History(  # a replacement that comes within the promise, and another cluster
+            series=(
+                (ours("gang_below_size_seconds", 'job="a"'), "60+60x28 0x40"),
+                (ours("gang_below_size_seconds", 'job="b"'), "1800x70"),
+                (ours("gang_below_size_seconds", "", OTHER), "9999x70"),
+            ),
+            at_min=60,
+        ),
+    ),
     "HoldfastRestartsWithoutProgress": (
         History(
             series=((ours("fruitless_restarts", 'job="a"'), "0 1 1 2 2 3 3"),),

@@ -21,6 +21,7 @@ from tests.monitoring.sample import EPOCH, line
 
 
 def jobs_of(folder: Path, *lines: Any) -> Jobs:
+    folder.mkdir(exist_ok=True)
     sample.write(folder / "a.jsonl", lines)
     jobs = Jobs(Folder(folder))
     jobs.read()
@@ -65,6 +66,26 @@ def test_a_gang_that_falls_falls_once_however_many_pods_it_has(tmp_path: Path) -
         for count in (1, 2, 3):
             found = values(jobs_of(tmp_path, *rows[: count * len(rows) // 3]), EPOCH + 40)
             assert found["fruitless_restarts"] == count
+
+
+def test_a_gang_below_its_size_ages_from_its_first_loss(tmp_path: Path) -> None:
+    def sizes(*found: tuple[int, int]) -> list[Any]:
+        rows = [line(EPOCH + at, "resized", step=at, nodes=nodes, of=8, seconds=0.1) for at, nodes in found]
+        return [line(EPOCH, "start", rank=0), *rows, works]
+
+    works = line(EPOCH + 380, "window", first_step=1, last_step=9, seconds=9.0)
+    name = "gang_below_size_seconds"
+    assert values(jobs_of(tmp_path / "whole", *sizes((1, 8))), EPOCH + 60)[name] == 0
+    lost = sizes((1, 8), (100, 7), (200, 6), (300, 7))
+    assert values(jobs_of(tmp_path / "lost", *lost), EPOCH + 400)[name] == 300
+    assert (
+        values(jobs_of(tmp_path / "back", *sizes((1, 8), (100, 7), (200, 6), (300, 7), (350, 8))), EPOCH + 400)[name]
+        == 0
+    )
+    rigid = jobs_of(tmp_path / "rigid", line(EPOCH, "start", rank=0))
+    assert name not in values(rigid, EPOCH + 400)
+    ended = jobs_of(tmp_path / "ended", *lost, line(EPOCH + 390, "exit", code=0, step=9))
+    assert name not in values(ended, EPOCH + 400)
 
 
 def test_results_of_a_batch_end_a_row_of_crashes(tmp_path: Path) -> None:

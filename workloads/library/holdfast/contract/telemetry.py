@@ -49,6 +49,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "spot_node_losses_total": ("1", "Spot nodes taken away, by pool, machine_type, zone and age_h"),
     "goodput_ratio": ("1", "productive share of wall time, by job"),
     "useful_paid_ratio": ("1", "productive share of the time on machines: without waits for capacity, by job"),
+    "gang_below_size_seconds": ("s", "since when an elastic gang has fewer nodes than places, by job; 0: it has all"),
     "last_commit_age_seconds": (
         "s",
         "seconds of computing since the newest committed checkpoint, by job",
