@@ -1,7 +1,8 @@
 """What an undisturbed step of an elastic gang costs beyond one all-reduce of its gradients.
 
 Two ranks, one process group. Blocks of steps with a bare loop, with the plain sum and with the exact one take turns in
-the same processes, so that a busy moment of the machine meets all of them.
+the same processes, each kind first as often as the others, so that a busy moment of the machine meets all of them. By
+the clock, where ranks that share cores wait for each other, and by rank 0's own CPU time.
 """
 
 import json
@@ -30,9 +31,12 @@ def step_costs(folder: Path) -> dict[str, float]:
     ranks = [Fork(lambda rank=rank: _rank(rank, port, folder / "times")) for rank in range(RANKS)]
     if any([rank.wait() for rank in ranks]):
         raise RuntimeError("a rank of the step's cost failed")
-    rows: list[dict[str, float]] = json.loads((folder / "times").read_text())
+    rows: list[dict[str, list[float]]] = json.loads((folder / "times").read_text())
+    clocks = {"": 0, "_cpu": 1}
     return {
-        kind: round(statistics.median(row[kind] / row["bare"] for row in rows) - 1, 4) for kind in ("plain", "exact")
+        kind + clock: round(statistics.median(row[kind][at] / row["bare"][at] for row in rows) - 1, 4)
+        for kind in ("plain", "exact")
+        for clock, at in clocks.items()
     }
 
 
@@ -74,15 +78,22 @@ def _rank(rank: int, port: int, result: Path) -> None:
 
     kinds: dict[str, Callable[[], None]] = {"bare": bare}
     kinds |= {kind: lambda total=total: gang(total) for kind, total in sums.items()}
-    rows = [{kind: _seconds(step) for kind, step in kinds.items()} for _ in range(BLOCKS + 1)]
+    rows = [_block(kinds, number) for number in range(BLOCKS + 1)]
     dist.destroy_process_group()
     if rank == 0:
         result.write_text(json.dumps(rows[1:]))
 
 
-def _seconds(step: Callable[[], None]) -> float:
+def _block(kinds: dict[str, Callable[[], None]], number: int) -> dict[str, tuple[float, float]]:
+    names = list(kinds)
+    first = number % len(names)
+    return {name: _seconds(kinds[name]) for name in [*names[first:], *names[:first]]}
+
+
+def _seconds(step: Callable[[], None]) -> tuple[float, float]:
+    """By the clock, and of this process's CPU time."""
     dist.barrier()
-    began = time.monotonic()
+    began, used = time.monotonic(), time.process_time()
     for _ in range(STEPS):
         step()
-    return time.monotonic() - began
+    return time.monotonic() - began, time.process_time() - used

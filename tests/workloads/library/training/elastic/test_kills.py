@@ -1,4 +1,4 @@
-"""A few kills of a gang at named points, one after the other; `make soak-elastic` plays three hundred and more."""
+"""The drills of a gang: who is lost, and when. `make soak-elastic` plays three hundred kills and more."""
 
 import json
 import subprocess
@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.workloads.library.training.elastic.few_kills import DRILLS
+
 ROOT = Path(__file__).parents[5]
+# How many of a drill's strikes must have come: a point that a late place never reaches strikes nobody.
+FEWEST = {"during a grow": 2, "at many points": 4}
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
-def test_a_gang_that_is_struck_at_many_points_ends_with_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_gang_that_loses_one_two_its_lead_or_all_ends_with_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.workloads.library.training.elastic.few_kills", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=880, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    outcome = json.loads(done.stdout.splitlines()[-1])
-    assert outcome["wrong"] == []
-    assert len(outcome["struck"]) >= 4, outcome["struck"]
+    played = {line["drill"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert {drill: outcome["wrong"] for drill, outcome in played.items()} == {drill: [] for drill in DRILLS}
+    for drill, outcome in played.items():
+        assert len(outcome["struck"]) >= FEWEST.get(drill, len(DRILLS[drill])), outcome
