@@ -7,12 +7,14 @@ own engine. One pass a minute. `python -m tests.bench.month` plays all of it, a 
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
+from infra.environments import load
 from monitoring.alerting.alert import EXAMPLE, Severity
 from monitoring.alerting.alerts import alerts
+from monitoring.cost import money
 from monitoring.exporter.cloud import CloudWriter
 from monitoring.exporter.cluster import Cluster
 from monitoring.exporter.jobs import Jobs
@@ -22,6 +24,9 @@ from tests.monitoring.month_jobs import COMMIT_EVERY_MIN, Job, Kind, Platform, W
 from tests.monitoring.sample import EPOCH
 
 DAY_MIN = 1_440
+# As deployed: the threshold comes from prices. At a share of 0.8 each young job with one eviction gave a ticket.
+SHOWN = load("example")
+LIMITS = replace(EXAMPLE, goodput_min=money.break_even_share(SHOWN.pools(), SHOWN.region) or 0.0)
 SPOT = Kind(queue="spot", accelerator="nvidia-l4", pods=2)
 GANG = Kind(queue="spot", accelerator="nvidia-tesla-a100", pods=4)
 SWEEP = Kind(queue="spot", accelerator="nvidia-l4", pods=2, by_index=True)
@@ -124,7 +129,7 @@ class Month:
                 if minute >= begins_min:
                     next(steps, None)
             self._publish()
-        return firings(alerts(EXAMPLE), self.recorder)
+        return firings(alerts(LIMITS), self.recorder)
 
     def _live(self, job: Job) -> None:
         age = self.minute - job.born_min
@@ -181,7 +186,7 @@ class Judged:
 def judge(incidents: list[Incident], fired: list[Firing]) -> Judged:
     """A page is false where no incident explains it. A hang has more than one sign: all that fires about the thing that
     an incident is about, once it has begun, is explained by it."""
-    pages = {alert.name for alert in alerts(EXAMPLE) if alert.severity is Severity.PAGE}
+    pages = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
     found: dict[str, tuple[int, int]] = {}
     for incident in incidents:
         if hit := next((firing for firing in fired if incident.found_by(firing)), None):

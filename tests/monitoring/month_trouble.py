@@ -235,7 +235,7 @@ def _request(month: Month, at: int) -> None:
 
 
 def _thrashes(month: Month, at: int) -> None:
-    job = _job(month, "thrash", at, _kind("thrash", pods=1), unplaced_min=1, startup_min=8)
+    job = _job(month, "thrash", at, _kind("thrash", pods=1), unplaced_min=1, startup_min=13)
 
     def steps() -> Steps:
         for n in range(80):
@@ -245,7 +245,7 @@ def _thrashes(month: Month, at: int) -> None:
                 month.platform.evict(job, notice=True)
         yield from _stop(month, job)
 
-    month.script(at + 15, steps())
+    month.script(at + 5, steps())
     month.incident(
         "starting takes longer than working", "HoldfastGoodputBelowBreakEven", f"job={job.name}", at + 12, 75
     )
