@@ -251,7 +251,8 @@ def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> N
     batches = shield(loader)
     seen = [int(next(batches)) for _ in range(4)]
     # From another process, as torchrun sends it; from the trainer itself it is an order.
-    subprocess.run(["kill", "-TERM", *(str(worker.pid) for worker in batches._workers)], check=True)
+    kill = "import os, signal, sys\nfor pid in sys.argv[1:]: os.kill(int(pid), signal.SIGTERM)"
+    subprocess.run([sys.executable, "-IS", "-c", kill, *(str(w.pid) for w in batches._workers)], check=True)
     assert [*seen, *(int(batch) for batch in batches)] == list(range(64))
 
 

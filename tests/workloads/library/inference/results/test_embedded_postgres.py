@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 from holdfast.inference.results.connect import WORKER_ROLE, connect, database_uri, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.postgres_access import make_private, server_uid, socket_folder
+from tests import support
 
 pytestmark = pytest.mark.process
 DATABASE = (sys.executable, "-m", "holdfast", "batch", "database", "--dir")
@@ -110,6 +112,7 @@ LONG = "x" * 120  # a path longer than a socket's may be, so that the socket sta
 
 def connects_as(uri: str, uid: int) -> bool:
     """Whether another account of this machine gets in."""
+    support.require(shutil.which("setpriv"), "setpriv (util-linux) is missing")
     code = "import psycopg, sys; psycopg.connect(sys.argv[1], connect_timeout=5)"
     command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable, "-c", code, uri]
     done = subprocess.run(command, capture_output=True, text=True)
