@@ -168,6 +168,19 @@ def test_of_equal_costs_the_one_that_is_late_less_often_is_taken() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (100.2, "as dear as on-demand"),
+        (99.8, "as dear as on-demand"),
+        (42.0, "58% below on-demand"),
+        (110.0, "10% above on-demand"),
+    ],
+)
+def test_savings_have_a_side_and_are_never_minus_nothing(usd: float, text: str) -> None:
+    assert choose.below(usd, 100.0) == text
+
+
 def test_a_little_money_is_paid_for_a_much_earlier_bad_case() -> None:
     spot, flex = option(Placement.SPOT, 100.0, 100), option(Placement.FLEX_START, 104.0, 89)
     asked = Job(accelerator=A100, gpus=1, hours=80)
