@@ -1,10 +1,14 @@
 """The drain as a state machine: not ready at once, accepting until endpoints have moved, gone when all is answered."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.contract.serving import QUIET_S, drain_budget, sidecar_budget
+from holdfast.inference import server
 from holdfast.inference.server.drain import Drain, Phase
 
 
@@ -83,3 +87,12 @@ def test_whoever_is_accepted_has_the_time_that_was_promised(
             server.asked(at)
             assert at + server.longest_request_s <= server.budget.leave_s + 1e-6
             server.ended()
+
+
+def test_a_step_of_the_wall_clock_moves_no_deadline() -> None:
+    """Of the whole room only the date in a completion is read from it."""
+    asked = re.compile(r"\btime\.time\(|\b(?:utc)?now\(\)|\btoday\(")
+    files = sorted(Path(server.__file__).parent.glob("*.py"))
+    found = {file.name: asked.findall(file.read_text()) for file in files}
+    assert len(found) > 10
+    assert {name: calls for name, calls in found.items() if calls} == {"streaming.py": ["time.time("]}
