@@ -40,6 +40,8 @@ from workloads.operators import platform
 
 EXAMPLE = environments.load("example")
 STRANGERS = Path(__file__).parent / "strangers"
+EVENTS = Path("events")
+"""Below the test's own folder: which pods were noted as evicted, and why."""
 NAME, LOOP, STEPS, SAVED, LIMIT_S = "theirs", "loop", 400, 40, 420
 
 pytestmark = pytest.mark.timeout(3600)
@@ -121,7 +123,7 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
         found = re.search(
             r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost", out := capsys.readouterr().out
         )
-        assert found and 0 < float(found[1]) < 100, out
+        assert found and 0 < float(found[1]) < 100, (out, (EVENTS / LOOP / "follower.jsonl").read_text())
     with capsys.disabled():
         print("\n" + "\n".join(f"{name:10} {seconds:6.1f} s" for name, seconds in watch.took.items()))
 
@@ -165,7 +167,7 @@ def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
             assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
             machines.append(with_gpu(lab, f"{prepared.job.name}-b"))
 
-    code = trying.follow(lab.api, prepared, Following(timeout_s=LIMIT_S), report)
+    code = trying.follow(lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report)
     lab.forget(machines[-1])
     return code
 
