@@ -15,7 +15,7 @@ from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements" / "frameworks.txt"
-WANTED = ("transformers", "accelerate", "lightning")
+WANTED = ("transformers", "accelerate", "lightning", "torchdata")
 
 
 def _bootstrap() -> ModuleType:

@@ -120,6 +120,16 @@ def test_a_copy_holds_the_same_objects_repeats_nothing_and_passes_over_damage(ur
     assert not list((tmp_path / "third").rglob("COMMIT.json"))
 
 
+def test_the_list_and_a_copy_take_from_the_mirror_what_the_first_store_has_lost(url: Path, tmp_path: Path) -> None:
+    mirror, there = tmp_path / "mirror", tmp_path / "there"
+    shutil.copytree(url, mirror)
+    shards(url / RUN / "step-0000000006")[0].unlink()
+    assert attempts(url, "--mirror", str(mirror))[0]["state"] == "verified"
+    assert "step 6" in ran("copy", url, there, "--mirror", mirror)
+    assert [(row["step"], row["state"]) for row in attempts(there)] == [(6, "verified")]
+    assert "passed over" in ran("copy", url, tmp_path / "fourth", code=1)
+
+
 def test_prune_shows_first_deletes_when_asked_and_leaves_what_is_pinned(url: Path) -> None:
     assert "would delete steps 3" in ran("prune", url, "--keep", 1)
     assert ran("pin", url, 3) == f"{RUN}: pinned steps 3\n"

@@ -1,6 +1,8 @@
 """Data whose place is state: killed after any step, a run goes on with the very samples and draws of a quiet one."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,6 +15,8 @@ from holdfast.checkpoint.skeleton import check_values
 from holdfast.checkpoint.tree import capture, set_rng_state
 from holdfast.checkpoint.values import decode
 from holdfast.contract.errors import InputError
+from tests import support
+from tests.tools import frameworks
 
 ITEMS, BATCH, STEPS = 7, 2, 11
 
@@ -110,6 +114,37 @@ def test_with_workers_that_read_ahead_and_draw_at_random(tmp_path: object) -> No
         assert trained(data, 0, cut) == whole[:cut]
         restore = kept(data)
         restore(fresh := track(DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=1)))
+        assert trained(fresh, cut, STEPS) == whole[cut:], f"resumed after {cut}"
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchdatas_own_loader_goes_on_and_leaves_the_process_streams_alone(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    try:
+        monkeypatch.setattr(sys, "path", [*sys.path, str(frameworks.install())])
+    except (OSError, subprocess.CalledProcessError) as error:
+        support.unavailable(f"torchdata cannot be installed: {error}")
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    # What its workers draw at random is theirs, and torchdata does not keep it.
+    dataset = range(ITEMS) if workers else Noisy()
+
+    def make() -> Iterable[Any]:
+        return track(StatefulDataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers))
+
+    torch.manual_seed(0)
+    random.seed(0)
+    whole = trained(make(), 0, STEPS)
+    for cut in (1, 3, 4, 6) if workers else range(1, STEPS):
+        torch.manual_seed(0)
+        random.seed(0)
+        data = make()
+        assert trained(data, 0, cut) == whole[:cut]
+        restore = kept(data)
+        restore(fresh := make())
         assert trained(fresh, cut, STEPS) == whole[cut:], f"resumed after {cut}"
 
 

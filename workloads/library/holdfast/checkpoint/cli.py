@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,15 +41,17 @@ def list_attempts(
     run: Run = None,
     quick: Annotated[bool, typer.Option("--quick", help="Read commits and manifests, not the tensors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    mirror: Mirror = "",
 ) -> None:
     """Every attempt: step, bytes, verified or why it is passed over, age, where it resumes. 1: something is damaged."""
     from dataclasses import asdict
 
     from holdfast.checkpoint.inspection import UNCOMMITTED, rows
-    from holdfast.checkpoint.stores import existing_storage
 
     # All of it before the first line: an error in the middle must not look like a complete table.
-    found = list(rows(existing_storage(url), run, read=not quick))
+    # What is logged on the way, such as that the mirror was read, is no part of the data on standard output.
+    with redirect_stdout(sys.stderr):
+        found = list(rows(_readable(url, mirror), run, read=not quick))
     if as_json:
         attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]
         print(json.dumps({"schema": "holdfast.checkpoints/1", "url": url, "attempts": attempts}))
@@ -145,14 +148,15 @@ def copy_between(
     run: Run = None,
     step: Step = None,
     all_steps: Annotated[bool, typer.Option("--all", help="Every committed step, not the newest alone.")] = False,
+    mirror: Mirror = "",
 ) -> None:
     """Copy checkpoints to another store, verifying every byte. 1: a damaged one was passed over."""
     from holdfast.checkpoint.copying import copy_run
     from holdfast.checkpoint.loading import only_run
     from holdfast.checkpoint.retrying import Retrying
-    from holdfast.checkpoint.stores import existing_storage, open_storage
+    from holdfast.checkpoint.stores import open_storage
 
-    here = Retrying(existing_storage(source), budget_s=RETRY_S)
+    here = _readable(source, mirror)
     there = Retrying(open_storage(target), budget_s=RETRY_S)
     damaged = False
     for done, outcome, sound in copy_run(here, there, run or only_run(here), step, every=all_steps):
@@ -246,6 +250,16 @@ def verify_exact(
             exact &= not verdict.finding
     if not exact:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _readable(url: str, mirror: str) -> Any:
+    """Storage to read from."""
+    from holdfast.checkpoint.mirrored import mirrored
+    from holdfast.checkpoint.retrying import Retrying
+    from holdfast.checkpoint.settings import Tuning
+    from holdfast.checkpoint.stores import existing_storage
+
+    return mirrored(Retrying(existing_storage(url), budget_s=RETRY_S), mirror, Tuning(retry_s=RETRY_S))
 
 
 def _seconds(option: str, text: str) -> float:

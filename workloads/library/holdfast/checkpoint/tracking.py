@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from holdfast.checkpoint.pieces import dtype_name, dtype_of, memory_of
 from holdfast.checkpoint.shielding import shielded
-from holdfast.checkpoint.tree import Stateful, rng_state, set_rng_state
+from holdfast.checkpoint.streams import Generators, Packed, packed, packed_streams, set_streams, unpacked
+from holdfast.checkpoint.tree import Stateful
 from holdfast.contract.errors import InputError
-
-Packed = Any
 
 
 def track(source: Any, *, ahead: int = 0) -> Any:
@@ -27,13 +25,15 @@ def track(source: Any, *, ahead: int = 0) -> Any:
 
     A DataLoader, a sampler or another iterable that begins anew each time: resumes behind the batches that were
     yielded. A function that draws a batch from the random streams: `ahead` of its results are not yet used when
-    tick() is called, as in a loop that prefetches. What has a state_dict() of its own is returned as it is.
+    tick() is called, as in a loop that prefetches. What keeps its place by a state_dict() of its own, as torchdata's
+    StatefulDataLoader, goes on keeping it; of what its workers draw at random it knows nothing.
     """
     if isinstance(source, DataLoader) and not isinstance(source, Stateful):
         plain = source.batch_sampler is not None and not isinstance(source.dataset, IterableDataset)
         return TrackedLoader(source) if plain else TrackedIterable(source)
     if isinstance(source, Stateful):
-        return source
+        own = isinstance(source, TrackedIterable | TrackedStateful) or not isinstance(source, Iterable)
+        return source if own else TrackedStateful(source)
     if isinstance(source, Iterator):
         raise InputError(
             "an iterator cannot be begun anew",
@@ -141,6 +141,42 @@ class TrackedLoader(TrackedIterable):
         self._order.set_generators(state["own"])
 
 
+class TrackedStateful:
+    """What keeps its own place. To take it up again draws a seed, which the interrupted run had drawn long before."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self._resumed = source, False
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_source":  # of a copy that is being made: no end otherwise
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._resumed:
+            return iter(self._source)
+        self._resumed = False
+        now = packed_streams()
+        iterator = iter(self._source)
+        set_streams(now)
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        # A loader that was not begun yet begins to say where it stands.
+        now = packed_streams()
+        found = self._source.state_dict()
+        set_streams(now)
+        # Values and no tensors: ranks are at different samples.
+        return packed(found)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._source.load_state_dict(unpacked(state))
+        self._resumed = True
+
+
 class TrackedDraw:
     """A function that draws from the random streams and from nothing else that changes."""
 
@@ -166,20 +202,6 @@ class TrackedDraw:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._again = list(state["before"])
         self._before.clear()
-
-
-class Generators:
-    """Random streams beside the process' own."""
-
-    def __init__(self, generators: Iterable[torch.Generator | None]) -> None:
-        self._all = [generator for generator in generators if generator is not None]
-
-    def packed(self) -> list[Packed]:
-        return [_packed(generator.get_state()) for generator in self._all]
-
-    def set(self, states: list[Packed]) -> None:
-        for generator, state in zip(self._all, states, strict=True):
-            generator.set_state(_unpacked(state))
 
 
 class _Order:
@@ -262,24 +284,3 @@ def _seed_all(seed: str) -> None:
     random.seed(stream.getrandbits(63))
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed(stream.getrandbits(32))
-
-
-def packed_streams() -> Packed:
-    """The random streams of this process as JSON."""
-    return _packed(rng_state())
-
-
-def set_streams(streams: Packed) -> None:
-    set_rng_state(_unpacked({name: found for name, found in streams.items() if name != "own"}))
-
-
-def _packed(value: Any) -> Packed:
-    if isinstance(value, torch.Tensor):
-        return {"dtype": dtype_name(value.dtype), "hex": bytes(memory_of(value.contiguous())).hex()}
-    return {name: _packed(item) for name, item in value.items()} if isinstance(value, dict) else value
-
-
-def _unpacked(value: Packed) -> Any:
-    if isinstance(value, dict) and value.keys() == {"dtype", "hex"}:
-        return torch.frombuffer(bytearray.fromhex(value["hex"]), dtype=dtype_of(value["dtype"]) or torch.uint8).clone()
-    return {name: _unpacked(item) for name, item in value.items()} if isinstance(value, dict) else value
