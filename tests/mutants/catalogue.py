@@ -148,7 +148,7 @@ _JOBS = (
     Mutant(
         name="evictions count as crashes",
         file="workloads/jobs/job_snapshot.py",
-        old='    return str(found.get("reason", "")) if found.get("status") == "True" else ""',
+        old="    return disruptions.disruption(pod)[0]",
         new='    return ""',
         tests=("tests/workloads/jobs/test_losses.py::test_an_eviction_is_no_crash_whatever_the_exit_code",),
     ),
