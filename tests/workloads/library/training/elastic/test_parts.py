@@ -12,10 +12,12 @@ from torch import nn
 from holdfast.checkpoint.local import LocalStorage
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
+from holdfast.training.elastic import progress
 from holdfast.training.elastic.control import Control, Peers, epoch_of
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
 from holdfast.training.elastic.places import addresses
+from holdfast.training.elastic.progress import GangProgress
 from holdfast.training.elastic.shards import checked_nodes, checked_shards, efficiency, share
 from holdfast.training.rendezvous import join_id
 from tests.workloads.library.training.elastic.gangs import free_ports
@@ -178,3 +180,19 @@ def test_addresses_of_places() -> None:
     assert addresses("127.0.0.1", 5000, 2) == (("127.0.0.1", 5000), ("127.0.0.1", 5002))
     with pytest.raises(InputError, match="ports"):
         addresses("127.0.0.1", 65534, 4)
+
+
+def test_exact_sums_of_another_type_of_gpu_are_refused_and_plain_ones_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on(gpu: str, kind: type[GradientSum]) -> GangProgress:
+        monkeypatch.setattr(progress, "_gpu_of", lambda device: gpu)
+        sums = kind(nn.Linear(2, 2).parameters(), flags=1)
+        return GangProgress(shards=6, seed=0, facts={}, gradients=sums)
+
+    begun = on("NVIDIA L4", ExactGradientSum).state_dict()
+    on("NVIDIA L4", ExactGradientSum).load_state_dict(begun)
+    with pytest.raises(InputError) as refused:
+        on("NVIDIA A100-SXM4-40GB", ExactGradientSum).load_state_dict(begun)
+    assert "NVIDIA A100" in refused.value.got and "NVIDIA L4" in refused.value.allowed
+    on("NVIDIA A100-SXM4-40GB", GradientSum).load_state_dict(on("NVIDIA L4", GradientSum).state_dict())
+    older = {key: value for key, value in begun.items() if key != "gpu"}
+    on("NVIDIA L4", ExactGradientSum).load_state_dict(older)
