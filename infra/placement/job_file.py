@@ -14,6 +14,7 @@ from infra.placement import job
 
 SCHEMA = "holdfast.job/1"
 MAX_BYTES = 1_000_000
+_RANGE = re.compile(r"\d{1,4}\.\.(\d{1,4})")
 _GPUS = re.compile(r"(\d{1,4})x(.{1,64})")
 
 
@@ -34,7 +35,7 @@ def read(path: Path) -> Asked:
     """InputError names the file and the field."""
     body = _document(path)
     count, gpu = _gpus(body.get("gpus", "none"))
-    nodes = _number(body, "nodes", 1, 1, job.MAX_GPUS)
+    nodes = _number(_most_nodes(body), "nodes", 1, 1, job.MAX_GPUS)
     hours = _number(body, "hours", 0, 0, job.MAX_HOURS)
     deadline = _number(body, "deadline_hours", 0, 0, job.MAX_HOURS)
     if not hours:
@@ -75,6 +76,12 @@ def _gpus(text: object) -> tuple[int, str]:
     if found is None or int(found[1]) < 1:
         raise InputError("gpus of the job", got=text, allowed="COUNTxGPU, as 8xa100", fix="placement is about GPUs")
     return int(found[1]), found[2]
+
+
+def _most_nodes(body: dict[str, Any]) -> dict[str, Any]:
+    """An elastic gang, `nodes: 4..8`, is priced with all of its nodes."""
+    found = _RANGE.fullmatch(body["nodes"]) if isinstance(body.get("nodes"), str) else None
+    return body | {"nodes": int(found[1])} if found else body
 
 
 def _number(body: dict[str, Any], name: str, default: float, low: float, high: float) -> float:

@@ -238,6 +238,20 @@ def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
     assert accelerator(typed) == meant
 
 
+def test_an_elastic_gang_of_a_job_file_is_asked_about_with_all_of_its_nodes(tmp_path: Path) -> None:
+    from infra.placement import job_file
+    from workloads.jobs.own import file_text
+    from workloads.jobs.own.job_file import OwnJob
+
+    file = tmp_path / "mine.yaml"
+    given = OwnJob(name="mine", environment="example", image="trainer", command=("a",), gpus="1xa100", nodes="4..8", hours=40.0)  # fmt: skip
+    file.write_text(file_text.dump(given))
+    assert job_file.read(file).gpus == 8
+    file.write_text(file.read_text().replace("4..8", "4-8"))
+    with pytest.raises(InputError, match="nodes of the job"):
+        job_file.read(file)
+
+
 def test_a_job_file_as_new_job_writes_it_is_the_whole_question(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     job = OwnJob(
