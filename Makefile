@@ -6,6 +6,8 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 ENV ?= example
+# For all that touches a cloud or a cluster: never `example` because nobody said otherwise.
+NAMED_ENV = $(if $(filter file,$(origin ENV)),$(error make $@ touches a cloud or a cluster: got no ENV; allowed: a module of infra/environments; fix: make $@ ENV=NAME),$(ENV))
 OUT ?= out
 TARGET ?= local
 REPEAT ?= 1
@@ -126,7 +128,7 @@ bench-elastic: setup
 soak-elastic: setup ## 300 kills of elastic gangs at every point (long)
 	@$(PY) -m tests.bench.elastic_kills
 
-##@ Platform (ENV=example|dev|prod)
+##@ Platform (ENV=NAME; what touches no cloud takes example)
 
 .PHONY: render lint lint-all apply apply-manifests operators operators-pin images images-base
 render: setup ## Write the manifests of every environment
@@ -139,21 +141,21 @@ lint-all: setup ## Our linter, and beside it kube-score and Checkov for generic 
 	@$(PY) -m tests.tools.beside $(or $(FILES),workloads/rendered)
 
 apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no GPU
-	@$(PY) -m workloads apply $(ENV)
+	@$(PY) -m workloads apply $(NAMED_ENV)
 
 apply-manifests: apply
 
 images: setup ## Build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
-	@$(PY) -m workloads images build $(ENV)
+	@$(PY) -m workloads images build $(NAMED_ENV)
 
 images-base: setup ## Record what the base image's tag means today
 	@$(PY) -m workloads images base
 
 operators-pin: setup ## Copy the images of JobSet, Kueue, Envoy and the Cloud SQL proxy into the registry of ENV, and write their digests
-	@$(PY) -m workloads images copy $(ENV)
+	@$(PY) -m workloads images copy $(NAMED_ENV)
 
 operators: setup ## JobSet and Kueue as pinned into the current cluster; waits until their webhooks answer
-	@$(PY) -m workloads operators apply $(ENV)
+	@$(PY) -m workloads operators apply $(NAMED_ENV)
 
 .PHONY: synth plan rules check-env leftovers upgrade-check doctor snapshots inventory outputs bootstrap deploy diff destroy
 synth: setup ## Terraform JSON of every stack of ENV
@@ -169,13 +171,13 @@ check-env: setup ## Judge ENV without Terraform; CLUSTER=1: its operators agains
 	@$(PY) -m infra check $(ENV) $(if $(CLUSTER),--cluster)
 
 leftovers: setup ## What GKE left in the project of ENV after a destroy
-	@$(PY) -m infra leftovers $(ENV)
+	@$(PY) -m infra leftovers $(NAMED_ENV)
 
 upgrade-check: setup ## What a merge of REF would move or destroy in ENV
 	@$(PY) -m infra upgrade-check $(REF) --env $(ENV)
 
 doctor: setup ## What a deployment of ENV needs and lacks; CLUSTER=1: what its cluster lacks before a first job
-	@$(PY) -m infra doctor $(ENV) $(if $(CLUSTER),--cluster)
+	@$(PY) -m infra doctor $(NAMED_ENV) $(if $(CLUSTER),--cluster)
 
 snapshots: setup provider ## Record the plan inventories, addresses and chart specifications anew
 	@$(PY) -m tests.plan.inventory
@@ -185,26 +187,26 @@ inventory: setup provider ## Record the plan of ENV, an environment of yours; ma
 	@$(PY) -m tests.plan.inventory $(ENV)
 
 outputs: setup ## How to reach the cluster of ENV, its buckets, images and dashboards
-	@$(PY) -m infra outputs $(ENV)
+	@$(PY) -m infra outputs $(NAMED_ENV)
 
 bootstrap: setup ## Make what ENV needs before its first deployment: APIs, service agents, the bucket of the state
-	@$(PY) -m infra bootstrap $(ENV)
+	@$(PY) -m infra bootstrap $(NAMED_ENV)
 
 deploy: setup cdktf-cli ## Deploy ENV
-	@$(PY) -m infra deploy $(ENV)
+	@$(PY) -m infra deploy $(NAMED_ENV)
 
 diff: setup cdktf-cli ## What a deployment of ENV would change
-	@$(PY) -m infra diff $(ENV)
+	@$(PY) -m infra diff $(NAMED_ENV)
 
 destroy: setup cdktf-cli ## Destroy ENV; stops while anything is protected
-	@$(PY) -m infra destroy $(ENV)
+	@$(PY) -m infra destroy $(NAMED_ENV)
 
 .PHONY: prove janitor
 prove: setup cdktf-cli ## COSTS MONEY: deploy ENV, work on Spot, take its machines, judge, destroy; MAX_USD=20
-	@$(PY) -m infra prove $(ENV) --max-usd $(MAX_USD)
+	@$(PY) -m infra prove $(NAMED_ENV) --max-usd $(MAX_USD)
 
 janitor: setup cdktf-cli ## What interrupted proofs of ENV left; YES=1 removes it
-	@$(PY) -m infra janitor $(ENV) $(if $(YES),--yes)
+	@$(PY) -m infra janitor $(NAMED_ENV) $(if $(YES),--yes)
 
 ##@ Tools
 

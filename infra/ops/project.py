@@ -110,7 +110,7 @@ def _zones(environment: Environment) -> Answer:
 
 def _state_bucket(environment: Environment) -> Answer:
     if not environment.state_bucket:
-        return False, "state stays on this machine", "set state_bucket, then make bootstrap"
+        return False, "state stays on this machine", "set state_bucket, then make bootstrap ENV=NAME"
     gcloud.ask("storage", "buckets", "describe", f"gs://{environment.state_bucket}", project=environment.project)
     return True, f"gs://{environment.state_bucket}", ""
 

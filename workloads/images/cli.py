@@ -96,4 +96,4 @@ def base(
         digest = copying.resolve(wanted, Path(scratch), plain_http=plain_http)
     pins.record_base(wanted, digest)
     print(f"{wanted}@{digest}")
-    typer.echo("Next: commit workloads/images/base.json, then make images", err=True)
+    typer.echo("Next: commit workloads/images/base.json, then make images ENV=NAME", err=True)

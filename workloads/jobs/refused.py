@@ -43,13 +43,13 @@ REFUSALS = (
     Refusal(
         r'serviceaccount "(?P<name>[^"]+)" not found',
         "service account {name} does not exist",
-        "apply the platform's manifests (`make apply`), or correct serviceAccountName",
+        "apply the platform's manifests (`make apply ENV=NAME`), or correct serviceAccountName",
         "kubectl get serviceaccounts -n {namespace}",
     ),
     Refusal(
         r"no PriorityClass with name (?P<name>\S+) was found",
         "PriorityClass {name} does not exist",
-        "apply the platform's manifests (`make apply`), or correct priorityClassName",
+        "apply the platform's manifests (`make apply ENV=NAME`), or correct priorityClassName",
         "kubectl get priorityclasses",
     ),
     Refusal(

@@ -53,5 +53,5 @@ def _try(api: Api, bodies: list[Body]) -> None:
         except ApiError as error:
             raise InputError(
                 f"the cluster refuses {body['kind']}/{body['metadata']['name']}; nothing was applied", got=error,
-                allowed="what its API server accepts", fix="`make operators` first, and a cluster of GKE",
+                allowed="what its API server accepts", fix="`make operators ENV=NAME` first, and a cluster of GKE",
             ) from error  # fmt: skip

@@ -13,7 +13,7 @@ app = typer.Typer(
     help="What runs in pods: training, batch and online inference, and a look at checkpoints.",
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 app.add_typer(train, name="train")
