@@ -45,7 +45,7 @@ def show_churn(
 def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
     reading = read_folder(events)
     now_us = max((e.t_us for e in reading.events), default=round(time.time() * 1e6))
-    found = estimate.lives(reading.events, now_us)
+    found = estimate.lifetimes(reading.events, now_us)
     if not found:
         raise Unjudged(f"no node_up or node_down line under {events}: the node watcher writes them")
     groups, ages = estimate.by_group(found, now_us, half_life_days * DAY_H), estimate.by_age(found)

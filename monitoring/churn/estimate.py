@@ -52,7 +52,7 @@ class Exposure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Life:
+class NodeLifetime:
     group: Group
     begin_us: int
     end_us: int
@@ -61,10 +61,10 @@ class Life:
     """How old it was when somebody began to watch: it was at risk before, but a loss would not have been seen."""
 
 
-def lives(events: Iterable[Event], now_us: int) -> list[Life]:
+def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
     """One for each node_up or node_down; a node that is still up is at risk until `now_us`."""
     up: dict[str, Event] = {}
-    found: list[Life] = []
+    found: list[NodeLifetime] = []
     for event in events:
         node = str(event.fields.get("node", ""))
         if event.type == "node_up":
@@ -73,12 +73,12 @@ def lives(events: Iterable[Event], now_us: int) -> list[Life]:
             born = up.pop(node, None)
             age_us = round(float(event.fields.get("seconds") or 0) * 1e6)
             begin = born.t_us if born else event.t_us - age_us
-            found.append(_life(born or event, begin, event.t_us, str(event.fields.get("reason", "")) in PREEMPTED))
-    found += [_life(born, born.t_us, max(now_us, born.t_us), False) for born in up.values()]
+            found.append(_lifetime(born or event, begin, event.t_us, str(event.fields.get("reason", "")) in PREEMPTED))
+    found += [_lifetime(born, born.t_us, max(now_us, born.t_us), False) for born in up.values()]
     return found
 
 
-def _life(event: Event, begin_us: int, end_us: int, preempted: bool) -> Life:
+def _lifetime(event: Event, begin_us: int, end_us: int, preempted: bool) -> NodeLifetime:
     fields = event.fields
     group = Group(
         pool=str(fields.get("pool", "")),
@@ -86,17 +86,17 @@ def _life(event: Event, begin_us: int, end_us: int, preempted: bool) -> Life:
         zone=str(fields.get("zone", "")),
     )
     age_us = round(float(fields.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
-    return Life(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
+    return NodeLifetime(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
 
 
-def by_group(found: Sequence[Life], now_us: int, half_life_h: float = math.inf) -> dict[Group, Exposure]:
+def by_group(found: Sequence[NodeLifetime], now_us: int, half_life_h: float = math.inf) -> dict[Group, Exposure]:
     sums: dict[Group, Exposure] = defaultdict(Exposure)
     for life in found:
         sums[life.group] += _weighed(life.begin_us, life.end_us, life.preempted, now_us, half_life_h)
     return dict(sorted(sums.items()))
 
 
-def by_age(found: Sequence[Life]) -> list[tuple[float, float, Exposure]]:
+def by_age(found: Sequence[NodeLifetime]) -> list[tuple[float, float, Exposure]]:
     """(from hours, to hours, exposure) for each band of node age."""
     rows: list[tuple[float, float, Exposure]] = []
     for low, high in pairwise(AGE_BANDS_H):

@@ -125,7 +125,7 @@ def churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
 def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacities:
     nodes = [e for e in events if e.type in ("node_up", "node_down")]
     # A node that is still up counts as at risk until the newest event, not until now: files may be weeks old.
-    lives = estimate.lives(nodes, events[-1].t_us if events else 0)
+    lifetimes = estimate.lifetimes(nodes, events[-1].t_us if events else 0)
     spot = Counter(
         (str(e.fields.get("machine_type", "")), str(e.fields.get("zone", "")))
         for e in nodes
@@ -143,8 +143,8 @@ def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacit
             )
         ),
         losses=tuple((hour, pool, n) for (hour, pool), n in sorted(_losses(nodes).items())),
-        churn=tuple(estimate.by_group(lives, events[-1].t_us).items()) if lives else (),
-        ages=tuple(estimate.by_age(lives)) if lives else (),
+        churn=tuple(estimate.by_group(lifetimes, events[-1].t_us).items()) if lifetimes else (),
+        ages=tuple(estimate.by_age(lifetimes)) if lifetimes else (),
         spot=spot.most_common(1)[0][0] if spot else ("", ""),
         # Failed saves alone are reason enough: a job that never committed is the one to look at.
         saves=tuple(_saves(x) for x in ledgers if x.account.commits_us or x.account.failed_saves),

@@ -21,12 +21,12 @@ def node(event: str, hours: float, name: str, **fields: object) -> Line:
     return line(EPOCH + hours * HOUR, event, "nodes", "node", "watcher", node=name, **values)
 
 
-def lives(*rows: Line) -> list[estimate.Life]:
-    return estimate.lives(parse(sample.encoded(rows)).events, NOW_US)
+def lifetimes(*rows: Line) -> list[estimate.NodeLifetime]:
+    return estimate.lifetimes(parse(sample.encoded(rows)).events, NOW_US)
 
 
 def test_censored_nodes_add_exposure_and_no_event() -> None:
-    found = lives(
+    found = lifetimes(
         node("node_up", 0, "taken"),
         node("node_up", 0, "scaled-down"),
         node("node_down", 10, "taken", reason="preempted", seconds=10 * HOUR),
@@ -39,7 +39,7 @@ def test_censored_nodes_add_exposure_and_no_event() -> None:
 
 
 def test_a_node_whose_birth_nobody_saw_is_counted_by_its_age() -> None:
-    [life] = lives(node("node_down", 50, "old", reason="PreemptionEvent", seconds=6 * HOUR))
+    [life] = lifetimes(node("node_down", 50, "old", reason="PreemptionEvent", seconds=6 * HOUR))
     assert estimate.by_group([life], NOW_US)[L4] == Exposure(events=1, hours=6)
 
 
@@ -72,7 +72,7 @@ def test_the_interval_holds_the_true_rate_as_often_as_it_claims() -> None:
 
 
 def test_an_observation_counts_half_after_a_half_life_and_the_rate_stays() -> None:
-    found = lives(node("node_up", 0, "n"), node("node_down", 0.001, "n", reason="preempted", seconds=0.001 * HOUR))
+    found = lifetimes(node("node_up", 0, "n"), node("node_down", 0.001, "n", reason="preempted", seconds=0.001 * HOUR))
     full, half = (estimate.by_group(found, NOW_US, h)[L4] for h in (math.inf, 100.0))
     assert half.events == pytest.approx(full.events / 2, rel=1e-3)
     assert half.hours == pytest.approx(full.hours / 2, rel=1e-3)
@@ -87,7 +87,7 @@ def test_age_bands_share_out_all_exposure_and_all_events() -> None:
             node("node_up", 0, f"n{n}"),
             node("node_down", age, f"n{n}", reason="preempted" if n % 3 else "x", seconds=0),
         ]
-    found = lives(*sorted(rows, key=lambda row: row["t"]))
+    found = lifetimes(*sorted(rows, key=lambda row: row["t"]))
     bands, total = estimate.by_age(found), estimate.by_group(found, NOW_US)[L4]
     assert sum(band.hours for _, _, band in bands) == pytest.approx(total.hours)
     assert sum(band.events for _, _, band in bands) == total.events

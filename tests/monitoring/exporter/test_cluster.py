@@ -250,7 +250,7 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     cluster.node("DELETED", node("a"))
     reading = parse(sample.encoded(cluster.lines(NOW + 3600)))
     assert not reading.problems
-    lives = estimate.lives(reading.events, round((NOW + 3600) * 1e6))
+    lives = estimate.lifetimes(reading.events, round((NOW + 3600) * 1e6))
     assert sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives) == [
         (False, 1.0),
         (True, 0.5),

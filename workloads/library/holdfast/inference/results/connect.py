@@ -77,13 +77,13 @@ def open_pool(uri: str, *, size: int = 4, least_rights: bool = True) -> Connecti
             # fsync: one lost with the server is only done again. What must last sets its own (PostgresResults).
             "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=5s -c synchronous_commit=off",
         },
-        configure=_drop_rights if least_rights else None,
+        configure=_use_least_role if least_rights else None,
         check=ConnectionPool.check_connection,
         open=True,
     )
 
 
-def _drop_rights(connection: Connection) -> None:
+def _use_least_role(connection: Connection) -> None:
     """An owner's URI is common on a laptop; the worker then still runs as the role that cannot DROP."""
     connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(WORKER_ROLE)))
     connection.commit()
