@@ -179,9 +179,10 @@ upgrade-check: setup ## What a merge of REF would move or destroy in ENV
 doctor: setup ## What a deployment of ENV needs and lacks; CLUSTER=1: what its cluster lacks before a first job
 	@$(PY) -m infra doctor $(NAMED_ENV) $(if $(CLUSTER),--cluster)
 
-snapshots: setup provider ## Record the plan inventories, addresses and chart specifications anew
+snapshots: setup provider ## Record the plan inventories, addresses, chart specifications and pictures anew
 	@$(PY) -m tests.plan.inventory
 	@$(PY) -m tests.monitoring.report.chart_goldens
+	@$(PY) .ci/site/pictures.py
 
 inventory: setup provider ## Record the plan of ENV, an environment of yours; make test-plan holds it from then on
 	@$(PY) -m tests.plan.inventory $(ENV)

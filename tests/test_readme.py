@@ -1,12 +1,15 @@
 """README: the main paths that it names exist and can be read in one go; every file that it links is there."""
 
 import ast
+import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / ".ci/site"))
 README = (ROOT / "README.md").read_text()
 PATHS = re.findall(r"^\| ([^|]+) \| `([^`]+\.py)` \| `(\w+)` \|$", README, re.M)
 MAX_LINES = 60
@@ -46,3 +49,11 @@ def test_the_map_names_only_folders_that_exist() -> None:
         room = name if not line.startswith(" ") else room
         path = name if name == room else room + name
         assert (ROOT / path).is_dir(), path
+
+
+def test_the_pictures_are_those_of_the_example_and_the_contract() -> None:
+    """`python .ci/site/pictures.py` draws them anew."""
+    drawn: dict[str, str] = importlib.import_module("pictures").pictures()
+    assert {file.name: file.read_text() for file in (ROOT / ".github/pictures").iterdir()} == drawn
+    for file in drawn:
+        assert f".github/pictures/{file}" in README

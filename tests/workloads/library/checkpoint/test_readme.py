@@ -17,9 +17,10 @@ README = Path(__file__).parents[4] / "README.md"
 
 
 def of_readme() -> str:
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    (loop,) = [block for block in blocks if "Checkpointer(" in block]
-    return loop
+    """What the difference that is shown ends in."""
+    blocks: list[str] = re.findall(r"```diff\n(.*?)```", README.read_text(), re.DOTALL)
+    (difference,) = [block for block in blocks if "Checkpointer(" in block]
+    return "".join(line[1:] for line in difference.splitlines(keepends=True) if not line.startswith("-"))
 
 
 def of_docstring() -> str:
