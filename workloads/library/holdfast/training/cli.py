@@ -64,9 +64,6 @@ def run(
     gpu_check = None if device == "cpu" else gpu.start_check()
     deadline = planned_end(os.environ, annotations=node_annotations, now=time.time())
     with uncollected():
-        from holdfast.training.deferred_compiler import defer_meta_kernels
-
-        defer_meta_kernels()
         from holdfast.training.config import TrainConfig
 
         launch = import_module(launcher).launch
