@@ -117,8 +117,7 @@ def main() -> None:
         "death_at_most_2_s": middle["death"] <= 2.0,
         "silent_at_most_20_s": worst["silent"] <= 20.0,
         "stall_of_survivors_while_growing_at_most_3_s": middle["growth"] <= 3.0,
-        "an_undisturbed_step_costs_at_most_1_percent": costs["plain_cpu"]
-        <= 0.01,  # the clock of ranks that share cores shows the machine
+        "an_undisturbed_step_costs_at_most_1_percent": costs["plain"] <= 0.01,
     }
     result = {"schema": "holdfast.bench.elastic/1", "median_s": middle, "worst_s": worst, "step_cost": costs}
     print(json.dumps(result | {"rivals_death_s": rivals, "goals": goals}))
