@@ -87,7 +87,8 @@ def _check(document: Any, where: str) -> None:
             job = JobSnapshot(body=document, pods=[])
             known = job.size >= 0 and gpus(job.pod_spec) >= 0 and bool(job.pod_spec["containers"])
             known = known and isinstance(job.pod_spec.get("nodeSelector", {}), dict)
-            known = known and isinstance(job.pod_spec.get("tolerations", []), list)
+            tolerations = job.pod_spec.get("tolerations", [])
+            known = known and isinstance(tolerations, list) and all(isinstance(t, dict) for t in tolerations)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise _incomplete(f"{where}: {type(error).__name__} {error}") from error
     if not known:

@@ -138,6 +138,7 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
             "its parallelism and pod template",
         ),
         (JOB + "spec: {template: {spec: {containers: [{}], tolerations: 3}}}\n", "its parallelism and pod template"),
+        (JOB + "spec: {template: {spec: {containers: [{}], tolerations: [x]}}}\n", "its parallelism and pod template"),
         (JOB + "spec: {template: {spec: {containers: [{}]}}}\n---\n7\n", "document 2"),
         (JOB.replace("Job", "JobSet") + "spec: {replicatedJobs: []}\n", "IndexError"),
     ],
