@@ -117,7 +117,7 @@ bench-lint: setup
 	@$(PY) -m tests.bench.lint
 
 bench-server: setup tools
-	@$(PY) -m tests.bench.server
+	@$(PY) -m tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
 
 bench-month: setup tools
 	@$(PY) -m tests.bench.month
@@ -130,7 +130,7 @@ soak-elastic: setup ## 300 kills of elastic gangs at every point (long)
 
 ##@ Platform (ENV=NAME; what touches no cloud takes example)
 
-.PHONY: render lint lint-all apply apply-manifests operators operators-pin images images-base
+.PHONY: render lint lint-all apply operators operators-pin images images-base
 render: setup ## Write the manifests of every environment
 	@$(PY) -m workloads render
 
@@ -142,8 +142,6 @@ lint-all: setup ## Our linter, and beside it kube-score and Checkov for generic 
 
 apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no GPU
 	@$(PY) -m workloads apply $(NAMED_ENV)
-
-apply-manifests: apply
 
 images: setup ## Build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
 	@$(PY) -m workloads images build $(NAMED_ENV)
@@ -168,7 +166,7 @@ rules: setup ## What the platform refuses, with reasons
 	@$(PY) -m infra rules
 
 check-env: setup ## Judge ENV without Terraform; CLUSTER=1: its operators against the pinned versions, too
-	@$(PY) -m infra check $(ENV) $(if $(CLUSTER),--cluster)
+	@$(PY) -m infra check $(if $(CLUSTER),$(NAMED_ENV) --cluster,$(ENV))
 
 leftovers: setup ## What GKE left in the project of ENV after a destroy
 	@$(PY) -m infra leftovers $(NAMED_ENV)

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.contract.errors import run_cli
+from holdfast.command_line import run_app
+from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
+from holdfast.contract.progress import working
 from infra.placement import cli as placement
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ Kubeconfig = Annotated[Path | None, typer.Option(help="With --cluster; default: 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra pools example", "python -m infra pools prod --json"))
 def pools(env: Env, as_json: Json = False) -> None:
     """Node pools with capacity, machine, taints and the window that a pod gets."""
     from infra.environments import load
@@ -38,18 +40,20 @@ def pools(env: Env, as_json: Json = False) -> None:
     show.pools(load(env), as_json)
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra synth example"))
 def synth(env: Env) -> None:
     """Write the stacks as Terraform JSON to out/synth/ENV."""
     from infra.environments import load
     from infra.ops.synth import ROOT, synthesise
 
     load(env)
-    for stack, folder in synthesise(env, ROOT / "out" / "synth" / env, local_state=False).items():
+    with working(f"synthesise {env}"):
+        folders = synthesise(env, ROOT / "out" / "synth" / env, local_state=False)
+    for stack, folder in folders.items():
         print(f"{stack}  {folder.relative_to(ROOT)}")
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra plan example", "python -m infra plan prod --full"))
 def plan(
     env: Env,
     full: Annotated[bool, typer.Option("--full", help="Every address beside the counts.")] = False,
@@ -63,15 +67,17 @@ def plan(
 
     environment = load(env)
     require_clean(environment)
-    files = planning.plan(env)
-    findings = judgement.judge_files(environment, files.values())
+    with working(f"plan {env}") as step:
+        files = planning.plan(env, step=step)
+        step("judge")
+        findings = judgement.judge_files(environment, files.values())
     changes = {stack: planning.changes(file) for stack, file in files.items()}
     show.plan(changes, [judgement.as_object(f) for f in findings], full=full, as_json=as_json)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra rules"))
 def rules(as_json: Json = False) -> None:
     """What must hold, why, and who says so."""
     from infra.ops import judgement
@@ -79,7 +85,7 @@ def rules(as_json: Json = False) -> None:
     judgement.show_rules(as_json)
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra check example", "python -m infra check example --cluster"))
 def check(
     env: Env,
     cluster: Annotated[bool, typer.Option("--cluster", help="Its operators against the pinned versions, too.")] = False,
@@ -92,7 +98,8 @@ def check(
     from infra.ops import judgement
 
     environment = load(env)
-    looked = list(examination.examine(environment, _operators(kubeconfig))) if cluster else []
+    with working(f"check {env}"):
+        looked = list(examination.examine(environment, _operators(kubeconfig))) if cluster else []
     raise typer.Exit(judgement.check(environment, as_json, looked))
 
 
@@ -103,7 +110,7 @@ def _operators(kubeconfig: Path | None) -> "examination.Probes":
     return operators(Api(kubeconfig))
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra doctor example", "python -m infra doctor example --cluster"))
 def doctor(
     env: Env,
     cluster: Annotated[bool, typer.Option("--cluster", help="What the deployed cluster lacks before a job.")] = False,
@@ -116,7 +123,9 @@ def doctor(
     from infra.ops import show
 
     probes = _of_the_cluster(kubeconfig) if cluster else None
-    raise typer.Exit(show.doctor(list(examination.examine(load(env), probes)), as_json))
+    with working(f"examine {env}"):
+        found = list(examination.examine(load(env), probes))
+    raise typer.Exit(show.doctor(found, as_json))
 
 
 def _of_the_cluster(kubeconfig: Path | None) -> "examination.Probes":
@@ -127,7 +136,7 @@ def _of_the_cluster(kubeconfig: Path | None) -> "examination.Probes":
     return probes(Api(kubeconfig), gcloud.ask)
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra new eu"))
 def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """Make an environment of your own, a copy of example that says CHANGE-ME."""
     from infra.ops import new as literal
@@ -138,7 +147,7 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
         typer.echo(f"Next: {step}", err=True)
 
 
-@app.command("upgrade-check")
+@app.command("upgrade-check", epilog=examples("python -m infra upgrade-check upstream/main --env example"))
 def upgrade_check(
     ref: Annotated[str, typer.Argument(metavar="REF", help="A commit, branch or tag, as upstream/main.")],
     env: Annotated[str, typer.Option("--env", help="The environment that is deployed.")] = "example",
@@ -151,7 +160,8 @@ def upgrade_check(
     from infra.ops import show, upgrade
 
     load(env)
-    found = upgrade.compare(ref, env)
+    with working(f"plan {env} as it is and as {ref} would have it"):
+        found = upgrade.compare(ref, env)
     if as_json:
         show.print_json("upgrade-check", ref=ref, environment=env, **asdict(found))
     else:
@@ -161,17 +171,19 @@ def upgrade_check(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra leftovers example"))
 def leftovers(env: Env, as_json: Json = False) -> None:
     """What GKE itself left in the project after a destroy; exit 1 if anything of it bills."""
     from infra.environments import load
     from infra.ops import leftovers as rest
     from infra.ops import show
 
-    raise typer.Exit(show.leftovers(rest.find(load(env)), as_json))
+    with working(f"look for leftovers of {env}"):
+        found = rest.find(load(env))
+    raise typer.Exit(show.leftovers(found, as_json))
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra deploy example"))
 def deploy(env: Env, yes: Yes = False) -> None:
     """Deploy the stacks of ENV in order. Refuses a CHANGE-ME and a broken rule."""
     from infra.environments import load
@@ -180,7 +192,7 @@ def deploy(env: Env, yes: Yes = False) -> None:
     raise typer.Exit(path.deploy(load(env), yes=yes))
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra drift example --json"))
 def drift(env: Env, as_json: Json = False) -> None:
     """What a deployment would change, for CI: read-only, against the real state; exit 1 if anything would."""
     from infra.environments import load
@@ -189,13 +201,14 @@ def drift(env: Env, as_json: Json = False) -> None:
 
     environment = load(env)
     require_no_placeholders(environment)
-    found = difference.drift(environment)
+    with working(f"compare {env} with its state"):
+        found = difference.drift(environment)
     difference.show(environment, found, as_json)
     if any(found.values()):
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra outputs example"))
 def outputs(env: Env, as_json: Json = False) -> None:
     """What people need after a deployment: how to reach the cluster, buckets, images, dashboards, accounts."""
     from infra.environments import load
@@ -204,7 +217,7 @@ def outputs(env: Env, as_json: Json = False) -> None:
     show(load(env), as_json)
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra diff example"))
 def diff(env: Env) -> None:
     """What a deployment would change, stack by stack, against the real state."""
     from infra.environments import load
@@ -213,7 +226,9 @@ def diff(env: Env) -> None:
     raise typer.Exit(path.diff(load(env)))
 
 
-@app.command()
+@app.command(
+    epilog=examples("python -m infra destroy example", "python -m infra destroy example --yes --confirm example")
+)
 def destroy(
     env: Env,
     yes: Yes = False,
@@ -228,7 +243,7 @@ def destroy(
     raise typer.Exit(path.destroy(load(env), yes=yes, confirm=confirm))
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra prove example --max-usd 20"))
 def prove(
     env: Env,
     max_usd: Annotated[float, typer.Option("--max-usd", min=0.01, help="Nothing starts if it may cost more.")],
@@ -242,7 +257,7 @@ def prove(
     raise typer.Exit(cli.prove(load(env), max_usd=max_usd, yes=yes, as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra janitor example", "python -m infra janitor example --yes"))
 def janitor(
     env: Env,
     yes: Annotated[bool, typer.Option("--yes", help="Remove it.")] = False,
@@ -255,7 +270,7 @@ def janitor(
     raise typer.Exit(cli.clean(load(env), yes=yes, as_json=as_json))
 
 
-@app.command("lock-provider")
+@app.command("lock-provider", epilog=examples("python -m infra lock-provider"))
 def lock_provider() -> None:
     """Record the provider's checksums for Linux and macOS in infra/provider.lock.hcl; needs the registry."""
     from infra.ops import provider_lock
@@ -264,7 +279,7 @@ def lock_provider() -> None:
     print(provider_lock.write().relative_to(ROOT))
 
 
-@app.command()
+@app.command(epilog=examples("python -m infra bootstrap example --dry-run"))
 def bootstrap(
     env: Env, dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands only.")] = False
 ) -> None:
@@ -277,4 +292,4 @@ def bootstrap(
 
 
 if __name__ == "__main__":
-    run_cli(app)
+    run_app(app)

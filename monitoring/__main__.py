@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.contract.errors import run_cli
+from holdfast.command_line import run_app
+from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -18,7 +19,12 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m monitoring report --events out/demo/events --out out/report.html",
+        "python -m monitoring report --project my-project --since 7d",
+    )
+)
 def report(
     events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl).")] = None,
     project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
@@ -42,7 +48,11 @@ def report(
     raise typer.Exit(write_cloud_report(project, out, cluster=cluster, since=since, as_json=as_json))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m monitoring receipt my-run --events events --usd-per-hour 0.6 --on-demand-usd-per-hour 2.1"
+    )
+)
 def receipt(
     events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
     job: Annotated[str, typer.Argument(help="The job that ended.")],
@@ -66,7 +76,7 @@ def receipt(
     )
 
 
-@app.command()
+@app.command(epilog=examples("python -m monitoring alerts"))
 def alerts(
     write: Annotated[bool, typer.Option("--write", help="Renew the table in monitoring/alerting/runbook.md.")] = False,
     as_json: Json = False,
@@ -77,7 +87,12 @@ def alerts(
     show_alerts(write=write, as_json=as_json)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m monitoring churn --events events",
+        "python -m monitoring churn --project my-project --since 30d --json",
+    )
+)
 def churn(
     events: Annotated[Path | None, typer.Option(help="Folder with event files (*.jsonl) of the node watcher.")] = None,
     project: Annotated[str, typer.Option(help="Cloud project to read instead, where the exporter writes.")] = "",
@@ -97,7 +112,7 @@ def churn(
     show_churn(events, project, since, half_life_days, as_json=as_json, history=history, cluster=cluster)
 
 
-@app.command()
+@app.command(epilog=examples("python -m monitoring export --kubeconfig ~/.kube/config --port 9400"))
 def export(
     project: Annotated[str, typer.Option(help="Cloud project that gets the metrics; empty: Prometheus only.")] = "",
     location: Annotated[str, typer.Option(help="Region of the cluster.")] = "",
@@ -117,4 +132,4 @@ def export(
 
 
 if __name__ == "__main__":
-    run_cli(app)
+    run_app(app)

@@ -3,11 +3,12 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import support
+from tests import support, tiers
 
 # A busy machine is not a bug: no example has a time limit. Where CI is set the examples are the same each time.
 settings.register_profile(
@@ -21,6 +22,23 @@ settings.load_profile("holdfast")
 
 # A shell starts what it puts in the background with Ctrl-C ignored, and all that tests start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """To import every file would take each worker of a tier a third of a minute."""
+    test = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    return True if test and not tiers.may_hold(collection_path, config.option.markexpr) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A mark that a file does not name would hide its tests from their tier."""
+    given = {
+        (item.path, mark.name) for item in items for mark in item.iter_markers() if mark.name in tiers.READ_BY_MARK
+    }
+    hidden = sorted(f"{path}: {mark}" for path, mark in given if not tiers.has_mark(path, [mark]))
+    if hidden:
+        raise pytest.UsageError(f"a test's mark must stand in its own file: {', '.join(hidden)}")
 
 
 @pytest.fixture(scope="session")

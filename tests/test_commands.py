@@ -1,13 +1,22 @@
 """The command lines start fast and speak one grammar; a cloud is never reached without a name."""
 
+import functools
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typer
+
+from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
+from holdfast.contract.exit_codes import EXIT_BUG
+from tests.test_options import COMMANDS
+from workloads.manifests.cli import hook
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ("holdfast", "infra", "workloads", "monitoring")
@@ -45,13 +54,84 @@ def test_an_unknown_command_is_a_usage_error(name: str) -> None:
     assert run(name, "no-such-verb").returncode == 2
 
 
-def test_the_shell_completes_commands() -> None:
-    code = "import sys; sys.argv[0] = 'holdfast'; from holdfast.cli import main; main()"
-    asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast che", "COMP_CWORD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.split() == ["checkpoints"]
+def start(name: str) -> None:
+    """A program in this process, or the linter's hook."""
+    spec = find_spec(f"{name}.__main__") if name in PROGRAMS else None
+    if spec and spec.origin:
+        runpy.run_path(spec.origin, run_name="__main__")
+    else:
+        hook()
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, "hook"])
+def test_a_bug_behind_any_program_is_no_finding(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python's own exit code of a traceback is 1, and 1 means findings."""
+
+    def bug(*_: object, **__: object) -> None:
+        raise KeyError("step")
+
+    monkeypatch.setattr(typer.Typer, "__call__", bug)
+    monkeypatch.setattr(sys, "argv", [name])
+    for variable in (ENV_JOB, ENV_TRACEBACK):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(SystemExit) as end:
+        start(name)
+    assert end.value.code == EXIT_BUG
+    head, where = capsys.readouterr().err.splitlines()
+    assert head.startswith("internal error: KeyError: 'step'") and "report it" in where
+
+
+def test_the_shell_completes_commands_and_options_once_asked_to(tmp_path: Path) -> None:
+    """As `holdfast --install-completion` leaves it, in the bash that reads it."""
+    program = tmp_path / "holdfast"
+    program.write_text(f"#!{sys.executable}\nfrom holdfast.cli import main\nmain()\n")
+    program.chmod(0o755)
+    variables = os.environ | {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    # Asked in a terminal, it looks at the shell that it was started by.
+    variables["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"
+
+    def bash(script: str) -> str:
+        command = ["bash", "--norc", "-c", script]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    shown = bash("holdfast --show-completion bash")
+    bash("holdfast --install-completion bash")
+    (installed,) = (tmp_path / ".bash_completions").iterdir()
+    assert shown.strip() == installed.read_text().strip()
+    assert str(installed) in (tmp_path / ".bashrc").read_text()
+    for words, completed in {
+        "holdfast che": ["checkpoints"],
+        "holdfast checkpoints ver": ["verify-exact"],
+        "holdfast train run --pe": ["--peer-timeout"],
+    }.items():
+        at = f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}"
+        found = bash(f"source {installed}; {at}; _holdfast_completion holdfast; printf '%s\\n' ${{COMPREPLY[@]}}")
+        assert found.split() == completed
+
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+# Target -> the commands of ours in its recipe, options left out.
+RUNS = {
+    target: re.findall(r"\$\(PY\) -m ((?:holdfast|infra|workloads|monitoring)(?: [a-z-]+)+)", recipe)
+    for target, recipe in re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+}
+WITHOUT_ENVIRONMENT = {"demo", "drill", "lint", "render", "rules", "images-base"}
+
+
+def test_a_target_runs_one_command_and_no_two_the_same() -> None:
+    found = {target: commands[0] for target, commands in RUNS.items() if commands}
+    assert len(found) > 20 and all(len(commands) <= 1 for commands in RUNS.values())
+    leaves = [
+        next((name for name in COMMANDS if f"{command} ".startswith(f"{name} ")), "") for command in found.values()
+    ]
+    assert sorted(leaves) == sorted(set(leaves)) and "" not in leaves, found
+
+
+def test_what_takes_example_when_nothing_is_said_reads_files_alone() -> None:
+    unnamed = {target for target in RUNS if RUNS[target] and target not in CLOUD} - WITHOUT_ENVIRONMENT
+    assert unnamed == {"synth", "plan", "upgrade-check"}, "a new target says whether it touches a cloud or a cluster"
 
 
 CLOUD = re.findall(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*NAMED_ENV", (ROOT / "Makefile").read_text(), re.M)
@@ -70,6 +150,9 @@ def test_a_cloud_is_never_reached_without_a_name(target: str) -> None:
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
+    if target == "check-env":
+        assert make().returncode == 0, "without a cluster it reads a file"
+        make = functools.partial(make, "CLUSTER=1")
     refused = make()
     assert refused.returncode == 2
     assert "got no ENV" in refused.stderr and f"fix: make {target} ENV=NAME" in refused.stderr

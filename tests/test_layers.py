@@ -57,7 +57,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "holdfast.inference.proxy",
     },
     "holdfast.inference.proxy": {"holdfast.contract", "holdfast.runtime"},
-    "holdfast.cli": {"holdfast.contract", "holdfast.commands"},
+    "holdfast.command_line": {"holdfast.contract"},
+    "holdfast.cli": {"holdfast.contract", "holdfast.command_line", "holdfast.commands"},
     "holdfast.commands": {
         "holdfast.contract",
         "holdfast.checkpoint.cli",
@@ -80,7 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.__main__": CONTRACTS
     # What a cluster lacks is known where it is installed; nothing of infra but its command line asks.
     | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops", "infra.proof"}
-    | {"workloads.jobs.api", "workloads.operators"},
+    | {"holdfast.command_line", "workloads.jobs.api", "workloads.operators"},
     "workloads.manifests": CONTRACTS | {"infra.environments"},
     "workloads.images": CONTRACTS | {"infra.environments", "workloads.operators.catalogue"},
     "workloads.operators": CONTRACTS
@@ -111,7 +112,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "workloads.jobs.job_snapshot",
     },
     "workloads.__main__": CONTRACTS
-    | {"workloads.jobs", "workloads.manifests", "workloads.images", "workloads.operators", "workloads.drill"},
+    | {"holdfast.command_line", "workloads.jobs", "workloads.manifests", "workloads.images"}
+    | {"workloads.operators", "workloads.drill"},
     # The one arithmetic of useful time: whoever counts it may ask it.
     "monitoring.ledger": {"holdfast.contract"},
     "monitoring.churn": CONTRACTS | {"monitoring.ledger", "monitoring.cloud_api"},
@@ -135,6 +137,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "monitoring.stack": CONTRACTS | {"infra.environments", "infra.cdk", "monitoring.alerting", "monitoring.cost"},
     "monitoring.__main__": CONTRACTS
     | {
+        "holdfast.command_line",
         "monitoring.alerting",
         "monitoring.churn",
         "monitoring.cost",

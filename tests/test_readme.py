@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / ".ci/site"))
 README = (ROOT / "README.md").read_text()
+ROOMS = ("infra", "workloads/library", "workloads/manifests/lint", "workloads/drill", "monitoring", "tests")
 PATHS = re.findall(r"^\| ([^|]+) \| `([^`]+\.py)` \| `(\w+)` \|$", README, re.M)
 MAX_LINES = 60
 
@@ -27,14 +28,19 @@ def test_a_main_path_is_one_function_of_readable_length(path: str, file: str, fu
     assert (found[0].end_lineno or 0) - found[0].lineno < MAX_LINES
 
 
-@pytest.mark.parametrize("readme", sorted(p for p in ROOT.glob("*/README.md")), ids=lambda p: p.parent.name)
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_is_introduced_on_one_screen(room: str) -> None:
+    assert len((ROOT / room / "README.md").read_text().splitlines()) <= 20
+
+
+@pytest.mark.parametrize("readme", [ROOT / room / "README.md" for room in ROOMS], ids=lambda p: p.parent.name)
 def test_a_room_begins_with_a_file_that_exists(readme: Path) -> None:
     for row in re.findall(r"^\| `([^`]+)`[^|]*\|[^|]*\| `([^`]+)` \|$", readme.read_text(), re.M):
         room, first = row
         assert (readme.parent / room / first).exists(), f"{room}{first}"
 
 
-@pytest.mark.parametrize("readme", ["README.md", *(f"{room}/README.md" for room in ("infra", "tests"))])
+@pytest.mark.parametrize("readme", ["README.md", *(f"{room}/README.md" for room in ROOMS)])
 def test_links_lead_somewhere(readme: str) -> None:
     at = ROOT / readme
     for target in re.findall(r"\]\(([^)#:]+)\)", at.read_text()):

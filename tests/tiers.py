@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ class Tier:
     workers: int = 0
     """0: one process, for tests that share one control plane."""
     options: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+    """Marks of which each of its tests has one; none: it reads every file."""
 
 
 TIERS = {
@@ -37,24 +39,27 @@ TIERS = {
         marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})",
         workers=4,
         options=("--dist=worksteal",),
+        any_of=("process", "browser"),
     ),
     # Most of it waits for the provider, which waits for Google's habits; a file's plans are made once, for all its tests.
-    "plan": Tier(marks=f"plan and not ({ELSEWHERE})", workers=2, options=("--dist=loadfile",)),
-    "cluster": Tier(marks=f"cluster and not ({ELSEWHERE})"),
-    "node": Tier(marks="node"),
-    "kind": Tier(marks="cluster or kind", options=("--k8s-provider=kind",)),
-    "gpu": Tier(marks="gpu"),
-    "cloud": Tier(marks="cloud"),
+    "plan": Tier(marks=f"plan and not ({ELSEWHERE})", workers=2, options=("--dist=loadfile",), any_of=("plan",)),
+    "cluster": Tier(marks=f"cluster and not ({ELSEWHERE})", any_of=("cluster",)),
+    "node": Tier(marks="node", any_of=("node",)),
+    "kind": Tier(marks="cluster or kind", options=("--k8s-provider=kind",), any_of=("cluster", "kind")),
+    "gpu": Tier(marks="gpu", any_of=("gpu",)),
+    "cloud": Tier(marks="cloud", any_of=("cloud",)),
 }
-# Side by side those that mostly wait: the one for its provider, the other for controllers.
-ALL = (("fast",), ("process",), ("plan", "cluster"))
+READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.any_of)
+# Lanes run side by side, the tiers of a lane one after the other. The cluster tier waits for its controllers most of the
+# time, and leaves the cores to the others.
+ALL = (("fast", "process", "plan"), ("cluster",))
 SLOWEST = ("--durations=10", "--durations-min=5")
 NO_TESTS = 5  # pytest's exit code when a selection is empty
 ALL_SKIPPED = -1
 
 
 def run(name: str, extra: list[str], *, alone: bool = True) -> int:
-    """pytest's exit code; ALL_SKIPPED where it passed for that only. Beside another, its output comes in one piece."""
+    """pytest's exit code; ALL_SKIPPED where it passed for that only. Not `alone`: its output comes in one piece."""
     tier = TIERS[name]
     opening = f"\n== tier {name}"
     header = f"{opening}: pytest -m {tier.marks!r}"
@@ -73,10 +78,25 @@ def run(name: str, extra: list[str], *, alone: bool = True) -> int:
     return code
 
 
-def run_beside(names: Sequence[str], extra: list[str]) -> dict[str, int]:
+def run_lanes(lanes: Sequence[Sequence[str]], extra: list[str]) -> dict[str, int]:
+    """Exit code by tier. The first lane is shown as it goes."""
+
+    def codes(lane: Sequence[str]) -> dict[str, int]:
+        return {name: run(name, extra, alone=lane is lanes[0]) for name in lane}
+
     with ThreadPoolExecutor() as pool:
-        codes = pool.map(lambda name: run(name, extra, alone=len(names) == 1), names)
-        return dict(zip(names, codes, strict=True))
+        return {name: code for lane in pool.map(codes, lanes) for name, code in lane.items()}
+
+
+def has_mark(file: Path, marks: Collection[str]) -> bool:
+    """Whether one of `marks` is given in the file, or to all of its folder."""
+    return not set(marks).isdisjoint(file.parts) or any(f"mark.{mark}" in file.read_text() for mark in marks)
+
+
+def may_hold(file: Path, expression: str) -> bool:
+    """Whether `file` may have tests of the tier that `-m expression` stands for; true for any other expression."""
+    any_of = next((tier.any_of for tier in TIERS.values() if tier.marks == expression), ())
+    return not any_of or has_mark(file, any_of)
 
 
 def _all_skipped(report: Path) -> bool:
@@ -90,9 +110,7 @@ def main(arguments: list[str]) -> int:
         sys.exit(
             f"error:   unknown tier\n  got:     {names[0]}\n  allowed: all, {', '.join(TIERS)}\n  fix:     name one"
         )
-    codes: dict[str, int] = {}
-    for group in ALL if names == ["all"] else [(name,) for name in names]:
-        codes |= run_beside(group, extra)
+    codes = run_lanes(ALL if names == ["all"] else [names], extra)
     idle = [name for name, code in codes.items() if code == ALL_SKIPPED]
     if idle:
         print(f"tiers that could not run here, for the reasons above: {', '.join(idle)}", flush=True)

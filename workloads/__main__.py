@@ -2,7 +2,8 @@
 
 import typer
 
-from holdfast.contract.errors import run_cli
+from holdfast.command_line import run_app
+from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.drill.cli import demo, drill
 from workloads.images.cli import app as images
@@ -20,20 +21,36 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
 )
-app.command("demo")(demo)
-app.command("try")(try_)
-app.command("new-job")(new_job)
-app.command("submit")(submit)
-app.command("list")(list_jobs)
-app.command("explain")(explain)
-app.command("follow")(follow)
+app.command("demo", epilog=examples("python -m workloads demo", "python -m workloads demo --out out/demo --seed 8"))(
+    demo
+)
+app.command("try", epilog=examples("python -m workloads try example", "python -m workloads try example --evict"))(try_)
+app.command(
+    "new-job",
+    epilog=examples("python -m workloads new-job my-run --image trainer --gpus 8xa100 -- python train.py --steps 1000"),
+)(new_job)
+app.command(
+    "submit",
+    epilog=examples(
+        "python -m workloads submit my-run.yaml --dry-run",
+        "python -m workloads submit my-run.yaml --max-usd-per-hour 30",
+    ),
+)(submit)
+app.command("list", epilog=examples("python -m workloads list"))(list_jobs)
+app.command("explain", epilog=examples("python -m workloads explain my-run"))(explain)
+app.command("follow", epilog=examples("python -m workloads follow my-run --events out/events"))(follow)
 app.add_typer(drill, name="drill")
 app.add_typer(images, name="images")
 app.add_typer(operators, name="operators")
-app.command("apply")(apply)
-app.command("render")(render)
-app.command("lint")(lint)
-app.command("rules")(rules)
+app.command("apply", epilog=examples("python -m workloads apply example"))(apply)
+app.command("render", epilog=examples("python -m workloads render", "python -m workloads render prod --check"))(render)
+app.command(
+    "lint",
+    epilog=examples(
+        "python -m workloads lint workloads/rendered", "python -m workloads lint my-run.yaml --env prod --format github"
+    ),
+)(lint)
+app.command("rules", epilog=examples("python -m workloads rules", "python -m workloads rules HF101"))(rules)
 
 if __name__ == "__main__":
-    run_cli(app)
+    run_app(app)

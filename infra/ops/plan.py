@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,20 +31,30 @@ class Change:
         return "delete" in self.actions
 
 
-def plan(name: str, out: Path = OUT) -> dict[str, Path]:
-    """Stack -> its plan as `terraform show -json` prints it."""
-    return plan_stacks(synthesise(name, out / name / "synth", local_state=True), out / name)
+Step = Callable[[str], object]
 
 
-def plan_stacks(stacks: Mapping[str, Path], out: Path) -> dict[str, Path]:
+def _unseen(_: str) -> None:
+    """Nobody waits."""
+
+
+def plan(name: str, out: Path = OUT, *, step: Step = _unseen) -> dict[str, Path]:
+    """Stack -> its plan as `terraform show -json` prints it. `step` is given what begins, in words."""
+    step("synthesise")
+    return plan_stacks(synthesise(name, out / name / "synth", local_state=True), out / name, step=step)
+
+
+def plan_stacks(stacks: Mapping[str, Path], out: Path, *, step: Step = _unseen) -> dict[str, Path]:
     """Stack -> its plan from an empty state, in a file of `out`."""
     init = engine.offline()
+    step("find the provider")
     out.mkdir(parents=True, exist_ok=True)
     _initialise(init, list(stacks.values()))
     # Each plan starts a provider process that holds hundreds of megabytes: all stacks at once may fill a laptop.
     with ThreadPoolExecutor(max_workers=2) as pool:
         running = {
-            stack: pool.submit(_plan_stack, init, folder, out / f"{stack}.json") for stack, folder in stacks.items()
+            stack: pool.submit(_plan_stack, init, folder, out / f"{stack}.json", step)
+            for stack, folder in stacks.items()
         }
         return {stack: done.result() for stack, done in running.items()}
 
@@ -70,7 +80,8 @@ def take_over(initialised: Path, folder: Path) -> None:
     shutil.copy(initialised / ".terraform.lock.hcl", folder)
 
 
-def _plan_stack(init: engine.Engine, folder: Path, target: Path) -> Path:
+def _plan_stack(init: engine.Engine, folder: Path, target: Path, step: Step) -> Path:
+    step(target.stem)
     # A plan that fails leaves the file of the one before, and `show` would print that.
     (folder / "plan").unlink(missing_ok=True)
     # From here on nothing may leave: the provider looks for its identity at Google although no resource asks for it.

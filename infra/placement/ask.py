@@ -7,10 +7,11 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import between
-from infra.placement import advice, choose, emit, hazard, outages, plot, zones
-from infra.placement.advice import options
+from infra.placement import advice, choose, emit, gangs, hazard, learned, outages, plot, zones
 from infra.placement.belief import Option, World
+from infra.placement.commitment import Commitment
 from infra.placement.job import Job
+from infra.placement.location import NO_MOVE, Location, Move, after
 from infra.placement.matrix import Deadline
 from infra.placement.prices import Table, load
 from infra.placement.traces import AVAILABLE, PREEMPTED, Recorded, Trace, load_folder
@@ -27,7 +28,8 @@ class Belief:
     churn: float | None = None
     measured: Path | None = None
     together: float = 1.0
-    flex_wait_h: float = hazard.FLEX_WAIT_H[1]
+    flex_wait_h: float | None = None
+    """Median; None: as assumed, corrected by what was measured."""
     spot_wait_h: float | None = None
     """Median; None: as recorded for such a gang."""
     traces: Path | None = None
@@ -40,7 +42,8 @@ class Belief:
     def world(self, job: Job, prices: Table) -> World:
         if self.encoding not in ("", AVAILABLE, PREEMPTED):
             raise InputError("encoding", got=self.encoding, allowed=f"{AVAILABLE}, {PREEMPTED}", fix="see the trace")
-        between("flex wait", self.flex_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --flex-wait 30m")
+        if self.flex_wait_h is not None:
+            between("flex wait", self.flex_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --flex-wait 30m")
         between("nodes together", self.together, 1, MAX_TOGETHER, fix="as in --together 4")
         between("refused on-demand", self.on_demand_refused, 0, 1, fix="a share of 1, as in --on-demand-refused 0.05")
         between("seed", self.seed, 0, MAX_SEED, fix="as in --seed 7")
@@ -48,11 +51,14 @@ class Belief:
             between("Spot wait", self.spot_wait_h, 1e-3, MAX_WAIT_H, fix="hours above 0, as in --spot-wait 2h")
         found = self._traces(job)
         recorded = Recorded.of(found) if found else None
+        churn = self._churn(job, recorded)
+        waits = learned.Waits() if self.measured is None else learned.read(self.measured, job.accelerator)
         return World(
             prices=prices,
-            churn=self._churn(job, recorded),
+            churn=churn,
             outages=None if self.spot_wait_h is None else _skewed(self.spot_wait_h),
-            flex_waits=_skewed(self.flex_wait_h),
+            flex_waits=waits.flex(_assumed()) if self.flex_wait_h is None else _skewed(self.flex_wait_h),
+            learned=waits,
             together=self.together,
             recorded=recorded,
             on_demand_refused=self.on_demand_refused,
@@ -76,6 +82,10 @@ class Belief:
         return load_folder(self.traces, machines=1 if job.batch else job.nodes, encoding=self.encoding)
 
 
+def _assumed() -> outages.Outages:
+    return outages.lognormal(*hazard.FLEX_WAIT_H, source="assumed: Google gives no estimate")
+
+
 def _skewed(median_h: float) -> outages.Outages:
     """A median of the user's, with the tail that waits in queues have."""
     mean, median = hazard.FLEX_WAIT_H
@@ -96,22 +106,31 @@ class Answer:
     emitted: Option
     """What the written manifests do by themselves; the chosen option where they carry it out."""
     elsewhere: tuple[tuple[str, str, float], ...]
-    """Other regions: name, cheapest capacity there, USD by the estimate that ranks them."""
+    """Other regions: name, cheapest capacity there, USD by the estimate that ranks them, with the data's move."""
+    move: Move = NO_MOVE
+    """Of the data to the region; contained in every option."""
+    committed: Commitment | None = None
+    """What the user could have instead, beside the options."""
+    data_in: str = ""
+    """Where the data lies now; empty: not stated."""
 
 
-def answer(job: Job, belief: Belief, region: str = "") -> Answer:
-    """The options in the asked or the cheapest region, one of them chosen."""
+def answer(job: Job, belief: Belief, region: str = "", location: Location | None = None) -> Answer:
+    """The options in the asked or the cheapest allowed region, one of them chosen."""
+    location = location or Location()
     world = belief.world(job, load())
-    ranked = _ranked(job, world, region)
+    ranked = _ranked(job, world, region, location)
     refused: list[Option] = []
     for estimate in ranked:
-        rows = options(job, world, estimate.region)
-        if chosen := _settled(job, world, rows):
+        there = _in_time_for(job, location.move(estimate.region))
+        rows = options(there, world, estimate.region, location)
+        if chosen := _settled(there, world, rows, location):
             break
         refused += rows
     else:
         choose.choose(job, refused)  # raises with every reason
         raise AssertionError
+    job, move = there, location.move(estimate.region)
     flip = choose.limits(job, world, estimate.region)
     return Answer(
         world=world,
@@ -122,21 +141,35 @@ def answer(job: Job, belief: Belief, region: str = "") -> Answer:
         limits=flip,
         tie=choose.tie(job, rows, chosen),
         regret=choose.regret(job, rows, chosen),
-        emitted=emitted(job, world, rows, chosen),
+        emitted=emitted(job, world, rows, chosen, move),
+        move=move,
+        data_in=location.region,
         elsewhere=tuple((e.region, e.capacity.value, e.usd) for e in ranked if e is not estimate and e.usd < math.inf),
     )
 
 
-def _ranked(job: Job, world: World, region: str) -> list[choose.Estimate]:
+def options(job: Job, world: World, region: str, location: Location) -> list[Option]:
+    return after(location.move(region), gangs.options(job, world, region))
+
+
+def _in_time_for(job: Job, move: Move) -> Job:
+    """The job with what the move leaves of its time; InputError where that is too little."""
+    return replace(job, deadline_h=job.deadline_h - move.hours) if move.hours else job
+
+
+def _ranked(job: Job, world: World, region: str, location: Location) -> list[choose.Estimate]:
     """Regions by what the job costs there, estimated: simulating all of them would take most of the answer's time."""
-    names = (region,) if region else world.prices.regions(job.accelerator)
+    names = location.allowed((region,) if region else world.prices.regions(job.accelerator))
+    # Where the data cannot arrive in time, the job cannot either; if that is everywhere, the job is refused for it.
+    least_h = job.hours + job.restart_h
+    names = tuple(n for n in names if job.deadline_h - location.move(n).hours >= least_h) or names
     # Where time is short, most of the hours are bought on demand, and Spot's price says little.
     tight = Deadline.of(job.hours, job.deadline_h) is Deadline.TIGHT
     found = [choose.estimate(job, world, name, with_spot=not tight) for name in names]
-    return sorted(found, key=lambda e: e.usd)
+    return sorted((replace(e, usd=e.usd + location.move(e.region).usd) for e in found), key=lambda e: e.usd)
 
 
-def _settled(job: Job, world: World, rows: list[Option]) -> Option | None:
+def _settled(job: Job, world: World, rows: list[Option], location: Location) -> Option | None:
     """The choice of the standard sample, found among these rows: another seed shows the noise, and decides nothing."""
     try:
         own = choose.choose(job, rows)
@@ -145,18 +178,17 @@ def _settled(job: Job, world: World, rows: list[Option]) -> Option | None:
     if world.seed == 0:
         return own
     # Two seeds that choose differently leave the user with no answer at all.
-    standard = choose.choose(job, options(job, replace(world, seed=0), own.region))
+    standard = choose.choose(job, options(job, replace(world, seed=0), own.region, location))
     return next((o for o in rows if (o.placement, o.policy) == (standard.placement, standard.policy)), own)
 
 
-def emitted(job: Job, world: World, rows: list[Option], chosen: Option) -> Option:
+def emitted(job: Job, world: World, rows: list[Option], chosen: Option, move: Move = NO_MOVE) -> Option:
     """A ComputeClass knows no deadline: of a mix that does it gets the nearest, priced as it is."""
     policy = emit.policy(chosen)
     if policy is None:
         return chosen
-    return next((o for o in rows if o.policy == advice.spot_name(policy)), None) or advice.under(
-        advice.Scene.of(job, world, chosen.region), policy
-    )
+    found = next((o for o in rows if o.policy == advice.spot_name(policy)), None)
+    return found or after(move, [advice.under(advice.Scene.of(job, world, chosen.region), policy)])[0]
 
 
 def machines_of(environment: str) -> frozenset[str]:

@@ -10,6 +10,7 @@ from infra.placement import hazard, intervals, outages, policies
 from infra.placement.hazard import Churn
 from infra.placement.intervals import Interval
 from infra.placement.job import Job
+from infra.placement.learned import Waits
 from infra.placement.outages import Outages
 from infra.placement.prices import Table
 from infra.placement.runs import Floats, Ints
@@ -33,6 +34,8 @@ class World:
     """Nodes that one reclaim takes from a gang, on average."""
     recorded: Recorded | None = None
     """Replaces the hazard: each run starts somewhere on one of these traces."""
+    learned: Waits = field(default_factory=Waits)
+    """Waits measured here; they add to the record, not to what the user stated."""
     any_zone: Recorded | None = None
     """The same traces as zones of one region, between which the job may move."""
     on_demand_refused: float = 0.0
@@ -42,7 +45,7 @@ class World:
     def waits(self, job: Job, region: str) -> Outages:
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
         gang = 1 if job.batch else job.nodes
-        return self.outages or outages.prior(job.accelerator, gang, region)
+        return self.outages or self.learned.spot(outages.prior(job.accelerator, gang, region), gang, region)
 
     def across_zones(self, job: Job, region: str) -> "World | None":
         """The same world for a job that starts anew in any zone of the region; None where nothing is known of it."""

@@ -34,25 +34,25 @@ class Limits:
     checkpoint_h: float
 
 
-def usable(job: Job, options: list[Option]) -> list[Option]:
+def keeping(job: Job, options: list[Option]) -> list[Option]:
     """Those with a price and an end that keep the deadline, as surely as on-demand itself would."""
     return [o for o in options if not o.refused and (math.isinf(job.deadline_h) or o.late <= LATE_ALLOWED + o.refusal)]
 
 
 def choose(job: Job, options: list[Option]) -> Option:
     """The cheapest that keeps the deadline; a little more money for a much earlier bad case."""
-    keeping = usable(job, options)
-    if not keeping:
+    kept = keeping(job, options)
+    if not kept:
         late = (f"{o.policy}: " + (o.refused or f"{o.late:.1%} late") for o in options)
         raise Unjudged("no option has a price, an end and keeps the deadline: " + "; ".join(late))
-    least = min(keeping, key=lambda o: o.mean_usd)
-    equal = [o for o in keeping if o.costs_as(least)]
+    least = min(kept, key=lambda o: o.mean_usd)
+    equal = [o for o in kept if o.costs_as(least)]
     punctual = min(o.late for o in equal) if math.isfinite(job.deadline_h) else 0.0
     # The first of equals in the order of the table: simulated means decide nothing that another seed would undo.
     cheapest = next(o for o in equal if math.isinf(job.deadline_h) or o.late <= punctual + SAME_LATE)
     worth = [
         o
-        for o in keeping
+        for o in kept
         if o.mean_usd <= cheapest.mean_usd * (1 + WORTH_USD)
         and o.finish_at(95) <= cheapest.finish_at(95) * (1 - WORTH_TIME)
     ]
@@ -61,7 +61,7 @@ def choose(job: Job, options: list[Option]) -> Option:
 
 def tie(job: Job, options: list[Option], chosen: Option) -> Option | None:
     """The other option that costs the same within the noise; None where the choice is clear."""
-    others = [o for o in usable(job, options) if o is not chosen and o.costs_as(chosen)]
+    others = [o for o in keeping(job, options) if o is not chosen and o.costs_as(chosen)]
     return min(others, key=_usd, default=None)
 
 
@@ -70,7 +70,7 @@ def regret(job: Job, options: list[Option], chosen: Option) -> float:
     demand = next(
         (o.mean_usd for o in options if o.placement is Placement.ON_DEMAND and not o.refused), chosen.mean_usd
     )
-    return (chosen.mean_usd - min(o.mean_usd for o in [chosen, *usable(job, options)])) / demand
+    return (chosen.mean_usd - min(o.mean_usd for o in [chosen, *keeping(job, options)])) / demand
 
 
 def _usd(option: Option) -> float:

@@ -92,7 +92,7 @@ def checkpoint(job: Job, world: World) -> dict[str, Any]:
     """Seconds of work between checkpoints: one number, and by node age for trainers that know theirs."""
     if job.batch or not job.resumable:
         return {"intervalSeconds": None, "why": "a queue commits each item" if job.batch else "the job cannot resume"}
-    nodes = job_churn(job, 1.0, world.together)
+    nodes = 1.0 if job.elastic else job_churn(job, 1.0, world.together)
     by_age = [
         {
             "fromSeconds": round(age * 3600),
@@ -109,7 +109,8 @@ def workload(job: Job) -> Workload:
     return Workload(
         kind=Kind.BATCH if job.batch else Kind.TRAINING,
         resumable=job.resumable or job.batch,
-        gang=job.nodes > 1,
+        nodes=1 if job.batch else job.nodes,
+        elastic=job.elastic,
         deadline=Deadline.of(job.hours, job.deadline_h),
         beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,
     )

@@ -67,6 +67,30 @@ def gang_churn(*, nodes: int, node_churn: float, together: float = 1.0) -> float
     return nodes * node_churn / max(1.0, min(together, float(nodes)))
 
 
+def rigid_goodput(*, events: float, wait_h: float, restart_h: float) -> float:
+    """Useful share of the time of a gang that stops whole at each of `events` a running hour."""
+    return max(0.0, 1.0 - events * restart_h) / (1.0 + events * wait_h)
+
+
+def elastic_goodput(
+    *, nodes: int, node_churn: float, wait_h: float, restart_h: float, shrink_h: float, grow_h: float,
+    together: float = 1.0,
+) -> float:  # fmt: skip
+    """Useful share of all nodes' time of a gang that goes on without the lost ones, its work evenly divided.
+
+    Missing are lost nodes until replacements came, and their restart; the others stand still at each shrink and grow.
+    """
+    groups = nodes / max(1.0, min(together, float(nodes)))
+    there = running_share(node_churn, wait_h)
+    losses = groups * node_churn * there
+    return max(0.0, there - losses * (restart_h / groups + there * (shrink_h + grow_h)))
+
+
+def running_share(node_churn: float, wait_h: float) -> float:
+    """Of a machine that is lost `node_churn` times a running hour and then away for `wait_h`."""
+    return 1.0 / (1.0 + node_churn * wait_h)
+
+
 def planned_hours(work_h: float, *, max_run_h: float, checkpoint_h: float, restart_h: float) -> float:
     """On nodes with a known end: a checkpoint and a restart for each end, no lost work."""
     useful_h = max_run_h - restart_h - checkpoint_h

@@ -39,7 +39,9 @@ PRIOR_CHURN = {
     "nvidia-h100-80gb": 0.20,
 }
 """Evictions per running hour before anything was measured here. H100 zones dropped 0.09 to 0.47 requests per
-available hour in October 2025, an upper bound; for L4 and A100 no public record exists."""
+available hour in October 2025, an upper bound. Of up to 64 a2-highgpu-1g in us-east1-b 0.10 a node-hour were lost in 27 h
+of December 2021, net of those that came in the same minute: a lower bound (github.com/uclasystem/bamboo, MIT). For L4
+no public record exists."""
 
 FLEX_WAIT_H = (1.5, 0.5)
 """Mean and median wait in the flex-start queue. An assumption: Google gives no estimate."""
@@ -131,17 +133,21 @@ def read_measured(path: Path, accelerator: str) -> Churn:
         ]
         ages = _ages(body["ages"]) if body.get("ages") else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"measured churn {path}",
-            got=f"{type(error).__name__}: {error}",
-            allowed='what `python -m monitoring churn --json` prints, or {"churn": [{"accelerator": ..., "events": ..., "hours": ...}]}',
-            fix="write the output of that command to a file and give its path",
-        ) from error
+        raise unreadable(path, error) from error
     belief = prior(accelerator)
     for events, hours in ours:
         # A machine class that was listed and never ran says nothing.
         belief = measure(belief, events=events, exposure_h=hours, ages_h=ages) if events or hours else belief
     return belief
+
+
+def unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"measured churn {path}",
+        got=f"{type(error).__name__}: {error}",
+        allowed='what `python -m monitoring churn --json` prints, or {"churn": [{"accelerator": ..., "events": ..., "hours": ...}]}',
+        fix="write the output of that command to a file and give its path",
+    )
 
 
 def _accelerator(row: ChurnRow | dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ Interval = tuple[float, float]
 
 def of_mean(values: Floats, recording: Ints | None = None) -> Interval:
     """`recording`: of each value, where several were drawn from; a single value is exact."""
+    # One run is no sample: on-demand without refusals is the same in every one.
     if len(values) == 1:
         return (float(values[0]), float(values[0]))
     if recording is not None and len(np.unique(recording)) > 1:

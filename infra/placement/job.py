@@ -30,7 +30,12 @@ ALIASES = {
     "h10080": "nvidia-h100-80gb",
     "a3highgpu": "nvidia-h100-80gb",
 }
-_NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gib|gb|[^a-z0-9]")
+# Known to Google and to the node label; no price of theirs is in the table.
+UNPRICED = {
+    "h200": "nvidia-h200-141gb", "h200141": "nvidia-h200-141gb", "a3ultragpu": "nvidia-h200-141gb",
+    "b200": "nvidia-b200", "a4highgpu": "nvidia-b200", "gb200": "nvidia-gb200", "a4x": "nvidia-gb200",
+}  # fmt: skip
+_NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,10 @@ class Job:
     """Work from a queue: an eviction loses a micro-batch, checkpoints do not matter."""
     items: int = 0
     """What the hours of a queue get through; 0: nobody counted."""
+    min_nodes: int = 0
+    """An elastic gang goes on with so many; 0: a rigid one, which stops with one of its nodes."""
+    max_nodes: int = 0
+    """Of an elastic gang, all with the same number of GPUs."""
     offered: frozenset[str] = frozenset()
     """The machine types that may be used, as those of an environment's pools; empty: any."""
 
@@ -57,6 +66,8 @@ class Job:
         between("items", self.items, 0, MAX_ITEMS, fix="how many items the hours get through, as in --items 2000000")
         if self.items and not self.batch:
             raise InputError("--items", got=self.items, allowed="with --batch", fix="add --batch, or leave it out")
+        if self.elastic:
+            self._check_elastic()
         if not self.checkpoint_h > 0:
             raise InputError("checkpoint", got=f"{self.checkpoint_h:g} h", allowed="more than 0", fix="as in 30s")
         if not any(self.machine_for(capacity) for capacity in Capacity):
@@ -74,6 +85,22 @@ class Job:
                 fix="move the deadline, or use more GPUs so that --hours shrinks",
             )
 
+    def _check_elastic(self) -> None:
+        if self.batch or not self.resumable:
+            raise InputError(
+                "nodes as a range", got="a queue" if self.batch else "a job that cannot resume",
+                allowed="a training that resumes", fix="give one number of nodes",
+            )  # fmt: skip
+        if not 1 <= self.min_nodes < self.max_nodes or self.gpus % self.max_nodes:
+            raise InputError(
+                "nodes of an elastic gang", got=f"{self.min_nodes}..{self.max_nodes} for {self.gpus} GPUs",
+                allowed="MIN..MAX with MIN below MAX, and as many GPUs on each node", fix="as in --gpus 8 --nodes 4..8",
+            )  # fmt: skip
+
+    @property
+    def elastic(self) -> bool:
+        return bool(self.max_nodes)
+
     @property
     def resumable(self) -> bool:
         return math.isfinite(self.checkpoint_h)
@@ -87,6 +114,7 @@ class Job:
             for m in MACHINE_TYPES.values()
             if m.accelerator == self.accelerator and self.gpus % m.gpus == 0 and sold(m, capacity)
             if not self.offered or m.name in self.offered
+            if not self.elastic or m.gpus * self.max_nodes == self.gpus
             # Its GPUs sit on two boards with less memory each; nothing in the price table is for it.
             if "mega" not in m.name
         ]
@@ -120,10 +148,16 @@ def accelerator(name: str) -> str:
     """The label's value of `a100`, `A100-80GB`, `NVIDIA H100 80GB HBM3` or itself."""
     if name.lower() in ACCELERATORS:
         return name.lower()
-    known = ALIASES.get(_NOISE.sub("", name.lower().replace("hbm3", "").replace("hbm2e", "")))
-    if known:
+    typed = _NOISE.sub("", re.sub(r"hbm\d?e?", "", name.lower()))
+    if known := ALIASES.get(typed):
         return known
     names = sorted({*(a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS), *ACCELERATORS})
+    if unpriced := UNPRICED.get(typed):
+        raise InputError(
+            "unpriced GPU", got=f"{name}: no source of the price table has {unpriced}", allowed=", ".join(names),
+            fix="take one of these, or add its machines to infra/contract/machines.py, its SKUs to"
+            " infra/placement/catalog.py, and run `python -m infra prices refresh`",
+        )  # fmt: skip
     near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
     raise InputError(
         "unknown GPU",

@@ -10,11 +10,11 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import between
+from infra.contract import node_range
 from infra.placement import job
 
 SCHEMA = "holdfast.job/1"
 MAX_BYTES = 1_000_000
-_RANGE = re.compile(r"\d{1,4}\.\.(\d{1,4})")
 _GPUS = re.compile(r"(\d{1,4})x(.{1,64})")
 
 
@@ -24,6 +24,8 @@ class Asked:
 
     gpu: str
     gpus: int
+    nodes: str
+    """`4..8` of an elastic gang; empty: one number."""
     hours: str
     deadline: str
     checkpoint: str
@@ -35,14 +37,15 @@ def read(path: Path) -> Asked:
     """InputError names the file and the field."""
     body = _document(path)
     count, gpu = _gpus(body.get("gpus", "none"))
-    nodes = _number(_most_nodes(body), "nodes", 1, 1, job.MAX_GPUS)
+    least, nodes = node_range.parse(body.get("nodes", 1), job.MAX_GPUS)
     hours = _number(body, "hours", 0, 0, job.MAX_HOURS)
     deadline = _number(body, "deadline_hours", 0, 0, job.MAX_HOURS)
     if not hours:
         raise InputError("hours of the job", got="none", allowed="hours above 0", fix=f"add `hours: 40` to {path.name}")
     return Asked(
         gpu=gpu,
-        gpus=count * int(nodes),
+        gpus=count * nodes,
+        nodes=f"{least}..{nodes}" if least < nodes else "",
         hours=f"{hours:g}",
         deadline=f"{deadline:g}h" if deadline else "none",
         checkpoint="30s" if body.get("resumes", True) is True else "none",
@@ -76,12 +79,6 @@ def _gpus(text: object) -> tuple[int, str]:
     if found is None or int(found[1]) < 1:
         raise InputError("gpus of the job", got=text, allowed="COUNTxGPU, as 8xa100", fix="placement is about GPUs")
     return int(found[1]), found[2]
-
-
-def _most_nodes(body: dict[str, Any]) -> dict[str, Any]:
-    """An elastic gang, `nodes: 4..8`, is priced with all of its nodes."""
-    found = _RANGE.fullmatch(body["nodes"]) if isinstance(body.get("nodes"), str) else None
-    return body | {"nodes": int(found[1])} if found else body
 
 
 def _number(body: dict[str, Any], name: str, default: float, low: float, high: float) -> float:

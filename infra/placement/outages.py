@@ -7,7 +7,7 @@ holds whether a new request was launched, which is what a waiting job asks; larg
 # Why it is so: infra/decisions/0055.
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,13 @@ def prior(accelerator: str, gang: int, region: str = "") -> Outages:
     if accelerator != RECORDED_GPU:
         usable = usable[: math.ceil(len(usable) / 2)]
     never = [zone for zone, share in shares.items() if share < HOPELESS]
-    return from_counts({zone: recorded[zone] for zone in usable}, size, _gap_h(), _source(accelerator, usable, never))
+    return replace(_of_zones(tuple(usable), size), source=_source(accelerator, usable, never))
+
+
+# Regions without a record of their own share one, and the quantiles take longer than all else of an estimate.
+@cache
+def _of_zones(zones: tuple[str, ...], gang: int) -> Outages:
+    return from_counts({zone: _record()[zone] for zone in zones}, gang, _gap_h())
 
 
 @cache

@@ -66,6 +66,7 @@ def _greedy(runs: Runs) -> Lines:
     return Lines(
         wait_base=net,
         wait_slope=zero,
+        # No slack is above inf: once on on-demand it stays there, as published.
         back_base=_full(runs, np.inf),
         back_slope=zero,
         enter=net,
@@ -100,6 +101,7 @@ def _fallback(runs: Runs, back: Floats) -> Lines:
     """The priorities of a ComputeClass: on-demand whenever Spot is not to be had, back to Spot above this slack."""
     net, zero = _net(runs, 2), _full(runs, 0.0)
     return Lines(
+        # No slack is above inf: it never waits.
         wait_base=_full(runs, np.inf),
         wait_slope=zero,
         back_base=back,

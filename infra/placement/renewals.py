@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from infra.placement import advice, spells
+from infra.placement import advice, elastic, forms, gangs, spells
 from infra.placement.advice import KEEP_H
 from infra.placement.belief import World
 from infra.placement.job import Job
@@ -28,12 +28,15 @@ class Curve:
     world: World
     idle_h: float
     """Billed of each wait, on average."""
+    wait_h: float
 
     @classmethod
     def of(cls, job: Job, world: World, region: str) -> "Curve":
+        waits = world.waits(job, region)
         return cls(
-            job=replace(job, deadline_h=math.inf), world=world, idle_h=world.waits(job, region).mean_billed_h(KEEP_H)
-        )
+            job=replace(job, deadline_h=math.inf), world=world, idle_h=waits.mean_billed_h(KEEP_H),
+            wait_h=float(waits.later_h.mean()),
+        )  # fmt: skip
 
     def slowdown(self, churn: float, *, restart_h: float | None = None, checkpoint_h: float | None = None) -> float:
         """At `churn` evictions a node-hour; inf where nothing would ever be done."""
@@ -41,6 +44,8 @@ class Curve:
         restart_h = job.restart_h if restart_h is None else restart_h
         checkpoint_h = job.checkpoint_h if checkpoint_h is None else checkpoint_h
         rate = advice.job_churn(job, churn, self.world.together)
+        if job.elastic:
+            return self._elastic(churn, restart_h, checkpoint_h)
         fold, spans = self._spans(rate)
         interval = advice.interval_h(replace(job, checkpoint_h=checkpoint_h), rate)
         hours, evictions = _until_done(spans, job.hours / fold, restart_h, interval, 0.0 if job.batch else checkpoint_h)
@@ -48,6 +53,18 @@ class Curve:
         waiting = 0.0 if job.batch or job.nodes == 1 else evictions * self.idle_h * (job.nodes - 1) / job.nodes
         # The first restart comes once, however often the job is folded.
         return (float(np.mean(hours + waiting)) - restart_h * (1.0 - 1.0 / fold)) * fold / job.hours
+
+    def _elastic(self, churn: float, restart_h: float, checkpoint_h: float) -> float:
+        """In closed form: a gang whose work goes on has no last checkpoint to lose."""
+        interval = gangs.interval_h(replace(self.job, checkpoint_h=checkpoint_h), churn)
+        useful = forms.elastic_goodput(
+            nodes=self.job.max_nodes, node_churn=churn, wait_h=self.wait_h, restart_h=restart_h,
+            shrink_h=elastic.SHRINK_H, grow_h=elastic.GROW_H, together=self.world.together,
+        )  # fmt: skip
+        if not useful:
+            return math.inf
+        billed = forms.running_share(churn, self.wait_h)
+        return billed / useful * (1 + checkpoint_h / interval) + restart_h / self.job.hours
 
     def _spans(self, rate: float) -> tuple[float, Floats]:
         foldable = self.job.resumable or self.job.batch

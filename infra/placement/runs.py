@@ -104,6 +104,7 @@ def runs_of(
     spot_usd: float = 1.0,
     on_demand_usd: float = 1.0,
     idle_usd: float = 0.0,
+    # inf: survivors wait as long as the gang does, and are billed for all of it.
     keep_h: float = np.inf,
     path: Ints | None = None,
     offset_h: Floats | None = None,

@@ -12,6 +12,7 @@ from infra.placement.advice import quote
 from infra.placement.ask import Answer
 from infra.placement.belief import SAME_USD, Option
 from infra.placement.choose import granted
+from infra.placement.commitment import Commitment
 from infra.placement.job import Job
 from infra.placement.prices import CAPACITIES
 from infra.placement.show import basis, print_json, print_table
@@ -29,6 +30,7 @@ def place(job: Job, answer: Answer, *, google: list[str] | None, written: list[P
     interval = emit.checkpoint(job, answer.world)["intervalSeconds"]
     if interval:
         print(f"checkpoint every {interval} s of work on Spot")
+    # Standard output is the answer alone, for whoever pipes it.
     for line in _footnotes(job, answer, google, written):
         print(line, file=sys.stderr)
     if not written:
@@ -41,7 +43,7 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
     notes = [
         basis(world.prices),
         f"churn: {world.churn.per_hour:.3g} a node-hour ({world.churn.basis}); flex-start wait: median"
-        f" {world.flex_waits.median_first_h * 60:.0f} min (Google gives no estimate)",
+        f" {world.flex_waits.median_first_h * 60:.0f} min ({world.flex_waits.source})",
     ]
     if world.recorded is None:
         notes.append(
@@ -70,6 +72,10 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     """What the one choice hides: its equals, its assumption, and what the manifests do instead."""
     chosen, other = answer.chosen, answer.tie
     lines = [_interval(job, chosen)]
+    if answer.data_in:
+        lines.append(_bucket(answer))
+    if answer.committed is not None:
+        lines.append(_committed(job, answer.committed, chosen))
     if job.items:
         each = (f"{o.placement.value} ({o.policy}) {_usd(per_1000(job, o))}" for o in answer.options if not o.refused)
         lines.append("1,000 items: " + ", ".join(each))
@@ -90,6 +96,25 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     if chosen.placement is Placement.HYBRID and math.isfinite(job.deadline_h) and spot is not None:
         lines.append(f"if on-demand is never granted, {spot.late:.0%} late")
     return lines
+
+
+def _bucket(answer: Answer) -> str:
+    """Where the bucket has to be for this answer."""
+    if answer.region == answer.data_in:
+        return f"the data stays in {answer.data_in}"
+    return (
+        f"first copy the data from {answer.data_in} to a bucket in {answer.region}: {_usd(answer.move.usd)} and"
+        f" {answer.move.hours:.1f} h, contained in every row"
+    )
+
+
+def _committed(job: Job, committed: Commitment, chosen: Option) -> str:
+    """Both ways to say it: for this job alone, and for a team that has more such work."""
+    even_h = committed.even_h(job, chosen)
+    head = f"committed: {_usd(committed.usd(job))} for {committed.terms(job)} x {committed.term_h / 24:g} d of {job.gpus} GPUs, used or not"
+    if even_h > committed.term_h:
+        return f"{head}; dearer than {chosen.policy} even if the GPUs never rest"
+    return f"{head}; cheaper than {chosen.policy} from {even_h:,.0f} h of such work in each {committed.term_h:,.0f} h"
 
 
 def per_1000(job: Job, option: Option) -> float:
@@ -134,6 +159,7 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
         if limits is None
         else {
             "against": limits.against.value,
+            # JSON has no infinity: a limit that is never reached is null.
             "churn_per_hour": finite(limits.churn_per_hour),
             "restart_seconds": finite(limits.restart_h * 3600),
             "checkpoint_seconds": finite(limits.checkpoint_h * 3600),
@@ -153,6 +179,16 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
             "source": "--on-demand-refused" if answer.world.on_demand_refused else "assumed",
         },
         "emitted": emit.carried_out(job, answer.chosen, answer.emitted),
+        "data": {"in": answer.data_in, "move_usd": answer.move.usd, "move_hours": answer.move.hours}
+        if answer.data_in
+        else None,
+        "committed": answer.committed
+        and {
+            "usd": answer.committed.usd(job),
+            "terms": answer.committed.terms(job),
+            "term_hours": answer.committed.term_h,
+            "even_hours": answer.committed.even_h(job, answer.chosen),
+        },
         "elsewhere": [{"region": r, "placement": p, "mean_usd": usd} for r, p, usd in answer.elsewhere],
         "google": google,
         "written": [str(path) for path in written],

@@ -6,7 +6,6 @@ width and a deadline net acts at the exact moment. A move of the policy's own ke
 committed. Same runs, paths and policy: same answer, to the bit.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +28,8 @@ def simulate(runs: Runs, paths: Paths, policy: Policy, workers: int = 2) -> Outc
     # A pool costs more than it saves for the few thousand runs of one answer.
     if len(starts) == 1 or workers == 1:
         return stack([part(start) for start in starts])
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(workers) as pool:
         return stack(list(pool.map(part, starts)))
 
@@ -192,9 +193,11 @@ class Fleet:
         if not self.paths.planned:
             s.evictions[evicted] += 1
             s.done[evicted] = self._committed(evicted)
+        # The exact moment, not the sum of steps that led to it: rounding would add up over a year of toggles.
         s.now[at] = s.toggle[at]
         s.edge[at] += 1
         self._look_up(at)
+        # Patience counts from here, also for who was not on it.
         s.up_since[at] = np.where(s.up[at], s.now[at], s.up_since[at])
 
     def _committed(self, at: Ints) -> Floats:
@@ -218,6 +221,7 @@ def _first_edge(runs: Runs, paths: Paths) -> Ints:
     """How many toggles each run's path has behind it when the run begins."""
     edge = np.zeros(len(runs), np.int64)
     begun = np.flatnonzero(runs.offset_h > 0.0)
+    # Path by path: rows are padded with inf, so that one search over all of them would need a key for each.
     for path in np.unique(runs.path[begun]):
         at = begun[runs.path[begun] == path]
         edge[at] = np.searchsorted(paths.edges_h[path], runs.offset_h[at], side="right")

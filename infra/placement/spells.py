@@ -53,4 +53,5 @@ def flex_paths(rng: np.random.Generator, count: int, *, max_run_h: float, rounds
 
 def _alternate(waits: Floats, runs_h: Floats) -> Paths:
     spells = np.stack([waits, runs_h], axis=2).reshape(len(waits), -1)
+    # The last spell has no end: what was not drawn must not look like an eviction.
     return Paths(edges_h=np.cumsum(spells, axis=1)[:, :-1], starts_up=np.zeros(len(waits), bool))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.contract.errors import InputError
-from infra.placement.runs import Bools, Floats, Paths
+from infra.placement.runs import Bools, Floats, Ints, Paths
 
 AVAILABLE, PREEMPTED = "available", "preempted"
 TILES = 4
@@ -31,6 +31,8 @@ class Trace:
     up: Bools
     moved: Bools | None = None
     """Ticks at which machines are lost although others are there: of several zones seen as one."""
+    counts: Ints | None = None
+    """How many machines could be had; None where the recording counts something else."""
 
     @property
     def hours(self) -> float:
@@ -78,8 +80,9 @@ def load(path: Path, *, machines: int = 1, encoding: str = "") -> Trace:
             f"pass --encoding {PREEMPTED}, or --encoding {AVAILABLE} if you know better",
         )
     counts = np.asarray(data, dtype=float)
-    up = counts < machines if encoding == PREEMPTED else counts >= machines
-    return Trace(name=path.stem, gap_h=gap_s / 3600.0, up=up)
+    gone = encoding == PREEMPTED
+    up = counts < machines if gone else counts >= machines
+    return Trace(name=path.stem, gap_h=gap_s / 3600.0, up=up, counts=None if gone else counts.astype(np.int64))
 
 
 def load_folder(folder: Path, *, machines: int = 1, encoding: str = "") -> list[Trace]:
@@ -109,10 +112,12 @@ class Recorded:
     hours: Floats
     churn: float
     """Outages an available hour, over all; bounds from above what a running machine suffers."""
+    traces: tuple[Trace, ...] = ()
 
     @classmethod
     def of(cls, traces: list[Trace]) -> "Recorded":
         each = [trace.paths() for trace in traces]
+        # Beyond its last edge a path never changes again.
         edges = np.full((len(each), max(p.edges_h.shape[1] for p in each)), np.inf)
         for row, path in enumerate(each):
             edges[row, : path.edges_h.shape[1]] = path.edges_h[0]
@@ -123,6 +128,7 @@ class Recorded:
             paths=Paths(edges_h=edges, starts_up=ups),
             hours=np.array([trace.hours for trace in traces]),
             churn=min(max(float(outages), 1.0) / max(up_h, 1e-9), MAX_CHURN),
+            traces=tuple(traces),
         )
 
 
@@ -131,6 +137,7 @@ def synthetic(
 ) -> Trace:
     """A recording with spells of the given (mean, median), lognormal: means far above medians, as in real ones."""
     rng = np.random.default_rng(seed)
+    # Three times what the means need: with tails like these the first draws may fall far short.
     count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
     spells = np.stack([_lognormal(rng, *down_h, count), _lognormal(rng, *up_h, count)], axis=1).ravel()
     edges = np.cumsum(spells)
@@ -171,6 +178,7 @@ def _complements(traces: list[Trace]) -> list[tuple[str, str]]:
         (one.name, other.name)
         for i, one in enumerate(traces)
         for other in traces[i + 1 :]
+        # All up beside all down is no inverse copy: both are recordings that exist.
         if len(one.up) == len(other.up) and 0.0 < one.up_share < 1.0 and np.mean(one.up != other.up) > _COMPLEMENT
     ]
 

@@ -16,8 +16,8 @@ from infra.rules import (
     identity,
     images,
     network,
+    nodes,
     order,
-    places,
     pools,
     services,
     storage,
@@ -30,7 +30,7 @@ __all__ = ["RULES", "Facts", "Finding", "Rule", "judge", "judge_environment", "j
 # Importing a module registers its rules.
 MODULES = (
     pools,
-    places,
+    nodes,
     autoprovisioning,
     cluster,
     hardening,

@@ -122,3 +122,12 @@ def nap_zones(facts: Facts) -> Iterator[Violation]:
     yield from each(
         facts.cluster(), "cluster_autoscaling.auto_provisioning_locations", wanted, "state the zones, sorted"
     )
+
+
+@rule(
+    reason="flex-start has no pools of its own then, and its jobs wait without end", source="GKE documentation on NAP"
+)
+def nap_is_on(facts: Facts) -> Iterator[Violation]:
+    """Auto-provisioning is on where the environment lends it accelerators."""
+    if facts.environment.auto_provisioning.accelerators:
+        yield from each(facts.cluster(), "cluster_autoscaling.enabled", True, "turn it on")

@@ -94,3 +94,11 @@ def vpc_native(facts: Facts) -> Iterator[Violation]:
 def default_pool_removed(facts: Facts) -> Iterator[Violation]:
     """The pool that GKE insists on is removed."""
     yield from each(facts.cluster(), "remove_default_node_pool", True, "remove it")
+
+
+@rule(reason="GKE deletes an alpha cluster after 30 days", source="GKE documentation on alpha clusters")
+def no_alpha_cluster(facts: Facts) -> Iterator[Violation]:
+    """The cluster is none of those that end by themselves."""
+    for cluster in facts.cluster():
+        if cluster.get("enable_kubernetes_alpha"):
+            yield cluster.violation("enable_kubernetes_alpha", "unset", "try alpha features elsewhere")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from infra.environments import Environment
 from infra.environments.runs import READERS, Run
 from infra.rules.model import Facts, PlannedResource, Violation, rule
+from infra.specs.identities import LIST_ROLE
 
 # Written here once more, not read from the specs: a rule that asks the specs what is right agrees with them always.
 PROJECT_ROLES = {
@@ -100,9 +101,8 @@ def narrow_storage_roles(facts: Facts) -> Iterator[Violation]:
 
 
 # Of objects; whatever else a role is called, it may write.
-LISTING = "roles/storage.legacyBucketReader"
 BUCKET_GRANTS = ("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding")
-READING = ("roles/storage.objectViewer", LISTING, "roles/storage.legacyObjectReader")
+READING = ("roles/storage.objectViewer", LIST_ROLE, "roles/storage.legacyObjectReader")
 
 
 def _below(environment: Environment, grant: PlannedResource) -> set[str]:
@@ -127,7 +127,7 @@ def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
 
 def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool:
     """Whether each member reads runs that name it, or verifies all of them, or reads names alone."""
-    if grant.get("role") == LISTING:
+    if grant.get("role") == LIST_ROLE:
         return True
     found = _below(environment, grant)
     named = {

@@ -1,8 +1,8 @@
-"""Which images may run."""
+"""Which images may run, and how long they are kept."""
 
 from collections.abc import Iterator
 
-from infra.rules.model import Facts, Violation, each, rule
+from infra.rules.model import Facts, PlannedResource, Violation, each, rule
 
 POLICY = "google_binary_authorization_policy"
 DENIES = ("ALWAYS_DENY", "REQUIRE_ATTESTATION")
@@ -40,3 +40,17 @@ def image_policy_denies(facts: Facts) -> Iterator[Violation]:
             if block.get("evaluation_mode") not in DENIES:
                 where, allowed = "cluster_admission_rules", ", ".join(DENIES)
                 yield policy.violation(where, allowed, "leave the exception out", block.get("evaluation_mode"))
+
+
+@rule(
+    reason="a job that is a month old, or restarts after a drought, no longer finds its image",
+    source="Artifact Registry",
+)
+def images_outlive_jobs(facts: Facts) -> Iterator[Violation]:
+    """Clean-up of images deletes untagged ones only."""
+    for repository in facts.of("google_artifact_registry_repository"):
+        for block in repository.blocks("cleanup_policies"):
+            policy = PlannedResource(kind="", address=repository.address, values=block)
+            if policy.get("action") == "DELETE" and policy.get("condition.tag_state") != "UNTAGGED":
+                got = policy.get("condition.tag_state", "any")
+                yield repository.violation("cleanup_policies", "tag_state UNTAGGED", "keep tagged images", got)

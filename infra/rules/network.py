@@ -117,3 +117,16 @@ def no_open_firewall(facts: Facts) -> Iterator[Violation]:
         # The API reads no source at all as every source.
         if admits and (open_to_many(sources) or not (sources or named)):
             yield firewall.violation("source_ranges", "ranges of yours", "name the sources", sources or "none")
+
+
+@rule(reason="the whole internet could ask for the addresses inside", source="Cloud DNS documentation")
+def zones_are_private(facts: Facts) -> Iterator[Violation]:
+    """DNS zones answer inside the network only."""
+    yield from each(facts.of("google_dns_managed_zone"), "visibility", "private", "keep it private")
+
+
+@rule(reason="nodes of the other subnets and pods have no way out", source="Cloud NAT documentation")
+def way_out_for_all(facts: Facts) -> Iterator[Violation]:
+    """The NAT serves every range of every subnet."""
+    path, wanted = "source_subnetwork_ip_ranges_to_nat", "ALL_SUBNETWORKS_ALL_IP_RANGES"
+    yield from each(facts.of("google_compute_router_nat"), path, wanted, "state it")

@@ -1,4 +1,4 @@
-"""Queue and database."""
+"""Queue and database, and where all that is regional lies."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,15 @@ from infra.rules.model import Facts, PlannedResource, Violation, each, rule
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 SUBSCRIPTION = "google_pubsub_subscription"
 INSTANCE = "google_sql_database_instance"
+# Where a kind states its region. Buckets have a rule of their own: they spell it in capitals.
+REGIONS = {
+    "google_artifact_registry_repository": "location",
+    "google_compute_router": "region",
+    "google_compute_router_nat": "region",
+    "google_compute_subnetwork": "region",
+    "google_container_node_pool": "location",
+    INSTANCE: "region",
+}
 CLIENT_CERTIFICATE = "TRUSTED_CLIENT_CERTIFICATE_REQUIRED"
 MIN_RETENTION_S = 86_400
 BACKUPS = {"backup_retention_settings.retained_backups": 7, "transaction_log_retention_days": 7}
@@ -137,3 +146,18 @@ def database_by_identity(facts: Facts) -> Iterator[Violation]:
             yield user.violation("database_roles", f"none of {SUPERUSER}", f"leave that to {migrator}")
         if not str(user.get("type", "")).startswith("CLOUD_IAM"):
             yield user.violation("type", "CLOUD_IAM_SERVICE_ACCOUNT", "use an identity", user.get("type", "password"))
+
+
+@rule(
+    reason="results, images and the way out cross regions: slow, billed as egress, and perhaps not allowed",
+    source="Google Cloud documentation on locations",
+)
+def all_in_one_region(facts: Facts) -> Iterator[Violation]:
+    """Database, images, network and pools lie in the cluster's region, and topics keep messages there."""
+    region = facts.environment.region
+    for kind, path in REGIONS.items():
+        yield from each(facts.of(kind), path, region, "use the cluster's region")
+    for topic in facts.of("google_pubsub_topic"):
+        path = "message_storage_policy.allowed_persistence_regions"
+        if topic.get(path) != [region]:
+            yield topic.violation(path, f"[{region}]", "state the cluster's region", topic.get(path, "any"))

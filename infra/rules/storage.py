@@ -14,6 +14,11 @@ def _checkpoints(facts: Facts) -> list[PlannedResource]:
     return [b for b in facts.of(BUCKET) if b.get("name") == facts.environment.bucket("checkpoints")]
 
 
+def _lifecycle(bucket: PlannedResource) -> Iterator[tuple[str, PlannedResource]]:
+    for i, block in enumerate(bucket.blocks("lifecycle_rule")):
+        yield f"lifecycle_rule[{i}]", PlannedResource(kind="", address=bucket.address, values=block)
+
+
 @rule(reason="a checkpoint written across regions is slow and billed as egress", source="Cloud Storage prices")
 def bucket_region(facts: Facts) -> Iterator[Violation]:
     """Buckets lie in the cluster's region."""
@@ -55,18 +60,16 @@ def bucket_storage_class(facts: Facts) -> Iterator[Violation]:
 def bucket_lifecycle_actions(facts: Facts) -> Iterator[Violation]:
     """Lifecycle actions exist."""
     for bucket in facts.of(BUCKET):
-        for i, block in enumerate(bucket.blocks("lifecycle_rule")):
-            action = PlannedResource(kind="", address=bucket.address, values=block).get("action.type")
-            if action not in ACTIONS:
-                yield bucket.violation(f"lifecycle_rule[{i}].action", ", ".join(ACTIONS), "correct it", action)
+        for path, part in _lifecycle(bucket):
+            if part.get("action.type") not in ACTIONS:
+                yield bucket.violation(f"{path}.action", ", ".join(ACTIONS), "correct it", part.get("action.type"))
 
 
 @rule(reason="parts of uploads that nobody finished are billed for ever", source="Cloud Storage documentation")
 def aborted_uploads_end(facts: Facts) -> Iterator[Violation]:
     """Unfinished uploads are removed."""
     for bucket in facts.of(BUCKET):
-        rules = [PlannedResource(kind="", address="", values=block) for block in bucket.blocks("lifecycle_rule")]
-        if not any(r.get("action.type") == "AbortIncompleteMultipartUpload" for r in rules):
+        if not any(part.get("action.type") == "AbortIncompleteMultipartUpload" for _, part in _lifecycle(bucket)):
             yield bucket.violation("lifecycle_rule", "AbortIncompleteMultipartUpload", "add the rule", "none")
 
 
@@ -77,11 +80,10 @@ def aborted_uploads_end(facts: Facts) -> Iterator[Violation]:
 def checkpoints_do_not_age(facts: Facts) -> Iterator[Violation]:
     """A lifecycle rule deletes only checkpoints that their writer marked as abandoned."""
     for bucket in _checkpoints(facts):
-        for i, block in enumerate(bucket.blocks("lifecycle_rule")):
-            part = PlannedResource(kind="", address="", values=block)
+        for path, part in _lifecycle(bucket):
             # Whatever else the condition says: without this one it reaches objects that a commit names.
             if part.get("action.type") == "Delete" and not part.get("condition.days_since_custom_time"):
-                path, allowed = f"lifecycle_rule[{i}]", "days_since_custom_time of 1 or more"
+                allowed = "days_since_custom_time of 1 or more"
                 yield bucket.violation(path, allowed, "let the writer prune", part.get("condition"))
 
 
@@ -116,3 +118,32 @@ def folders_without_versions(facts: Facts) -> Iterator[Violation]:
 def image_tags_stay(facts: Facts) -> Iterator[Violation]:
     """Image tags cannot move."""
     yield from each(facts.of("google_artifact_registry_repository"), "docker_config.immutable_tags", True, "turn it on")
+
+
+@rule(
+    reason="writers prune by deleting: a lock keeps all of it, another class bills 30 days of each, versions double it",
+    source="Cloud Storage documentation on retention, classes and requester pays",
+)
+def checkpoints_can_be_pruned(facts: Facts) -> Iterator[Violation]:
+    """Checkpoints are plain STANDARD objects: no retention, no holds, no versions, no other class, no payer."""
+    for bucket in _checkpoints(facts):
+        for path in ("retention_policy", "default_event_based_hold", "requester_pays", "versioning.enabled"):
+            if bucket.get(path):
+                yield bucket.violation(path, "unset", "leave it out")
+        if bucket.get("storage_class") != "STANDARD":
+            yield bucket.violation("storage_class", "STANDARD", "state STANDARD")
+        for path, part in _lifecycle(bucket):
+            if part.get("action.type") == "SetStorageClass":
+                yield bucket.violation(path, "no change of class", "remove it", part.get("action.storage_class"))
+
+
+@rule(reason="a data set in use is gone by its age", source="Cloud Storage documentation on lifecycle")
+def data_does_not_age(facts: Facts) -> Iterator[Violation]:
+    """Lifecycle rules of data and exports delete old versions only."""
+    ours = {facts.environment.bucket(purpose) for purpose in ("data", "exports")}
+    for bucket in (b for b in facts.of(BUCKET) if b.get("name") in ours):
+        for path, part in _lifecycle(bucket):
+            old = part.get("condition.with_state") == "ARCHIVED" or part.get("condition.num_newer_versions")
+            if part.get("action.type") == "Delete" and not old:
+                allowed = "with_state ARCHIVED, or num_newer_versions"
+                yield bucket.violation(path, allowed, "delete old versions only", part.get("condition"))

@@ -16,8 +16,9 @@ PROJECT_ROLES = {
     "nodes": "roles/container.defaultNodeServiceAccount",
     "exporter": "roles/monitoring.metricWriter",
 }
-# Of people who run the report; metrics too belong to no resource.
+# A listing is asked of the bucket, whatever its prefix, so that no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"
+# Of people who run the report; metrics too belong to no resource.
 READER_ROLE = "roles/monitoring.viewer"
 # role -> purpose of the bucket -> what it may do there
 BUCKET_ROLES = {

@@ -2,11 +2,11 @@
 
 from infra.environments.runs import READERS, readable
 from infra.environments.schema import Environment
+from infra.specs.bucket_grants import below, grant
 from infra.specs.encryption import key_in_force
 from infra.specs.identities import account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy
-from infra.specs.runs import condition
 
 PURPOSES = ("checkpoints", "data", "exports")
 DAY_S = 86_400
@@ -95,22 +95,18 @@ def _reads(environment: Environment, role: str) -> list[Resource]:
             "checkpoints",
             role,
             "roles/storage.objectViewer",
-            {"condition": condition(environment, f"checkpoints for {role} {number}", prefixes)},
+            below(environment, f"checkpoints for {role} {number}", prefixes),
         )
         for number, prefixes in enumerate(readable(environment.storage.runs, role), 1)
     ]
 
 
 def _grant(
-    environment: Environment, id: str, purpose: str, role: str, granted: str, more: dict[str, object] | None = None
+    environment: Environment, id: str, purpose: str, role: str, granted: str, condition: dict[str, str] | None = None
 ) -> Resource:
-    arguments: dict[str, object] = {
-        "bucket": environment.bucket(purpose),
-        "role": granted,
-        "member": f"serviceAccount:{environment.service_account_email(role)}",
-    }
+    member = f"serviceAccount:{environment.service_account_email(role)}"
     after = (bucket_address(purpose), account(role))
-    return Resource(kind="google_storage_bucket_iam_member", id=id, arguments=arguments | (more or {}), after=after)
+    return grant(environment, id, purpose=purpose, role=granted, member=member, after=after, condition=condition)
 
 
 def _registry(environment: Environment) -> list[Resource]:

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import finite
 from monitoring.churn import days as daily
-from monitoring.churn import estimate
+from monitoring.churn import estimate, starts
 from monitoring.churn.estimate import Exposure, Group
 from monitoring.churn.lookback import span_seconds
 from monitoring.ledger.events import read_folder
@@ -49,7 +49,8 @@ def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
     if not found:
         raise Unjudged(f"no node_up or node_down line under {events}: the node watcher writes them")
     groups, ages = estimate.by_group(found, now_us, half_life_days * DAY_H), estimate.by_age(found)
-    show(groups, ages, {"problems": dict(reading.problems)}, as_json=as_json)
+    waits = [starts.row(kind, hours) for kind, hours in starts.waits(reading.events).items()]
+    show(groups, ages, {"waits": waits, "problems": dict(reading.problems)}, as_json=as_json)
 
 
 def from_cloud(

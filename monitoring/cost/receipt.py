@@ -38,6 +38,10 @@ class Receipt:
     largest_loss_s: float
     moves: int = 0
     """Times that it was sent to another capacity."""
+    missing_node_hours: float = 0.0
+    """Of an elastic gang's places without a node while the others worked: not billed, and work not done."""
+    missing_usd: float = 0.0
+    """What those hours cost where they are made up, at the price paid."""
 
     def line(self) -> str:
         rate = (
@@ -47,7 +51,13 @@ class Receipt:
             f"{self.job}: paid ${self.paid_usd:.2f} ({rate}), ${self.wasted_usd:.2f} of it wasted by "
             f"{self.evictions} evictions; on demand ${self.on_demand_usd:.2f}; largest loss {self.largest_loss_s:.0f} s"
             + (f"; moved {self.moves} times" if self.moves else "")
+            + self._missing()
         )
+
+    def _missing(self) -> str:
+        if not self.missing_node_hours:
+            return ""
+        return f"; {self.missing_node_hours:.1f} node-hours missing, ${self.missing_usd:.2f} to make up"
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | asdict(self)
@@ -105,6 +115,8 @@ def receipt(
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
         largest_loss_s=max((s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0) / 1e6,
         moves=sum(run.account.moves for run in runs),
+        missing_node_hours=hours[State.DEGRADED],
+        missing_usd=hours[State.DEGRADED] * usd_per_hour,
     )
 
 

@@ -14,6 +14,7 @@ from urllib3.exceptions import HTTPError
 
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.values import between
 from holdfast.runtime import logs
 from infra.contract.names import NAMESPACE_MONITORING
 from monitoring.exporter import lines
@@ -145,6 +146,8 @@ def serve(
 ) -> None:
     if project and not (location and cluster_name):
         raise InputError("cloud metrics need a place", got="--project alone", allowed="--project, --location, --cluster", fix="add both")  # fmt: skip
+    between("the port is out of range", port, 0, 65_535)
+    between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
     logs.info("start", "the exporter starts")
     stop = stopped_by_signals()
     api = connect(kubeconfig)

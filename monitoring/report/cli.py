@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.contract.progress import working
 from infra.contract.machines import MACHINE_TYPES
 from monitoring.churn.lookback import span_seconds
 from monitoring.cost.money import Money, money, prices_of
@@ -34,8 +35,9 @@ def write_report(
     from monitoring.report.page import render
 
     # Judged before anything is drawn: bad input must leave the page of yesterday as it is.
-    report = read_report(events, summary, since, machine, region)
-    write_whole(out, render(report))
+    with working(f"report on {events}"):
+        report = read_report(events, summary, since, machine, region)
+        write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)
     return exit_code(report)
@@ -65,8 +67,9 @@ def write_cloud_report(
 
     span_s = span_seconds(since or "7d")
     reader = cloud_series.cloud_reader(cloud_series.checked_project(project), cloud_series.checked_cluster(cluster))
-    report = cloud_report(reader, clock(), span_s)
-    write_whole(out, render(report))
+    with working(f"report on {project}"):
+        report = cloud_report(reader, clock(), span_s)
+        write_whole(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)
     return EXIT_DONE

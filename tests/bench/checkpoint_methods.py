@@ -52,7 +52,7 @@ class Holdfast:
         self._ckpt.close()
 
 
-class _Plain:
+class Plain:
     """A synchronous save into a fresh folder; the one before is removed, so that disks do not fill."""
 
     name = ""
@@ -76,7 +76,7 @@ class _Plain:
     def close(self) -> None: ...
 
 
-class TorchSave(_Plain):
+class TorchSave(Plain):
     name = "torch.save"
 
     def begin(self, number: int) -> None:
@@ -88,21 +88,21 @@ class TorchSave(_Plain):
             os.fsync(file.fileno())
 
 
-class DcpSave(_Plain):
+class DcpSave(Plain):
     name = "dcp.save"
 
     def begin(self, number: int) -> None:
         dcp.save(self._tensors, checkpoint_id=self.target(number))
 
 
-class _DcpAsync(_Plain):
+class _DcpAsync(Plain):
     kind = AsyncCheckpointerType.THREAD
     shared = False
 
     def __init__(self, folder: Path, tensors: Tensors) -> None:
         super().__init__(folder, tensors)
         options = StagingOptions(
-            use_pinned_memory=False,
+            use_pinned_memory=torch.cuda.is_available(),  # pages cannot be pinned without a GPU
             use_shared_memory=self.shared,
             use_async_staging=False,
             use_non_blocking_copy=False,
@@ -143,6 +143,8 @@ class DcpProcess(_DcpAsync):
 
 
 class DcpShared(_DcpAsync):
+    """Its own advice where a GPU is: staged in shared memory, which is pinned there."""
+
     name = "dcp.async PROCESS shm"
     kind = AsyncCheckpointerType.PROCESS
     shared = True

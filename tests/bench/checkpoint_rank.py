@@ -22,6 +22,7 @@ from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.stores import open_storage
 from holdfast.checkpoint.tree import PerRank
 from tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
+from tests.bench.checkpoint_rivals import RIVALS
 
 MIB = 1 << 20
 TENSOR_MIB = 16
@@ -109,7 +110,7 @@ def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figu
     figures: Figures = defaultdict(lambda: defaultdict(list))
     step = Step()
     copies = [torch.ones_like(tensor) for tensor in tensors.values()] if len(names) > 1 else []
-    methods: list[Any] = [METHODS[name](folder, tensors) for name in names]
+    methods: list[Any] = [(METHODS | RIVALS)[name](folder, tensors) for name in names]
     warm_up(step)
     for number in range(2, 2 + 2 * rounds):
         loaded = number % 2 == 1

@@ -1,26 +1,67 @@
-"""Steps of one rank beside an upload, where another core is idle, with two controls that tell what the machine adds.
+"""Steps of one rank beside an upload, where another core is idle, with three controls that tell what the machine adds.
 
 Started by tests.bench.checkpoint with RANK and the like set; writes its figures as JSON to --out. `nothing`
 repeats the quiet steps, so its ratio is the noise; `spin` runs a loop that touches no memory on the other
 core, so its ratio is what any neighbour costs here: sibling threads of one core share its units and clock.
+`copy` saves the same bytes without a library: its ratio is what the copy, the memory and the disk cost.
 """
 
 import argparse
 import json
+import random
+import resource
 import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from tests.bench.checkpoint_bare import BareCopy
 from tests.bench.checkpoint_methods import Holdfast
 from tests.bench.checkpoint_rank import Step, make_state, quantile, warm_up
 
 STEPS = 30
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """One step, with what the kernel did to the training process meanwhile."""
+
+    wall_s: float
+    cpu_s: float
+    """Of the thread that computes: more than alone means shared memory and caches, less than `wall_s` waiting."""
+    queued_s: float
+    """That it was ready and had no core."""
+    faults: int
+    preempted: int
+
+
+Round = list[Taken]
+
+
+def taken(step: Step) -> Taken:
+    before, cpu, queued = resource.getrusage(resource.RUSAGE_SELF), time.thread_time(), _queued_s()
+    wall_s = step.run()
+    cpu, after = time.thread_time() - cpu, resource.getrusage(resource.RUSAGE_SELF)
+    return Taken(
+        wall_s=wall_s,
+        cpu_s=cpu,
+        queued_s=_queued_s() - queued,
+        faults=after.ru_minflt - before.ru_minflt,
+        preempted=after.ru_nivcsw - before.ru_nivcsw,
+    )
+
+
+def _queued_s() -> float:
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 @contextmanager
@@ -36,46 +77,96 @@ def spinning() -> Generator[None]:
         process.communicate()
 
 
-def beside_an_upload(method: Holdfast, number: int, step: Step) -> list[float]:
-    method.begin(number)
-    found: list[float] = []
-    while method.busy():
-        found.append(step.run())
-    method.finish()
+class Save(Protocol):
+    def busy(self) -> bool: ...
+
+    def finish(self) -> None: ...
+
+
+def beside(save: Save, step: Step) -> Round:
+    found: Round = []
+    while save.busy():
+        found.append(taken(step))
+    save.finish()
     return found
 
 
-def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, float]]:
-    step = Step()
-    method = Holdfast(folder, make_state(mib))
+def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
+    step, state = Step(), make_state(mib)
+    method = Holdfast(folder, state)
+    bare = BareCopy(folder, state.values(), training_threads=torch.get_num_threads())
 
-    def quiet() -> list[float]:
-        return [step.run() for _ in range(STEPS)]
+    def quiet() -> Round:
+        return [taken(step) for _ in range(STEPS)]
 
-    def beside_a_spinner() -> list[float]:
+    def beside_an_upload(number: int) -> Round:
+        method.begin(number)
+        return beside(method, step)
+
+    def beside_a_copy(_: int) -> Round:
+        bare.begin()
+        return beside(bare, step)
+
+    def beside_a_spinner(_: int) -> Round:
         with spinning():
             return quiet()
 
     warm_up(step)
-    kinds: dict[str, Callable[[int], list[float]]] = {
-        "upload": lambda number: beside_an_upload(method, number, step),
+    kinds: dict[str, Callable[[int], Round]] = {
+        "upload": beside_an_upload,
+        "copy": beside_a_copy,
         "nothing": lambda _: quiet(),
-        "spin": lambda _: beside_a_spinner(),
+        "spin": beside_a_spinner,
     }
-    alone: dict[str, list[float]] = {kind: [] for kind in kinds}
-    beside: dict[str, list[float]] = {kind: [] for kind in kinds}
+    alone: dict[str, list[Round]] = {kind: [] for kind in kinds}
+    beside_it: dict[str, list[Round]] = {kind: [] for kind in kinds}
     for number in range(2, 2 + rounds):
         for kind, run in kinds.items():
-            alone[kind] += quiet()
-            beside[kind] += run(number)
+            alone[kind].append(quiet())
+            beside_it[kind].append(run(number))
     method.close()
-    return {kind: _ratios(beside[kind], alone[kind]) for kind in kinds}
+    bare.close()
+    figures = {kind: _ratios(beside_it[kind], alone[kind]) for kind in kinds}
+    upload, copy = beside_it["upload"], beside_it["copy"]
+    figures["upload"]["p95_over_copy"] = _p95(upload) / _p95(copy)
+    figures["upload"]["p95_over_copy_95_percent"] = interval(upload, copy)
+    return figures
 
 
-def _ratios(beside: list[float], alone: list[float]) -> dict[str, float]:
+def _ratios(beside_it: Sequence[Round], alone: Sequence[Round]) -> dict[str, Any]:
+    with_it, without = _flat(beside_it), _flat(alone)
     shares = {"median": 0.5, "p95": 0.95}
-    found = {name: quantile(beside, share) / quantile(alone, share) for name, share in shares.items()}
-    return found | {"steps": len(beside)}
+    found: dict[str, Any] = {
+        name: quantile([one.wall_s for one in with_it], share) / quantile([one.wall_s for one in without], share)
+        for name, share in shares.items()
+    }
+    computing = [quantile([one.cpu_s for one in taken], 0.95) for taken in (with_it, without)]
+    counts = {
+        "queued_ms_a_step": 1000 * sum(one.queued_s for one in with_it) / len(with_it),
+        "queued_ms_a_step_alone": 1000 * sum(one.queued_s for one in without) / len(without),
+        "faults_a_step": sum(one.faults for one in with_it) / len(with_it),
+        "preempted_a_step": sum(one.preempted for one in with_it) / len(with_it),
+    }
+    return found | {"cpu_p95": computing[0] / computing[1], "steps": len(with_it)} | counts
+
+
+def interval(ours: Sequence[Round], others: Sequence[Round]) -> tuple[float, float]:
+    """Of ours over the others' 95th percentile, by resampling whole rounds: what 95 of 100 such benches would show."""
+    generator = random.Random(0)
+
+    def one() -> float:
+        return _p95(generator.choices(ours, k=len(ours))) / _p95(generator.choices(others, k=len(others)))
+
+    found = sorted(one() for _ in range(RESAMPLES))
+    return found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES)]
+
+
+def _p95(rounds: Sequence[Round]) -> float:
+    return quantile([one.wall_s for one in _flat(rounds)], 0.95)
+
+
+def _flat(rounds: Sequence[Round]) -> Round:
+    return [one for found in rounds for one in found]
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from holdfast.training.data import Corpus, Samples, mixed_seed
 from holdfast.training.meter import Meter
 from holdfast.training.model import ByteGPT, next_byte_loss
 from holdfast.training.trainer import share
-from tests.workloads.library.training.runs import die_with
+from tests.fork_server import die_with
 
 
 def main(folder: Path, events_path: Path, steps: int, every: int) -> None:
@@ -64,6 +64,9 @@ def main(folder: Path, events_path: Path, steps: int, every: int) -> None:
             saving = dcp.async_save(state, checkpoint_id=folder / str(step + 1), process_group=group)
             if rank == 0:
                 events.emit("save", step=step + 1, blocking_seconds=time.monotonic() - began, bytes=0)
+    if saving:
+        saving.result()
+    dist.destroy_process_group()  # else an exit now and then aborts: a thread of gloo still runs
 
 
 def newest(folder: Path) -> int:

@@ -21,6 +21,7 @@ from infra.placement.runs import Runs
 from infra.placement.simulate import simulate
 from infra.placement.traces import Recorded, Trace
 from tests.bench.placement_checks import choice_regret, closed_forms, daly_figures, flips, never_late
+from tests.bench.placement_gangs import goals as gang_goals
 from tests.bench.placement_optimum import optimum_gaps, zone_series, zone_table
 from tests.bench.placement_policies import COMPARED, RATIO, baseline, dominates, made_up, recordings, side_by_side
 
@@ -50,6 +51,7 @@ def main() -> None:
     cheap, published = zone_table()
     goals["any_zone_costs_at_most_36_percent_on_h100_gangs"] = cheap
     goals["any_zone_costs_no_more_than_the_published_policy"] = published
+    goals |= gang_goals()
     goals["choice_within_half_a_point_of_the_best_policy"] = choice_regret(traces, min(asked.starts, 300))
     goals["printed_flip_within_2_percent_of_the_simulated"] = flips()
     seconds, cpu_s = speed(traces, asked.jobs, 200)

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from tests.bench.server_client import INFER, k6
+from tests.workloads.library.inference.server.playing_predictors import BATCH_S, ITEM_S
 from tests.workloads.library.inference.server.serving import PREDICTORS, Served, served, texts, until
 
 BATCH = 32
@@ -20,6 +21,7 @@ USERS = 4 * BATCH
 """Of the batching: with two batches of users the next batch is only full where the client comes back within one, and
 then the client's speed is measured."""
 OVERLOAD = 3.0
+DEADLINE_S = 4.0
 SCALE = 32.0
 """Of the predictor's time in the overload, so that the model is the limit and not this machine's cores."""
 
@@ -53,13 +55,15 @@ def _cpu_s(server: Served) -> float:
 
 
 def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
-    capacity = 32 / (SCALE * (0.010 + 0.0005 * 32))
-    options = ("--model", str(SCALE), "--longest-request", "4")
+    batch_s = SCALE * (BATCH_S + ITEM_S * BATCH)
+    capacity = BATCH / batch_s
+    options = ("--model", str(SCALE), "--longest-request", str(DEADLINE_S), "--batch", str(BATCH))
     with served(folder, *options) as server, _memory(server) as seen:
         counted = k6(url(server), rate=OVERLOAD * capacity, seconds=seconds, users=1000, folder=folder)
     return {
         "overload_capacity_per_s": round(capacity, 1),
         "overload_answered_share": round(counted.ok / seconds / capacity, 3),
+        "overload_bound_ms": round(1000 * (DEADLINE_S + batch_s)),
         "overload_answered_p99_ms": counted.answered_ms.get("p(99)"),
         "overload_refused_p99_ms": counted.refused_ms.get("p(99)"),
         "overload_codes": counted.codes,

@@ -40,8 +40,9 @@ class Outcome:
     retries: int
     by_proxy: int
     by_servers: int | None
+    wanted: int
     done: int
-    """Actions that found a replica to hit."""
+    """Of the actions wanted, those that found a replica to hit."""
 
     def figures(self, name: str) -> dict[str, Any]:
         found = {
@@ -50,6 +51,7 @@ class Outcome:
             "arrivals_not_made": self.counted.dropped,
             "retries": self.retries,
             "actions": self.done,
+            "actions_wanted": self.wanted,
             "codes": self.counted.codes,
             "p99_ms": self.counted.answered_ms.get("p(99)"),
             "by_proxy": self.by_proxy,
@@ -92,6 +94,7 @@ def under_load(
             retries=fleet.stat("upstream_rq_retry"),
             by_proxy=fleet.stat("upstream_rq_2xx"),
             by_servers=fleet.answered() if counting else None,
+            wanted=len(actions),
             done=done,
         )
 
@@ -103,6 +106,17 @@ def drains(folder: Path, *, posts: int, rate: float, evictions: int, rollouts: i
     outcome = under_load(fleet, actions, rate=rate, seconds=posts / rate, counting=True)
     exits = sorted(set(fleet.exits))
     return outcome.figures("drains") | {"drains_exit_codes": exits}
+
+
+def late(folder: Path, *, rate: float, seconds: float, delays_s: Sequence[int]) -> dict[str, Any]:
+    """Both ways out, with endpoints that follow sooner and later than the contract assumes."""
+    figures: dict[str, Any] = {}
+    for delay_s in delays_s:
+        fleet = Fleet(
+            folder=folder / f"late-{delay_s}", owner="bench-server", command=OURS, endpoint_delay_s=float(delay_s)
+        )
+        figures |= under_load(fleet, [evict, roll_out, evict], rate=rate, seconds=seconds).figures(f"late_{delay_s}s")
+    return figures
 
 
 def deaths(folder: Path, *, rate: float, seconds: float, kills: int, freezes: int) -> dict[str, Any]:
@@ -150,7 +164,7 @@ def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
     }
     figures: dict[str, Any] = {}
     for name, (fleet, action) in layouts.items():
-        figures |= under_load(fleet, [action] * 4, rate=rate, seconds=seconds).figures(f"control_{name}")
+        figures |= under_load(fleet, [action] * 3, rate=rate, seconds=seconds).figures(f"control_{name}")
     return figures
 
 

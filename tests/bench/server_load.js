@@ -27,7 +27,7 @@ export const options = {
 };
 
 export default function () {
-  const response = http.post(__ENV.URL, __ENV.BODY, { timeout: "60s" });
+  const response = http.post(__ENV.URL, __ENV.BODY, { timeout: "60s", headers: { "Content-Type": "application/json" } });
   (counters[String(response.status)] || other).add(1);
   if (response.status === 200) answered.add(response.timings.duration);
   else if (response.status === 429 || response.status === 503) refused.add(response.timings.duration);

@@ -22,8 +22,10 @@ from typing import Any, Protocol
 
 import psutil
 
-from tests.bench import forked_gang, stranger_loop
+from tests.bench import stranger_loop
+from tests.fork_server import ForkServer
 from tests.tools import frameworks
+from tests.workloads.library.training.frameworks.gang import Gang, fork_server
 
 KILLS, KILLS_OF_A_FRAMEWORK = 200, 50
 STEPS, LOOP_STEPS = 24, 60
@@ -116,10 +118,10 @@ def kill(pid: int | None, *, with_uploader: bool) -> None:
 class GangRun:
     """Two ranks of a framework's script."""
 
-    def __init__(self, script: str, site: Path, folder: Path) -> None:
+    def __init__(self, script: str, site: Path, folder: Path, server: ForkServer) -> None:
         path = Path(frameworks.__file__).parents[1] / "workloads/library/training/frameworks" / script
         folder.mkdir(parents=True)
-        self._gang = forked_gang.ForkedGang(path, site=site, folder=folder, steps=STEPS)
+        self._gang = Gang(path, site=site, folder=folder, steps=STEPS, server=server)
         self._lines = list[str]()
 
     def printed(self) -> list[str]:
@@ -141,9 +143,9 @@ def lanes(folder: Path, only: list[str]) -> Iterator[tuple[str, Any]]:
     scripts = {name: script for name, script in SCRIPTS.items() if name in only}
     if scripts:
         site = frameworks.install()
-        forked_gang.prepare(site)
+        server = fork_server(site)
         for name, script in scripts.items():
-            yield name, lambda folder, script=script: GangRun(script, site, folder)
+            yield name, lambda folder, script=script: GangRun(script, site, folder, server)
 
 
 def main() -> None:
@@ -154,7 +156,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="for each script")
     options = parser.parse_args()
-    LoopRun.context.set_forkserver_preload(["torch", "holdfast.checkpoint.checkpointer", stranger_loop.__name__])
+    LoopRun.context.set_forkserver_preload(
+        ["torch._dynamo", "holdfast.checkpoint.checkpointer", stranger_loop.__name__]
+    )
     tallies: dict[str, Tally] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-kills-") as folder:
         for name, make in lanes(Path(folder), options.only):

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.training [--only PART ...]`: the training runtime's numbers, in about twelve minutes.
+"""`python -m tests.bench.training [--only PART ...]`: the training runtime's numbers, in about twenty minutes.
 
 Stops under an upload in flight, the price of asking, restarts in parts and goodput under evictions, both beside the
 naive twin and beside torchrun with dcp.async_save, in turns. `--only kills` plays the kill matrix, which

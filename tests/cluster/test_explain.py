@@ -39,8 +39,8 @@ def test_a_flex_queue_is_explained_by_its_request(world: World, spot: Pool, kueu
     queues.lend(world, spot, 2)
     flex.check(world)
     queues.submit(world, spot, "queued")
-    found = ask(world, "queued", "gate").cause
-    assert found.blocker == f"quota is reserved, admission check {world.name} is Pending"
+    explained = f"quota is reserved, admission check {world.name} is Pending"
+    until("Kueue has listed the check", lambda: ask(world, "queued", "gate").cause.blocker == explained, timeout_s=30)
 
     (workload,) = world.api.items(world.path("workloads", queues.GROUP))
     accepted = {"type": "Accepted", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}

@@ -35,7 +35,9 @@ def client_api(cluster: AClusterManager) -> Iterator[client.ApiClient]:
 
 
 @pytest.fixture
-def watched(client_api: client.ApiClient) -> Iterator[Cluster]:
+def watched(client_api: client.ApiClient, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    # Before the first lists: jobs of other tests that ended stand in the rendered namespaces.
+    monkeypatch.setattr(ends, "NAMESPACES", frozenset({world.name}))
     found, lock = Cluster(), threading.Lock()
     watchers = [Watcher(kind, client_api, found, lock) for kind in (*KINDS, *ENDING)]
     for watcher in watchers:
@@ -90,14 +92,8 @@ def test_a_receipt_is_left_on_the_job_it_is_for(
 
 
 def test_a_job_that_ended_waits_for_its_receipt_until_somebody_left_it(
-    world: World,
-    watched: Cluster,
-    client_api: client.ApiClient,
-    spot: Pool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, watched: Cluster, client_api: client.ApiClient, spot: Pool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ends, "NAMESPACES", frozenset({world.name}))
     world.add_nodes(spot, 1)
     world.create_job("run", world.job_spec(spot, 1))
     world.wait_running(1)

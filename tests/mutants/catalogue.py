@@ -6,6 +6,7 @@ from tests.mutants.threats import THREATS
 
 CONTRACT = "workloads/library/holdfast/contract"
 DRILL_TESTS = "tests/workloads/drill"
+APPLIED_AGAIN = "tests/workloads/manifests/test_applied_again.py"
 
 _PLATFORM = (
     Mutant(
@@ -53,6 +54,30 @@ _PLATFORM = (
         tests=(
             "tests/workloads/manifests/test_training.py::test_what_a_rendered_process_writes_of_itself_is_what_the_exporter_reads_of_its_pod",
         ),
+    ),
+    Mutant(
+        name="Kueue takes a job off its nodes that misses a pod",
+        file="workloads/operators/settings.py",
+        old='"DisableWaitForPodsReady": True,',
+        new='"DisableWaitForPodsReady": False,',
+        tests=("tests/workloads/operators/test_overlay.py::test_kueue_waits_for_no_pod_of_a_job_that_it_admitted",),
+    ),
+    Mutant(
+        name="samples are applied with the platform",
+        file="workloads/manifests/rendering.py",
+        old='        "25-database.yaml": platform_jobs.migration,\n',
+        new='        "25-database.yaml": platform_jobs.migration,\n        "26-batch.yaml": batch.samples,\n',
+        tests=(
+            f"{APPLIED_AGAIN}::test_no_work_that_is_over_begins_anew",
+            f"{APPLIED_AGAIN}::test_no_field_that_kueue_writes_is_applied",
+        ),
+    ),
+    Mutant(
+        name="the migration is cleared away and runs at each apply",
+        file="workloads/manifests/builders/platform_jobs.py",
+        old="        backoff_limit=6,\n",
+        new="        backoff_limit=6,\n        ttl_seconds_after_finished=60,\n",
+        tests=(f"{APPLIED_AGAIN}::test_no_work_that_is_over_begins_anew",),
     ),
 )
 _MONITORING = (

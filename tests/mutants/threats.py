@@ -40,7 +40,7 @@ THREATS: tuple[Mutant, ...] = (
            '"workload_metadata_config": {"mode": "GKE_METADATA"}', '"workload_metadata_config": {"mode": "GCE_METADATA"}', SOUND),
     _taken(4, "training administers its bucket", "infra/specs/runs.py",
            '"roles/storage.objectUser", member, own)', '"roles/storage.admin", member, own)', SOUND),
-    _taken(4, "a run writes every run's checkpoints", "infra/specs/runs.py",
+    _taken(4, "a run writes every run's checkpoints", "infra/specs/bucket_grants.py",
            'arguments["condition"] = condition', "pass",
            "tests/infra/test_runs_apart.py::test_each_rendered_job_does_what_it_must_with_its_own_run_and_nothing_with_another"),
     _taken(4, "servers read every run's checkpoints", "infra/specs/identities.py",

@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,8 @@ def api(empty: Lab) -> Api:
 
 
 class Watch:
+    """Seconds by name."""
+
     def __init__(self) -> None:
         self.took: dict[str, float] = {}
 
@@ -112,14 +114,14 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
             prepared = written(NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
             assert prepared.job.image.endswith(f"@{theirs}")
             saved = lambda: storage.read(f"{NAME}/state.json").get("step", 0) >= SAVED  # noqa: E731
-            assert follow(empty, prepared, saved) == 0
+            assert follow(empty, prepared, saved, watch) == 0
         state = storage.read(f"{NAME}/state.json")
         assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
         assert "1 evictions; on demand $" in capsys.readouterr().out
-        with watch("receipt"):
+        with watch("a loop"):
             loop = ["python", "-c", (STRANGERS / "loop.py").read_text(), str(STEPS)]
             prepared = written(LOOP, "trainer", storage, loop)
-            assert follow(empty, prepared, lambda: bool(storage.names(f"{LOOP}/"))) == 0
+            assert follow(empty, prepared, lambda: bool(storage.names(f"{LOOP}/")), Watch()) == 0
         found = re.search(
             r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost", out := capsys.readouterr().out
         )
@@ -157,15 +159,20 @@ def smaller(prepared: Prepared) -> Prepared:
     return prepared
 
 
-def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
+def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool], watch: Watch) -> int:
     """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine away."""
     machines = [with_gpu(lab, f"{prepared.job.name}-a")]
+    resumed = ExitStack()
 
     def report(line: str) -> None:
         if line.startswith("Running") and len(machines) == 1:
             until("it has saved", saved, LIMIT_S)
-            assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
+            with watch("eviction"):
+                assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
+            resumed.enter_context(watch("resume"))
             machines.append(with_gpu(lab, f"{prepared.job.name}-b"))
+        elif line.startswith("Running"):
+            resumed.close()  # it runs again, as its owner sees it
 
     code = trying.follow(lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report)
     lab.forget(machines[-1])

@@ -1,7 +1,8 @@
 """`python -m tests.tools.frameworks`: Hugging Face Trainer and Lightning in a folder of their own.
 
-They are no dependencies of ours: the callbacks' tests put this folder on PYTHONPATH. What our own locks
-already hold (torch, numpy, ...) is not installed twice. `... frameworks lock` writes the lock anew.
+They are no dependencies of ours: the callbacks' tests put this folder on PYTHONPATH, and benches the folder of
+the libraries that they measure ours beside. What our own locks already hold (torch, numpy, ...) is not installed
+twice. `... frameworks lock [SET ...]` writes the locks anew.
 """
 
 import hashlib
@@ -14,8 +15,12 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
-LOCK = ROOT / "requirements" / "frameworks.txt"
-WANTED = ("transformers", "accelerate", "lightning", "torchdata")
+FRAMEWORKS, RIVALS = "frameworks", "checkpoint-rivals"
+WANTED = {
+    FRAMEWORKS: ("transformers", "accelerate", "lightning", "torchdata"),
+    # importlib-metadata 10 lacks a package of its own.
+    RIVALS: ("orbax-checkpoint", "torchsnapshot", "importlib-metadata<10"),
+}
 
 
 def _bootstrap() -> ModuleType:
@@ -27,25 +32,29 @@ def _bootstrap() -> ModuleType:
     return module
 
 
-def folder() -> Path:
-    key = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    return _bootstrap().CACHE / f"frameworks-{key}"
+def _lock_of(name: str) -> Path:
+    return ROOT / "requirements" / f"{name}.txt"
 
 
-def install() -> Path:
+def folder(name: str = FRAMEWORKS) -> Path:
+    key = hashlib.sha256(_lock_of(name).read_bytes() + sys.version.encode()).hexdigest()[:16]
+    return _bootstrap().CACHE / f"{name}-{key}"
+
+
+def install(name: str = FRAMEWORKS) -> Path:
     """Into the user's cache, once for each lock; a run that is killed leaves nothing half done."""
-    place = folder()
+    place = folder(name)
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent) as half:
             target = ("--python", sys.executable, "--target", f"{half}/site")
             options = ("--quiet", "--no-deps", "--require-hashes", *target)
-            subprocess.run([_bootstrap().find_uv(), "pip", "install", *options, "-r", str(LOCK)], check=True)
+            subprocess.run([_bootstrap().find_uv(), "pip", "install", *options, "-r", str(_lock_of(name))], check=True)
             Path(half, "site").rename(place)
     return place
 
 
-def lock() -> None:
+def lock(name: str) -> None:
     ours = re.findall(r"^([a-z0-9_.-]+)==", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE)
     left_out = [flag for name in ours for flag in ("--no-emit-package", name)]
     options = [
@@ -57,12 +66,17 @@ def lock() -> None:
         "--python-version",
         "3.11",
     ]
-    constraint = ["-c", "requirements/dev.txt", "-", "-o", str(LOCK)]
+    target = _lock_of(name)
+    constraint = ["-c", "requirements/dev.txt", "-", "-o", str(target)]
     command = [_bootstrap().find_uv(), "pip", "compile", *options, *left_out, *constraint]
-    subprocess.run(command, cwd=ROOT, input="\n".join(WANTED), text=True, check=True, stdout=subprocess.DEVNULL)
-    kept = [line for line in LOCK.read_text().splitlines() if not line.lstrip().startswith("#")]
-    LOCK.write_text("\n".join(kept) + "\n")
+    subprocess.run(command, cwd=ROOT, input="\n".join(WANTED[name]), text=True, check=True, stdout=subprocess.DEVNULL)
+    kept = [line for line in target.read_text().splitlines() if not line.lstrip().startswith("#")]
+    target.write_text("\n".join(kept) + "\n")
 
 
 if __name__ == "__main__":
-    lock() if sys.argv[1:] == ["lock"] else print(install())
+    if sys.argv[1:2] == ["lock"]:
+        for wanted in sys.argv[2:] or WANTED:
+            lock(wanted)
+    else:
+        print(install())

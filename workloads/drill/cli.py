@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.contract.examples import examples
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the report, the summary, events and logs.")] = Path("out/demo"),
@@ -29,7 +31,7 @@ Out = Annotated[Path, typer.Option(help="Folder of all runs; the newest is compa
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
-@drill.command("list")
+@drill.command("list", epilog=examples("python -m workloads drill list"))
 def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
     """Every drill with its target, fault and last verdict."""
     from workloads.drill.commands import list_all
@@ -37,7 +39,7 @@ def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
     list_all(out, as_json=as_json)
 
 
-@drill.command()
+@drill.command(epilog=examples("python -m workloads drill show trainer-notice"))
 def show(
     name: Annotated[str, typer.Argument(help="Of `drill list`.")], out: Out = Path("out/drills"), as_json: Json = False
 ) -> None:
@@ -47,7 +49,12 @@ def show(
     show_one(name, out, as_json=as_json)
 
 
-@drill.command()
+@drill.command(
+    epilog=examples(
+        "python -m workloads drill run --target local",
+        "python -m workloads drill run --target cluster --context staging --namespace team-research --selector app=train",
+    )
+)
 def run(
     names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
     target: Annotated[str, typer.Option(help="local, cluster, node or gke.")] = "local",

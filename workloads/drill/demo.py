@@ -1,7 +1,8 @@
 """`make demo`: the whole promise on one machine, judged.
 
-A trainer and a batch of workers run undisturbed, then under the same seeded evictions; beside the trainer
-runs its naive twin. Servers then answer while those on Spot are taken away. The verdict is computed from what the runs left behind, never from what they say.
+A trainer and a batch of workers run undisturbed, then under the same seeded evictions; beside the trainer runs its
+naive twin. Servers then answer while those on Spot are taken away. The verdict is computed from what the runs left
+behind, never from what they say.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from workloads.drill.batch import BatchRun, database, export
@@ -58,6 +60,7 @@ class Demo:
 
 def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = None) -> int:
     """The demo from begin to end; its exit code."""
+    _require_own(out)
     console = Console(stderr=True)
     demo = Demo(out=out, seed=seed, data=data, size=size or Size(), console=console, owner=f"demo:{out}")
     began = time.monotonic()
@@ -82,6 +85,12 @@ def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = Non
         console.print(f"demo failed: {error}", style="red", markup=False, highlight=False)
         return EXIT_FINDINGS
     return verdict(demo, summary)
+
+
+def _require_own(out: Path) -> None:
+    """All that an earlier demo left is removed; what is somebody else's never."""
+    if out.is_dir() and any(out.iterdir()) and not (out / ".lock").exists():
+        raise InputError("the folder holds something else", got=out, allowed="none yet, an empty one or that of a demo before", fix="--out out/demo")  # fmt: skip
 
 
 def fresh(out: Path) -> None:

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from holdfast.contract.examples import examples
+from holdfast.contract.progress import working
+
 app = typer.Typer(
     help="Images of the roles: build, push, pin by digest.",
     no_args_is_help=True,
@@ -18,7 +21,11 @@ PlainHttp = Annotated[bool, typer.Option("--plain-http", help="The registry is o
 ROOT = Path(__file__).parents[2]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m workloads images build example", "python -m workloads images build example trainer --with buildah"
+    )
+)
 def build(
     env: Env,
     roles: Annotated[list[str] | None, typer.Argument(help="Roles with a Dockerfile; none means all.")] = None,
@@ -51,7 +58,8 @@ def build(
         )
         for role in wanted:
             made = orders.build_for(order, role)
-            digest = builders.BUILDERS[name](made)
+            with working(f"{name} builds {role}"):
+                digest = builders.BUILDERS[name](made)
             pins.record(env, {role: digest})
             print(f"{made.target}@{digest}")
             for path in attest.write(made, digest, name, out / env):
@@ -59,7 +67,7 @@ def build(
     typer.echo("Next: make render, then commit workloads/images/digests.json and workloads/rendered", err=True)
 
 
-@app.command()
+@app.command(epilog=examples("python -m workloads images copy example"))
 def copy(
     env: Env,
     names: Annotated[list[str] | None, typer.Argument(help="Images of others; none means all.")] = None,
@@ -75,13 +83,14 @@ def copy(
         for name in pins.chosen(names or [], sorted(pins.COPIED), "image of others"):
             source = pins.COPIED[name]
             place = f"{target}/{name}:{source.rpartition(':')[2]}"
-            digest = copying.copy(source, place, Path(scratch), plain_http=plain_http)
+            with working(f"copy {name}"):
+                digest = copying.copy(source, place, Path(scratch), plain_http=plain_http)
             pins.record(env, {name: digest})
             print(f"{place}@{digest}")
     typer.echo(f"Next: make render, then make operators ENV={env}", err=True)
 
 
-@app.command()
+@app.command(epilog=examples("python -m workloads images base"))
 def base(
     image: Annotated[str, typer.Argument(help="IMAGE:TAG; default: the recorded one.")] = "",
     plain_http: PlainHttp = False,
@@ -92,7 +101,7 @@ def base(
     from workloads.images import copying, pins
 
     wanted = image or json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, working(f"ask for {wanted}"):
         digest = copying.resolve(wanted, Path(scratch), plain_http=plain_http)
     pins.record_base(wanted, digest)
     print(f"{wanted}@{digest}")

@@ -67,6 +67,12 @@ def usd_per_hour(pod_spec: Object, pool: Pool, env: Environment, prices: Table) 
     return quote.usd * gpus(pod_spec) / pool.gpus_per_node if quote else None
 
 
+def node_usd_per_hour(pod_spec: Object, env: Environment, prices: Table) -> float | None:
+    """Of one pod on the first pool that it fits."""
+    fitting = pools_of(pod_spec, env)
+    return usd_per_hour(pod_spec, fitting[0], env, prices) if fitting else None
+
+
 def provisioned(pod_spec: Object, env: Environment) -> list[MachineType]:
     """Machines that auto-provisioning may make for a flex-start pod: its accelerator, and room for what it asks."""
     accelerator = pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")

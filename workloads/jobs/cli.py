@@ -96,18 +96,20 @@ def list_jobs(
 
 def explain(
     job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
+    env: Env = "example",
     events: Events = None,
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
     as_json: Json = False,
 ) -> None:
     """Why a job waits, restarts or is slow: six lines with the number that blocks."""
+    from infra import environments
     from workloads.jobs import explain as room
     from workloads.jobs import show
     from workloads.jobs.api import Api
 
     with _asking():
-        found = room.explain(Api(kubeconfig), job, namespace, events)
+        found = room.explain(Api(kubeconfig), job, namespace, events, environments.load(env))
     if as_json:
         show.as_json(found.as_json())
     else:

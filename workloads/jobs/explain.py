@@ -9,8 +9,10 @@ from statistics import quantiles
 from typing import Any
 
 from infra.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
+from infra.environments import Environment
+from infra.placement import prices
 from monitoring.ledger.job_summary import JobSummary, read_job_summaries
-from workloads.jobs import cluster_snapshot, job_snapshot
+from workloads.jobs import buying, cluster_snapshot, job_snapshot
 from workloads.jobs.api import Api
 from workloads.jobs.cause import Cause, Reason
 from workloads.jobs.causes import cause_of, state_of
@@ -44,12 +46,16 @@ class Explanation:
         return {"schema": SCHEMA} | asdict(self)
 
 
-def explain(api: Api, name: str, namespace: str = "", events: Path | None = None) -> Explanation:
+def explain(
+    api: Api, name: str, namespace: str = "", events: Path | None = None, env: Environment | None = None
+) -> Explanation:
+    """env: where its machines have their prices; None: nothing is in dollars."""
     job = job_snapshot.find(api, name, namespace)
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
     cause = cause_of(job, cluster)
-    if cause.reason is Reason.NONE and (text := progress_text(summary, time.time())):
+    rate = buying.node_usd_per_hour(job.pod_spec, env, prices.load()) if env and summary and summary.size else None
+    if cause.reason is Reason.NONE and (text := progress_text(summary, time.time(), rate)):
         cause = replace(cause, blocker=f"{cause.blocker}; {text}")
     return Explanation(
         job=job.name,
@@ -81,7 +87,7 @@ def _same_class(other: dict[str, str], own: dict[str, str]) -> bool:
     return all(other.get(key) == own.get(key) for key in (LABEL_POOL_CLASS, LABEL_FLEX_START))
 
 
-def progress_text(summary: JobSummary | None, now_s: float) -> str:
+def progress_text(summary: JobSummary | None, now_s: float, usd_per_hour: float | None = None) -> str:
     """`useful 27.6 % of its time, step 1200, saved 40 s ago`; empty where it has written nothing."""
     if summary is None:
         return ""
@@ -90,16 +96,19 @@ def progress_text(summary: JobSummary | None, now_s: float) -> str:
         f"useful {100 * summary.useful_ratio:.1f} % of its time" if summary.useful_ratio is not None else "",
         f"step {summary.step}" if summary.step is not None else "",
         f"saved {saved_age_s:.0f} s ago" if saved_age_s is not None else "",
-        size_text(summary, now_s),
+        size_text(summary, now_s, usd_per_hour),
     ]
     return ", ".join(fact for fact in facts if fact)
 
 
-def size_text(summary: JobSummary, now_s: float) -> str:
-    """`7/8 nodes for 20 min (3.2 node-hours missing)`; empty for a rigid job."""
+def size_text(summary: JobSummary, now_s: float, usd_per_hour: float | None = None) -> str:
+    """`7/8 nodes for 20 min (3.2 node-hours missing, $1.09 to make up)`; empty for a rigid job. The price is of a node."""
     size = summary.size
     if size is None:
         return ""
     minutes = max(0.0, now_s - size.begin_us / 1e6) / 60
-    missing = f" ({summary.missing_node_s / 3600:.1f} node-hours missing)" if summary.missing_node_s else ""
+    hours = summary.missing_node_s / 3600
+    # Nobody bills a node that is not there; its work is still to be done, at this price.
+    price = f", ${hours * usd_per_hour:.2f} to make up" if usd_per_hour is not None else ""
+    missing = f" ({hours:.1f} node-hours missing{price})" if hours else ""
     return f"{size.nodes}/{size.places} nodes for {minutes:.0f} min{missing}"

@@ -59,13 +59,14 @@ def _row(
     waits = [waited_s(pod) for pod in job.pods]
     since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
     lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
+    rate = buying.node_usd_per_hour(job.pod_spec, env, prices)
     return Row(
         name=job.name,
         namespace=job.namespace,
         kind=job.kind,
         capacity=_capacity(job, env),
         status=state_of(job, lost).partition(":")[0],
-        why=cause_of(job, cluster).reason or (size_text(summary, now) if summary else ""),
+        why=cause_of(job, cluster).reason or (size_text(summary, now, rate) if summary else ""),
         step=summary.step if summary else None,
         saved_age_s=summary.saved_age_s(now) if summary else None,
         evicted=lost.evicted,

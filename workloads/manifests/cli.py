@@ -8,6 +8,7 @@ import typer
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_FINDINGS
+from holdfast.contract.progress import working
 
 FORMAT_NAMES = ("text", "json", "sarif", "github", "markdown")
 RENDERED = Path(__file__).parents[1] / "rendered"
@@ -74,7 +75,11 @@ def render(
         got, fix = f"--small {small}", "render ENV --small POOL --out FOLDER"
         raise InputError("samples that are cut down", got=got, allowed="one ENV, and a folder of their own", fix=fix)
     wanted = rendering.small(env[0], small, workers, items) if env and small else None
-    changed = [path for name in env or names() for path in rendering.render(name, out, write=not check, small=wanted)]
+    changed: list[Path] = []
+    with working("render") as step:
+        for name in env or names():
+            step(name)
+            changed += rendering.render(name, out, write=not check, small=wanted)
     for path in changed:
         typer.echo(path.as_posix())
     typer.echo(f"{len(changed)} files {'differ' if check else 'changed'}", err=True)

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.contract.examples import examples
+from holdfast.contract.progress import working
+
 if TYPE_CHECKING:
     from workloads.manifests.builders.render_context import RenderContext
 
@@ -25,7 +28,7 @@ def _require_images(context: "RenderContext") -> None:
     context.require_digests([each.name for each in OPERATORS], f"make operators-pin ENV={context.env.name}")
 
 
-@app.command()
+@app.command(epilog=examples("python -m workloads operators apply example"))
 def apply(
     env: Env,
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
@@ -43,11 +46,13 @@ def apply(
     _require_images(context)
     api, report = Api(kubeconfig), list[dict[str, object]]()
     for operator in OPERATORS:
-        every = list(install.apply(api, operator, overlay.objects(operator, context)))
+        with working(f"apply {operator.name}"):
+            every = list(install.apply(api, operator, overlay.objects(operator, context)))
         changed = [change for change in every if change.verb != "unchanged"]
         for change in changed if not as_json else ():
             print(f"{change.verb} {change.name}")
-        install.wait_ready(api, operator, timeout_s)
+        with working(f"wait until {operator.name} answers"):
+            install.wait_ready(api, operator, timeout_s)
         typer.echo(f"{operator.name} v{operator.version}: {len(changed)} of {len(every)} changed, it answers", err=True)
         listed = [{"verb": change.verb, "object": change.name} for change in changed]
         report.append({"operator": operator.name, "version": operator.version, "changes": listed})
@@ -56,7 +61,7 @@ def apply(
     typer.echo(f"Next: make apply ENV={env}", err=True)
 
 
-@app.command()
+@app.command(epilog=examples("python -m workloads operators render example --out gitops/operators"))
 def render(
     env: Env, out: Annotated[Path, typer.Option(help="Folder for a GitOps controller; made where it is missing.")]
 ) -> None:
@@ -72,7 +77,7 @@ def render(
         print(path)
 
 
-@app.command()
+@app.command(epilog=examples("python -m workloads operators vendor"))
 def vendor(
     go: Annotated[str, typer.Option(help="The go command.")] = "go",
     kubectl: Annotated[str, typer.Option(help="The kubectl command; it holds kustomize.")] = "kubectl",
@@ -80,7 +85,8 @@ def vendor(
     """Render upstream's manifests of the pinned versions anew, from their Go modules."""
     from workloads.operators import vendor as room
 
-    changed = room.vendor(go, kubectl)
+    with working("render upstream's manifests"):
+        changed = room.vendor(go, kubectl)
     for path in changed:
         print(path)
     typer.echo(f"{len(changed)} files changed", err=True)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.contract.progress import working
+
 
 def apply(
     env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")],
@@ -18,7 +20,8 @@ def apply(
     from workloads.manifests.builders.render_context import RenderContext
     from workloads.operators import platform
 
-    every = list(platform.apply(Api(kubeconfig), RenderContext(environments.load(env))))
+    with working(f"apply the platform of {env}"):
+        every = list(platform.apply(Api(kubeconfig), RenderContext(environments.load(env))))
     changed = [change for change in every if change.verb != "unchanged"]
     if as_json:
         listed = [{"verb": change.verb, "object": change.name} for change in changed]

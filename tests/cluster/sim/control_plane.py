@@ -138,6 +138,7 @@ class ControlPlane(Host):
         )
 
     def _start_controller_manager(self) -> None:
+        batch_period = "1s" if self.simulate_nodes else "0s"  # 0 is the default
         self.start_tool(
             "kube-controller-manager",
             **self._component("kube-controller-manager"),
@@ -149,9 +150,9 @@ class ControlPlane(Host):
             kube_api_burst=2000,
             concurrent_job_syncs=20,
             concurrent_gc_syncs=20,
-            # Else the Service of a gang is written anew for each of its pods that comes or goes.
-            endpoint_updates_batch_period="1s",
-            endpointslice_updates_batch_period="1s",
+            # Else the Service of a simulated gang is written anew for each of its pods that comes or goes.
+            endpoint_updates_batch_period=batch_period,
+            endpointslice_updates_batch_period=batch_period,
         )
 
     def _component(self, name: str) -> dict[str, object]:

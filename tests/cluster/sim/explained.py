@@ -10,7 +10,7 @@ from workloads.jobs.explain import Explanation
 
 
 def ask(world: World, job: str, reason: str) -> Explanation:
-    """The explanation, once it has come to `word`."""
+    """The explanation, once it has come to `reason`."""
 
     def explained() -> Explanation | None:
         found = explain.explain(world.api, job, world.name)

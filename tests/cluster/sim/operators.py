@@ -7,9 +7,11 @@ left out; what decides (definitions, roles, configuration, admission) is what a 
 import base64
 import json
 import os
+import shutil
 from pathlib import Path
 
 from infra import environments
+from tests import support
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
@@ -30,8 +32,10 @@ REPLACED_BY_THE_PROCESS = {"Deployment", "Service", "ConfigMap", "Secret", "PodD
 FIXED_CERTIFICATES = {"kueue": "kueue/metrics/certs"}
 
 
-def install(operator: Operator, plane: Host, api: Api) -> None:
-    """What `operators apply` sends, its process, and last its webhooks, which would refuse everything before it serves."""
+def install(operator: Operator, plane: Host, api: Api, settings: Object | None = None) -> None:
+    """What `operators apply` sends, its process, and last its webhooks, which would refuse everything before it serves.
+
+    `settings`: of its configuration, instead of the platform's."""
     plane.authority.issue(operator.name)
     health, metrics = free_ports(2)
     (webhook,) = free_ports(1, plane.address)
@@ -39,7 +43,7 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
     context = RenderContext(environments.load("example"))
     objects = [aimed(o, address, plane.authority.ca) for o in overlay.objects(operator, context)]
     list(product.apply(api, operator, [o for o in objects if served_by_the_cluster(o)]))
-    _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics))
+    _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics) | (settings or {}))
     plane.processes.wait_until(f"{operator.name} is ready", lambda: _serves(health))
     list(product.apply(api, operator, [o for o in objects if o["kind"] not in REPLACED_BY_THE_PROCESS]))
     until(f"the webhooks of {operator.name} answer", lambda: not product.webhook_fault(api, operator))
@@ -105,6 +109,8 @@ def under_etc(extra: Path, command: list[str]) -> list[str]:
 
     For a path that is fixed in a binary. Entering the namespace forgets the signal of a parent's death.
     """
+    lacking = [name for name in ("mount", "setpriv", "unshare") if not shutil.which(name)]
+    support.require(not lacking, f"an operator needs an /etc of its own: {', '.join(lacking)} not on PATH")
     script = 'mount -t overlay overlay -o "lowerdir=$0:/etc" /etc && exec setpriv --pdeathsig KILL "$@"'
     entry = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     return [*entry, "sh", "-c", script, str(extra), *command]

@@ -17,6 +17,9 @@ from tests.infra.samples import EXAMPLE
 from tests.workloads.jobs.api_server import serving
 from workloads.operators.catalogue import OPERATORS
 
+# So short that it leaves upgrades their time: nothing else is wrong with it.
+PAST = Freeze(name="launch", start="2020-12-24T00:00:00Z", end="2020-12-25T00:00:00Z")
+
 
 @pytest.mark.parametrize(
     ("environment", "state"),
@@ -24,6 +27,7 @@ from workloads.operators.catalogue import OPERATORS
         (EXAMPLE, "right"),
         (replace(load("prod"), alerts=EXAMPLE.alerts), "not settled"),
         (replace(load("prod"), budget=None), "broken"),
+        (replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(PAST,))), "not settled"),
     ],
 )
 def test_only_what_is_right_and_settled_passes(

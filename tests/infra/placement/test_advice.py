@@ -1,6 +1,5 @@
 import json
 import math
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,29 +8,15 @@ import pytest
 
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.capacity import Capacity, Placement
-from infra.placement import advice, choose, emit, hazard, job, outages, plot, prices, traces
+from infra.placement import advice, ask, choose, emit, hazard, job, outages, prices, traces
 from infra.placement.advice import World
 from infra.placement.job import Job
-
-A100, L4, H100, A100_80 = "nvidia-tesla-a100", "nvidia-l4", "nvidia-h100-80gb", "nvidia-a100-80gb"
-REGION = "us-central1"
-
-
-SHORT_WAITS = outages.lognormal(0.25, 0.08)
-
-
-def world(churn: float = 0.1, **changes: object) -> World:
-    plain = World(prices=prices.load(), churn=hazard.fixed(churn), outages=SHORT_WAITS)
-    return replace(plain, **changes)  # type: ignore[arg-type]
+from infra.placement.location import Location
+from tests.infra.placement.worlds import A100, A100_80, H100, L4, REGION, by, world
 
 
 def picked(asked: Job, there: World, region: str = REGION) -> advice.Option:
     return choose.choose(asked, advice.options(asked, there, region))
-
-
-def by(options: list[advice.Option]) -> dict[Placement, advice.Option]:
-    """Of two mixes of one placement, the plain one."""
-    return {option.placement: option for option in reversed(options)}
 
 
 @pytest.mark.parametrize(
@@ -249,25 +234,6 @@ def test_the_spread_of_the_answer_includes_the_doubt_about_churn() -> None:
     assert spread[1] > 1.3 * spread[0]
 
 
-def test_emitted_priorities_begin_with_the_answer_and_never_mix_capacities() -> None:
-    asked = Job(accelerator=A100, gpus=16, hours=40)
-    options = advice.options(asked, world(0.5), REGION)
-    chosen = choose.choose(asked, options)
-    spec = emit.compute_class(asked, chosen)["spec"]
-    assert chosen.placement is Placement.FLEX_START
-    assert spec["priorities"][0]["flexStart"] == {"enabled": True}
-    assert spec["priorities"][0]["maxRunDurationSeconds"] == 604_800
-    assert len(spec["priorities"]) == 1
-    assert all(rule["gpu"] == {"type": A100, "count": 8, "driverVersion": "latest"} for rule in spec["priorities"])
-
-
-def test_a_hybrid_is_emitted_as_spot_before_on_demand() -> None:
-    asked = Job(accelerator=L4, gpus=1, hours=40, deadline_h=60)
-    options = advice.options(asked, world(), REGION)
-    rules = emit.compute_class(asked, by(options)[Placement.HYBRID])["spec"]["priorities"]
-    assert [rule.get("spot") for rule in rules] == [True, False]
-
-
 def test_a_queue_with_a_way_out_is_never_late_and_states_how_long_it_waits() -> None:
     asked = Job(accelerator=H100, gpus=8, hours=100, deadline_h=104)
     options = advice.options(asked, world(0.5), REGION)
@@ -281,26 +247,21 @@ def test_a_queue_with_a_way_out_is_never_late_and_states_how_long_it_waits() -> 
     assert rules[0]["capacityCheckWaitTimeSeconds"] == round((4 - 2 * asked.restart_h) * 3600)
 
 
-def test_emitted_pods_cite_their_rule_and_checkpoint_more_often_while_young() -> None:
-    asked = Job(accelerator=A100, gpus=16, hours=40)
-    chosen = by(advice.options(asked, world(), REGION))[Placement.SPOT]
-    body = emit.pod(asked, world(), chosen, chosen)
-    # The matrix sends gangs to flex-start; a pod that selects Spot must not cite that.
-    assert body["metadata"]["annotations"] == {"holdfast.dev/placement-rule": "training"}
-    assert body["holdfast"]["nodes"] == 2
-    assert body["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    ages = [step["intervalSeconds"] for step in body["holdfast"]["checkpoint"]["byNodeAge"]]
-    assert ages == sorted(ages)
-    assert ages[0] < body["holdfast"]["checkpoint"]["intervalSeconds"] < ages[-1]
+def test_without_a_rival_no_flip_point_is_stated() -> None:
+    there = world()
+    only = tuple(s for s in there.prices.skus if s.capacity is Capacity.SPOT)
+    there = replace(there, prices=replace(there.prices, skus=only))
+    asked = Job(accelerator=A100, gpus=1, hours=5)
+    assert choose.limits(asked, there, REGION) is None
+    rows = advice.options(asked, there, REGION)
+    assert "no flip point, a price is missing" in choose.reason(asked, there, rows, choose.choose(asked, rows), None)
 
 
-def test_the_plot_is_an_svg_with_every_option_described_in_words() -> None:
-    asked = Job(accelerator=A100, gpus=8, hours=40, deadline_h=72)
-    options = advice.options(asked, world(), REGION)
-    root = ET.fromstring(plot.svg(options, options[1], "A & B", 72))
-    space = {"s": "http://www.w3.org/2000/svg"}
-    described = root.find("s:desc", space)
-    assert described is not None
-    assert all(f"{o.placement.value} (" in str(described.text) for o in options)
-    assert any(text.text == "deadline" for text in root.iterfind("s:text", space))
-    assert len(root.findall("s:rect", space)) == 2  # the chosen one: mark and legend
+def test_another_sample_does_not_undo_the_choice_of_the_standard_one() -> None:
+    asked, there = Job(accelerator=L4, gpus=1, hours=10), world()
+    standard = picked(asked, there)
+    other = replace(option(Placement.HYBRID, 1.0, 10), policy="cheaper by chance")
+    rows = [replace(standard, usd=np.array([2.0])), other]
+    assert choose.choose(asked, rows) is other
+    settled = ask._settled(asked, replace(there, seed=7), rows, Location())  # pyright: ignore[reportPrivateUsage]
+    assert settled is rows[0]

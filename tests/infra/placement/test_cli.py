@@ -238,6 +238,15 @@ def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
     assert accelerator(typed) == meant
 
 
+@pytest.mark.parametrize(
+    "typed", ["H200", "nvidia-h200-141gb", "NVIDIA H200 141GB HBM3e", "b200", "GB200", "NVIDIA B200"]
+)
+def test_gpus_of_which_no_price_is_known_are_refused_with_what_is_missing(typed: str) -> None:
+    with pytest.raises(InputError, match="unpriced GPU") as refused:
+        run("place", "--gpu", typed, "--hours", "10")
+    assert "prices refresh" in refused.value.fix
+
+
 def test_an_elastic_gang_of_a_job_file_is_asked_about_with_all_of_its_nodes(tmp_path: Path) -> None:
     from infra.placement import job_file
     from workloads.jobs.own import file_text
@@ -246,10 +255,15 @@ def test_an_elastic_gang_of_a_job_file_is_asked_about_with_all_of_its_nodes(tmp_
     file = tmp_path / "mine.yaml"
     given = OwnJob(name="mine", environment="example", image="trainer", command=("a",), gpus="1xa100", nodes="4..8", hours=40.0)  # fmt: skip
     file.write_text(file_text.dump(given))
-    assert job_file.read(file).gpus == 8
-    file.write_text(file.read_text().replace("4..8", "4-8"))
-    with pytest.raises(InputError, match="nodes of the job"):
-        job_file.read(file)
+    assert (job_file.read(file).gpus, job_file.read(file).nodes) == (8, "4..8")
+    asked = json.loads(CliRunner().invoke(app, ["place", "--job", str(file), "--json"]).stdout)
+    assert asked["nodes"] == 8
+    assert "elastic 4..8, wait for Spot" in {option["how"] for option in asked["options"]}
+    text = file.read_text()
+    for wrong in ("4-8", "8..4"):
+        file.write_text(text.replace("4..8", wrong))
+        with pytest.raises(InputError, match="nodes"):
+            job_file.read(file)
 
 
 def test_a_job_file_as_new_job_writes_it_is_the_whole_question(tmp_path: Path) -> None:

@@ -8,9 +8,16 @@ from infra.placement import matrix
 from infra.placement.matrix import Deadline, Kind, Workload, decide
 
 ALL_WORKLOADS = [
-    Workload(kind=kind, resumable=resumable, gang=gang, elastic=elastic and gang, deadline=deadline, beyond_flex=beyond)
-    for kind, resumable, gang, elastic, deadline, beyond in product(
-        Kind, (True, False), (True, False), (True, False), Deadline, (True, False)
+    Workload(
+        kind=kind,
+        resumable=resumable,
+        nodes=nodes,
+        elastic=elastic and nodes > 1,
+        deadline=deadline,
+        beyond_flex=beyond,
+    )
+    for kind, resumable, nodes, elastic, deadline, beyond in product(
+        Kind, (True, False), (1, 3, 4), (True, False), Deadline, (True, False)
     )
 ]
 
@@ -63,9 +70,10 @@ def test_a_deadline_is_tight_when_its_slack_is_below_the_limit() -> None:
         (Workload(kind=Kind.SERVING), Placement.HYBRID),
         (Workload(kind=Kind.BATCH), Placement.SPOT),
         (Workload(kind=Kind.TRAINING), Placement.SPOT),
-        (Workload(kind=Kind.TRAINING, gang=True), Placement.FLEX_START),
-        (Workload(kind=Kind.TRAINING, gang=True, elastic=True), Placement.SPOT),
-        (Workload(kind=Kind.TRAINING, gang=True, elastic=True, resumable=False), Placement.FLEX_START),
+        (Workload(kind=Kind.TRAINING, nodes=8), Placement.FLEX_START),
+        (Workload(kind=Kind.TRAINING, nodes=4, elastic=True), Placement.SPOT),
+        (Workload(kind=Kind.TRAINING, nodes=3, elastic=True), Placement.FLEX_START),
+        (Workload(kind=Kind.TRAINING, nodes=4, elastic=True, resumable=False), Placement.FLEX_START),
         (Workload(kind=Kind.TRAINING, resumable=False), Placement.FLEX_START),
         (Workload(kind=Kind.TRAINING, resumable=False, beyond_flex=True), Placement.ON_DEMAND),
         (Workload(kind=Kind.BATCH, deadline=Deadline.LOOSE), Placement.HYBRID),

@@ -177,7 +177,7 @@ BREAKING: dict[str, Edit] = {
         cluster=replace(facts.environment.cluster, maintenance_days="FREQ=WEEKLY;BYDAY=SA,SU")
     )(facts),
     "no-client-certificate": put(CLUSTER, "master_auth.client_certificate_config.issue_client_certificate", True),
-    # places
+    # nodes, and what lies in the wrong place
     "all-in-one-region": put("google_artifact_registry_repository.images", "location", "europe-west4"),
     "zones-are-private": put("google_dns_managed_zone.google-apis", "visibility", "public"),
     "way-out-for-all": put(NAT, "source_subnetwork_ip_ranges_to_nat", "LIST_OF_SUBNETWORKS"),

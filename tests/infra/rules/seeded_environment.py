@@ -70,6 +70,7 @@ ENVIRONMENT: dict[str, Edit] = {
     "no protection of the cluster": cluster(deletion_protection=False),
     "endpoint open in production": cluster(dns_endpoint_public=True),
     "Spot pages before on demand": alerts(spot_pending_s=60),
+    "on demand pages after Spot": alerts(on_demand_pending_s=3_600),
     "checkpoints a week old": alerts(checkpoint_age_s=7 * 86_400),
     "a backlog of a month": alerts(batch_oldest_s=30 * 86_400),
     "a hundred thousand preemptions": alerts(preemptions_per_hour=100_000),

@@ -11,6 +11,7 @@ from tests.infra.rules.breaking import (
     CLUSTER,
     DATA,
     DATABASE,
+    DEFAULTS,
     LIMITS,
     SERVING,
     SPOT,
@@ -19,6 +20,7 @@ from tests.infra.rules.breaking import (
     WORK,
 )
 from tests.infra.rules.edits import Edit, add, drop, put, without
+from tests.infra.samples import hardened
 
 ANYBODY = "serviceAccount:x@p.iam.gserviceaccount.com"
 ALLOW = [{"protocol": "tcp", "ports": ["22"]}]
@@ -50,6 +52,7 @@ def limit(index: int, most: int) -> Edit:
     return put(CLUSTER, f"{LIMITS}.{index}.maximum", most)
 
 
+OUR_DATABASE = f'resource.name == "projects/{hardened().project}/instances/{hardened().database_name}"'
 CLOUDSQL = {"role": "roles/cloudsql.client", "member": ANYBODY}
 IMAGES = "google_artifact_registry_repository.images"
 PLAN: dict[str, Edit] = {
@@ -72,9 +75,12 @@ PLAN: dict[str, Edit] = {
     "project owner by member": project("iam_member", role="roles/owner", member=ANYBODY),
     "bucket binding to the public": add("google_storage_bucket_iam_binding.any", role="roles/storage.objectViewer", members=["allUsers"]),
     "bucket policy": add("google_storage_bucket_iam_policy.any", bucket="b", policy_data='{"bindings":[{"role":"roles/storage.admin","members":["allUsers"]}]}'),
+    "bucket binding that writes every run": add("google_storage_bucket_iam_binding.any", bucket=hardened().bucket("checkpoints"), role="roles/storage.objectUser", members=[ANYBODY]),
+    "bucket binding of an administrator": add("google_storage_bucket_iam_binding.any", bucket="b", role="roles/storage.admin", members=[ANYBODY]),
     "account policy": add("google_service_account_iam_policy.any", service_account_id="a", policy_data="{}"),
     "account binding to two": add("google_service_account_iam_binding.any", role="roles/iam.workloadIdentityUser", service_account_id="a", members=[ANYBODY, "user:a@b"]),
     "project role under a condition that is true": project("iam_member", **CLOUDSQL, condition={"title": "x", "expression": "true"}),
+    "project role under a condition that is opened again": project("iam_member", **CLOUDSQL, condition={"title": "x", "expression": f"{OUR_DATABASE} || true"}),
     "project role under no condition": project("iam_member", **CLOUDSQL),
     "token creator of the whole project": project("iam_member", role="roles/iam.serviceAccountTokenCreator", member=ANYBODY),
     "metric writer for another account": project("iam_member", role="roles/monitoring.metricWriter", member=ANYBODY),
@@ -86,6 +92,7 @@ PLAN: dict[str, Edit] = {
     "cluster's key of another region": put(CLUSTER, "database_encryption.key_name", FAR),
     "topic without a key": put("google_pubsub_topic.work", "kms_key_name", None),
     "node disks without a key": put(SPOT, "node_config.boot_disk_kms_key", None),
+    "disks of auto-provisioned nodes without a key": put(CLUSTER, f"{DEFAULTS}.boot_disk_kms_key", None),
     "database without a key": put(DATABASE, "encryption_key_name", None),
     "images without a key": put("google_artifact_registry_repository.images", "kms_key_name", None),
     "nodes of the default account": put(SPOT, "node_config.service_account", None),
@@ -121,6 +128,7 @@ PLAN: dict[str, Edit] = {
     "checkpoints moved to ARCHIVE": put(CHECKPOINTS, "lifecycle_rule", [ABORT, {"action": {"type": "SetStorageClass", "storage_class": "ARCHIVE"}, "condition": {"age": 1}}]),
     "data deleted by age": put(DATA, "lifecycle_rule", [ABORT, {"action": {"type": "Delete"}, "condition": {"age": 30}}]),
     "key for a person": add("google_kms_crypto_key_iam_member.any", crypto_key_id="k", role="roles/cloudkms.cryptoKeyDecrypter", member="user:a@b.example"),
+    "key bound to a person": add("google_kms_crypto_key_iam_binding.any", crypto_key_id="k", role="roles/cloudkms.cryptoKeyEncrypterDecrypter", members=["user:a@b.example"]),
     "workflows of any issuer": put("google_iam_workload_identity_pool_provider.github", "oidc.issuer_uri", "https://tokens.example.org"),
     "all logs in the view": put("google_logging_log_view.events", "filter", 'SOURCE("projects/acme-ai-platform")'),
 }  # fmt: skip

@@ -78,3 +78,11 @@ def test_judging_needs_no_cdk() -> None:
     code = "import sys, infra.rules, infra.environments as e; infra.rules.judge_environment(e.load('example')); "
     code += "sys.exit('cdktf' in sys.modules or 'jsii' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them() -> None:
+    """In a process of its own: a rule that copied them would have done so when it was imported."""
+    code = "import infra.specs.identities as i; i.PROJECT_ROLES['nodes'] = 'roles/storage.objectViewer'; "
+    code += "import infra.environments as e, infra.rules as r; print({f.rule for f in r.judge_environment(e.load('example'))})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'project-roles'}\n"

@@ -199,7 +199,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         History(series=((_REFUSED, "_x70 15x20"),), at_min=72, fires=labels(job="a", reason="not an event")),
         History(series=((_REFUSED, "_x70 8x20"),), at_min=72),
         History(series=((_REFUSED, "0x80 15x20"),), at_min=85, fires=labels(job="a", reason="not an event")),
-        History(series=((_REFUSED, "0x30 40x150"),), at_min=150),  # an hour and more ago
+        History(series=((_REFUSED, "0x30 40x150"),), at_min=145),  # an hour and more ago
         History(series=((_REFUSED, "4x15 _x120 40x20"),), at_min=140, fires=labels(job="a", reason="not an event")),
         History(series=((_REFUSED, "0x80 9x90"),), at_min=85),
         History(

@@ -96,8 +96,8 @@ SERVING: dict[str, tuple[History, ...]] = {
     "HoldfastServingSheds": (
         History(series=_shed(((60, 100),), ((20, 0), (40, 8))), at_min=30, fires=FIRES, quiet_until_min=25),
         History(series=_shed(((60, 100),), ((20, 0), (40, 4))), at_min=50),
-        History(series=_shed(((60, 100),), ((30, 20), (30, 0))), at_min=33, fires=FIRES),
-        History(series=_shed(((60, 100),), ((30, 20), (30, 0))), at_min=37),
+        History(series=_shed(((60, 100),), ((30, 60), (30, 0))), at_min=33, fires=FIRES),
+        History(series=_shed(((60, 100),), ((30, 60), (30, 0))), at_min=37),
         History(series=_shed(((30, 100), (30, 1000)), ((60, 40),)), at_min=33, fires=FIRES),
         History(series=_shed(((30, 1000), (30, 100)), ((60, 6),)), at_min=38, fires=FIRES),
     ),

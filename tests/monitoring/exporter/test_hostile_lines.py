@@ -3,7 +3,7 @@
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import requests
@@ -16,7 +16,7 @@ from monitoring.exporter.jobs import Jobs
 from monitoring.exporter.logs import CloudLogs
 from monitoring.exporter.main import Exporter
 from monitoring.exporter.sample import Sample
-from monitoring.exporter.sources import Folder
+from monitoring.exporter.sources import Folder, Lines
 from monitoring.ledger.border import AHEAD_S, FIELDS, MAX_LINE_BYTES
 from monitoring.ledger.events import parse
 from monitoring.ledger.job_ledger import job_ledgers
@@ -167,6 +167,17 @@ def test_runs_and_classes_of_error_are_bounded(tmp_path: Path, monkeypatch: pyte
     assert len(of_first) == followed.MOST_ERROR_CLASSES + 1
     assert sum(s.value for s in of_first) == 100
     assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 6
+
+
+def test_reasons_of_refusal_are_bounded_however_many_jobs_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pods:
+        def news(self) -> list[Lines]:
+            return [Lines([b"{"], f"j{n}") for n in range(9)]
+
+    monkeypatch.setattr(followed, "MOST_REFUSALS", 3)
+    jobs = followed.Jobs(cast(Any, Pods()))
+    jobs.read(EPOCH)
+    assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
 
 
 def test_the_longest_line_that_the_cloud_takes_is_read() -> None:

@@ -1,7 +1,10 @@
 """Metrics hold the names of jobs: outside a pod only this machine may ask for them."""
 
+import threading
+
 import pytest
 
+from monitoring.exporter import main
 from monitoring.exporter.prometheus import Newest
 
 
@@ -12,3 +15,23 @@ def test_only_a_pod_serves_to_the_network(in_pod: bool, address: str) -> None:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.mark.parametrize(("kubeconfig", "in_pod"), [("", True), ("of-somebody", False)])
+def test_whoever_looks_with_a_kubeconfig_is_no_pod(
+    kubeconfig: str, in_pod: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked(Exception):
+        pass
+
+    def serve(_: Newest, port: int, *, in_pod: bool = False) -> None:
+        raise Asked(port, in_pod)
+
+    monkeypatch.setattr(Newest, "serve", serve)
+    monkeypatch.setattr(main, "connect", str)  # no client
+    monkeypatch.setattr(main, "stopped_by_signals", threading.Event)
+    for kinds in ("KINDS", "QUEUED", "ENDING"):  # no watch, so that no cluster is asked
+        monkeypatch.setattr(main, kinds, ())
+    with pytest.raises(Asked) as asked:
+        main.serve("", "", "", None, None, 9100, 1.0, kubeconfig)
+    assert asked.value.args == (9100, in_pod)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 # The worst place: inside Event.wait, with the event's lock held, where a handler that sets the event waits for ever.
 PROGRAM = """

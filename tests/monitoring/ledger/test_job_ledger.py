@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitoring.cost.receipt import receipt
 from monitoring.ledger import gang, training
 from monitoring.ledger.account import totals_us
 from monitoring.ledger.events import parse
@@ -69,6 +70,12 @@ def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up
     summary = job_summary(events)
     assert summary.missing_node_s == 60 * MINUTE
     assert size_text(summary, EPOCH + 65 * MINUTE) == "8/8 nodes for 15 min (1.0 node-hours missing)"
+    priced = size_text(summary, EPOCH + 65 * MINUTE, 0.34)
+    assert priced == "8/8 nodes for 15 min (1.0 node-hours missing, $0.34 to make up)"
+    made = receipt([found], 0.34, 0.85)
+    assert made.paid_usd == pytest.approx(7 * 0.34)
+    assert (made.missing_node_hours, made.missing_usd) == (1.0, 0.34)
+    assert made.line().endswith("; 1.0 node-hours missing, $0.34 to make up")
 
 
 def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:

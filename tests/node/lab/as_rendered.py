@@ -1,7 +1,7 @@
 """Rendered pods on machines of the lab, from the images that were built for them.
 
 Image, user, command, environment, probes, security, grace and tolerations stay. Changed is what only GKE has: sizes and
-GPU, the database's proxy, the mounted bucket; and the network, since machines of the lab have none for pods.
+GPU, the database's proxy, the mounted bucket; and where nothing else is asked for the network, which is the host's.
 """
 
 import copy
@@ -27,6 +27,8 @@ class Lab:
     options: dict[str, str] = field(default_factory=dict[str, str])
     """Of the command."""
     size: dict[str, str] = field(default_factory=lambda: dict(SIZE))
+    host_network: bool = True
+    """False: each pod has an address of its own on the lab's bridge."""
 
 
 def job(doc: Object, namespace: str, lab: Lab, pods: int) -> Object:
@@ -45,7 +47,7 @@ def deployment(doc: Object, lab: Lab) -> Object:
 
 
 def _fit(spec: Object, lab: Lab) -> None:
-    spec["hostNetwork"] = True
+    spec["hostNetwork"] = lab.host_network
     spec["initContainers"] = [each for each in spec.get("initContainers", ()) if each["name"] != CLOUD_SQL_PROXY]
     for container in (*spec["initContainers"], *spec["containers"]):
         _fit_container(container, lab)
@@ -54,7 +56,7 @@ def _fit(spec: Object, lab: Lab) -> None:
 
 def _fit_container(container: Object, lab: Lab) -> None:
     container["resources"] = {"limits": dict(lab.size), "requests": dict(SMALL)}
-    kept = [each for each in container["env"] if each["name"] not in {*lab.env, ENV_GPUS}]
+    kept = [each for each in container.get("env", ()) if each["name"] not in {*lab.env, ENV_GPUS}]
     given = {name: value for name, value in lab.env.items() if name != ENV_DATABASE or _asked(container, name)}
     container["env"] = kept + [{"name": name, "value": value} for name, value in given.items()]
     command = container["command"]
@@ -66,12 +68,14 @@ def _fit_container(container: Object, lab: Lab) -> None:
 
 
 def _asked(container: Object, name: str) -> bool:
-    return any(each["name"] == name for each in container["env"])
+    return any(each["name"] == name for each in container.get("env", ()))
 
 
 def _volume(volume: Object, lab: Lab) -> Object:
     if "emptyDir" in volume:
         memory = {"sizeLimit": "256Mi"} if volume["emptyDir"].get("medium") else {}
         return volume | {"emptyDir": volume["emptyDir"] | memory}
+    if "configMap" in volume:
+        return volume
     assert lab.data is not None, f"nothing stands for {volume}"
     return {"name": volume["name"], "hostPath": {"path": str(lab.data)}}

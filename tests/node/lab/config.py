@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.contract.lifecycle import ShutdownWindow
 
 IMAGE = "holdfast.test/busybox:1"
+CLUSTER_DOMAIN = "cluster.local"
 CNI_PLUGINS = "/usr/lib/cni"
 
 
@@ -126,6 +127,9 @@ def kubelet(machine: MachineConfig) -> dict[str, Any]:
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         "resolvConf": "",
+        # Of pods with an address of their own; it answers only while a test serves names.
+        "clusterDNS": [machine.address],
+        "clusterDomain": CLUSTER_DOMAIN,
         "podLogsDir": f"{folder}/logs",
         "volumePluginDir": f"{folder}/plugins",
         "evictionHard": {"memory.available": "10Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

@@ -109,15 +109,16 @@ class Builder:
         folder = self._tree / "workloads/rendered" / ENVIRONMENT
         return Rendered(folder=folder, builder=self, digests=digests, took_s=time.monotonic() - started)
 
-    def stranger(self, place: str, program: Path) -> str:
+    def stranger(self, place: str, program: Path, target: str = "/app/") -> str:
         """The digest of somebody's own image at `place`: the same Debian and one program. Nothing of ours is in it."""
         with lock("node-images"):
             folder = HOME / "stranger"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             shutil.copy(program, folder)
-            start = json.dumps(["python", f"/app/{program.name}"])
-            (folder / "Dockerfile").write_text(f"FROM {self._base()}\nCOPY {program.name} /app/\nENTRYPOINT {start}\n")
+            start = json.dumps([*(["python"] if program.suffix == ".py" else []), f"{target}{program.name}"])
+            lines = (f"FROM {self._base()}", f"COPY {program.name} {target}", f"ENTRYPOINT {start}")
+            (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
             return self._pushed(folder, f"{self.registry.host}/{place}")
 
     def _role(self, role: str, base: str) -> Built:

@@ -159,6 +159,10 @@ class Lab:
     def preempt(self, machine: Machine) -> bool:
         """Notice, the kubelet's own graceful shutdown, machine gone. Whether the kubelet was done in time."""
         machine.notice()
+        return self.leave(machine)
+
+    def leave(self, machine: Machine) -> bool:
+        """Once it was noticed: until the machine is gone. Whether the kubelet was done in time."""
         until(f"{machine.name} is off", lambda: (machine.config.path / "shutdown.json").exists(), 180)
         until(f"{machine.name} is off", machine.off)
         graceful = json.loads((machine.config.path / "shutdown.json").read_text())["graceful"]

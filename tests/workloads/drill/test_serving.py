@@ -36,6 +36,7 @@ def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(tmp_path: 
             fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
             fleet.evict(evicted)
             fleet.until(lambda: not evicted.ready, "the evicted server's endpoint to go")
+            assert evicted.pod.exit_code is not None, "no probe takes it out, as on a real kubelet: only its end does"
             fleet.roll_out(rolled)
             fleet.until(lambda: len(fleet.exits) == 2, "both to be gone")
             fleet.settle()

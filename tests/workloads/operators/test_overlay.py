@@ -55,6 +55,14 @@ def test_operators_run_twice_on_the_system_pool_by_digest(name: str) -> None:
         assert pod["containers"][0]["image"].startswith(f"{context.env.image_registry}/{operator.name}@")
 
 
+def test_kueue_waits_for_no_pod_of_a_job_that_it_admitted() -> None:
+    """Its default takes a batch with five of eight workers off its nodes every half an hour."""
+    (text,) = [b["data"]["controller_manager_config.yaml"] for b in objects(KUEUE) if b["kind"] == "ConfigMap"]
+    sent = yaml.safe_load(text)
+    assert "waitForPodsReady" not in sent, "a limit of its own would switch it on again"
+    assert sent["featureGates"]["DisableWaitForPodsReady"] is True
+
+
 def test_another_configuration_is_another_pod_template(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is mounted by subPath: without this the pods would run on with the old one."""
 

@@ -1,8 +1,8 @@
 """Server processes behind a real Envoy, with endpoints that move as late as in a cluster.
 
 Readiness is probed every second; what a probe or a deletion changes reaches the proxy `ENDPOINT_DELAY_S` later. A Spot
-notice is SIGTERM and nothing else: no endpoint changes but by the probe. A roll-out takes the endpoint out first. At
-the window's end whatever is left is killed.
+notice is SIGTERM and nothing else: the kubelet probes the pod no more, so its endpoint stays until it has ended. A
+roll-out takes the endpoint out first. At the window's end whatever is left is killed.
 """
 
 import contextlib
@@ -51,6 +51,8 @@ class Replica:
     """As its endpoint says."""
     deleted: bool = False
     """No probe brings its endpoint back."""
+    noticed: bool = False
+    """No probe takes its endpoint out (infra/decisions/0049)."""
     leaving: bool = False
     """Hit already."""
 
@@ -154,8 +156,11 @@ class Fleet:
     def _probe(self, replica: Replica) -> None:
         while not self._ended.wait(PROBE_PERIOD_S if replica.ready else _POLL_S):
             if replica.pod.exit_code is not None:
+                self._ended.wait(self.endpoint_delay_s if replica.ready else 0)
                 self._change(replica, False)
                 return
+            if replica.noticed:
+                continue
             ready = replica.probe(self.probe_path) and not replica.deleted
             if ready != replica.ready:
                 if not replica.ready and not self.port:  # before anybody asks there is nothing to be late for
@@ -173,7 +178,7 @@ class Fleet:
 
     def evict(self, replica: Replica) -> None:
         """A Spot notice: SIGTERM to the pod, and nothing else."""
-        replica.leaving = True
+        replica.noticed = replica.leaving = True
         self._in_background(lambda: self._end(replica, self.pre_stop_s))
 
     def roll_out(self, replica: Replica) -> None:
@@ -220,11 +225,13 @@ class Fleet:
         self._replace(replica)
 
     def _replace(self, replica: Replica) -> None:
+        while replica.ready and not self._ended.wait(_POLL_S):
+            pass  # only its probe, or its deletion, takes the endpoint out
+        # In one: between them a fleet with a server less would look settled.
         with self._lock:
-            self._change(replica, False)
             self.replicas.remove(replica)
-        if not self._ended.is_set():
-            self.start()
+            if not self._ended.is_set():
+                self.start()
 
     def _in_background(self, work: Callable[[], object]) -> None:
         thread = threading.Thread(target=work, daemon=True)

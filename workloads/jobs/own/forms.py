@@ -8,7 +8,6 @@ from holdfast.contract.errors import InputError
 from infra.placement.job import accelerator
 
 NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
-NODES = "[0-9]{1,4}\\.\\.[0-9]{1,4}"
 GPUS = "[1-9][0-9]*x[A-Za-z0-9 ._-]+"
 BUCKET = "gs://[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9](/[^*?\\[\\]#,\"'\\s]*)?"
 SECRET = "[A-Za-z0-9_-]{1,255}(/(latest|[1-9][0-9]*))?"
@@ -58,21 +57,6 @@ def whole(field: str, got: object, low: int, high: int) -> None:
         raise InputError(
             field, got=repr(got), allowed=f"a whole number from {low} to {high}", fix="write such a number"
         )
-
-
-def nodes(got: object, most: int) -> tuple[int, int]:
-    """`4..8` -> 4 and 8; 3 -> 3 and 3."""
-    if not isinstance(got, str):
-        whole("nodes", got, 1, most)
-        assert isinstance(got, int)
-        return got, got
-    allowed = f"a whole number from 1 to {most}, or MIN..MAX of such numbers with MIN below MAX"
-    matching("nodes", got, NODES, allowed, "write 4..8, or a number without quotes")
-    least, largest = map(int, got.split(".."))
-    if 1 <= least < largest <= most:
-        return least, largest
-    low, high = sorted(min(max(number, 1), most) for number in (least, largest))
-    raise InputError("nodes", got=got, allowed=allowed, fix=f"write {low}..{high}" if low < high else f"write {low}")
 
 
 def gpus(got: object) -> tuple[int, str]:

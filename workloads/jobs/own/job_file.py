@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import between
+from infra.contract import node_range
 from infra.contract.capacity import Capacity
 from infra.contract.kubernetes import FUSE_DRIVER
 from infra.contract.names import KSA_NAMESPACES
@@ -77,9 +78,9 @@ class OwnJob:
     )
     nodes: int | str = about(
         "Pods; above 1 they are a gang, unless they are workers: all run or none. 4..8: an elastic gang, which goes on "
-        "with at least 4 of 8 nodes, one process each.",
+        "with at least 4 of 8 nodes, one process for each GPU.",
         1,
-        type=["integer", "string"], minimum=1, maximum=MAX_NODES, pattern=forms.NODES,
+        type=["integer", "string"], minimum=1, maximum=MAX_NODES, pattern=node_range.PATTERN,
     )  # fmt: skip
     capacity: str = about("Where it runs; auto: as the placement matrix says.", AUTO, enum=list(CAPACITIES))
     hours: float = about("Undisturbed work, for prices and placement; 0: unknown.", 0.0, type="number", minimum=0)
@@ -179,7 +180,7 @@ class OwnJob:
             forms.size(what, getattr(self, what))
 
     def _check_numbers(self) -> None:
-        forms.nodes(self.nodes, MAX_NODES)
+        node_range.parse(self.nodes, MAX_NODES)
         for what, low, high in (("restarts", 0, 100), ("processes", 0, 64)):
             forms.whole(what, getattr(self, what), low, high)
         between("hours", self.hours, 0, 10_000)
@@ -241,22 +242,15 @@ class OwnJob:
                     name, got=f"{got} with nodes: {self.nodes}", allowed=f"{known[name]}, for an elastic gang",
                     fix=f"leave it out, or nodes: {self.pods}",
                 )  # fmt: skip
-        for name, count in (("gpus", self.gpu_count), ("processes", self.processes)):
-            if count > 1:
-                raise InputError(
-                    name, got=f"{count} a node with nodes: {self.nodes}",
-                    allowed="at most 1 for an elastic gang: each node is one process that holds the whole state",
-                    fix=f"more nodes of 1 GPU, or nodes: {self.pods} for a gang that stops whole",
-                )  # fmt: skip
 
     @property
     def pods(self) -> int:
         """At most."""
-        return forms.nodes(self.nodes, MAX_NODES)[1]
+        return node_range.parse(self.nodes, MAX_NODES)[1]
 
     @property
     def min_nodes(self) -> int:
-        return forms.nodes(self.nodes, MAX_NODES)[0]
+        return node_range.parse(self.nodes, MAX_NODES)[0]
 
     @property
     def elastic(self) -> bool:

@@ -9,6 +9,7 @@ from workloads.manifests.builders.pods import Work, annotation
 from workloads.manifests.builders.tenancy import RENDEZVOUS_PORT
 from workloads.manifests.builders.training import HEAD
 
+RANKS = ["python", "-m", "holdfast", "train", "ranks", "--processes"]
 DRAIN_HOOK = ["python", "-m", "holdfast.runtime.drain"]
 # `wait` returns when the trap has run, so it is asked again while the child is there. An end of 0 after a notice would
 # mark the index complete and lose the work.
@@ -26,6 +27,9 @@ exit "$code"
 def started(own: OwnJob, work: Work) -> Work:
     if own.predictor:
         return work
+    if own.elastic and _processes(own) > 1:
+        # torchrun's agent would end with 1, and each eviction of a node count as its crash.
+        work = replace(work, command=[*RANKS, str(_processes(own)), "--", *work.command])
     work = replace(work, env=_torchrun(own) | work.env, from_pod=work.from_pod | _rank(own))
     if own.on_notice == OnNotice.DRAIN:
         return replace(work, pre_stop=DRAIN_HOOK)
@@ -39,7 +43,7 @@ def _torchrun(own: OwnJob) -> dict[str, str]:
 
     RANK and WORLD_SIZE are left to the launcher: a single process that found them would wait for peers.
     """
-    processes, nodes = own.processes or max(own.gpu_count, 1), own.pods if own.gang else 1
+    processes, nodes = _processes(own), own.pods if own.gang else 1
     found = {
         "NNODES": nodes,
         "NPROC_PER_NODE": processes,
@@ -50,6 +54,11 @@ def _torchrun(own: OwnJob) -> dict[str, str]:
         head = {"MASTER_ADDR": HEAD, "MASTER_PORT": RENDEZVOUS_PORT}
         found |= head | {f"PET_{name}": value for name, value in head.items()}
     return {name: str(value) for name, value in found.items()}
+
+
+def _processes(own: OwnJob) -> int:
+    """Of a pod."""
+    return own.processes or max(own.gpu_count, 1)
 
 
 def _rank(own: OwnJob) -> dict[str, str]:

@@ -12,7 +12,7 @@ from infra.placement import advice, ask
 from infra.placement.advice import in_time
 from infra.placement.ask import Answer
 from infra.placement.belief import Option
-from infra.placement.choose import LATE_ALLOWED
+from infra.placement.choose import keeping
 from infra.placement.job import Job
 from infra.placement.matrix import RULES, Deadline, Kind, Workload, decide
 from infra.placement.plan import Plan
@@ -60,7 +60,7 @@ def workload(job: OwnJob) -> Workload:
     return Workload(
         kind=Kind.BATCH if job.predictor or job.steady else Kind.TRAINING,
         resumable=job.resumes,
-        gang=job.gang or job.elastic,
+        nodes=job.pods if job.gang or job.elastic else 1,
         elastic=job.elastic,
         deadline=Deadline.of(job.hours, job.deadline_hours or math.inf),
         beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,
@@ -137,10 +137,7 @@ def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
     """By the planner's dollars and hours, over the machines that the environment has."""
     asked = question(job, usable)
     answer = ask.answer(asked, ask.Belief(), env.price_region)
-    keeping = [
-        o for o in answer.options if not o.refused and (not job.deadline_hours or o.late <= LATE_ALLOWED + o.refusal)
-    ]
-    for option in sorted(keeping, key=lambda o: (o is not answer.chosen, o.mean_usd)):
+    for option in sorted(keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
         moves = bool(job.deadline_hours) and option.placement is Placement.HYBRID
         if chosen is None or (moves and not _movable(usable, option)):

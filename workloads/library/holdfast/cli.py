@@ -2,12 +2,13 @@
 
 import sys
 
-from holdfast.contract.errors import InputError, run_cli
+from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 
 
 def main() -> None:
     try:
+        from holdfast.command_line import run_app
         from holdfast.commands import app
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich"):
@@ -21,4 +22,4 @@ def main() -> None:
         )
         print(error.lines(), file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
-    run_cli(app)
+    run_app(app)

@@ -15,6 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
 )
 app.add_typer(train, name="train")
 app.add_typer(batch, name="batch")

@@ -1,8 +1,8 @@
 """Online inference: an on-demand base and a Spot overflow behind one Service, with a proxy of ours as the first hop.
 
 Clients reach `serving`, whose pods are the proxy's, on machines that nobody takes away. Behind it stand the pods of
-`server`, base and overflow alike, found by the proxy's own watcher: on a Spot notice nothing but a pod's own readiness
-takes it out, and load balancers of the cloud do not look at that.
+`server`, base and overflow alike, found by the proxy's own watcher: on a Spot notice a pod stays
+in its Service until it has ended, and only the proxy's own health check ends its traffic.
 """
 
 # Why it is so: infra/decisions/0049.

@@ -25,7 +25,8 @@ def overflow_pool(context: RenderContext) -> Pool:
 
 
 def probes(port: int) -> Probes:
-    """Readiness is what ends traffic on Spot: httpGet, every second, one failure. Liveness only ends a hung process."""
+    """Readiness is asked by the kubelet, and by the proxy, which alone asks on after a Spot notice: httpGet, every second,
+    one failure. Liveness only ends a hung process."""
     ready = client.V1Probe(
         http_get=client.V1HTTPGetAction(path=serving.READY_PATH, port=port),
         period_seconds=serving.PROBE_PERIOD_S,

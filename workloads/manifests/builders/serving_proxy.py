@@ -88,17 +88,8 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
     window_s = overflow_pool(context).window.pod_s
     admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
     counted = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
-    watch = [
-        "python",
-        "-m",
-        "holdfast",
-        "serve",
-        "endpoints",
-        "--service",
-        hop.servers,
-        "--namespace",
-        NAMESPACE_SERVING,
-    ]
+    watch = ["python", "-m", "holdfast", "serve", "endpoints"]
+    watch += ["--service", hop.servers, "--namespace", NAMESPACE_SERVING]
     watch += ["--health-port", str(hop.health_port)] if hop.health_port else []
     configured = client.V1Volume(name="config", config_map=client.V1ConfigMapVolumeSource(name=hop.name))
     shared = client.V1Volume(name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi"))

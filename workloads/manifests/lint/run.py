@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.progress import working
 from infra.environments import load
 from workloads.manifests.lint import config as settings
 from workloads.manifests.lint.engine import Options, Report, lint, suppress
@@ -33,9 +34,10 @@ def run(request: Request) -> bool:
     config = settings.read(request.config or settings.find(Path.cwd()))
     environment = request.environment or config.environment
     load(environment)  # an unknown name is refused before anything is read
-    report = lint(
-        request.paths, Options(environment=environment, ignores=config.ignores, use_ignores=request.use_ignores)
-    )
+    with working(f"lint for {environment}"):
+        report = lint(
+            request.paths, Options(environment=environment, ignores=config.ignores, use_ignores=request.use_ignores)
+        )
     _refuse_nothing(report, request)
     if request.baseline:
         suppress(report, settings.read_baseline(request.baseline), f"in the baseline {request.baseline}")

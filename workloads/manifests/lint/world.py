@@ -69,7 +69,7 @@ class World:
             # Of all pods with one of the labels, the rarest, and each label once: never every pod for every selector.
             each = [self._labelled.get((namespace, *item), []) for item in wanted.items()]
             fewest = min(each, key=len) if each else self.pods_of(namespace)
-            self._selected[key] = [pod for pod in fewest if _has(pod, wanted)]
+            self._selected[key] = [pod for pod in fewest if has_labels(pod, wanted)]
         return self._selected[key]
 
     def selecting(self, kind: str, pod: Pod) -> list[Object]:
@@ -77,7 +77,7 @@ class World:
         namespace = pod.owner.namespace
         items = [("", ""), *((key, str(value)) for key, value in pod.labels.items())]
         found = (each for item in items for each in self._selectors.get((kind, namespace, *item), []))
-        return [obj for obj in found if _has(pod, _wanted(obj))]
+        return [obj for obj in found if has_labels(pod, _wanted(obj))]
 
     @cached_property
     def _selectors(self) -> dict[tuple[str, str, str, str], list[Object]]:
@@ -171,12 +171,15 @@ class World:
         return self._in_namespace.get((kind, namespace), [])
 
 
-def _has(pod: Pod, wanted: dict[str, str]) -> bool:
+def has_labels(pod: Pod, wanted: dict[str, str]) -> bool:
     return all(key in pod.labels and str(pod.labels[key]) == value for key, value in wanted.items())
 
 
 def _wanted(obj: Object) -> dict[str, str]:
-    selector = obj.spec.get("podSelector" if obj.kind == "NetworkPolicy" else "selector")
+    return match_labels(obj.spec.get("podSelector" if obj.kind == "NetworkPolicy" else "selector"))
+
+
+def match_labels(selector: Any) -> dict[str, str]:
     return {key: str(value) for key, value in as_map(dig(selector, "matchLabels")).items()}
 
 

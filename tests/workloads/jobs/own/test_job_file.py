@@ -72,8 +72,6 @@ def test_an_elastic_gang_is_written_and_read_as_its_two_numbers() -> None:
         ({"nodes": "4..4"}, "nodes", "write 4"),
         ({"nodes": "4..2000"}, "nodes", "write 4..1000"),
         ({"nodes": "4-8"}, "nodes", "write 4..8"),
-        ({"nodes": "4..8", "gpus": "8xa100"}, "gpus", "nodes: 8"),
-        ({"nodes": "4..8", "processes": 2}, "processes", "nodes: 8"),
         ({"nodes": "4..8", "steady": True}, "steady", "nodes: 8"),
         ({"nodes": "4..8", "on_notice": "wrap"}, "on_notice", "leave it out"),
         ({"nodes": "4..8", "resumes": False}, "resumes", "leave it out"),

@@ -11,20 +11,15 @@ from ruamel.yaml import YAML
 
 from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
-from holdfast.contract.values import rfc3339
 from infra.contract.capacity import Capacity
-from infra.contract.kubernetes import LABEL_CLUSTER_QUEUE
-from infra.contract.pools import Role
-from infra.environments import Environment, load, names
-from infra.environments.capacity import NodeGroup
-from infra.placement import plan, prices
-from monitoring.exporter.cluster import Cluster
+from infra.environments import load, names
+from infra.placement import prices
 from tests.workloads.jobs.own.test_job_file import IMAGE, own
 from workloads.jobs import submit
 from workloads.jobs.own import mounts, placing, rendered
 from workloads.jobs.own.job_file import OwnJob
+from workloads.jobs.own.launching import RANKS
 from workloads.jobs.own.offers import offers
-from workloads.manifests.builders import queueing
 from workloads.manifests.builders.pods import KEY_FOLDER
 from workloads.manifests.builders.render_context import RenderContext
 
@@ -61,7 +56,6 @@ def jobs(draw: st.DrawFn) -> OwnJob:
     most = draw(st.integers(1, min(offer.lent_gpus // count, 8)))
     elastic = draw(st.booleans()) and most > 1
     nodes = f"{draw(st.integers(1, most - 1))}..{most}" if elastic else most
-    count = 1 if elastic else count
     gpus = draw(st.sampled_from(("none", f"{count}x{offer.accelerator}", f"{count}x{offer.accelerator}")))
     batch, steady = (False, False) if elastic else draw(st.sampled_from(((False, False), (True, False), (False, True))))
     ends = (
@@ -175,6 +169,9 @@ def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_mo
     assert pod["subdomain"] == service["metadata"]["name"] and pod["priorityClassName"] == "spot-workload-low"
     env = {each["name"]: each.get("value", "") for each in pod["containers"][0]["env"]}
     assert (env["HOLDFAST_GANG_NODES"], env["HOLDFAST_GANG_MIN_NODES"]) == ("4", "2")
+    assert pod["containers"][0]["command"] == ["python", "mine.py"]
+    several = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), processes=3))
+    assert pod_of(several)["containers"][0]["command"] == [*RANKS, "3", "--", "python", "mine.py"]
     (bought,) = submit.plan(bodies, load("example"), PRICES, submit.Caps(usd_per_hour=0.01), None).purchases
     (alone,) = submit.plan(made(own(gpus="1xa100")), load("example"), PRICES, submit.Caps(), None).purchases
     assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0)) and bought.gpus == 4
@@ -235,68 +232,6 @@ def test_what_no_environment_can_run_is_refused_with_what_it_can(
     with pytest.raises(InputError) as refused:
         made(own(**fields))
     assert what in refused.value.what and allowed in refused.value.allowed, str(refused.value)
-
-
-def test_with_hours_the_planner_places_the_job_and_says_why() -> None:
-    job = own(gpus="1xl4", hours=10.0)
-    placed = placing.place(job, load("example"), PRICES)
-    assert placed.offer is not None and "%" in placed.reason, placed.reason
-
-
-def with_on_demand() -> Environment:
-    """The example with on-demand machines for jobs beside its Spot ones."""
-    group = NodeGroup(
-        name="demand-l4", role=Role.TRAINING, machine_types=("g2-standard-8",), accelerator="nvidia-l4",
-        gpus_per_node=1, max_nodes=4,
-    )  # fmt: skip
-    example = load("example")
-    return replace(example, groups=(*example.groups, group))
-
-
-def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_own() -> None:
-    job, env = own(gpus="1xl4", hours=40.0, deadline_hours=60.0), with_on_demand()
-    placed = placing.place(job, env, PRICES)
-    assert placed.plan is not None, placed.reason
-    body = rendered.bodies(job, RenderContext(env), placed)[-1]
-    rendered.judge("job.yaml", rendered.text(job, [body]))
-    meta = body["metadata"]
-    assert meta["labels"]["holdfast.dev/moves"] == "true"
-    assert plan.read(meta["annotations"]["holdfast.dev/placement-plan"]).text() == placed.plan.text()
-    assert (placed.plan.work_h, placed.plan.deadline_h) == (40.0, 60.0)
-    pod = body["spec"]["template"]["spec"]
-    assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
-    # Each queue that it may stand in has a flavor for it, which holds what the pod leaves open.
-    queues = {placed.plan.spot_queue: ("spot-l4", "spot"), placed.plan.on_demand_queue: ("demand-l4", "on-demand")}
-    found = {each["metadata"]["name"]: each for each in queueing.objects(RenderContext(env))}
-    for queue, (group, capacity) in queues.items():
-        labels = found[f"{queue}-{group}"]["spec"]["nodeLabels"]
-        assert labels.items() >= (pod["nodeSelector"] | {"holdfast.dev/pool-class": group}).items()
-        assert waits_for(body, labels, queue) == {("nvidia-l4", capacity)}
-
-
-def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, ...]]:
-    """The GPU and the capacity that the exporter sees a pod of the job wait for, made from it as Kueue makes it."""
-    template = body["spec"]["template"]
-    spec = template["spec"] | {"nodeSelector": template["spec"]["nodeSelector"] | flavor}
-    meta = {
-        "uid": "u",
-        "namespace": "training",
-        "labels": template["metadata"]["labels"] | {LABEL_CLUSTER_QUEUE: queue},
-    }
-    waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": rfc3339(1_000.0)}
-    cluster = Cluster()
-    cluster.pod("ADDED", {"metadata": meta, "spec": spec, "status": {"phase": "Pending", "conditions": [waits]}})
-    pending = [each for each in cluster.samples(2_000.0) if each.metric == "pending_seconds" and each.value == 1_000.0]
-    return {tuple(value for _, value in each.labels) for each in pending}
-
-
-def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
-    tight = own(gpus="1xl4", hours=40.0, deadline_hours=40.5, nodes=9)
-    with pytest.raises(InputError, match="keeps the deadline") as refused:
-        placing.place(tight, load("example"), PRICES)
-    assert "ON_DEMAND" in refused.value.fix
-    with pytest.raises(InputError, match="deadline_hours"):
-        own(gpus="1xl4", deadline_hours=40.5)
 
 
 def test_a_run_of_ones_own_has_its_key_where_checkpoints_are_signed() -> None:

@@ -8,6 +8,7 @@ import hashlib
 import multiprocessing as mp
 import os
 import sys
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
@@ -15,12 +16,24 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
 from holdfast.contract.environment import ENV_KILL_AT
 
+# Of jobs and of the test modules whose functions they run. The first optimizer of a process imports the compiler, which
+# takes longer than a job.
+IMPORTS = (
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "hypothesis.strategies",
+    "pytest",
+    "holdfast.checkpoint.checkpointer",
+)
 RUN = "job"
 STEPS = 12
 EVERY = 3
@@ -117,10 +130,19 @@ def set_up(rank: int, world: int, rendezvous: str, options: dict[str, Any]) -> N
         )
 
 
+def steps_on(job: BaseProcess, cpu_s: float = 0.3) -> None:
+    """Until it has trained on for so much time of a core: dozens of steps, however busy the machine is."""
+    user = psutil.Process(job.pid).cpu_times
+    enough = user().user + cpu_s
+    while user().user < enough:
+        assert job.is_alive()
+        time.sleep(0.01)
+
+
 class Jobs:
     def __init__(self) -> None:
         self.context = mp.get_context("forkserver")
-        self.context.set_forkserver_preload(["torch", "holdfast.checkpoint.checkpointer", __name__])
+        self.context.set_forkserver_preload([*IMPORTS, __name__])
         self._rendezvous_count = 0
         self._started: list[BaseProcess] = []
 

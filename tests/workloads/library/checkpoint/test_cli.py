@@ -14,7 +14,8 @@ import torch.distributed.checkpoint
 from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.cli import app
+from holdfast.checkpoint.cli import app, print_table
+from holdfast.checkpoint.inspection import Row
 from holdfast.checkpoint.safetensors import read_safetensors, write_folder
 from holdfast.contract.errors import InputError
 from tests.workloads.library.checkpoint.corruptions import shards
@@ -62,8 +63,16 @@ def test_the_table_shows_the_same_rows(url: Path) -> None:
     assert result.stdout.count("verified") == 2
 
 
+def test_names_and_reasons_of_the_bucket_do_not_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    loud = "\x1b[2J##[error]"
+    print_table([Row(run=f"run{loud}", step=1, attempt="a", bytes=1, state=f"why{loud}", age_s=1.0)])
+    shown = capsys.readouterr().out
+    assert shown.count("\\x1b[2J#_[error]") == 2 and "\x1b" not in shown
+
+
 def test_nothing_found_is_not_success(tmp_path: Path) -> None:
-    assert CliRunner().invoke(app, [str(tmp_path)]).exit_code == 2
+    with pytest.raises(InputError, match="no checkpoint is there"):
+        CliRunner().invoke(app, [str(tmp_path)], catch_exceptions=False)
     with pytest.raises(InputError, match="no such checkpoint folder"):
         CliRunner().invoke(app, [str(tmp_path / "absent")], catch_exceptions=False)
     assert not (tmp_path / "absent").exists()

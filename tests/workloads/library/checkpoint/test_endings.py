@@ -1,8 +1,9 @@
 """How a run begins and ends: what is taken up, who may commit, and which exit code says what."""
 
+import json
 import os
 import signal
-import time
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import torch
 from holdfast.checkpoint import Checkpointer, Superseded, load_tensors
 from holdfast.checkpoint.catalogue import committed_steps
 from holdfast.checkpoint.stores import open_storage
+from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 from tests import support
 from tests.workloads.library.checkpoint import faulty_proxy as faults
 from tests.workloads.library.checkpoint.faulty_proxy import FaultyProxy
-from tests.workloads.library.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest
+from tests.workloads.library.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest, steps_on
 from tests.workloads.library.checkpoint.test_kill import wait_until
 
 pytestmark = pytest.mark.process
@@ -94,6 +96,9 @@ def test_a_start_that_must_resume_refuses_a_mistyped_url_and_makes_no_folder(tmp
     ):
         pytest.fail("it began at step 0")
     assert not (tmp_path / "ulr").exists()
+    mistyped = Checkpointer(str(tmp_path / "url"), {"w": torch.zeros(4)}, run="rr", resume="must")
+    with pytest.raises(InputError, match="check the URL and the run's name"), mistyped:
+        pytest.fail("it began at step 0")
     with trainer(tmp_path / "url", torch.zeros(4), resume="must") as ckpt:
         assert ckpt.step == 1
 
@@ -194,14 +199,67 @@ def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> 
 
 def test_a_departure_says_what_it_loses(jobs: Jobs, tmp_path: Path) -> None:
     url, log = tmp_path / "url", tmp_path / "log"
-    (job,) = jobs.start(url, tmp_path, every=20, steps=10**9, window_s=3.5, log=str(log))
+    (job,) = jobs.start(url, tmp_path, every=1000, steps=10**9, window_s=3.5, log=str(log))
     wait_until(lambda: bool(support.commits(url)))
     uploader = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0])
     os.kill(uploader, signal.SIGSTOP)
     try:
-        time.sleep(0.5)  # steps that the stopped uploader cannot store
+        steps_on(job)  # that the stopped uploader cannot store
         os.kill(job.pid or 0, signal.SIGTERM)
         finish([job])
     finally:
         os.kill(uploader, signal.SIGKILL)
     assert "steps (" in log.read_text() and "are lost" in log.read_text()
+
+
+def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_takes(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+) -> None:
+    """The upload that measures the store is on its way when the notice comes."""
+    url, events, answered = f"gs://{bucket}/runs", tmp_path / "events", threading.Event()
+    held: list[str] = []
+
+    def rule(method: str, path: str) -> str:
+        if method == "POST" and "step-0000000000" in path:
+            held.append(path)
+            answered.wait(60)
+        return faults.PASS
+
+    proxy = FaultyProxy(gcs_emulator, rule)
+    try:
+        env = {"STORAGE_EMULATOR_HOST": proxy.address, ENV_JOB: "job", ENV_EVENTS: str(events)}
+        (job,) = jobs.start(url, tmp_path, every=10**9, steps=10**9, window_s=60.0, env=env)
+        wait_until(lambda: bool(held))
+        steps_on(job)
+        os.kill(job.pid or 0, signal.SIGTERM)
+        wait_until(lambda: "save" in happened(events) or not job.is_alive())
+        assert job.is_alive(), "it left without a try"
+        answered.set()
+        assert finish([job]) == [EXIT_PREEMPTED]
+    finally:
+        answered.set()
+        proxy.close()
+    assert committed_steps(open_storage(url), "job") == [happened(events)["stop"]["step"]]
+
+
+def happened(events: Path) -> dict[str, dict[str, Any]]:
+    """The last of each kind."""
+    return {event["event"]: event for event in map(json.loads, events.read_text().splitlines())}
+
+
+def test_a_store_that_refuses_the_upload_which_measures_it_is_named(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+) -> None:
+    """And saves are tried all the same."""
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+
+    def rule(method: str, path: str) -> str:
+        return faults.REFUSE_403 if method == "POST" and "step-0000000000" in path else faults.PASS
+
+    proxy = FaultyProxy(gcs_emulator, rule)
+    try:
+        env = {"STORAGE_EMULATOR_HOST": proxy.address}
+        assert jobs.run(url, tmp_path, env=env, log=str(log)) == [0]
+    finally:
+        proxy.close()
+    assert "the store takes no object of job as yet: " in log.read_text() and "403" in log.read_text()

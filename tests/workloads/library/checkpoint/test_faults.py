@@ -23,7 +23,7 @@ from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from tests.workloads.library.checkpoint import faulty_proxy as faults
 from tests.workloads.library.checkpoint.faulty_proxy import FaultyProxy, Rule, storm
-from tests.workloads.library.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, finish, newest
+from tests.workloads.library.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, finish, newest, steps_on
 
 pytestmark = pytest.mark.process
 
@@ -192,7 +192,7 @@ def test_a_stopped_uploader_does_not_keep_the_trainer_beyond_its_window(jobs: Jo
     (uploader,) = [int(p) for p in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
     os.kill(uploader, signal.SIGSTOP)
     try:
-        time.sleep(0.5)  # let a save meet the stopped uploader
+        steps_on(job)  # until a save meets the stopped uploader
         began = time.monotonic()
         os.kill(job.pid, signal.SIGTERM)
         assert finish([job]) == [EXIT_PREEMPTED]

@@ -1,6 +1,7 @@
 """Meshes of two axes: FSDP over tensor parallelism, whose shards of one axis interleave; and the check of each commit."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint.catalogue import committed_steps
+from holdfast.checkpoint.commit import Series, commit
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Manifest, TensorPart
-from holdfast.checkpoint.tiling import check_tiling, tiles
+from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.soundness import check_manifests
+from holdfast.checkpoint.tiling import tiles
+from holdfast.checkpoint.upload import Job, upload
 from tests.workloads.library.checkpoint.jobs import TUNING, Jobs
 from tests.workloads.library.checkpoint.test_reshard import run, step, whole
 
@@ -104,11 +110,34 @@ def part(offset: int, extent: int, *, size: int = 4, key: str = "w") -> TensorPa
 
 
 def test_a_tensor_of_which_a_piece_is_missing_twice_there_or_written_by_nobody_is_damage() -> None:
-    check_tiling([manifest(0, part(0, 2)), manifest(1, part(2, 2))])
-    check_tiling([manifest(0, part(0, 4)), manifest(1, part(0, 4))])
-    check_tiling([manifest(0, part(0, 4)), manifest(1, part(0, 3, size=3))])
+    check_manifests([manifest(0, part(0, 2)), manifest(1, part(2, 2))])
+    check_manifests([manifest(0, part(0, 4)), manifest(1, part(0, 4))])
+    check_manifests([manifest(0, part(0, 4)), manifest(1, part(0, 3, size=3))])
     for wrong in ([part(0, 2)], [part(0, 3), part(2, 2)], [part(0, 2), part(1, 2)]):
         with pytest.raises(Damaged, match="tensor w do not make up"):
-            check_tiling([manifest(rank, one) for rank, one in enumerate(wrong)])
+            check_manifests([manifest(rank, one) for rank, one in enumerate(wrong)])
     with pytest.raises(Damaged, match="no rank wrote tensor v"):
-        check_tiling([manifest(0, part(0, 4), names=("w", "v"))])
+        check_manifests([manifest(0, part(0, 4), names=("w", "v"))])
+
+
+def test_a_save_whose_pieces_do_not_make_up_a_tensor_gets_no_commit(tmp_path: Path) -> None:
+    storage = LocalStorage.open(str(tmp_path))
+    half = memoryview(bytearray(2))
+    jobs = (Job(save=1, memory=0, length=2, shard_bytes=64, manifest=manifest(rank, part(0, 2))) for rank in (0, 1))
+    first, _ = [upload(storage, half, job, parallel=1) for job in jobs]
+    with pytest.raises(Damaged, match="tensor w do not make up"):
+        commit(storage, first, series=Series(), timeout_s=10, abandoned=lambda _: False)
+    assert committed_steps(storage, "r") == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ([part(0, 4), replace(part(0, 4), dtype="int8")], "has two dtypes"),
+        ([replace(part(0, 0), shape=(1 << 61, 4), offset=(0, 0), extent=(0, 4))], "larger than any memory"),
+        ([replace(part(0, 4), dtype="float7")], "a dtype that this PyTorch does not know"),
+    ],
+)
+def test_tensors_that_cannot_be_are_damage(parts: list[TensorPart], found: str) -> None:
+    with pytest.raises(Damaged, match=found):
+        check_manifests([manifest(rank, one) for rank, one in enumerate(parts)])

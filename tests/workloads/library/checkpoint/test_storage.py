@@ -3,7 +3,9 @@
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import fsspec
@@ -13,20 +15,19 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint import epochs
 from holdfast.checkpoint.checksum import crc32c
-from holdfast.checkpoint.errors import AlreadyExists, Fenced, NotFound, StorageError
+from holdfast.checkpoint.errors import AlreadyExists, Fenced, NotFound, StorageError, Transient
 from holdfast.checkpoint.file_systems import FileSystemStorage
 from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.s3 import S3Storage
 from holdfast.checkpoint.storage import Storage, read_object
 from holdfast.checkpoint.stores import open_storage
 from holdfast.contract.errors import InputError
 
+pytestmark = pytest.mark.process
+
 SERVERS = ("gcs", "s3", "azure")
-STORES = (
-    "local",
-    "fsspec-local",
-    "fsspec-memory",
-    *(pytest.param(name, marks=pytest.mark.process) for name in SERVERS),
-)
+STORES = ("local", "fsspec-local", "fsspec-memory", *SERVERS)
 
 
 def bucket_url(request: pytest.FixtureRequest, kind: str) -> str:
@@ -177,7 +178,6 @@ def test_no_name_leaves_its_prefix(tmp_path: Path, name: str) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["store"]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "..", "a//b", "%2e%2e/x", ".x", "a\\..\\b", ""])
 def test_no_name_leaves_its_prefix_in_a_bucket(bucket: str, name: str) -> None:
     from google.cloud import storage as gcs
@@ -234,14 +234,12 @@ def test_without_credentials_the_error_says_so(monkeypatch: pytest.MonkeyPatch, 
         open_storage("abfss://container@account.dfs.core.windows.net/x")
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_bucket_that_is_not_there_is_refused_at_once(request: pytest.FixtureRequest, kind: str) -> None:
     with pytest.raises(InputError, match="cannot be used"):
         open_storage(f"{bucket_url(request, kind)}-not/x")
 
 
-@pytest.mark.process
 def test_a_store_that_ignores_conditions_is_found_out_and_two_starts_still_differ(deaf_s3_bucket: str) -> None:
     """Both look before either writes, as two trainers that start in one moment do."""
     first, second = (open_storage(f"s3://{deaf_s3_bucket}/runs") for _ in range(2))
@@ -277,3 +275,15 @@ def test_a_writer_that_was_killed_leaves_nothing_that_is_listed(tmp_path: Path) 
     os.utime(tmp_path / ".incoming" / "half", (0, 0))
     LocalStorage.open(str(tmp_path))
     assert not list((tmp_path / ".incoming").iterdir())
+
+
+def test_a_store_that_does_not_answer_is_not_taken_for_one_that_overwrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: Iterator[Exception] = iter([Transient("503"), AlreadyExists("x")])
+
+    def put(*_: object) -> None:
+        raise next(answers)
+
+    monkeypatch.setattr(S3Storage, "_put", put)
+    monkeypatch.setattr(S3Storage, "delete", print)
+    client = SimpleNamespace(meta=SimpleNamespace(endpoint_url="http://store.example"))
+    assert Retrying(S3Storage(client, "bucket", ""), budget_s=60.0, sleep=lambda _: None).create_only

@@ -150,7 +150,7 @@ def test_dicts_and_lists_are_filled_in_place_so_that_the_loop_goes_on_with_them(
 def test_a_path_is_a_url_and_a_url_of_another_type_is_refused(tmp_path: Path) -> None:
     with Checkpointer(tmp_path / "u", {"w": torch.ones(3)}, run="r", every=1) as ckpt:
         ckpt.tick(1)
-    step, tensors = load_tensors(tmp_path / "u")
+    step, tensors = load_tensors(str(tmp_path / "u"))
     assert step == 1
     assert torch.equal(tensors["w"], torch.ones(3))
     for wrong in (None, b"/tmp/x", ""):

@@ -77,6 +77,8 @@ def test_a_scheduler_outside_the_state_is_named(tmp_path: Path) -> None:
         NANO.replace("ahead = get_batch()", "ahead = (data[:32].view(4, 8), data[:4])").replace(
             "#STEP", "scheduler.step()"
         ),
+        "--only",
+        "SIGKILL",
     )
     assert found.returncode == 1, found.stderr
     assert 'add "scheduler": scheduler to it' in found.stdout

@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import sys
 from holdfast.contract.errors import InputError, Unjudged, run_cli
@@ -69,3 +71,10 @@ def test_a_reader_that_has_seen_enough_is_no_bug() -> None:
         running.stdout.close()
         assert running.stderr.read() == ""
         assert running.wait(60) == 0
+
+
+def test_what_an_error_quotes_neither_rules_the_terminal_nor_speaks_to_the_ci() -> None:
+    loud = "a\n::error::b\x1b[2J##[error]c\u202e"
+    done = ended(f"raise InputError({loud!r}, got={loud!r}, allowed={loud!r}, fix={loud!r})")
+    assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == ["error", "got", "allowed", "fix"]
+    assert all(line.isprintable() and "##[" not in line for line in done.stderr.splitlines())

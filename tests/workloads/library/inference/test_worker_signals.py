@@ -83,10 +83,13 @@ def test_a_second_signal_leaves_at_once(
         blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
         worker = workers(job, "--predictor", "entropy", "--events", events)
         until(lambda: leased(server.uri, job))
-        worker.send_signal(signal.SIGTERM)
-        time.sleep(0.2)  # two signals at one moment are one
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) == EXIT_PREEMPTED
+
+        def again() -> bool:
+            worker.send_signal(signal.SIGTERM)  # two at one moment are one
+            return worker.poll() is not None
+
+        until(again)
+        assert worker.wait() == EXIT_PREEMPTED
 
 
 @pytest.mark.parametrize("phase", ["first load", "load after a death"])

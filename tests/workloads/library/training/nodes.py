@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import Popen
 
+from tests.fork_server import ForkServer
 from tests.workloads.library.training.runs import PATIENCE_S, Run
 
 Pods = list[Popen[str]]
@@ -16,10 +17,10 @@ Pods = list[Popen[str]]
 class Nodes:
     """One job on two nodes; they share nothing but the network and the storage."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, server: ForkServer | None = None) -> None:
         loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
         self._shared, self._options = folder / "shared", options
-        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback) for n in range(2)]
+        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback, server=server) for n in range(2)]
 
     @contextmanager
     def started(self) -> Iterator[Pods]:

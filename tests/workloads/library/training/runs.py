@@ -1,7 +1,6 @@
 """Real training runs of this machine: start one, wait for a step, take it down, read what it wrote."""
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -17,21 +16,13 @@ from typing import Any
 
 import psutil
 
+from tests.fork_server import ForkServer, die_with
+
 PATIENCE_S = 180.0
 COMMAND = ("-m", "holdfast", "train", "run")
 NAIVE = ("-m", "holdfast.training.naive")
 
 Event = dict[str, Any]
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with(parent: int) -> None:
-    """In a child: leave no orphan when the test or the benchmark is killed. Linux only."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 @dataclass(kw_only=True)
@@ -45,6 +36,8 @@ class Run:
     module: Sequence[str] = COMMAND
     options: Sequence[str] = ()
     env: dict[str, str] = field(default_factory=dict)
+    server: ForkServer | None = None
+    """Else each start is one from nothing."""
 
     @property
     def events_path(self) -> Path:
@@ -56,19 +49,24 @@ class Run:
         return [*command, "--ranks", str(self.ranks), "--report-every", "1", *self.options]
 
     @contextlib.contextmanager
-    def started(self) -> Iterator[subprocess.Popen[str]]:
-        """A fresh process of the run; nothing of it is left behind."""
+    def started(self) -> Iterator[Any]:
+        """A fresh process of the run, a subprocess.Popen or like one; nothing of it is left behind."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        command = self.command()  # may add to the environment
+        environment = {**os.environ, **self.env}
         with (self.folder / "log").open("a") as log:
-            process = subprocess.Popen(
-                self.command(),
-                env={**os.environ, **self.env},
-                stdout=log,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-                preexec_fn=partial(die_with, os.getpid()),
-            )
+            if self.server:
+                process = self.server.start(command, env=environment, out=log, err=log, session=True)
+            else:
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,
+                    preexec_fn=partial(die_with, os.getpid()),
+                )
         try:
             yield process
         finally:
@@ -80,7 +78,7 @@ class Run:
         with self.started() as process:
             return process.wait(PATIENCE_S)
 
-    def interrupted(self, at_step: int, take_down: Callable[[subprocess.Popen[str]], object]) -> int:
+    def interrupted(self, at_step: int, take_down: Callable[[Any], object]) -> int:
         """Start, wait until `at_step` of this start is done, take down; the exit code as a shell shows it."""
         begun = len(self.events())
         with self.started() as process:
@@ -89,7 +87,7 @@ class Run:
             code = process.wait(PATIENCE_S)
         return 128 - code if code < 0 else code
 
-    def wait_for_step(self, process: subprocess.Popen[str], step: int, begun: int = 0) -> None:
+    def wait_for_step(self, process: Any, step: int, begun: int = 0) -> None:
         until = time.monotonic() + PATIENCE_S
         while not any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:]):
             assert process.poll() is None, f"ended with {process.returncode} before step {step}:\n{self.log()}"

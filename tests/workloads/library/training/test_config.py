@@ -4,9 +4,8 @@ import pytest
 
 from holdfast.checkpoint.errors import RankLost
 from holdfast.contract.errors import InputError
-from holdfast.contract.exit_codes import FATAL_EXIT_CODES
+from holdfast.contract.exit_codes import FATAL_EXIT_CODES, of_ranks
 from holdfast.training.config import TrainConfig
-from holdfast.training.launch import exit_code
 from holdfast.training.progress import Progress
 from holdfast.training.rank import failure_code
 
@@ -48,7 +47,7 @@ def test_bad_input_is_named_with_its_fix(wrong: dict[str, Any], message: str) ->
     ],
 )
 def test_the_pod_exits_with_what_its_job_should_do(codes: list[int], noticed: bool, expected: int) -> None:
-    assert exit_code(codes, noticed=noticed) == expected
+    assert of_ranks(codes, noticed=noticed) == expected
 
 
 @pytest.mark.parametrize(

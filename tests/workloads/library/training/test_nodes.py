@@ -16,8 +16,11 @@ from holdfast.contract.errors import InputError
 from holdfast.training import rendezvous
 from holdfast.training.config import TrainConfig
 from holdfast.training.launch import AFTER_THE_NOTICED_S
+from tests.fork_server import ForkServer
 from tests.workloads.library.training.nodes import Nodes
 from tests.workloads.library.training.runs import PATIENCE_S, Run, power_loss
+
+pytestmark = pytest.mark.process
 
 ELSEWHERE = "[100::1]:29500"  # the discard prefix: no machine has it
 
@@ -90,10 +93,11 @@ def test_the_first_pod_knows_itself_by_name_before_the_dns_does(host: str, hostn
     assert rendezvous.is_named(host, hostname) is mine
 
 
-@pytest.mark.process
 @pytest.mark.timeout(900)  # two agents a start
-def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(tmp_path: Path, undisturbed: Run) -> None:
-    nodes = Nodes(tmp_path)
+def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(
+    tmp_path: Path, server: ForkServer, undisturbed: Run
+) -> None:
+    nodes = Nodes(tmp_path, server=server)
     assert nodes.ended(12, lambda pods: power_loss(pods[1])) == [75, 137], nodes.log()
     assert nodes.ended(18, lambda pods: power_loss(pods[0])) == [137, 75], "the node where all met is lost"
     assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], nodes.log()
@@ -105,11 +109,10 @@ def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(tmp_p
     assert {run.digest for run in nodes.runs} == {undisturbed.digest}
 
 
-@pytest.mark.process
 @pytest.mark.timeout(900)
-def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(tmp_path: Path) -> None:
+def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(tmp_path: Path, server: ForkServer) -> None:
     """A machine without power sends no farewell: nothing is refused, nothing is reset, nobody answers."""
-    nodes = Nodes(tmp_path, "--peer-timeout", "15")
+    nodes = Nodes(tmp_path, "--peer-timeout", "15", server=server)
     with nodes.started() as pods:
         nodes.wait_for_step(pods, 5)
         os.killpg(pods[0].pid, signal.SIGSTOP)

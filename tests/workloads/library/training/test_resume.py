@@ -13,6 +13,7 @@ import pytest
 from holdfast.contract.environment import ENV_DEADLINE, ENV_RUN_DIR
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.runtime.deadline import DEFAULT_LEAD_S
+from tests.fork_server import ForkServer
 from tests.workloads.library.training.frameworks import waits
 from tests.workloads.library.training.frameworks.waits import COMPILING, ENV_WAIT_AT
 from tests.workloads.library.training.hooks import before_import
@@ -38,9 +39,9 @@ def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Ru
     assert all(step >= 10 for step in restored[1:3]) and restored[3] >= 20, "at most one interval is lost"
 
 
-def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_path: Path) -> None:
+def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_path: Path, server: ForkServer) -> None:
     # One save before, so that its cost is known; on a busy machine seven megabytes may take more than fifteen seconds.
-    run = Run(folder=tmp_path, every=7, options=("--window", "90"))
+    run = Run(server=server, folder=tmp_path, every=7, options=("--window", "90"))
     assert run.interrupted(12, notice) == 143
     (stop,) = run.of("stop")
     assert stop["step"] >= 12
@@ -48,16 +49,18 @@ def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_
     assert run.of("commit")[-1]["step"] == stop["step"], run.log()
 
 
-def test_a_notice_to_one_rank_that_is_not_the_first_stops_all_in_order(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, every=7)
+def test_a_notice_to_one_rank_that_is_not_the_first_stops_all_in_order(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, every=7)
     assert run.interrupted(12, lambda agent: os.kill(children(agent.pid)[-1], signal.SIGTERM)) == 143
     (stop,) = run.of("stop")
     assert stop["reason"] == "SIGTERM on rank 1"
     assert run.of("commit")[-1]["step"] == stop["step"]
 
 
-def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_window(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, steps=100_000, every=3)
+def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_window(
+    tmp_path: Path, server: ForkServer
+) -> None:
+    run = Run(server=server, folder=tmp_path, steps=100_000, every=3)
 
     def freeze_and_notice(agent: subprocess.Popen[str]) -> None:
         for rank in children(agent.pid):
@@ -91,8 +94,8 @@ def test_a_finished_run_stays_finished(undisturbed: Run) -> None:
     assert undisturbed.digest == before
 
 
-def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, steps=20)
+def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=20)
     assert run.interrupted(12, power_loss) == 137
     run.ranks = 1
     assert run.complete() == 0, run.log()
@@ -100,8 +103,8 @@ def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path
     assert "resumed on 1 ranks from 2" in run.log()
 
 
-def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, steps=10_000)
+def test_the_second_signal_leaves_at_once(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=10_000)
 
     def twice(process: subprocess.Popen[str]) -> None:
         notice(process)
@@ -112,15 +115,15 @@ def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
     assert run.interrupted(3, twice) == 143
 
 
-def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path) -> None:
+def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkServer) -> None:
     soon = datetime.fromtimestamp(time.time() + DEFAULT_LEAD_S + 1, tz=UTC).isoformat()
-    run = Run(folder=tmp_path, steps=100_000, env={ENV_DEADLINE: soon})
+    run = Run(server=server, folder=tmp_path, steps=100_000, env={ENV_DEADLINE: soon})
     assert run.complete() == 143, run.log()
     assert run.of("stop")[0]["reason"] == "planned end of the node"
 
 
-def test_the_prestop_hook_stops_the_run_in_order(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, steps=100_000, env={ENV_RUN_DIR: str(tmp_path / "roll")})
+def test_the_prestop_hook_stops_the_run_in_order(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=100_000, env={ENV_RUN_DIR: str(tmp_path / "roll")})
 
     def hook(process: subprocess.Popen[str]) -> None:
         command = [sys.executable, "-m", "holdfast.runtime.drain"]
@@ -130,27 +133,29 @@ def test_the_prestop_hook_stops_the_run_in_order(tmp_path: Path) -> None:
     assert run.of("stop")[0]["step"] >= 12
 
 
-def test_a_changed_seed_is_bad_input_and_not_retried(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, steps=4, every=2, ranks=1)
+def test_a_changed_seed_is_bad_input_and_not_retried(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=4, every=2, ranks=1)
     assert run.complete() == 0
     run.options = ("--seed", "7")
     assert run.complete() == 2
     assert "written with another seed" in run.log()
 
 
-def test_a_changed_data_folder_is_bad_input(tmp_path: Path) -> None:
+def test_a_changed_data_folder_is_bad_input(tmp_path: Path, server: ForkServer) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "a.txt").write_text("some text to learn by heart\n" * 500)
-    run = Run(folder=tmp_path / "run", steps=4, every=2, ranks=1, options=("--data", str(data)))
+    run = Run(server=server, folder=tmp_path / "run", steps=4, every=2, ranks=1, options=("--data", str(data)))
     assert run.complete() == 0, run.log()
     (data / "b.txt").write_text("more")
     assert run.complete() == 2
     assert "written with another data folder" in run.log()
 
 
-def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, ranks=1, options=("--batch", "64", "--window", "3.001"))  # 3 s are kept to leave
+def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(
+        server=server, folder=tmp_path, ranks=1, options=("--batch", "64", "--window", "3.001")
+    )  # 3 s are kept to leave
     assert run.complete() == 2
     assert "a step takes longer than the shutdown window" in run.log()
 

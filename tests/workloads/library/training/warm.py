@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.workloads.library.training.runs import Run, die_with
+from tests.fork_server import die_with
+from tests.workloads.library.training.runs import Run
 
 FAILED = 71  # no exit code of the module: the fork itself went wrong
 

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_CODES_HELP, EXIT_FINDINGS
+from holdfast.contract.examples import examples
+from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
+from holdfast.contract.progress import awaited, working
 
 
 class ListByDefault(TyperGroup):
@@ -35,7 +37,13 @@ Mirror = Annotated[str, typer.Option(help="URL of a store with the same objects,
 Run = Annotated[str | None, typer.Option(help="Name of one run; default: all.")]
 
 
-@app.command("list")
+@app.command(
+    "list",
+    epilog=examples(
+        "python -m holdfast checkpoints list gs://my-bucket/checkpoints",
+        "python -m holdfast checkpoints list out/checkpoints --run my-run --quick",
+    ),
+)
 def list_attempts(
     url: Url,
     run: Run = None,
@@ -47,10 +55,11 @@ def list_attempts(
     from dataclasses import asdict
 
     from holdfast.checkpoint.inspection import UNCOMMITTED, rows
+    from holdfast.contract.errors import InputError
 
     # All of it before the first line: an error in the middle must not look like a complete table.
     # What is logged on the way, such as that the mirror was read, is no part of the data on standard output.
-    with redirect_stdout(sys.stderr):
+    with working(f"{'look at' if quick else 'read'} {url}"), redirect_stdout(sys.stderr):
         found = list(rows(_readable(url, mirror), run, read=not quick))
     if as_json:
         attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]
@@ -59,8 +68,7 @@ def list_attempts(
         print_table(found)
     # An empty table with exit 0 would let a mistyped run pass for one whose checkpoints are in order.
     if not found:
-        print(f"no checkpoint in {url}", file=sys.stderr)
-        raise typer.Exit(EXIT_BAD_INPUT)
+        raise InputError("no checkpoint is there", got=url if run is None else f"{url}, run {run}", allowed="a URL and run with a save", fix="check both for a typing error")  # fmt: skip
     # An attempt without a commit is no damage: a save that is being written looks the same.
     if any(not row.sound and row.state != UNCOMMITTED for row in found):
         raise typer.Exit(EXIT_FINDINGS)
@@ -93,7 +101,11 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m holdfast checkpoints export gs://my-bucket/checkpoints --run my-run --out model.safetensors"
+    )
+)
 def export(
     url: Url,
     out: Annotated[Path, typer.Option(help="File or folder to create.")],
@@ -115,14 +127,20 @@ def export(
         raise InputError("export format is not known", got=to, allowed=", ".join(FORMATS), fix="choose one of these")
     # Before the download: it may take minutes, and would end in the same refusal.
     refuse_existing(out)
-    found, tensors = load_tensors(url, run, keys=keys.split(","), step=step, mirror=mirror)
+    with working(f"read {url}"):
+        found, tensors = load_tensors(url, run, keys=keys.split(","), step=step, mirror=mirror)
     if not tensors:
         raise InputError("no tensor has such a key", got=keys, allowed="keys of the state", fix="try --keys model/")
     size = export_to(to, out, tensors, {"step": str(found), "source": url}, like=like)
     print(f"{out}: step {found}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
 
 
-@app.command("import")
+@app.command(
+    "import",
+    epilog=examples(
+        "python -m holdfast checkpoints import old/step-1000 gs://my-bucket/checkpoints --run my-run --step 1000"
+    ),
+)
 def import_file(
     source: Annotated[Path, typer.Argument(help="DCP folder, safetensors file or folder, or file of torch.save.")],
     url: Url,
@@ -136,12 +154,16 @@ def import_file(
     from holdfast.checkpoint.retrying import Retrying
     from holdfast.checkpoint.stores import open_storage
 
-    state = read_state(source, entry=entry, trust=trust)
-    size = write_state(Retrying(open_storage(url), budget_s=RETRY_S), run, step, state)
+    with working(f"import {source}"):
+        state = read_state(source, entry=entry, trust=trust)
+        size = write_state(Retrying(open_storage(url), budget_s=RETRY_S), run, step, state)
     print(f"{url} run {run}: step {step}, entries {', '.join(state)}, {size / 1e6:.1f} MB")
 
 
-@app.command("copy")
+@app.command(
+    "copy",
+    epilog=examples("python -m holdfast checkpoints copy gs://my-bucket/checkpoints file:///backup --run my-run"),
+)
 def copy_between(
     source: Annotated[str, typer.Argument(help="URL to copy from.")],
     target: Annotated[str, typer.Argument(help="URL to copy to; what is there already stays.")],
@@ -159,14 +181,20 @@ def copy_between(
     here = _readable(source, mirror)
     there = Retrying(open_storage(target), budget_s=RETRY_S)
     damaged = False
-    for done, outcome, sound in copy_run(here, there, run or only_run(here), step, every=all_steps):
+    copied = copy_run(here, there, run or only_run(here), step, every=all_steps)
+    for done, outcome, sound in awaited(f"copy {source}", copied):
         print(f"step {done}: {outcome}")
         damaged |= not sound
     if damaged:
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m holdfast checkpoints prune gs://my-bucket/checkpoints --run my-run --keep 3",
+        "python -m holdfast checkpoints prune out/checkpoints --keep 3 --keep-every 1000 --yes",
+    )
+)
 def prune(
     url: Url,
     keep: Annotated[int, typer.Option(help="Newest that stay.", min=1)],
@@ -202,7 +230,7 @@ def prune(
         print("Next: the same with --yes", file=sys.stderr)
 
 
-@app.command()
+@app.command(epilog=examples("python -m holdfast checkpoints pin gs://my-bucket/checkpoints 1000 --run my-run"))
 def pin(
     url: Url,
     step: Annotated[int, typer.Argument(help="Committed step that retention leaves alone from now on.")],
@@ -221,7 +249,9 @@ def pin(
     print(f"{name}: pinned steps {', '.join(map(str, sorted(retention.pinned(storage, name)))) or 'none'}")
 
 
-@app.command("verify-exact")
+@app.command(
+    "verify-exact", epilog=examples("python -m holdfast checkpoints verify-exact --steps 12 -- python train.py --small")
+)
 def verify_exact(
     command: Annotated[list[str], typer.Argument(help="After --: what trains, such as python train.py --small.")],
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
@@ -242,7 +272,8 @@ def verify_exact(
     exact, limit_s = True, _seconds("--timeout", timeout)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as folder:
         deaths = [only] if only else DEATHS
-        for verdict in verify(command, Path(folder), steps=steps, timeout_s=limit_s, deaths=deaths):
+        verdicts = verify(command, Path(folder), steps=steps, timeout_s=limit_s, deaths=deaths)
+        for verdict in awaited("train, killed and resumed", verdicts):
             place = f"{verdict.death} at step {verdict.at}, resumed at {verdict.resumed_at}"
             print(f"{place}: {verdict.finding or 'exact'}", flush=True)
             if verdict.beside:

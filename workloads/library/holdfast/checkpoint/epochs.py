@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from contextlib import suppress
+from typing import Any
 
 from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import AlreadyExists, Fenced, StorageError
@@ -22,17 +23,18 @@ from holdfast.contract import object_names
 # A few are left, for people who ask who ran when; the newest must stay, or its number would be given away again.
 KEPT = 5
 MAX_EPOCH_BYTES = 4096
+UNREADABLE = (StorageError, EOFError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
-def take(storage: Storage, run: str) -> int:
-    """The number of this start: higher than that of every start before it."""
+def take(storage: Storage, run: str, *, gang: str = "") -> int:
+    """The number of this start: higher than that of every start before it. `gang`: the elastic gang that starts."""
     while True:
         numbers = _numbers(storage, run)
         number = (numbers[-1] if numbers else 0) + 1
         # Where a taken name is overwritten two starts of one moment would share a number, and neither be fenced.
         number += 0 if storage.create_only else int(random_hex(3), 16)
         # For the message that a fenced trainer logs; the number alone decides.
-        about = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time())}
+        about = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time()), "gang": gang}
         data = memoryview(bytearray(json.dumps(about).encode()))
         # Taken meanwhile by another start, or by an earlier try of this one whose answer was lost: the next, then.
         with suppress(AlreadyExists):
@@ -57,9 +59,21 @@ def _numbers(storage: Storage, run: str) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+def newest_gang(storage: Storage, run: str) -> str:
+    """The gang of the newest start; empty where it is none, or cannot be read."""
+    try:
+        return str(_read(storage, run, max(_numbers(storage, run), default=0))["gang"])
+    except UNREADABLE:
+        return ""
+
+
 def _about(storage: Storage, run: str, number: int) -> str:
     try:
-        body = json.loads(read_object(storage, object_names.epoch_object(run, number), limit=MAX_EPOCH_BYTES))
+        body = _read(storage, run, number)
         return f"start {number}, process {int(body['pid'])} on {str(body['host'])[:80]}"
-    except (StorageError, EOFError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except UNREADABLE:
         return f"start {number}"
+
+
+def _read(storage: Storage, run: str, number: int) -> Any:
+    return json.loads(read_object(storage, object_names.epoch_object(run, number), limit=MAX_EPOCH_BYTES))

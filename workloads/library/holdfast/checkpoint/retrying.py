@@ -32,7 +32,7 @@ class Retrying:
 
     @property
     def create_only(self) -> bool:
-        return self._storage.create_only
+        return self._keep_trying(lambda: self._storage.create_only)
 
     def put(self, name: str, data: memoryview, crc32c: str) -> None:
         self._keep_trying(lambda: self._storage.put(name, data, crc32c))

@@ -68,6 +68,8 @@ class S3Storage:
                 self._put(name, data, "90f599e3", {"IfNoneMatch": "*"})
         except AlreadyExists:
             return True
+        except Transient:  # no answer is not one of a store that lacks the condition
+            raise
         except StorageError:
             return False
         finally:

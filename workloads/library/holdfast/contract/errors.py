@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -49,6 +50,12 @@ def unusable_path(error: OSError) -> InputError | None:
     return InputError("a path cannot be used", got=got, allowed="a path that this user may read or write", fix="name another, or mend its rights")  # fmt: skip
 
 
+def missing_program(error: OSError) -> str:
+    """The program that was to be started and is not installed; empty for a file that is not there."""
+    started = any(frame.filename == subprocess.__file__ for frame in traceback.extract_tb(error.__traceback__))
+    return str(error.filename) if started and error.errno == errno.ENOENT else ""
+
+
 def run_cli(command: Callable[[], object]) -> None:
     """Run a command and turn what a user can mend into its exit code instead of a traceback."""
     try:
@@ -56,13 +63,14 @@ def run_cli(command: Callable[[], object]) -> None:
     except InputError as error:
         _end_as_bad_input(error)
     except Unjudged as error:
-        print(f"could not judge: {error}", file=sys.stderr)
-        sys.exit(EXIT_NOT_JUDGED)
+        _end_as_unjudged(str(error))
     except BrokenPipeError:
         # `| head` has seen enough. Whatever is still buffered must find a place, or Python complains at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(EXIT_DONE)
     except Exception as error:  # noqa: BLE001  # the top level: Python's own exit code 1 would mean findings
+        if isinstance(error, OSError) and (program := missing_program(error)):
+            _end_as_unjudged(f"the program {program} is not installed, or not on PATH")
         refused = unusable_path(error) if isinstance(error, OSError) else None
         if refused:
             _end_as_bad_input(refused)
@@ -73,6 +81,12 @@ def run_cli(command: Callable[[], object]) -> None:
 def _end_as_bad_input(error: InputError) -> NoReturn:
     print(error.lines(), file=sys.stderr)
     sys.exit(EXIT_BAD_INPUT)
+
+
+def _end_as_unjudged(text: str) -> NoReturn:
+    shown = "\n".join(printable(line, 2_000) for line in text.splitlines())
+    print(f"could not judge: {shown}", file=sys.stderr)
+    sys.exit(EXIT_NOT_JUDGED)
 
 
 def _report_bug(error: Exception) -> None:

@@ -1,5 +1,7 @@
 """The exit codes, all of them: of processes in pods, which Jobs act on, and of commands, which people and CI read."""
 
+from collections.abc import Iterable
+
 # Of both: configuration, data or an image is wrong; repeating it repeats it.
 EXIT_BAD_INPUT = 2
 
@@ -12,6 +14,22 @@ EXIT_PREEMPTED = 143  # 128 + SIGTERM: stopped in order, resume me
 
 # podFailurePolicy FailJob: retrying these only burns money.
 FATAL_EXIT_CODES = (EXIT_BAD_INPUT, EXIT_BUG)
+
+
+def of_ranks(codes: Iterable[int], *, noticed: bool) -> int:
+    """The pod's code from those of its ranks: what must not be retried outweighs all else. -n: ended by signal n."""
+    found = {128 - code if code < 0 else code for code in codes}
+    for fatal in FATAL_EXIT_CODES:
+        if fatal in found:
+            return fatal
+    if found == {EXIT_COMPLETE}:
+        return EXIT_COMPLETE
+    if noticed or EXIT_PREEMPTED in found:
+        return EXIT_PREEMPTED
+    if EXIT_RETRY in found or not found:
+        return EXIT_RETRY
+    return max(found)
+
 
 # Of commands (python -m infra|workloads|monitoring|holdfast); every --help ends with them.
 EXIT_DONE = 0

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.contract.progress import working
 
 if TYPE_CHECKING:
     from holdfast.inference.run import PubSubOptions
@@ -20,14 +22,16 @@ Database = Annotated[str, typer.Option("--database", help="postgresql:// URI; el
 Topic = Annotated[str, typer.Option(help="Pub/Sub topic (projects/P/topics/T) instead of the queue in PostgreSQL.")]
 Subscription = Annotated[str, typer.Option(help="Its subscription (projects/P/subscriptions/S).")]
 DeadTopic = Annotated[str, typer.Option(help="Topic that dead letters are also published to.")]
+Limit = Annotated[int, typer.Option(min=1, max=1_000_000, help="The newest so many.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
-@app.command()
+@app.command(epilog=examples("python -m holdfast batch database --dir out/db"))
 def database(
     directory: Annotated[Path, typer.Option("--dir", help="Folder of the database; made when missing.")],
     port: Annotated[
-        int | None, typer.Option(help="Also listen on 127.0.0.1, with a password; a unix socket needs none.")
+        int | None,
+        typer.Option(min=1, max=65_535, help="Also listen on 127.0.0.1, with a password; a unix socket needs none."),
     ] = None,
 ) -> None:
     """Serve an embedded PostgreSQL until SIGTERM; its URI is the first line, as JSON."""
@@ -45,7 +49,11 @@ def database(
         serve(server, shutdown.wait)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m holdfast batch migrate --database postgresql://admin@10.0.0.3/batch --grant worker=holdfast_worker"
+    )
+)
 def migrate(
     database: Database = "",
     as_role: Annotated[
@@ -68,7 +76,12 @@ def migrate(
     print("\n".join(changes) or "nothing to do", file=sys.stderr)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m holdfast batch enqueue my-job --source documents",
+        "python -m holdfast batch enqueue my-job --source items.parquet --id-column id --body-column text",
+    )
+)
 def enqueue(
     job: Job,
     source: Annotated[str, typer.Option(help="Folder, .csv, .jsonl or .parquet file, or gs://BUCKET/FOLDER.")],
@@ -82,21 +95,21 @@ def enqueue(
     as_json: AsJson = False,
 ) -> None:
     """Queue every item of a source, once however often this runs."""
-    from holdfast.inference.console import counting
     from holdfast.inference.items import checked_job
     from holdfast.inference.results.jobs import deadline_of
     from holdfast.inference.run import enqueue_source
     from holdfast.inference.sources import items_of
 
     items = items_of(checked_job(job), source, pattern=pattern, id_column=id_column, body_column=body_column)
-    with counting("enqueue") as progress:
-        done = enqueue_source(database, job, items, _pubsub(topic, subscription), progress, deadline_of(deadline))
+    with working(f"enqueue {job}") as step:
+        broker, at = _pubsub(topic, subscription), deadline_of(deadline)
+        done = enqueue_source(database, job, items, broker, lambda seen: step(f"{seen} items"), at)
     if as_json:
         print(json.dumps({"schema": "holdfast.batch-enqueue/1", "job": job, **done}))
     print(f"{job}: {done['seen']} items, {done['new']} new\nNext: python -m holdfast batch run {job}", file=sys.stderr)
 
 
-@app.command()
+@app.command(epilog=examples("python -m holdfast batch run my-job --predictor hf --model models/classifier"))
 def run(
     job: Job,
     database: Database = "",
@@ -139,7 +152,7 @@ def run(
     leave_now(run_worker(launch))
 
 
-@app.command()
+@app.command(epilog=examples("python -m holdfast batch status my-job --watch 5"))
 def status(
     job: Job,
     database: Database = "",
@@ -150,10 +163,13 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Done, held, waiting, failed; rate, time to go, cost."""
+    from holdfast.contract.values import between
     from holdfast.inference.console import show_until_drained
     from holdfast.inference.results.connect import connect, database_uri
     from holdfast.inference.results.status import read_status, table
 
+    between("the time between two looks is out of range", watch, 0.0, 86_400.0)
+    between("the price is out of range", price, 0.0, 1e6)
     with connect(database_uri(database)) as connection:
         if watch and not as_json:
             show_until_drained(lambda: read_status(connection, job), every_s=watch, price_per_hour=price)
@@ -162,8 +178,8 @@ def status(
     print(json.dumps(found.to_json(price)) if as_json else table(found, price))
 
 
-@app.command()
-def failures(job: Job, database: Database = "", limit: int = 100, as_json: AsJson = False) -> None:
+@app.command(epilog=examples("python -m holdfast batch failures my-job"))
+def failures(job: Job, database: Database = "", limit: Limit = 100, as_json: AsJson = False) -> None:
     """Dead items: which, why, after how many tries. Exit 1 when there are any."""
     from holdfast.contract.exit_codes import EXIT_FINDINGS
     from holdfast.contract.printable import printable
@@ -185,7 +201,11 @@ def failures(job: Job, database: Database = "", limit: int = 100, as_json: AsJso
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m holdfast batch redrive my-job", "python -m holdfast batch redrive my-job --item 000017.txt"
+    )
+)
 def redrive(
     job: Job,
     item: Annotated[list[str] | None, typer.Option(help="Only these; else all dead items.")] = None,
@@ -203,7 +223,7 @@ def redrive(
     print(f"{job}: {len(revived)} items back in the queue", file=sys.stderr)
 
 
-@app.command()
+@app.command(epilog=examples("python -m holdfast batch export my-job --out results.parquet"))
 def export(
     job: Job,
     out: Annotated[str, typer.Option(help="File ending in .jsonl or .parquet, or gs://BUCKET/NAME; sorted by item.")],
@@ -216,7 +236,8 @@ def export(
 
     with connect(database_uri(database)) as connection:
         jobs.require(connection, job)
-        count = write(connection, job, out)
+        with working(f"export {job}"):
+            count = write(connection, job, out)
     print(f"{count} rows in {out}", file=sys.stderr)
 
 

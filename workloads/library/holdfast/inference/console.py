@@ -1,25 +1,14 @@
 """What a person at a terminal sees; silent where nobody looks."""
 
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from holdfast.inference.results.status import Status, table
-
-
-@contextmanager
-def counting(what: str) -> Generator[Callable[[int], None]]:
-    """A counter without a total: how many a source has is known when it ends."""
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn(what), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda seen: bar.update(task, completed=seen)
 
 
 def show_until_drained(read: Callable[[], Status], *, every_s: float, price_per_hour: float) -> None:

@@ -1,6 +1,7 @@
 """The command `python -m holdfast train run`. Options here, torch only when the command runs."""
 
 import os
+import re
 import time
 from importlib import import_module
 from pathlib import Path
@@ -10,9 +11,10 @@ import typer
 
 from holdfast.contract.environment import ENV_JOB, ENV_WINDOW_S
 from holdfast.contract.errors import InputError
+from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_BUG
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.training.elastic.cli import elastic
+from holdfast.training.elastic.cli import elastic, ranks
 
 launcher = "holdfast.training.launch"
 """Module whose `launch` runs the ranks; the naive twin puts its own here."""
@@ -20,7 +22,10 @@ launcher = "holdfast.training.launch"
 app = typer.Typer(help="Train the reference model.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-app.command()(elastic)
+app.command(epilog=examples("python -m holdfast train elastic --nodes 4 --place 0 --checkpoints out/checkpoints"))(
+    elastic
+)
+app.command(epilog=examples("python -m holdfast train ranks --processes 4 -- python train.py"))(ranks)
 
 
 @app.callback()
@@ -28,7 +33,12 @@ def train() -> None:
     """Train the reference model."""
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m holdfast train run --steps 300 --checkpoints out/checkpoints",
+        "python -m holdfast train run --run my-run --checkpoints gs://my-bucket/checkpoints --every auto",
+    )
+)
 def run(
     data: Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")] = None,
     checkpoints: Annotated[str, typer.Option(help="file:///dir, a path, or gs://bucket/prefix.")] = "out/checkpoints",
@@ -78,7 +88,7 @@ def run(
         nodes=nodes,
         rendezvous=rendezvous,
         steps=steps,
-        every=int(every) if every.isdigit() else every,
+        every=int(every) if re.fullmatch("[0-9]{1,18}", every) else every,
         keep=keep,
         batch=batch,
         seed=seed,

@@ -8,9 +8,11 @@ from pathlib import Path
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, WINDOW_MARGIN_S
 from holdfast.contract.object_names import checked_run
+from holdfast.contract.values import LARGEST, between
 from holdfast.training.model import ModelConfig
 
 DEVICES = ("auto", "cpu", "cuda")
+SEEDS = (-(2**63), 2**63 - 1)  # what torch takes
 # IPv6 in brackets: its own colons would be taken for the one before the port.
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:]+\]|[^\s:/]+):\d{1,5}")
 
@@ -58,7 +60,8 @@ class TrainConfig:
                 allowed=f"a multiple of {self.world_size}",
                 fix=f"--batch {math.ceil(self.batch / self.world_size) * self.world_size}, or another --ranks",
             )
-        if self.window_s <= WINDOW_MARGIN_S:
+        between("seed is out of range", self.seed, *SEEDS)
+        if not WINDOW_MARGIN_S < self.window_s < LARGEST:
             raise InputError(
                 "the shutdown window leaves no time to act",
                 got=f"{self.window_s:g} s",
@@ -93,7 +96,4 @@ class TrainConfig:
 
 def _at_least_one(config: TrainConfig, *names: str) -> None:
     for name in names:
-        if getattr(config, name) < 1:
-            raise InputError(
-                f"{name} is out of range", got=getattr(config, name), allowed="1 or more", fix=f"raise {name}"
-            )
+        between(f"{name} is out of range", getattr(config, name), 1, math.inf)

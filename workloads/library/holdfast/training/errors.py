@@ -4,6 +4,7 @@ GroupLost                      a member of this epoch is gone or silent: the oth
 Expelled                       the gang went on without this member
 CheckpointExit (SystemExit)    of holdfast.checkpoint
   GangTooSmall                 too few nodes for too long; exit code 75
+  CutOff                       the gang went on where this member cannot reach it; exit code 75
 """
 
 from holdfast.checkpoint.errors import CheckpointExit
@@ -19,3 +20,7 @@ class Expelled(Exception):
 
 class GangTooSmall(CheckpointExit):
     """Fewer nodes than the least for too long: give them back, start me again."""
+
+
+class CutOff(CheckpointExit):
+    """The gang went on where this member cannot reach it: start me again, as a newcomer."""

@@ -64,7 +64,7 @@ def launch(config: TrainConfig, phases: Phases) -> int:
     threading.Thread(target=_pass_on, args=(shutdown, status, config.window_s), daemon=True).start()
     endings = _run_agent(config, corpus, status, phases)
     noticed = shutdown.requested
-    code = exit_code([ending["code"] for ending in endings], noticed=noticed)
+    code = exit_codes.of_ranks([ending["code"] for ending in endings], noticed=noticed)
     digests = {ending["digest"] for ending in endings if "digest" in ending}
     events.emit("exit", code=code, step=status.furthest, **({"digest": digests.pop()} if digests else {}))
     if config.nodes > 1 and not noticed and code in _OF_OTHERS:
@@ -73,21 +73,6 @@ def launch(config: TrainConfig, phases: Phases) -> int:
 
 
 _OF_OTHERS = (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
-
-
-def exit_code(codes: Iterable[int], *, noticed: bool) -> int:
-    """The pod's code from those of its ranks: what must not be retried outweighs all else."""
-    found = {128 - code if code < 0 else code for code in codes}
-    for fatal in exit_codes.FATAL_EXIT_CODES:
-        if fatal in found:
-            return fatal
-    if found == {exit_codes.EXIT_COMPLETE}:
-        return exit_codes.EXIT_COMPLETE
-    if noticed or exit_codes.EXIT_PREEMPTED in found:
-        return exit_codes.EXIT_PREEMPTED
-    if exit_codes.EXIT_RETRY in found or not found:
-        return exit_codes.EXIT_RETRY
-    return max(found)
 
 
 def _run_agent(config: TrainConfig, corpus: Corpus, status: SharedStatus, phases: Phases) -> list[Ending]:

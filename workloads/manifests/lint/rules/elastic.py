@@ -9,6 +9,7 @@ from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES, EN
 from workloads.manifests.lint.finding import Hit, Severity
 from workloads.manifests.lint.objects import Container, Job, Object, Pod, as_int, as_list, as_map, as_text, dig
 from workloads.manifests.lint.registry import Context, rule
+from workloads.manifests.lint.world import has_labels, match_labels
 
 DOC_INDEXED = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
 DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
@@ -166,8 +167,7 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
 
 def _selects(selector: Any, pod: Pod) -> bool:
     """By matchLabels; an empty selector takes every pod."""
-    wanted = as_map(dig(selector, "matchLabels"))
-    return all(str(pod.labels.get(name)) == str(value) for name, value in wanted.items())
+    return has_labels(pod, match_labels(selector))
 
 
 @rule(

@@ -71,8 +71,8 @@ def _names_only(service: Object) -> bool:
 @rule(
     "HF140", "readiness-too-slow-for-spot", Severity.ERROR, on=Pod,
     what="A Spot pod behind a Service without a readiness probe that fails within a second.",
-    why="A Spot notice takes no pod out of a Service; only its own failing readiness does. Until then requests go to a"
-        " pod that is about to die.",
+    why="A Spot notice takes no pod out of a Service; a proxy that asks for its readiness does. Until then requests go to"
+        " a pod that is about to die.",
     source=_SOURCE, fix="periodSeconds: 1, failureThreshold: 1, and a server that answers 503 from SIGTERM on",
     bad=_spot(", readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10}"),
     good=_READY, base="serving-container",
@@ -139,7 +139,7 @@ def _option(container: Container, name: str) -> float | None:
     what="A Service with network endpoint groups, or of type LoadBalancer, selects pods on Spot.",
     why="Google's endpoint groups drop an endpoint when it terminates or is gone, never because it is not ready, and its"
         " load balancers do not retry POST: each preemption loses requests.",
-    source="infra/decisions/0049", fix="let it select a proxy on demand, which finds the Spot pods by their readiness",
+    source="infra/decisions/0049", fix="let it select a proxy on demand, which asks the Spot pods for their readiness",
     bad=_spot(f", {_READY}", service=f", annotations: {{{ANNOTATION_NEG}: '{{\"ingress\": true}}'}}"),
     good="metadata: {labels: {app: server}}", base="serving",
 )  # fmt: skip

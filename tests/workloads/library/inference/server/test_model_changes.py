@@ -69,6 +69,8 @@ def test_a_newer_commit_takes_over_by_itself_and_one_that_is_damaged_or_unsigned
         assert refused.status == 409
         assert b"step-1" in refused.body, "the one that stays is named"
         until(lambda: step_of(server) == 2, "the newest that verifies to take over")
+        missing = server.request("POST", LOAD, json.dumps({"parameters": {"step": 99}}).encode())
+        assert missing.status == 409 and step_of(server) == 2
         monkeypatch.delenv(ENV_KEY_FILE)
         commit(url, 4)
         refused = server.request("POST", LOAD, json.dumps({"parameters": {"step": 4}}).encode())

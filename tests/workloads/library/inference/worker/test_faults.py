@@ -73,10 +73,12 @@ def test_an_outage_of_the_broker_is_waited_for(harness: Harness, broker: FakeBro
 
     def outage() -> None:
         broker.unavailable = True
-        time.sleep(0.5)  # the length of the outage
+        while not broker.refused:
+            time.sleep(0.005)
         broker.unavailable = False
 
     while_working(harness, outage)
+    assert broker.refused
     assert harness.rows() == expected(wanted)
 
 

@@ -12,8 +12,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from holdfast.contract.environment import ENV_GANG_NODES
 from holdfast.contract.errors import run_cli
-from holdfast.training.elastic import group, trainer
+from holdfast.training.elastic import group, places, trainer
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
 from holdfast.training.model import ModelConfig
@@ -68,6 +69,9 @@ def work(settings: dict[str, Any]) -> None:
         pace_s=found.pop("pace_s", 0.0),
         ledger=Path(ledger) if ledger else None,
     )
+    if ENV_GANG_NODES in os.environ:  # as a pod: several processes of one node have the same settings
+        pod = places.of_pod()
+        found |= {"nodes": pod.nodes, "index": pod.index, "ranks_per_node": pod.ranks_per_node}
     found |= {"nodes": tuple(map(tuple, found["nodes"])), "events": Path(found["events"])}
     found["model"] = ModelConfig(**found["model"])
 

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
 from holdfast.training.elastic.control import Peers
 from holdfast.training.rendezvous import join_id
+from tests.fork_server import ForkServer, Started
 from tests.support import commits
 
 WAIT_S = 120.0
@@ -25,8 +26,10 @@ CHILD = "tests.workloads.library.training.elastic.child"
 
 
 class Gang:
-    def __init__(self, folder: Path, *, nodes: int = 3, **settings: Any) -> None:
-        self.folder, self.nodes = folder, nodes
+    """With `server` its places are forked, else they start from nothing."""
+
+    def __init__(self, folder: Path, *, nodes: int = 3, server: ForkServer | None = None, **settings: Any) -> None:
+        self.folder, self.nodes, self._server = folder, nodes, server
         self.events = folder / "events.jsonl"
         self.checkpoints = folder / "checkpoints"
         self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -42,19 +45,30 @@ class Gang:
             "gather_s": 60.0,  # a start waits for all places
             "hold_s": 60.0,
             "silent_s": 60.0,
-            "connect_s": 10.0,
+            "connect_s": 30.0,  # a busy machine takes seconds, and a second try would be a size of its own
             "gate": str(folder / "gate"),
             "gate_step": -2,
             **settings,
         }
-        self.processes: dict[int, subprocess.Popen[str]] = {}
+        self.processes: dict[int, subprocess.Popen[str] | Started] = {}
 
     def start(self, *places: int, kill_at: str = "") -> None:
         for place in places:
             environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}
             command = [sys.executable, "-m", CHILD, json.dumps({**self.settings, "index": place})]
             with (self.folder / f"log-{place}").open("a") as log:
-                self.processes[place] = subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
+                self.processes[place] = (
+                    self._server.start(command, env=environment, out=log, err=log, session=False)
+                    if self._server
+                    else subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
+                )
+
+    def start_ranks(self, node: int, processes: int) -> None:
+        """From nothing, by the command of a pod: settings that the pod states come from this environment."""
+        program = [sys.executable, "-m", CHILD, json.dumps({**self.settings, "index": 0})]
+        command = [sys.executable, "-m", "holdfast", "train", "ranks", "--processes", str(processes), "--", *program]
+        with (self.folder / f"log-{node}").open("a") as log:
+            self.processes[node] = subprocess.Popen(command, stdout=log, stderr=log, text=True)
 
     def signal(self, place: int, number: signal.Signals) -> None:
         self.processes[place].send_signal(number)
@@ -125,6 +139,14 @@ def free_ports(count: int) -> list[int]:
         if port not in found and all(map(_free, (port, port + 1))):
             found.append(port)
     return found
+
+
+def free_run(count: int) -> int:
+    """The first of so many neighbouring ports."""
+    while True:
+        first = random.randrange(10_000, 30_000, 2)
+        if all(map(_free, range(first, first + count))):
+            return first
 
 
 def _free(port: int) -> bool:

@@ -1,31 +1,53 @@
 """Elastic gangs of real processes: whatever is lost or comes, the exact run ends in the bits of an undisturbed one."""
 
+import os
 import signal
-from collections.abc import Callable, Generator
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from holdfast.checkpoint.errors import NotDurable
+from holdfast.checkpoint.local import LocalStorage
 from holdfast.checkpoint.settings import Tuning
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_NODES, ENV_GANG_PORT
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.training.elastic.gang import ElasticGang
-from tests.workloads.library.training.elastic.gangs import Gang, free_ports
+from monitoring.cost.receipt import receipt
+from monitoring.ledger.events import read_folder
+from monitoring.ledger.job_ledger import job_ledgers
+from tests.cluster.sim.waiting import until
+from tests.fork_server import ForkServer
+from tests.workloads.library.training.elastic.gangs import CHILD, Gang, free_ports, free_run
 
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Gang]
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(["torch._dynamo", CHILD])
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Generator[Make]:
+def make(tmp_path: Path, server: ForkServer) -> Generator[Make]:
     made: list[Gang] = []
 
     def gang(name: str = "gang", **settings: Any) -> Gang:
-        made.append(Gang(tmp_path / name, **settings))
+        made.append(Gang(tmp_path / name, server=server, **settings))
         return made[-1]
 
     yield gang
@@ -35,7 +57,7 @@ def make(tmp_path: Path) -> Generator[Make]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Digest of a run on one node that nothing happens to."""
+    """Digest of a run on one node that nothing happens to, started from nothing."""
     gang = Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1)
     gang.start(0)
     assert gang.ended(0) == EXIT_COMPLETE, gang.logs()
@@ -57,6 +79,12 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make
     assert gang.digests() == {undisturbed}, "the sequence of sizes shows in the weights"
     assert gang.sizes() == [3, 2, 3]
     assert len(gang.lines("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
+    (found,) = job_ledgers(read_folder(gang.folder).events)
+    made = receipt([found], 1.0, 3.0)
+    sizes = [line for line in gang.lines("resized") if line["nodes"] < line["of"]]
+    assert sizes and made.missing_node_hours > 0, "a place without a node is time of its own"
+    assert sum(found.totals_us().values()) == found.wall_us
+    assert made.machine_hours + made.missing_node_hours + made.waited_hours == pytest.approx(found.wall_us / 3.6e9)
 
 
 def test_who_is_lost_while_the_gang_connects_costs_less_than_a_silent_peer(make: Make, undisturbed: str) -> None:
@@ -124,6 +152,51 @@ def test_too_few_give_their_nodes_back(make: Make) -> None:
     assert gang.lines("commit"), "what was done is stored before the node goes"
 
 
+def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bits(
+    make: Make, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = make(nodes=2, gate_step=25)
+    monkeypatch.setenv(ENV_GANG_NODES, "2")
+    monkeypatch.setenv(ENV_GANG_PORT, str(free_run(8)))
+    for node in (0, 1):
+        monkeypatch.setenv(ENV_COMPLETION_INDEX, str(node))
+        gang.start_ranks(node, 2)
+    gang.until(gang.committed)
+    killed = gang.processes[0]
+    for pid in [*(child.pid for child in psutil.Process(killed.pid).children()), killed.pid]:
+        os.kill(pid, signal.SIGKILL)
+    killed.wait()
+    gang.open_gate()
+    gang.until(lambda: 1 in gang.sizes())
+    assert gang.ended(1) == EXIT_COMPLETE, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert {line["of"] for line in gang.lines("resized")} == {2} and gang.sizes()[0] == 2
+    assert {line["world_size"] for line in gang.lines("start")} == {4, 2}
+
+
+def test_a_rank_that_fails_takes_its_node_along_and_the_failure_is_counted() -> None:
+    """The others leave in order: as preempted, which alone would be free of charge, for ever."""
+    program = (
+        "import os, signal, sys\nfrom holdfast.runtime.shutdown import of_process\n"
+        "if os.environ['LOCAL_RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "of_process().wait()\nsys.exit(143)\n"
+    )
+    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
+    assert subprocess.run([sys.executable, *command], timeout=60).returncode == EXIT_KILLED
+
+
+def test_a_notice_reaches_every_rank_and_none_is_counted(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys\nfrom holdfast.runtime.shutdown import of_process\nshutdown = of_process()\n"
+        f"(pathlib.Path({str(tmp_path)!r}) / os.environ['LOCAL_RANK']).touch()\nshutdown.wait()\nsys.exit(143)\n"
+    )
+    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
+    node = subprocess.Popen([sys.executable, *command])
+    until("both ranks have taken their signals", lambda: len([*tmp_path.iterdir()]) == 2)
+    node.terminate()
+    assert node.wait(60) == EXIT_PREEMPTED
+
+
 def test_another_number_of_shards_is_refused(make: Make) -> None:
     first = make(nodes=1, steps=10)
     first.start(0)
@@ -134,8 +207,29 @@ def test_another_number_of_shards_is_refused(make: Make) -> None:
     assert "shards" in second.logs()
 
 
-def one_node(folder: Path, **settings: Any) -> ElasticGang:
-    model = nn.Linear(2, 2)
+def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves of a gang that is cut in two could write the next epoch, and each would train on."""
+    monkeypatch.setattr(LocalStorage, "create_only", False)
+    with pytest.raises(InputError, match="two halves of a gang") as refused:
+        one_node(tmp_path)
+    assert "overwrites a name" in str(refused.value) and "holdfast train run" in str(refused.value)
+
+
+def test_a_model_that_is_sharded_over_processes_is_refused(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    try:
+        model = nn.Linear(2, 2)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(InputError, match="sharded over processes") as refused:
+            one_node(tmp_path, model=model)
+    finally:
+        dist.destroy_process_group()
+    assert "DTensor" in str(refused.value) and "holdfast train run" in str(refused.value)
+
+
+def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> ElasticGang:
+    model = nn.Linear(2, 2) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     address = ("127.0.0.1", free_ports(1)[0])
     return ElasticGang(

@@ -4,9 +4,11 @@ The model: each member meets the others of its epoch, takes the furthest state a
 A collective ends for a member once all have begun it, and fails, at any moment, once one of them is gone. So survivors
 of a death differ by a step. What the lead proposes is the product's own `successor`; the storage keeps the first
 proposal of each number. A lead's patience may end at any moment: whoever it leaves behind is what a frozen member is.
+With `again` who was left behind asks to come in: those that it can see, who may not know yet that their epoch is over.
 """
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -17,8 +19,10 @@ from holdfast.training.elastic.regroup import successor
 pytestmark = pytest.mark.process
 
 MEMBERS = tuple(Member(index=place, incarnation=f"p{place}") for place in range(3))
-GONE = frozenset({"dead", "left", "done", "expelled"})
+GONE = frozenset({"dead", "left", "done", "expelled", "alone"})
 NO_STATE = -1
+AGAIN = 100
+"""Sums of a place that is in an epoch for the second time: none of those that the others have begun is meant for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Place:
     phase: str = "meet"
     """asking, meet, met, compute, reduce, lost, finish, or one of GONE."""
     epoch: int = 1
+    """Of `asking`: the one that left it out; 0: it has just come."""
     step: int = 0
     sums: int = 0
     """Begun in this epoch."""
@@ -45,6 +50,8 @@ class State:
     notices: int = 0
     impatient: int = 0
     """Times that a lead went on without somebody alive."""
+    late: int = 0
+    """Times that a collective failed because a member was slow."""
 
     def pruned(self) -> "State":
         """Without what nobody alive can look at any more."""
@@ -75,7 +82,13 @@ class Model:
     deaths: int = 1
     notices: int = 0
     impatient: int = 0
+    late: int = 0
     newcomer: bool = False
+    again: bool = False
+    remembers: bool = True
+    """Which epoch left it out, while it asks."""
+    skips_askers: bool = True
+    """At the end, where the lowest member of the epoch commits."""
     min_nodes: int = 1
     repairs: bool = True
     create_only: bool = True
@@ -97,18 +110,26 @@ class Model:
             yield from move(state, index, place)
 
     def _asking(self, state: State, index: int, place: Place) -> Iterator[State]:
-        newest = state.epochs[-1]
-        if MEMBERS[index] in newest.members:
-            yield state.with_place(index, Place(phase="meet", epoch=newest.number, step=place.step))
-        elif all(other.phase in GONE for other in state.places if other is not place):
-            yield state.with_place(index, replace(place, phase="expelled"))  # it would found a gang of its own
+        others = [(o, p) for o, p in enumerate(state.places) if p.phase not in GONE and o != index]
+        at_work = [(-p.epoch, o) for o, p in others if p.phase != "asking"]
+        if at_work:
+            found = state.epochs[-min(at_work)[0] - 1]
+            if MEMBERS[index] in found.members and (found.number > place.epoch or not self.remembers):
+                met_before = AGAIN if found.number <= place.epoch else 0
+                yield state.with_place(index, Place(epoch=found.number, step=place.step, sums=met_before))
+        elif not others:
+            yield state.with_place(index, replace(place, phase="alone"))  # it takes up the newest checkpoint
+        elif index < min(o for o, _ in others):
+            members = tuple(MEMBERS[place] for place in sorted([index, *(o for o, _ in others)]))
+            epoch = Epoch(number=len(state.epochs) + 1, members=members)
+            yield self._enters(replace(state, epochs=(*state.epochs, epoch)), index, epoch)
 
     def _meet(self, state: State, index: int, place: Place) -> Iterator[State]:
-        begun = state.begun | {("meet", place.epoch, 0, index, place.step)}
+        begun = state.begun | {("meet", place.epoch, place.sums, index, place.step)}
         yield replace(state.with_place(index, replace(place, phase="met")), begun=begun)
 
     def _met(self, state: State, index: int, place: Place) -> Iterator[State]:
-        steps = state.values("meet", place.epoch, 0)
+        steps = state.values("meet", place.epoch, place.sums)
         members = self._members(state, place)
         if steps.keys() == members:
             known = [step for step in steps.values() if step != NO_STATE] or [0]  # nobody: the checkpoint
@@ -122,7 +143,8 @@ class Model:
             yield state.with_place(index, replace(place, phase="finish"))
             return
         for noticed in (False, True) if state.notices < self.notices else (False,):
-            flag = place.step * 10 + int(noticed)
+            called = self._calls(state, index, place)
+            flag = place.step * 10 + 2 * called + int(noticed)
             begun = state.begun | {("step", place.epoch, place.sums + 1, index, flag)}
             after = replace(state, begun=begun, notices=state.notices + noticed)
             yield after.with_place(index, replace(place, phase="reduce", sums=place.sums + 1))
@@ -131,38 +153,41 @@ class Model:
         flags = state.values("step", place.epoch, place.sums)
         assert len({flag // 10 for flag in flags.values()}) == 1, f"one sum of two different steps: {state}"
         if flags.keys() == self._members(state, place):
-            leaving = frozenset(p for p, flag in flags.items() if flag % 10)
+            leaving = frozenset(p for p, flag in flags.items() if flag % 2)
             done = replace(place, step=place.step + 1)
             if index in leaving:
                 yield state.with_place(index, replace(done, phase="left"))
-            elif leaving or self._called(place):
+            elif leaving or any(flag % 10 // 2 for flag in flags.values()):
                 yield state.with_place(index, replace(done, phase="lost", without=leaving))
             else:
                 yield state.with_place(index, replace(done, phase="compute"))
         yield from self._fails(state, index, place)
 
-    def _called(self, place: Place) -> bool:
-        """Whether the lead has called for a regrouping: one for all of this sum, since it rides on it."""
-        return self.newcomer and place.epoch == 1 and place.sums == 1
+    def _calls(self, state: State, index: int, place: Place) -> bool:
+        """Whether it is the lead, and calls for a regrouping: one for all of this sum, since it rides on it."""
+        asked = any(other.phase == "asking" for other in state.places)
+        return asked and state.epochs[place.epoch - 1].lead.index == index
 
     def _lost(self, state: State, index: int, place: Place) -> Iterator[State]:
         epoch = state.epochs[place.epoch - 1]
         stayers = [m for m in epoch.members if m.index not in place.without]
         living = [m for m in stayers if state.places[m.index].phase not in GONE]
+        lead = state.places[living[0].index]
         if living[0].index == index:
             yield from self._leads(state, index, place, living)
         elif (place.epoch, index) not in state.reported:
             yield replace(state, reported=state.reported | {(place.epoch, index)})
-        if len(state.epochs) > place.epoch and living[0].index != index:
-            yield self._enters(state, index, state.epochs[place.epoch])
+        elif lead.epoch > place.epoch and (lead.phase != "asking" or self.remembers):
+            yield self._enters(state, index, state.epochs[lead.epoch - 1])
 
     def _leads(self, state: State, index: int, place: Place, living: list[Member]) -> Iterator[State]:
         epoch = state.epochs[place.epoch - 1]
         reported = frozenset(p for e, p in state.reported if e == epoch.number)
         asking = [m for m in MEMBERS if state.places[m.index].phase == "asking"]
         silent = {m.index for m in living if m.index != index} - reported
-        # Who has done the last step never reports, and more may never come: there, patience always ends.
-        free = all(state.places[p].phase == "finish" for p in silent)
+        # Who has done the last step, was left out or has gone on never reports: there, patience always ends.
+        others = [state.places[p] for p in silent]
+        free = all(o.phase in ("finish", "asking") or o.epoch > epoch.number for o in others)
         for patient in (True, False) if free or state.impatient < self.impatient else (True,):
             proposal = successor(
                 epoch,
@@ -172,7 +197,7 @@ class Model:
                 joiners=asking,
                 patient=patient,
                 holding=patient,
-                min_nodes=self.min_nodes,
+                min_members=self.min_nodes,
             )
             if proposal is None:
                 continue
@@ -186,23 +211,28 @@ class Model:
     def _enters(self, state: State, index: int, epoch: Epoch) -> State:
         place = state.places[index]
         if MEMBERS[index] not in epoch.members:
-            return state.with_place(index, replace(place, phase="expelled", without=frozenset()))
+            again = Place(phase="asking", epoch=epoch.number, step=NO_STATE)
+            gone = replace(place, phase="expelled", without=frozenset())
+            return state.with_place(index, again if self.again else gone)
         phase = "done" if epoch.ending else "meet"
         return state.with_place(index, Place(phase=phase, epoch=epoch.number, step=place.step))
 
     def _finish(self, state: State, index: int, place: Place) -> Iterator[State]:
         """The lowest living member of the epoch has committed; the others have seen that, or it is gone."""
-        living = [m.index for m in state.epochs[place.epoch - 1].members if state.places[m.index].phase not in GONE]
+        past = GONE | {"asking"} if self.skips_askers else GONE
+        members = (m.index for m in state.epochs[place.epoch - 1].members)
+        living = [m for m in members if m == index or state.places[m].phase not in past]
         if living[0] == index or state.places[living[0]].phase == "done":
             yield state.with_place(index, replace(place, phase="done"))
 
     def _fails(self, state: State, index: int, place: Place) -> Iterator[State]:
         members = self._members(state, place)
         others = [state.places[p] for p in members - {index}]
-        # Not for one that is only late: that is a matter of time limits, and of no order of events.
-        closed = (o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in others)
-        if any(closed):
-            yield state.with_place(index, replace(place, phase="lost", without=frozenset()))
+        lost = state.with_place(index, replace(place, phase="lost", without=frozenset()))
+        if any(o.phase in GONE or o.epoch > place.epoch or self._has_closed(o, place) for o in others):
+            yield lost
+        elif state.late < self.late:
+            yield replace(lost, late=state.late + 1)
 
     def _has_closed(self, other: Place, place: Place) -> bool:
         return other.epoch == place.epoch and other.phase in ("lost", "finish")
@@ -212,17 +242,35 @@ class Model:
 
 
 def explore(model: Model) -> int:
-    """Visit every reachable state: who ends has done all steps, and somebody ends unless all are gone for a reason."""
+    """Visit every reachable state: who ends has done all steps, somebody ends unless all are gone for a reason, and
+    from everywhere an end can be reached without another death."""
     seen, todo = {model.start()}, [model.start()]
+    before: dict[State, list[State]] = defaultdict(list)
+    ends: list[State] = []
     while todo:
         state = todo.pop()
         following = {after.pruned() for after in model.moves(state)} - {state}
         if not following:
             ends_well(model, state)
+            ends.append(state)
+        for after in following:
+            if after.deaths == state.deaths:
+                before[after].append(state)
         fresh = following - seen
         seen |= fresh
         todo.extend(fresh)
+    endless = seen - reaching(ends, before)
+    assert not endless, f"no end: {min(endless, key=lambda state: len(state.epochs))}"
     return len(seen)
+
+
+def reaching(ends: list[State], before: Mapping[State, list[State]]) -> set[State]:
+    found, todo = set(ends), list(ends)
+    while todo:
+        fresh = set(before.get(todo.pop(), ())) - found
+        found |= fresh
+        todo.extend(fresh)
+    return found
 
 
 def ends_well(model: Model, state: State) -> None:
@@ -249,6 +297,8 @@ def ends_well(model: Model, state: State) -> None:
         Model(deaths=2, notices=1),
         Model(notices=1, impatient=1),
         Model(newcomer=True, notices=1, impatient=1),
+        Model(again=True, impatient=1, late=1, steps=1),
+        Model(again=True, impatient=1, late=1, deaths=0),
     ],
     ids=str,
 )
@@ -261,8 +311,10 @@ def test_every_interleaving_of_three_members_ends_well(model: Model) -> None:
     [
         (Model(repairs=False), "two different steps"),
         (Model(create_only=False, impatient=1), "two different steps|stuck|left behind|more than a step"),
+        (Model(again=True, impatient=1, late=1, deaths=0, remembers=False), "no end"),
+        (Model(again=True, impatient=1, deaths=0, skips_askers=False), "stuck"),
     ],
-    ids=["no-repair", "storage-that-replaces"],
+    ids=["no-repair", "storage-that-replaces", "back-into-an-old-epoch", "an-asker-that-is-to-commit"],
 )
 def test_the_model_finds_a_broken_protocol(broken: Model, found: str) -> None:
     with pytest.raises(AssertionError, match=found):

@@ -178,6 +178,9 @@ def test_an_answer_that_is_no_epoch_is_none(answer: dict[str, object] | None) ->
 def test_addresses_of_places() -> None:
     assert addresses("job-{place}.svc", 29500, 2) == (("job-0.svc", 29500), ("job-1.svc", 29500))
     assert addresses("127.0.0.1", 5000, 2) == (("127.0.0.1", 5000), ("127.0.0.1", 5002))
+    assert addresses("job-{place}.svc", 5000, 2, 2) == (
+        ("job-0.svc", 5000), ("job-0.svc", 5002), ("job-1.svc", 5000), ("job-1.svc", 5002),
+    )  # fmt: skip
     with pytest.raises(InputError, match="ports"):
         addresses("127.0.0.1", 65534, 4)
 
@@ -196,3 +199,15 @@ def test_exact_sums_of_another_type_of_gpu_are_refused_and_plain_ones_taken(monk
     on("NVIDIA A100-SXM4-40GB", GradientSum).load_state_dict(on("NVIDIA L4", GradientSum).state_dict())
     older = {key: value for key, value in begun.items() if key != "gpu"}
     on("NVIDIA L4", ExactGradientSum).load_state_dict(older)
+
+
+def test_facts_of_a_run_hold_from_the_moment_they_are_stated() -> None:
+    def stating(**facts: int) -> GangProgress:
+        return GangProgress(shards=6, seed=0, facts=facts, gradients=GradientSum(nn.Linear(2, 2).parameters(), flags=1))
+
+    begun = stating(micro_batch=4).state_dict()
+    stating(micro_batch=4).load_state_dict(begun)
+    with pytest.raises(InputError, match="micro_batch") as refused:
+        stating(micro_batch=8).load_state_dict(begun)
+    assert refused.value.got == "8" and refused.value.allowed.startswith("4")
+    stating(micro_batch=8).load_state_dict(stating().state_dict())

@@ -36,6 +36,7 @@ def saves_in(storage: LocalStorage, folder: Path) -> GangSaves:
         storage,
         RUN,
         state,
+        gang="ours",
         every=1,
         keep=3,
         tuning=Tuning(),

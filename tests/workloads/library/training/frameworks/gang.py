@@ -15,15 +15,37 @@ from typing import Any
 import psutil
 
 from holdfast.contract.environment import ENV_WINDOW_S
+from tests.fork_server import ForkServer, die_with
 from tests.workloads.library.training.frameworks.waits import ENV_WAIT_AT
-from tests.workloads.library.training.runs import PATIENCE_S, die_with
+from tests.workloads.library.training.runs import PATIENCE_S
 
 ROOT = Path(__file__).parents[5]
+IMPORTS = (
+    "torch._dynamo",
+    "torch.optim.adamw",
+    "torch.distributed.fsdp",
+    "transformers.trainer",
+    "transformers.models.gpt2.modeling_gpt2",
+    "lightning.pytorch",
+    "accelerate",
+    "holdfast.checkpoint.checkpointer",
+    "holdfast.training.frameworks.huggingface",
+    "holdfast.training.frameworks.lightning",
+    "holdfast.training.frameworks.accelerate",
+)
+
+
+def fork_server(site: Path) -> ForkServer:
+    """`site`: where the frameworks are installed."""
+    return ForkServer(IMPORTS, path=[ROOT, site])
 
 
 class Gang:
-    def __init__(self, script: Path, *, site: Path, folder: Path, steps: int) -> None:
+    """With `server` its ranks are forked, else they start from nothing."""
+
+    def __init__(self, script: Path, *, site: Path, folder: Path, steps: int, server: ForkServer | None = None) -> None:
         folder.mkdir(exist_ok=True)
+        self._server = server
         self._command = [sys.executable, str(script), str(folder / "ck"), str(steps), str(folder / "out")]
         self._site, self._folder, self._starts = site, folder, 0
 
@@ -32,12 +54,6 @@ class Gang:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
         command = [sys.executable, "-c", code]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-
-    @staticmethod
-    def script(name: str, *arguments: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-        command = [sys.executable, str(Path(__file__).with_name(name)), *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
     def complete(self) -> list[str]:
         """What rank 0 printed in a start that came to its end."""
@@ -87,10 +103,13 @@ class Gang:
 
     def _start(self, rank: int, port: int, env: Mapping[str, str]) -> Any:
         """What has `pid`, `returncode`, poll() and wait() of a subprocess.Popen."""
+        environment = os.environ | self._environment(rank, port) | dict(env)
         with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:
+            if self._server:
+                return self._server.start(self._command, env=environment, out=out, err=err, session=True)
             return subprocess.Popen(
                 self._command,
-                env=os.environ | self._environment(rank, port) | dict(env),
+                env=environment,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,

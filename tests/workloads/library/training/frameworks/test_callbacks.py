@@ -1,7 +1,8 @@
 """Where both frameworks are weak on Spot: a notice on one rank that is not the first, with two loader workers, in an
 evaluation or in the first compile."""
 
-import subprocess
+import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,8 +11,7 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from holdfast.training.frameworks.managed_checkpointer import refuse_deepspeed
-from tests import support
-from tests.tools import frameworks
+from tests.fork_server import ForkServer
 from tests.workloads.library.training.frameworks.gang import Gang
 from tests.workloads.library.training.frameworks.waits import COMPILING, EVALUATING
 
@@ -26,17 +26,14 @@ STEPS = 24
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
 
-@pytest.fixture(scope="module")
-def site() -> Path:
-    try:
-        return frameworks.install()
-    except (OSError, subprocess.CalledProcessError) as error:
-        support.unavailable(f"the frameworks cannot be installed: {error}")
+@pytest.fixture
+def server(framework_server: ForkServer) -> ForkServer:
+    return framework_server
 
 
 @pytest.fixture(scope="module")
 def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Script -> the digest that it ends with when nobody disturbs it."""
+    """Script -> the digest that it ends with when nobody disturbs it, its ranks started from nothing."""
 
     @cache
     def digest(script: str) -> str:
@@ -63,9 +60,15 @@ def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     ],
 )
 def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
-    tmp_path: Path, site: Path, undisturbed: Callable[[str], str], script: str, after: str, done: int
+    tmp_path: Path,
+    site: Path,
+    server: ForkServer,
+    undisturbed: Callable[[str], str],
+    script: str,
+    after: str,
+    done: int,
 ) -> None:
-    gang = Gang(SCRIPTS_OF_LOOPS[script], site=site, folder=tmp_path, steps=STEPS)
+    gang = Gang(SCRIPTS_OF_LOOPS[script], site=site, folder=tmp_path, steps=STEPS, server=server)
     assert gang.notice_on_rank_1(after) == [143, 143], gang.errors()
     printed = gang.complete()
     first = int(next(line for line in printed if line.startswith("step ")).removeprefix("step "))
@@ -85,11 +88,14 @@ def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
     ],
 )
 def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream(
-    site: Path, shuffle: str, workers: int, validation: str, crashes: str
+    tmp_path: Path, server: ForkServer, shuffle: str, workers: int, validation: str, crashes: str
 ) -> None:
-    done = Gang.script("lightning_exact.py", shuffle, str(workers), validation, crashes, path=[ROOT, site])
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.splitlines()[-1] == "differing: []"
+    script = str(Path(__file__).with_name("lightning_exact.py"))
+    with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err:
+        command = [sys.executable, script, shuffle, str(workers), validation, crashes]
+        code = server.start(command, env=os.environ, out=out, err=err, session=True).wait(600)
+        assert code == 0, (tmp_path / "err").read_text()[-4000:]
+    assert (tmp_path / "out").read_text().splitlines()[-1] == "differing: []"
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

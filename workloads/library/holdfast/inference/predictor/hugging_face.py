@@ -24,7 +24,7 @@ MAX_TOKENS = 256
 
 class TextClassifier:
     def __init__(self, folder: str, *, max_tokens: int = MAX_TOKENS) -> None:
-        self._folder, self._max_tokens = _checked(folder), max_tokens
+        self._folder, self._max_tokens = checked_folder(folder), max_tokens
         self._device = torch.device(gpu.device_type(torch.cuda.is_available()))
         self._bf16 = self._device.type == "cuda" and torch.cuda.is_bf16_supported()
 
@@ -33,7 +33,7 @@ class TextClassifier:
         return {
             "predictor": "hf-text-classifier",
             "version": 1,
-            "model": _digest(self._folder),
+            "model": digest_of(self._folder),
             "max_tokens": self._max_tokens,
             "rows": ROWS,
             "precision": "bf16" if self._bf16 else "fp32",
@@ -82,13 +82,13 @@ class TextClassifier:
         return [{"label": labels[row.index(max(row))], "score": max(row)} for row in shares]
 
 
-def _checked(folder: str) -> Path:
+def checked_folder(folder: str) -> Path:
     if not folder or not (Path(folder) / "config.json").is_file():
         raise _not_a_model(Path(folder), "no config.json")
     return Path(folder)
 
 
-def _digest(folder: Path) -> str:
+def digest_of(folder: Path) -> str:
     """Of names and bytes of all files: weights, vocabulary, labels."""
     total = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):

@@ -1,7 +1,7 @@
 """A drain for a server that has none of its own: it has the readiness probe, and the preStop hook of its neighbour.
 
 A server that refuses requests from SIGTERM on (vLLM, Envoy) must be out of its Service before the signal. On a delete
-that is so at once; on a Spot notice nothing but readiness takes it out. So the probe asks here: 200 while the server's
+that is so at once; on a Spot notice nothing but the proxy's check takes it out. So the probe asks here: 200 while the server's
 own health answers 200, 503 from the moment the preStop hook has begun. The hook is answered once `hold_s` have passed
 and, where a count of requests can be asked, when none is left or `most_s` are over. SIGTERM then finds it quiet.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+from holdfast.contract.errors import InputError
 from holdfast.contract.serving import DRAIN_PATH, PROBE_TIMEOUT_S, READY_PATH
 from holdfast.runtime import logs
 
@@ -74,7 +75,13 @@ class Sidecar:
             def log_message(self, format: str, *args: object) -> None:
                 """Probes are no news."""
 
-        server = ThreadingHTTPServer((host, port), Handler)
+        try:
+            server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            got = f"{port} ({error.strerror})"
+            raise InputError(
+                "the port cannot be used", got=got, allowed="a free port", fix="give another --port"
+            ) from None
         threading.Thread(target=server.serve_forever, name="sidecar", daemon=True).start()
         return server
 

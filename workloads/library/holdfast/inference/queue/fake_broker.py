@@ -45,6 +45,8 @@ class FakeBroker:
     seed: int = 0
     unavailable: bool = False
     """Every call fails."""
+    refused: int = 0
+    """Calls that failed so."""
     dead: list[bytes] = field(default_factory=list[bytes])
     _messages: dict[str, dict[str, _Message]] = field(default_factory=lambda: defaultdict(dict))
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -126,6 +128,7 @@ class FakeBroker:
 
     def _require_available(self) -> None:
         if self.unavailable:
+            self.refused += 1
             raise exceptions.ServiceUnavailable("the broker is away")
 
 

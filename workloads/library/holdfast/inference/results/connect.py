@@ -30,7 +30,7 @@ _PERMANENT = ("28", "3D", "3F")
 
 def database_uri(option: str) -> str:
     uri = option or os.environ.get(ENV_DATABASE, "")
-    if not uri:
+    if not uri.strip():  # libpq takes a blank for all of its defaults
         raise InputError(
             "no database is named",
             got="neither --database nor " + ENV_DATABASE,
@@ -107,4 +107,6 @@ def raise_if_permanent(error: psycopg.Error) -> None:
 
 
 def _first_line(error: psycopg.Error) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+    # A line that begins with a tab is libpq's question about the line before it.
+    lines = [line for line in str(error).strip().splitlines() if not line.startswith("\t")]
+    return (lines or [type(error).__name__])[-1][:200]

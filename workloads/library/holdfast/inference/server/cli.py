@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.contract.environment import ENV_WINDOW_S
+from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.serving import PORT, SIDECAR_PORT
@@ -14,7 +15,11 @@ from holdfast.contract.serving import PORT, SIDECAR_PORT
 app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m holdfast serve run --predictor gpt --checkpoints gs://my-bucket/checkpoints --run my-run --follow 30"
+    )
+)
 def run(
     predictor: Annotated[str, typer.Option(help="gpt, hf, entropy, or MODULE:FUNCTION of your own.")] = "gpt",
     model: Annotated[str, typer.Option(help="Folder of a Hugging Face model (hf).")] = "",
@@ -56,7 +61,7 @@ def run(
     leave_now(serve(spec, settings))
 
 
-@app.command()
+@app.command(epilog=examples("python -m holdfast serve sidecar --health http://127.0.0.1:8000/health --window 15"))
 def sidecar(
     health: Annotated[str, typer.Option(help="URL of the neighbour that answers 200 while it serves.")],
     window: Annotated[
@@ -64,13 +69,17 @@ def sidecar(
     ] = float(DEFAULT_WINDOW.pod_s),
     drain: Annotated[str, typer.Option(help="URL that is posted when the drain begins.")] = "",
     count: Annotated[str, typer.Option(help="URL whose last number is how many requests are left.")] = "",
-    port: Annotated[int, typer.Option(help="Port of probes and of the preStop hook.")] = SIDECAR_PORT,
+    port: Annotated[
+        int, typer.Option(help="Port of probes and of the preStop hook.", max=65_535, min=0)
+    ] = SIDECAR_PORT,
 ) -> None:
     """Give a server that stops at SIGTERM the drain that it lacks: readiness and a preStop hook. Until SIGTERM."""
     from holdfast.contract.serving import sidecar_budget
+    from holdfast.contract.values import between
     from holdfast.inference.proxy.sidecar import Sidecar
     from holdfast.runtime.shutdown import of_process
 
+    between("the window is out of range", window, 1.0, 86_400.0)
     shutdown = of_process()
     hold_s, rest_s = sidecar_budget(window)
     beside = Sidecar(health_url=health, hold_s=hold_s, most_s=rest_s, drain_url=drain, count_url=count)
@@ -78,14 +87,18 @@ def sidecar(
         shutdown.wait()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "python -m holdfast serve endpoints --service model --namespace team-research --out /endpoints/eds.json"
+    )
+)
 def endpoints(
     service: Annotated[str, typer.Option(help="Service whose ready pods get requests.")],
     namespace: Annotated[str, typer.Option(help="Its namespace.")],
     out: Annotated[Path, typer.Option(help="File that the proxy reads; replaced by a rename.")],
     cluster: Annotated[str, typer.Option(help="The proxy's name for these servers.")] = "servers",
     health_port: Annotated[
-        int, typer.Option(help="Port on which the pods' readiness is asked; 0: that of requests.")
+        int, typer.Option(min=0, max=65_535, help="Port on which the pods' readiness is asked; 0: that of requests.")
     ] = 0,
 ) -> None:
     """Keep a proxy's endpoints equal to the EndpointSlices of a Service. Until SIGTERM."""

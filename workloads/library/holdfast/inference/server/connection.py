@@ -1,11 +1,11 @@
 """One HTTP connection: uvicorn's, with read timeouts of its own, a bound on headers, and no request cut at a drain.
 
 uvicorn takes a connection whose headers are not complete for an idle one and closes it, and waits for slow senders
-without end. Here a request counts from its first byte.
+without end. Here a request counts from its first byte, and an answer leaves whole.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -14,6 +14,34 @@ from holdfast.inference.server.drain import Drain
 MAX_HEADER_BYTES = 64 * 1024
 BEGAN = "holdfast.began"
 """In the scope: when the first byte came, on the loop's clock."""
+
+
+class _Together:
+    """What is written in one turn of the loop leaves at once, and not first the headers and then the body.
+
+    A server that dies in between has begun an answer, which no proxy can ask for again.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held = list[bytes]()
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self._flush)
+        self._held.append(data)
+
+    def _flush(self) -> None:
+        data, self._held = b"".join(self._held), []
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class Connection(HttpToolsProtocol):
@@ -33,6 +61,9 @@ class Connection(HttpToolsProtocol):
         self._header_bytes = -1
         """Of the request whose headers are being read; -1: none is."""
         self._header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast("asyncio.Transport", _Together(transport, self.loop)))
 
     def data_received(self, data: bytes) -> None:
         was_reading = self._header_bytes >= 0

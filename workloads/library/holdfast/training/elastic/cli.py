@@ -1,4 +1,4 @@
-"""The command `holdfast train elastic`. Options here, torch only when the command runs."""
+"""The commands `holdfast train elastic` and `ranks`. Options here, torch only when the command runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +12,8 @@ from holdfast.contract.environment import (
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_JOB,
+    ENV_LOCAL_RANK,
+    ENV_LOCAL_WORLD_SIZE,
     ENV_WINDOW_S,
 )
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
@@ -19,16 +21,18 @@ from holdfast.training.elastic.places import ALONE, DEFAULT_PORT, addresses
 
 
 def elastic(
-    nodes: Annotated[int, typer.Option(help="Places of the gang: one process each.", envvar=ENV_GANG_NODES)] = 1,
-    place: Annotated[int, typer.Option(help="This process's place.", envvar=ENV_COMPLETION_INDEX)] = 0,
-    address: Annotated[str, typer.Option(help="Host of a place, with {place} in it.", envvar=ENV_GANG_ADDRESS)] = ALONE,
+    nodes: Annotated[int, typer.Option(help="Of the gang.", envvar=ENV_GANG_NODES)] = 1,
+    place: Annotated[int, typer.Option(help="Which of the nodes this is.", envvar=ENV_COMPLETION_INDEX)] = 0,
+    address: Annotated[str, typer.Option(help="Host of a node, with {place} in it.", envvar=ENV_GANG_ADDRESS)] = ALONE,
     port: Annotated[
-        int, typer.Option(help="Port of every place; the one above is used too.", envvar=ENV_GANG_PORT)
+        int, typer.Option(help="Port of a node's first process; each uses two.", envvar=ENV_GANG_PORT)
     ] = DEFAULT_PORT,
     min_nodes: Annotated[
         int, typer.Option(help="Fewer give their nodes back after --hold.", envvar=ENV_GANG_MIN_NODES)
     ] = 1,
-    shards: Annotated[int, typer.Option(help="Logical shards of a step; 0: six for each node.")] = 0,
+    ranks: Annotated[int, typer.Option(help="Processes of a node.", envvar=ENV_LOCAL_WORLD_SIZE)] = 1,
+    rank: Annotated[int, typer.Option(help="Which of the node's processes this is.", envvar=ENV_LOCAL_RANK)] = 0,
+    shards: Annotated[int, typer.Option(help="Logical shards of a step; 0: six for each process.")] = 0,
     exact: Annotated[bool, typer.Option(help="The same bits for any sequence of sizes; twice the traffic.")] = False,
     data: Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")] = None,
     checkpoints: Annotated[str, typer.Option(help="Where checkpoints and epochs are kept.")] = "out/checkpoints",
@@ -55,8 +59,9 @@ def elastic(
 
     config = ElasticConfig(
         checkpoints=checkpoints,
-        nodes=addresses(address, port, nodes),
-        index=place,
+        nodes=addresses(address, port, nodes, ranks),
+        index=place * ranks + rank,
+        ranks_per_node=ranks,
         run=run,
         min_nodes=min_nodes,
         steps=steps,
@@ -74,3 +79,19 @@ def elastic(
     )
     of_process().begin()
     leave_now(train_elastic(config))
+
+
+def ranks(
+    command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
+    processes: Annotated[int, typer.Option(help="So many; each finds LOCAL_RANK and LOCAL_WORLD_SIZE.")],
+    window: Annotated[
+        float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)
+    ] = DEFAULT_WINDOW.pod_s,
+) -> None:
+    """Start a program once for each GPU of a node of an elastic gang. Exit: what the programs' codes amount to."""
+    from holdfast.runtime.shutdown import leave_now, of_process
+    from holdfast.training.elastic.ranks import run_ranks
+
+    shutdown = of_process()
+    shutdown.takes_s = window
+    leave_now(run_ranks(command, processes, shutdown, window_s=window))

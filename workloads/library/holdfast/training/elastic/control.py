@@ -194,8 +194,18 @@ class Peers:
 
     def living(self, members: list[Member]) -> list[Member]:
         """Those whose process of that epoch answers; one that was replaced has another incarnation."""
+        return [member for member, _ in self._found(members)]
+
+    def at_work(self, members: list[Member]) -> list[Member]:
+        """Those of the living that have an epoch: who was left out of the gang and asks to come in ends nothing."""
+        return [member for member, phase in self._found(members) if phase != "waiting"]
+
+    def _found(self, members: list[Member]) -> list[tuple[Member, object]]:
         status = self.look([member.index for member in members])
-        return [m for m in members if status.get(m.index, {}).get("incarnation") == m.incarnation]
+        answers = ((member, status.get(member.index, {})) for member in members)
+        return [
+            (member, found.get("phase")) for member, found in answers if found.get("incarnation") == member.incarnation
+        ]
 
 
 def read_answer(data: bytes) -> dict[str, Any] | None:

@@ -6,11 +6,12 @@ Who belongs is decided by Regroup; here the new members meet, and whoever is beh
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from holdfast.checkpoint.errors import Preempted
+from holdfast.checkpoint.errors import Preempted, StorageError, Superseded
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.contract.job_identity import attempt_of
 from holdfast.runtime import logs
@@ -22,7 +23,7 @@ from holdfast.training.elastic.membership import Epoch, Member
 from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
 from holdfast.training.elastic.transfer import furthest, synchronize
-from holdfast.training.errors import Expelled, GangTooSmall, GroupLost
+from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
 
 NO_STATE = -1
 FAREWELL_S = 5.0
@@ -42,10 +43,12 @@ class Crew:
         shutdown: Shutdown,
         window_s: float,
         events: EventLog | None,
+        ranks_per_node: int = 1,
     ) -> None:
         self._state, self._device = state, device
         self._control, self._peers, self._regroup, self._group = control, peers, regroup, group
         self._saves, self._shutdown, self._window_s, self._events = saves, shutdown, window_s, events
+        self._ranks_per_node = ranks_per_node
         self._led = False
         self.me = control.me
         self.epoch = Epoch(number=0, members=(self.me,))
@@ -63,7 +66,7 @@ class Crew:
     def done(self) -> None:
         """One more step is applied to the state."""
         self.step += 1
-        self._saves.after_step(self.step)
+        self._keep(lambda: self._saves.after_step(self.step))
 
     def lost(self, error: RuntimeError) -> None:
         """A collective failed: go on with those who are left."""
@@ -85,10 +88,10 @@ class Crew:
         """The last step is done on all: complete only once its checkpoint is committed, by whichever lead is left."""
         self._group.close()
         while True:
-            lead = next(iter(self._peers.living([*self.epoch.members])), self.me)
+            lead = next(iter(self._peers.at_work([*self.epoch.members])), self.me)
             if lead == self.me:
                 self._saves.lead(total)
-                self._saves.make_durable(total, within_s)
+                self._keep(lambda: self._saves.make_durable(total, within_s))
                 self._control.enter(self.epoch, "complete")
                 self._await_farewells([member for member in self.epoch.members if member != self.me])
                 return
@@ -102,6 +105,28 @@ class Crew:
         self._saves.close()
         self._group.close()
         self._control.close()
+
+    def _keep(self, save: Callable[[], None]) -> None:
+        """Again, where a member without a place in the gang took the right to commit. Raises CutOff where the gang has
+        gone on beyond a torn network; Superseded where another Job has the run: a new start would only take it back."""
+        while True:
+            try:
+                return save()
+            except Superseded as end:
+                if not self._saves.fenced_by_own_gang():
+                    raise
+                if self._gone_on():
+                    raise CutOff(end.step, "the gang went on beyond a torn network, and commits there") from end
+                # The lead of an epoch before this one, frozen or slow, took the fence late. It commits nothing any more.
+                logs.warning("save", "taking the right to commit back from a former lead")
+                self._saves.follow()
+                self._saves.lead(self.step)
+
+    def _gone_on(self) -> bool:
+        try:
+            return self._regroup.went_on_without(self.epoch)
+        except StorageError:
+            return True  # nobody can say: a newcomer asks
 
     def _go_on(self, without: frozenset[int]) -> None:
         began = time.monotonic()
@@ -132,7 +157,7 @@ class Crew:
         self._take_role(time.monotonic() - began)
         if epoch.ending:
             self._saves.try_last(self.step, self._seconds_left())
-            raise GangTooSmall(self.step, f"{len(epoch.members)} nodes are left, too few for too long")
+            raise GangTooSmall(self.step, f"{len(epoch.members)} members are left, too few for too long")
 
     def _take_role(self, stalled_s: float) -> None:
         if not self.coordinator:
@@ -143,8 +168,10 @@ class Crew:
             self._led = True
             self._emit_as_lead("start", rank=0, world_size=size, attempt=attempt_of(os.environ))
         self._saves.lead(self.step)
-        places = len(self._peers.addresses)
-        self._emit_as_lead("resized", step=self.step, nodes=size, of=places, seconds=round(stalled_s, 3))
+        # A node that has lost one of its processes counts: it is there, and paid for.
+        nodes = len({member.index // self._ranks_per_node for member in self.epoch.members})
+        of = len(self._peers.addresses) // self._ranks_per_node
+        self._emit_as_lead("resized", step=self.step, nodes=nodes, of=of, seconds=round(stalled_s, 3))
 
     def _hold_what_others_hold(self) -> None:
         failpoint("gang.synchronize")
@@ -173,7 +200,7 @@ class Crew:
         ends = time.monotonic() + FAREWELL_S
         while time.monotonic() < ends:
             gone = self._control.farewells()
-            if not self._peers.living([member for member in others if member.index not in gone]):
+            if not self._peers.at_work([member for member in others if member.index not in gone]):
                 return
             self._control.wait(0.1)
 

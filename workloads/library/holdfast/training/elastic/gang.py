@@ -8,9 +8,10 @@
             if gang.reduce():
                 optimizer.step()
 
-Every node holds the whole state; state sharded over nodes needs the rigid gang (`holdfast train run`). One process
-for each node. A step is the same V shards whatever the size, with the same draws (`shards()` seeds by step and shard);
-with exact=True the weights too are the same bits for every sequence of sizes.
+Every process holds the whole state; sharded state, also inside a node, needs the rigid gang (`holdfast train run`).
+One process for each GPU: `holdfast train ranks --processes 4 -- python train.py` starts those of a node. A step is the
+same V shards whatever the size, with the same draws (`shards()` seeds by step and shard); with exact=True the weights
+too are the same bits for every sequence of sizes.
 
 A notice to one node costs the others one regrouping at the next step; a death costs the step in progress. A newcomer
 gets the state from a member. The checkpoint is for the case that all are lost.
@@ -64,6 +65,7 @@ class ElasticGang:
         nodes: tuple[Address, ...] | None = None,
         index: int | None = None,
         min_nodes: int | None = None,
+        ranks_per_node: int | None = None,
         shards: int = 0,
         exact: bool = False,
         every: int = 100,
@@ -77,16 +79,20 @@ class ElasticGang:
         silent_s: float = 15.0,
         tuning: Tuning | None = None,
     ) -> None:
-        """`nodes`: address of every place in the Job, `index` this one's; a node also uses the port above. What of
-        the three is left out is as the pod's environment states it, and without such a pod the gang is one process.
-        `shards`: cut of each step, 0 for six for each node. `every`: steps between checkpoints. `facts`: what must not
-        differ when a run is resumed, such as a digest of its data. `gather_s`: how long a
+        """`nodes`: address of every place in the gang, `index` this one's; a place also uses the port above. A place is
+        a process: `ranks_per_node` neighbouring ones are of one node. What of these and of `min_nodes` is left out is
+        as the pod's environment states it, and without such a pod the gang is one process.
+        `shards`: cut of each step, 0 for six for each process. `every`: steps between checkpoints. `facts`: what must not
+        differ when a run is resumed, such as a digest of its data and the samples of a shard. `gather_s`: how long a
         start or a newcomer waits for more; `hold_s`: how long too few wait; `silent_s`: when a peer counts as lost."""
         given = places.of_pod()
+        if ranks_per_node is None:
+            ranks_per_node = given.ranks_per_node if nodes is None else 1
         nodes = given.nodes if nodes is None else nodes
         index = given.index if index is None else index
         min_nodes = given.min_nodes if min_nodes is None else min_nodes
-        sharing.checked_nodes(len(nodes), min_nodes)
+        _check_ranks(ranks_per_node, nodes)
+        sharing.checked_nodes(len(nodes) // ranks_per_node, min_nodes)
         _check_place(index, nodes)
         self._places, self._index, self._seed = len(nodes), index, seed
         self._gather_s, self._window_s = gather_s, window_s
@@ -100,6 +106,7 @@ class ElasticGang:
         storage = Retrying(
             open_storage(url, request_s=self._tuning.request_s), budget_s=min(hold_s, self._tuning.retry_s)
         )
+        _check_store(storage, url)
         progress = GangProgress(shards=self._shards, seed=seed, facts=facts, gradients=self._gradients)
         whole = state | {"gang": progress}
         saves = GangSaves(
@@ -107,14 +114,16 @@ class ElasticGang:
             storage,
             checked_run(run),
             whole,
+            gang=places.gang_id(nodes),
             every=every,
             keep=keep,
             tuning=self._tuning,
             events=events,
             stop_asked=lambda: self._shutdown.requested,
         )
-        limits = Limits(min_nodes=min_nodes, gather_s=gather_s, hold_s=hold_s, silent_s=silent_s)
-        self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events)
+        least = min_nodes * ranks_per_node
+        limits = Limits(min_members=least, gather_s=gather_s, hold_s=hold_s, silent_s=silent_s)
+        self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, ranks_per_node)
         self._reduced = False
         self._called: frozenset[int] | None = None
         """Of the last reduction: who leaves; None: nobody called for a regrouping."""
@@ -128,6 +137,7 @@ class ElasticGang:
         state: dict[str, Any],
         saves: GangSaves,
         events: EventLog | None,
+        ranks_per_node: int,
     ) -> Crew:
         me, secret = Member(index=self._index, incarnation=secrets.token_hex(8)), join_id(run)
         try:
@@ -146,6 +156,7 @@ class ElasticGang:
             shutdown=self._shutdown,
             window_s=self._window_s,
             events=events,
+            ranks_per_node=ranks_per_node,
         )
 
     @property
@@ -172,6 +183,7 @@ class ElasticGang:
 
     def __enter__(self) -> Self:
         self._shutdown.takes_s = self._window_s
+        # A collective whose peer is gone may hang beyond the window; SIGKILL would then take the event log along.
         self._shutdown.leave_after(self._window_s)
         self._crew.join()
         return self
@@ -204,6 +216,7 @@ class ElasticGang:
     def reduce(self) -> bool:
         """The gradient of the whole step into every `p.grad`. False: do not step the optimizer, the step comes again."""
         failpoint("gang.reduce")
+        # A notice travels with the gradients: all members learn of it at the same step, for no message more.
         leaves = [int(self._shutdown.requested and place == self._index) for place in range(self._places)]
         try:
             flags = self._gradients.reduce([*leaves, int(self._newcomers_ready())])
@@ -211,8 +224,10 @@ class ElasticGang:
             self._crew.lost(error)
             return False
         failpoint("gang.reduced")
+        # Too large for the exact sum, on every member alike: the step comes again with a larger exponent.
         if flags is None:
             return False
+        # Only now: a call that came while the sum was under way would be known to some members and not to others.
         if any(flags):
             self._called = frozenset(place for place, flag in enumerate(flags[:-1]) if flag)
         self._reduced = True
@@ -239,6 +254,25 @@ def _check_place(index: int, nodes: tuple[Address, ...]) -> None:
         )
 
 
+def _check_ranks(ranks_per_node: int, nodes: tuple[Address, ...]) -> None:
+    if ranks_per_node < 1 or len(nodes) % ranks_per_node:
+        raise InputError(
+            "processes of a node", got=f"{ranks_per_node} with {len(nodes)} addresses",
+            allowed="a number that divides the addresses: every node has as many",
+            fix="an address for each process, node by node",
+        )  # fmt: skip
+
+
+def _check_store(storage: Storage, url: str) -> None:
+    if not storage.create_only:
+        raise InputError(
+            "the checkpoint storage cannot keep two halves of a gang apart",
+            got=f"{url}, which overwrites a name that is taken",
+            allowed="a store that refuses it: gs://, az://, Amazon's s3://, or a folder",
+            fix="another --checkpoints, or train as a rigid gang: holdfast train run",
+        )
+
+
 def _parameters(state: dict[str, Any]) -> list[nn.Parameter]:
     """Of all modules, each held whole."""
     modules = [entry for entry in state.values() if isinstance(entry, nn.Module)]
@@ -252,7 +286,8 @@ def _parameters(state: dict[str, Any]) -> list[nn.Parameter]:
         raise InputError(
             "the model is sharded over processes",
             got=type(odd.data).__name__,
-            allowed="parameters that every node holds whole: a lost node would take its shard along",
+            allowed="parameters that every process holds whole: a lost node would take its shard along, and the "
+            "processes of one node share no group that outlives a change of the gang",
             fix="train sharded models as a rigid gang: holdfast train run",
         )
     return parameters

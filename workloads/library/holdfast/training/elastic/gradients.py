@@ -95,6 +95,7 @@ class ExactGradientSum(GradientSum):
         for total in self._sums:
             _all_reduce(total)
         ends = [total[-3:].tolist() for total in self._sums]
+        # The counts were summed with the gradients, so that every member decides the same.
         if any(too_large for _, too_large, _ in ends):
             self.exponent += STEP_UP
             return None

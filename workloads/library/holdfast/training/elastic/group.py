@@ -135,6 +135,8 @@ def _end_connections(host: str, port: int) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile, or no connection
             if stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
                 with socket.socket(fileno=os.dup(int(path.name))) as found:
+                    if found.family not in (socket.AF_INET, socket.AF_INET6):
+                        continue
                     address, its_port = found.getpeername()[:2]
                     if (address.removeprefix("::ffff:"), its_port) in peers:  # torch's sockets take both families
                         found.shutdown(socket.SHUT_RDWR)

@@ -1,5 +1,9 @@
-"""Where the places of a gang are reached, and which of them this process has: as a pod's environment states it."""
+"""Where the places of a gang are reached, and which of them this process has: as a pod's environment states it.
 
+A place is one process. Those of one node have neighbouring places, and ports of their own.
+"""
+
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +14,14 @@ from holdfast.contract.environment import (
     ENV_GANG_MIN_NODES,
     ENV_GANG_NODES,
     ENV_GANG_PORT,
+    ENV_LOCAL_RANK,
+    ENV_LOCAL_WORLD_SIZE,
     PLACE,
 )
 from holdfast.contract.errors import InputError
 
 MAX_NODES = 1024
+MAX_RANKS = 64
 DEFAULT_PORT = 29500
 ALONE = "127.0.0.1"
 
@@ -24,34 +31,45 @@ Address = tuple[str, int]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
     nodes: tuple[Address, ...]
+    """Of every place."""
     index: int
     min_nodes: int
+    ranks_per_node: int = 1
+
+
+def gang_id(nodes: tuple[Address, ...]) -> str:
+    """The same for all places of a gang; another Job under the same run name has other addresses."""
+    return hashlib.sha256(repr(nodes).encode()).hexdigest()[:16]
 
 
 def of_pod(variables: Mapping[str, str] = os.environ) -> Places:
     """Without the variables of an elastic job: the only place of a gang of one. InputError where one is no number."""
-    nodes = _number(variables, ENV_GANG_NODES, 1)
+    nodes, ranks = _number(variables, ENV_GANG_NODES, 1), _number(variables, ENV_LOCAL_WORLD_SIZE, 1)
+    node = _number(variables, ENV_COMPLETION_INDEX, 0) if nodes > 1 else 0
+    port = _number(variables, ENV_GANG_PORT, DEFAULT_PORT)
     return Places(
-        nodes=addresses(variables.get(ENV_GANG_ADDRESS, ALONE), _number(variables, ENV_GANG_PORT, DEFAULT_PORT), nodes),
-        index=_number(variables, ENV_COMPLETION_INDEX, 0) if nodes > 1 else 0,
+        nodes=addresses(variables.get(ENV_GANG_ADDRESS, ALONE), port, nodes, ranks),
+        index=node * ranks + _number(variables, ENV_LOCAL_RANK, 0),
         min_nodes=_number(variables, ENV_GANG_MIN_NODES, 1),
+        ranks_per_node=ranks,
     )
 
 
-def addresses(host: str, port: int, nodes: int) -> tuple[Address, ...]:
-    """Of every place. Without {place} in `host` all are on one machine, two ports apart."""
+def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address, ...]:
+    """Of every place, node by node. {place} in `host` stands for the node; without it all are on one machine. Places
+    on one machine are two ports apart."""
     together = PLACE not in host
-    last = port + (2 * nodes - 1 if together else 1)
-    if not (1 <= nodes <= MAX_NODES and port >= 1 and last <= 65535):
+    most = nodes * ranks if together else ranks
+    if not (1 <= nodes <= MAX_NODES and 1 <= ranks <= MAX_RANKS and port >= 1 and port + 2 * most - 1 <= 65535):
         raise InputError(
             "addresses of the gang",
-            got=f"{nodes} nodes from port {port}",
-            allowed=f"1 to {MAX_NODES} nodes, ports 1 to 65535",
+            got=f"{nodes} nodes of {ranks} processes from port {port}",
+            allowed=f"1 to {MAX_NODES} nodes, 1 to {MAX_RANKS} processes of each, ports 1 to 65535",
             fix="--nodes 4 --port 29500",
         )
     if together:
-        return tuple((host, port + 2 * place) for place in range(nodes))
-    return tuple((host.replace(PLACE, str(place)), port) for place in range(nodes))
+        return tuple((host, port + 2 * place) for place in range(nodes * ranks))
+    return tuple((host.replace(PLACE, str(node)), port + 2 * rank) for node in range(nodes) for rank in range(ranks))
 
 
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:

@@ -22,7 +22,8 @@ class GangProgress:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, value in self._facts.items():
-            if state.get(name) != value:
+            # A run that was begun before a fact was stated goes on: nothing is known against it.
+            if state.get(name, value) != value:
                 raise InputError(
                     f"the run was begun with another value of {name}",
                     got=value,

@@ -22,7 +22,7 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    min_nodes: int
+    min_members: int
     gather_s: float
     """How long a start waits for more than the least."""
     hold_s: float
@@ -43,31 +43,36 @@ class Regroup:
         stop_asked: Callable[[], bool],
     ) -> None:
         self._storage, self._run, self._control, self._peers = storage, run, control, peers
-        self._nodes, self._limits = len(peers.addresses), limits
+        self._places, self._limits = len(peers.addresses), limits
         self._stop_asked = stop_asked
         self._me = control.me
+        self._left_out_by: Epoch | None = None
+        """The newest that went on without this member."""
 
     def first(self) -> Epoch:
         """Join the gang that is there, or found one. Raises Preempted, GangTooSmall."""
-        self._control.enter(None, "waiting")
+        # Who asks in turn learns from it that their old epoch is over.
+        self._control.enter(self._left_out_by, "waiting")
         began = time.monotonic()
         while True:
             if self._stop_asked():
                 raise Preempted(0)
-            status = self._peers.look([*range(self._nodes)])
+            status = self._peers.look([*range(self._places)])
             lead = _lead_to_ask(status, self._me.index)
             if lead != self._me.index:
                 failpoint("gang.join")
                 found = epoch_of(self._ask(lead, "/join"))
                 if found and self._me in found.members:
-                    return self._entered(found)
+                    if self._is_news(found):
+                        return self._entered(found)
+                    self._control.wait(_LOOK_S)  # that answer came at once
             elif epoch := self._found(began):
                 return epoch
             # Where a gang is at work its lead decides; before that, waiting costs what waiting nodes cost.
             elif time.monotonic() - began > self._limits.gather_s + self._limits.hold_s:
                 raise GangTooSmall(
                     0,
-                    f"fewer than {self._limits.min_nodes} nodes came within {self._limits.gather_s + self._limits.hold_s:g} s",
+                    f"fewer than {self._limits.min_members} members came within {self._limits.gather_s + self._limits.hold_s:g} s",
                 )
 
     def after(self, epoch: Epoch, *, without: frozenset[int] = frozenset()) -> Epoch:
@@ -85,18 +90,21 @@ class Regroup:
                 failpoint("gang.report")
                 found = epoch_of(self._ask(living[0].index, "/report", epoch=epoch.number))
                 if found and found.number > epoch.number:
-                    if self._me not in found.members:
-                        raise Expelled
                     return self._entered(found)
+
+    def went_on_without(self, epoch: Epoch) -> bool:
+        """Raises StorageError."""
+        return newest_number(self._storage, self._run) > epoch.number
 
     def _found(self, began: float) -> Epoch | None:
         """On the lowest of those who wait: the first epoch, once enough have come."""
         members = _by_place([*self._joiners(), self._me])
         late = time.monotonic() - began >= self._limits.gather_s
-        if len(members) == self._nodes or (late and len(members) >= self._limits.min_nodes):
+        if len(members) == self._places or (late and len(members) >= self._limits.min_members):
             number = newest_number(self._storage, self._run) + 1
             try:
                 return self._propose(Epoch(number=number, members=members))
+            # Another founded the gang at the same moment: the next look finds it, and asks to come in.
             except Expelled:
                 return None
         self._control.wait(_LOOK_S)
@@ -114,7 +122,7 @@ class Regroup:
             # One that computes notices in its next collective, at the latest when that times out.
             patient=waited < self._limits.silent_s + POLL_S,
             holding=waited < self._limits.hold_s and not self._stop_asked(),
-            min_nodes=self._limits.min_nodes,
+            min_members=self._limits.min_members,
         )
         if proposal is None:
             self._control.wait(_LOOK_S)
@@ -124,6 +132,7 @@ class Regroup:
     def _joiners(self) -> list[Member]:
         asking = self._control.joining()
         there = self._peers.living([*asking.values()])
+        # Who asked and died would be waited for by every later epoch.
         self._control.forget(frozenset(asking) - {member.index for member in there})
         return there
 
@@ -135,15 +144,21 @@ class Regroup:
             # Without the storage nobody can say who belongs to the gang, and no checkpoint could be kept either.
             raise GangTooSmall(0, f"the gang's next epoch cannot be stored: {error}") from error
         failpoint("gang.proposed")
-        if self._me not in decided.members:
-            raise Expelled
         return self._entered(decided)
 
+    def _is_news(self, epoch: Epoch) -> bool:
+        """A member that has not heard yet still offers the epoch that is over for this one: both would wait there for ever."""
+        return self._left_out_by is None or epoch.number > self._left_out_by.number
+
     def _entered(self, epoch: Epoch) -> Epoch:
+        """Raises Expelled."""
+        if self._me not in epoch.members:
+            self._left_out_by = epoch
+            raise Expelled
         self._control.enter(epoch, "member")
         places = ", ".join(str(member.index) for member in epoch.members)
         if epoch.lead == self._me:
-            logs.info("gang", f"epoch {epoch.number}: {len(epoch.members)} of {self._nodes} nodes ({places})")
+            logs.info("gang", f"epoch {epoch.number}: {len(epoch.members)} of {self._places} members ({places})")
         return epoch
 
     def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
@@ -160,7 +175,7 @@ def successor(
     joiners: list[Member],
     patient: bool,
     holding: bool,
-    min_nodes: int,
+    min_members: int,
 ) -> Epoch | None:
     """What the lowest living member proposes after `epoch`; None while others have to be waited for.
 
@@ -169,10 +184,11 @@ def successor(
     missing = [member for member in living if member != me and member.index not in reported]
     if missing and patient:
         return None
+    # A place that restarted asks anew while its dead self may still count as living: the later entry wins.
     members = _by_place([*joiners, me, *(member for member in living if member not in missing)])
-    if len(members) < min_nodes and holding:
+    if len(members) < min_members and holding:
         return None
-    return Epoch(number=epoch.number + 1, members=members, ending=len(members) < min_nodes)
+    return Epoch(number=epoch.number + 1, members=members, ending=len(members) < min_members)
 
 
 def _by_place(members: list[Member]) -> tuple[Member, ...]:

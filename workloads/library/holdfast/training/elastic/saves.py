@@ -31,6 +31,7 @@ class GangSaves:
         run: str,
         state: dict[str, Any],
         *,
+        gang: str,
         every: int,
         keep: int,
         tuning: Tuning,
@@ -39,7 +40,7 @@ class GangSaves:
     ) -> None:
         self._url, self._storage, self._run, self._state = url, storage, run, state
         self._every, self._keep, self._tuning, self._events = every, keep, tuning, events
-        self._stop_asked = stop_asked
+        self._stop_asked, self._gang = stop_asked, gang
         self._ranks = Ranks(OneProcessStore(), 0, 1, timeout_s=tuning.agree_timeout_s)
         self._leads = False
         self._saver: Saver | None = None
@@ -64,11 +65,13 @@ class GangSaves:
             logs.warning("save", f"no checkpoint before the storage answers again: {error}")
 
     def _take_over(self, step: int) -> None:
+        # Once for each lead: taking the fence again would end the uploads that are in flight.
         if self._saver:
             return
-        epoch = epochs.take(self._storage, self._run)
+        epoch = epochs.take(self._storage, self._run, gang=self._gang)
         durable, stale = behind_fence(self._storage, self._run)
         restored = Restored(
+            # A commit that is further than this gang belongs to one that was lost with it; it must not count as ours.
             step=max([0, *(s for s in durable if s <= step)]),
             skipped=[],
             damaged=self._damaged,
@@ -94,6 +97,10 @@ class GangSaves:
         if self._saver:
             self._saver.close()
             self._saver = None
+
+    def fenced_by_own_gang(self) -> bool:
+        """Whether it was a member of this gang that took the fence last."""
+        return epochs.newest_gang(self._storage, self._run) == self._gang
 
     def after_step(self, step: int) -> None:
         if self._saver:

@@ -9,7 +9,7 @@ import math
 from holdfast.contract.errors import InputError
 
 # With V = 6 N the slowest rank does at most 4 % more than its share at any size down to N / 2 (N = 8).
-SHARDS_PER_NODE = 6
+SHARDS_PER_RANK = 6
 MAX_SHARDS = 1 << 16
 
 
@@ -23,16 +23,16 @@ def efficiency(shards: int, world_size: int) -> float:
     return shards / (world_size * math.ceil(shards / world_size))
 
 
-def checked_shards(shards: int, nodes: int) -> int:
+def checked_shards(shards: int, ranks: int) -> int:
     """`shards`, or the default where it is 0."""
     if not shards:
-        return SHARDS_PER_NODE * nodes
-    if not nodes <= shards <= MAX_SHARDS:
+        return SHARDS_PER_RANK * ranks
+    if not ranks <= shards <= MAX_SHARDS:
         raise InputError(
             "number of logical shards does not fit the gang",
-            got=f"{shards} shards for {nodes} nodes",
-            allowed=f"{nodes} to {MAX_SHARDS}: a node without a shard would be paid for nothing",
-            fix=f"shards={SHARDS_PER_NODE * nodes}",
+            got=f"{shards} shards for {ranks} processes",
+            allowed=f"{ranks} to {MAX_SHARDS}: a process without a shard would be paid for nothing",
+            fix=f"shards={SHARDS_PER_RANK * ranks}",
         )
     return shards
 

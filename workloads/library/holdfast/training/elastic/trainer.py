@@ -1,5 +1,6 @@
 """The reference model on an elastic gang: `holdfast train elastic`. The loop is what a user's own looks like."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -7,9 +8,13 @@ import torch
 
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.contract import exit_codes
+from holdfast.contract.object_names import checked_run
 from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.contract.values import between
 from holdfast.runtime.events import EventLog
+from holdfast.training.config import SEEDS
 from holdfast.training.data import Corpus, Samples
+from holdfast.training.deferred_compiler import defer_compiler
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.places import Address
 from holdfast.training.meter import Meter, digest
@@ -22,6 +27,7 @@ class ElasticConfig:
     checkpoints: str
     nodes: tuple[Address, ...]
     index: int
+    ranks_per_node: int = 1
     run: str = "elastic"
     min_nodes: int = 1
     steps: int = 300
@@ -43,10 +49,20 @@ class ElasticConfig:
     report_every: int = 5
     """Steps between two `window` events."""
 
+    def __post_init__(self) -> None:
+        checked_run(self.run)
+        between("place is out of range", self.index, 0, len(self.nodes) - 1)
+        between("seed is out of range", self.seed, *SEEDS)
+        for name in ("steps", "every"):
+            between(f"{name} is out of range", getattr(self, name), 1, math.inf)
+        for name in ("window_s", "gather_s", "hold_s", "silent_s"):
+            between(f"{name} is out of range", getattr(self, name), 0, 86_400.0)
+
 
 def train_elastic(config: ElasticConfig) -> int:
     """The process's exit code."""
-    device = chosen_device(config.device, local_rank=0)
+    defer_compiler()
+    device = chosen_device(config.device, local_rank=config.index % config.ranks_per_node)
     corpus = Corpus.read(config.data)
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     # For the parameters that a first lead begins with; the draws of each step are seeded by gang.shards().
@@ -62,11 +78,12 @@ def train_elastic(config: ElasticConfig) -> int:
         nodes=config.nodes,
         index=config.index,
         min_nodes=config.min_nodes,
+        ranks_per_node=config.ranks_per_node,
         shards=config.shards,
         exact=config.exact,
         every=config.every,
         seed=config.seed,
-        facts={"data": corpus.fingerprint},
+        facts={"data": corpus.fingerprint, "samples of a shard": config.shard_samples},
         events=events,
         window_s=config.window_s,
         gather_s=config.gather_s,

@@ -5,6 +5,7 @@ gang of one. On 8, 7 or 4 nodes each step is the same 48 shards, so batch, sampl
 exact=True the weights are the same bits too.
 """
 
+import os
 import sys
 
 import torch
@@ -20,8 +21,9 @@ def main(url: str, steps: int = 200) -> None:
     model = torch.nn.Linear(32, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     state = {"model": model, "optimizer": optimizer}
+    run = os.environ.get("HOLDFAST_RUN", "elastic-loop")
     # Raises where this node has a notice (exit 143), or too few are left (75): the Job starts the place again.
-    with ElasticGang(url, state, run="elastic-loop", shards=48, exact=True, every=20) as gang:
+    with ElasticGang(url, state, run=run, shards=48, exact=True, every=20) as gang:
         for step in gang.steps(steps):
             loss = torch.zeros(())
             for shard in gang.shards():

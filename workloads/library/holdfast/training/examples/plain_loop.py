@@ -1,9 +1,10 @@
-"""A loop of one's own: `torchrun --nproc-per-node 2 -m holdfast.training.examples.plain_loop URL`.
+"""A loop of one's own: `torchrun --nproc-per-node 2 -m holdfast.training.examples.plain_loop URL [STEPS]`.
 
 Start it again after any end: it continues. torchrun's own exit code is 1 after SIGTERM; a Job that has to
 distinguish evictions from bugs runs `python -m holdfast train run`, or maps codes as workloads/library/holdfast/training/launch.py does.
 """
 
+import os
 import sys
 
 import torch
@@ -19,8 +20,9 @@ def main(url: str, steps: int = 200) -> None:
     model = torch.nn.Linear(32, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     replicas = DistributedDataParallel(model)
+    run = os.environ.get("HOLDFAST_RUN", "plain-loop")
     # The model and not its replica: DDP's keys begin with `module.`, and fit no other layout.
-    with Checkpointer(url, {"model": model, "optimizer": optimizer}, run="plain-loop", every=20) as ckpt:
+    with Checkpointer(url, {"model": model, "optimizer": optimizer}, run=run, every=20) as ckpt:
         for step in range(ckpt.step, steps):
             # By step and rank: a resumed run draws what the interrupted one would have drawn.
             generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
@@ -34,4 +36,4 @@ def main(url: str, steps: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,57 @@
+"""The drill of a fork: one file of its own, and everything from the plan to the tests that judge environments holds."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.environments.checks import PLACEHOLDER
+from tests.plan.test_upgrade import fork, git
+
+__all__ = ["fork"]
+pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
+
+# Each environment is a parameter of these.
+JUDGES = (
+    "tests/workloads/manifests", "tests/workloads/operators", "tests/workloads/images", "tests/workloads/jobs/own",
+    "tests/infra/environments", "tests/infra/rules",
+)  # fmt: skip
+OWN = {"project_id": "globex-ml", "project_number": "314159265358", "state_bucket": "globex-ml-state"}
+
+
+def run(fork: Path, *words: str) -> str:
+    """Standard output of a command of the fork: its own code, whatever is installed here."""
+    found = os.pathsep.join([str(fork), str(fork / "workloads" / "library")])
+    variables = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, cwd=fork, env=variables, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
+    return done.stdout
+
+
+def fill_in(file: Path) -> None:
+    text = file.read_text()
+    for field, value in OWN.items():
+        text, times = re.subn(rf'{field}="{PLACEHOLDER}"', f'{field}="{value}"', text)
+        assert times == 1, field
+    file.write_text(text.replace(f"{PLACEHOLDER}@example.org", "ml@globex.example"))
+
+
+def test_an_environment_is_one_file(fork: Path) -> None:
+    file = run(fork, "infra", "new", "globex").strip()
+    assert file == "infra/environments/globex.py"
+    fill_in(fork / file)
+    assert "0 findings, 0 placeholders: right" in run(fork, "infra", "check", "globex")
+    assert re.search(r"\n\d+ changes, 0 destroy or replace, 0 rules broken\n", run(fork, "infra", "plan", "globex"))
+    written = run(fork, "workloads", "render", "globex").splitlines()
+    assert len(written) > 10 and all("workloads/rendered/globex/" in path for path in written)
+    assert "0 error, 0 warning" in run(fork, "workloads", "lint", "workloads/rendered/globex")
+    fast = "not (process or plan or browser or cluster or node or gpu or cloud)"
+    judged = run(fork, "pytest", "-q", "-p", "no:xdist", "-m", fast, "-k", "globex", *JUDGES)
+    passed = re.search(r"^(\d+) passed, \d+ deselected in", judged, re.M)
+    assert passed and int(passed[1]) > 20, judged
+    # Not one line of ours was touched, and what is new is the file and what was made of it.
+    assert git(fork, "status", "--porcelain").splitlines() == [f"?? {file}", "?? workloads/rendered/globex/"]

@@ -1,0 +1,209 @@
+"""Every option and argument of every command refuses odd values by an exit code and an error of ours."""
+
+import contextlib
+import functools
+import io
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from typer.main import get_command
+
+from holdfast.command_line import run_app
+from holdfast.commands import app as holdfast
+from holdfast.contract.errors import Unjudged
+from infra.__main__ import app as infra
+from infra.environments import names
+from infra.ops import synth
+from monitoring.__main__ import app as monitoring
+from workloads.__main__ import app as workloads
+
+pytestmark = pytest.mark.process
+
+APPS = {"holdfast": holdfast, "infra": infra, "workloads": workloads, "monitoring": monitoring}
+DOCUMENTED = {0, 1, 2, 3, 4}
+WRITES_INTO_THE_TREE = {"monitoring alerts --write"}
+TEXTS = (
+    "", " ", "x" * 5_000, "\x1b[31m", "\u202e", "\udce9", "a\nb", "-", "--", "no-such-name", "/proc/no/such", "/dev/null/x", ".",
+    "../../etc/passwd", "%s%n", "[bold]", "gs://", "::error::", "\u00b2",
+)  # fmt: skip
+NUMBERS = ("nan", "inf", "-inf", "-1", "0", "1e400", "-1e308", "9" * 400, "0x10", "1_0", "٣", "70000")
+ODD = st.one_of(
+    st.sampled_from(TEXTS),
+    st.sampled_from(NUMBERS),
+    st.text(alphabet=st.characters(exclude_characters="\x00/"), max_size=40),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+# What a command is given beside the odd value, so that this is what it looks at; else a name that is nowhere.
+SENSIBLE = {"env": "example", "events": "events", "source": "events", "url": "store", "manifest": "job.yaml", "hours": "10", "gpu": "l4"}  # fmt: skip
+NOWHERE = "no-such-name"
+BESIDE = {
+    "holdfast serve sidecar": ["--port=0"],
+    "holdfast train run": ["--device=cpu"],
+    "holdfast train elastic": ["--device=cpu"],
+    "monitoring churn": ["--events=events"],
+    "monitoring report": ["--events=events"],
+    "workloads new-job": [f"--image=registry.example/a/b@sha256:{'0' * 64}"],
+    "workloads submit": ["--dry-run"],
+}
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: a, namespace: b}
+spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: d}]}}}
+"""
+
+
+def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+        return
+    for name, below in command.commands.items():
+        yield from walk(below, (*path, name))
+
+
+build = functools.cache(get_command)  # anew for each of a thousand calls it would take longer than all else
+COMMANDS = {name: command for app in APPS for name, command in walk(build(APPS[app]), (app,))}
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    raise Unjudged("nothing leaves this process")
+
+
+def start_nothing(_: object, command: list[str], *__: object, **___: object) -> NoReturn:
+    """As on a machine without git, gcloud, kubectl and all else."""
+    if command[0] == sys.executable:
+        refuse()
+    raise FileNotFoundError(2, "No such file or directory", command[0])
+
+
+def answering(value: object) -> Callable[..., object]:
+    def answer(*_: object, **__: object) -> object:
+        return value
+
+    return answer
+
+
+@pytest.fixture
+def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No process, no connection, no cluster of the user's, and a folder of its own for what a command writes."""
+    import torch  # asks for programs when it is imported for the first time
+
+    assert torch.__version__
+    monkeypatch.setattr("typer.main.get_command", build)
+    stopped = SimpleNamespace(wait=answering(True), requested=True, begin=answering(None), leave_after=answering(None))
+    monkeypatch.setattr("holdfast.runtime.shutdown.of_process", lambda: stopped)
+    monkeypatch.setattr("holdfast.runtime.shutdown.leave_now", sys.exit)
+    monkeypatch.setattr("holdfast.runtime.logs.set_job", answering(None))
+    monkeypatch.setattr("monitoring.exporter.main.stopped_by_signals", threading.Event)
+    # Beyond these lines the options have been read, and the work begins.
+    for work in ("training.launch.launch", "training.elastic.trainer.train_elastic", "inference.server.process.serve"):
+        monkeypatch.setattr(f"holdfast.{work}", answering(0))
+    monkeypatch.setattr("holdfast.inference.proxy.watch.follow", answering(None))
+    monkeypatch.setattr("os.fork", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(subprocess.Popen, "_execute_child", start_nothing)
+    monkeypatch.delenv("HOLDFAST_DATABASE_URL", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.chdir(tmp_path)
+    environments = tmp_path / "infra" / "environments"  # where `infra new` writes
+    environments.mkdir(parents=True)
+    shutil.copy(synth.ROOT / "infra" / "environments" / "example.py", environments)
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "a.jsonl").write_text("")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "job.yaml").write_text(JOB)
+    monkeypatch.setattr(synth, "ROOT", tmp_path)
+
+
+def ended(program: str, words: list[str]) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error, as a command of its own process has them."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            run_app(APPS[program], words)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(bool(end.code))
+            return code, out.getvalue(), err.getvalue()
+    return 0, out.getvalue(), err.getvalue()
+
+
+def words_of(name: str, odd: Any, value: str) -> list[str]:
+    """The odd value for one parameter; beside it what is required."""
+    if name == "workloads render" and odd.name != "env":  # an environment that is there takes a second each time
+        return ["render", f"{odd.opts[0]}={value}" if not odd.is_flag else odd.opts[0], NOWHERE]
+    found, positional = list(BESIDE.get(name, [])), list[str]()
+    for parameter in COMMANDS[name].params:
+        is_argument = parameter.param_type_name == "argument"
+        if parameter is not odd and not parameter.required and not is_argument:
+            continue
+        text = value if parameter is odd else SENSIBLE.get(parameter.name, NOWHERE)
+        if is_argument:
+            positional.append(text)
+        elif parameter.is_flag:
+            found.append(parameter.opts[0])
+        else:
+            found.append(f"{parameter.opts[0]}={text}")
+    return [*name.split()[1:], *found, *(["--", *positional] if positional else [])]
+
+
+def judge(name: str, odd: Any, value: str) -> None:
+    words = words_of(name, odd, value)
+    code, out, err = ended(name.split()[0], words)
+    assert code in DOCUMENTED, (words, code, err)
+    assert "Traceback" not in err and not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out + err), (words, out, err)
+    if code == 2:
+        assert re.search(r"^error:   .*\n  got: .*\n  allowed: .*\n  fix: |^Usage: ", err, re.M), (
+            words,
+            err,
+        )
+
+
+@pytest.mark.usefixtures("cut_off")
+@pytest.mark.parametrize("name", sorted(name for name in COMMANDS if COMMANDS[name].params))
+@settings(
+    max_examples=3,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(value=ODD)
+def test_an_odd_value_is_refused_in_our_style(name: str, value: str) -> None:
+    for odd in COMMANDS[name].params:
+        if f"{name} {odd.opts[0]}" not in WRITES_INTO_THE_TREE:
+            judge(name, odd, value)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_help_text_ends_with_examples_that_the_command_line_takes(name: str) -> None:
+    shown = help_of(name).rstrip().splitlines()
+    at = next(n for n, line in enumerate(shown) if line.strip() in ("Example:", "Examples:"))
+    for line in shown[at + 1 :]:
+        words = shlex.split(line.removeprefix("    python -m ").strip())
+        path = name.split()
+        assert words[: len(path)] == path, line
+        context = COMMANDS[name].make_context(name, words[len(path) :])  # raises what Typer refuses
+        given = {parameter.name: context.params[parameter.name] for parameter in COMMANDS[name].params}
+        if environments := [given[key] for key in ("env", "environment") if isinstance(given.get(key), str)]:
+            assert set(environments) <= {"", *names()}, line
+
+
+def help_of(name: str) -> str:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        run_app(APPS[name.split()[0]], [*name.split()[1:], "--help"])
+    return shown.getvalue()

@@ -1,0 +1,52 @@
+"""Standard error holds what the command says, and nothing of the libraries under it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.stores import open_storage
+from tests.monitoring import sample
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[1]
+# Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg, google-auth.
+COMMANDS = {
+    "infra outputs example": (0, ""),
+    "infra prices show": (0, "prices of "),
+    "workloads render --check": (0, "0 files differ"),
+    "workloads lint workloads/rendered": (0, ""),
+    "workloads list --kubeconfig {folder}/none": (3, "could not judge: no cluster to ask"),
+    "workloads submit workloads/rendered/example/samples/training.yaml --dry-run": (0, ""),
+    "holdfast checkpoints list {folder}/store": (0, ""),
+    "holdfast train run --data {folder}/none": (2, "error:   "),
+    "holdfast batch status a --database postgresql://nobody@127.0.0.1:1/none?x=y": (2, "error:   "),
+    "monitoring report --events {folder}/events --out {folder}/report.html": (0, "Next: open "),
+    "monitoring churn --events {folder}/events": (0, ""),
+    "monitoring export --kubeconfig {folder}/none": (3, "could not judge: no cluster to watch"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+
+    from holdfast.checkpoint.importing import write_state
+
+    made = tmp_path_factory.mktemp("stderr")
+    sample.watched(made / "events")
+    write_state(open_storage(str(made / "store")), "run", 1, {"model": {"a": torch.zeros(4)}})
+    return made
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_no_library_warns(words: str, folder: Path) -> None:
+    code, line = COMMANDS[words]
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONWARNINGS", "KUBECONFIG")}
+    command = [sys.executable, "-m", *(word.format(folder=folder) for word in words.split())]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    assert not any(found in done.stderr.lower() for found in ("warn", "deprecat", "traceback", "jsii")), done.stderr
+    assert line in done.stderr and bool(line) == bool(done.stderr), done.stderr

@@ -1,0 +1,54 @@
+"""The edge of every command: what Typer refuses ends in the same four lines as what the commands refuse."""
+
+import re
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from holdfast.contract.errors import InputError, run_cli
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_STOPPED
+
+# Control characters but for those of text, bytes that are no UTF-8, and what turns the direction of writing: echoed,
+# they would rule the terminal or hide what a command is about to do.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def run_app(app: typer.Typer, words: Sequence[str] | None = None) -> None:
+    """Run a command line, that of the process by default, to its exit code."""
+    run_cli(lambda: _run(app, words))
+
+
+def _run(app: typer.Typer, words: Sequence[str] | None) -> None:
+    _require_text(sys.argv[1:] if words is None else words)
+    try:
+        code = app(words, standalone_mode=False)
+    except typer.Abort:
+        print("stopped: no answer", file=sys.stderr)
+        sys.exit(EXIT_STOPPED)
+    except typer.TyperException as error:
+        raise _unreadable(error) from None
+    except SystemExit as end:
+        # Typer makes exit code 1 of a reader that has seen enough, and 1 means findings here.
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
+        raise
+    if isinstance(code, int) and code:
+        sys.exit(code)
+
+
+def _require_text(words: Sequence[str]) -> None:
+    for word in words:
+        if _UNPRINTABLE.search(word):
+            got = word.encode("unicode_escape").decode()[:200]
+            raise InputError("an argument is no text", got=got, allowed="UTF-8 without control characters", fix="write it anew")  # fmt: skip
+
+
+def _unreadable(error: typer.TyperException) -> InputError:
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if context is None or message == context.get_help():  # no command at all: its list is the best answer
+        print(message, file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    usage = context.get_usage().removeprefix("Usage: ")
+    return InputError("the command line cannot be read", got=message, allowed=usage, fix=f"{context.command_path} --help")  # fmt: skip

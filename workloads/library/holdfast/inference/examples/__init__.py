@@ -1,0 +1,1 @@
+"""Predictors that are not ours: small enough to copy."""

@@ -1,0 +1,43 @@
+# pyright: basic, reportMissingImports=false
+"""A loop over what `accelerator.prepare` gave: `python -m holdfast.training.examples.accelerate_loop URL [EPOCHS]`.
+
+Started again after any end it goes on at the batch that comes next, in the middle of an epoch too. Needs
+holdfast[accelerate].
+"""
+
+import os
+import sys
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast.training.frameworks.accelerate import AccelerateCheckpointer
+
+
+def main(url: str, epochs: int = 3) -> None:
+    torch.manual_seed(0)
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
+    adam = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    inputs = torch.randn(160, 32)
+    data = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, epochs * len(data))
+    model, optimizer, loader, schedule = accelerator.prepare(net, adam, data, decay)
+    run = os.environ.get("HOLDFAST_RUN", "accelerate-loop")
+    with AccelerateCheckpointer(accelerator, url, run=run, every=10) as ckpt:
+        for epoch, batches in ckpt.epochs(loader, epochs):
+            for features, wanted in batches:
+                with accelerator.accumulate(model):
+                    loss = nn.functional.mse_loss(model(features), wanted)
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    schedule.step()
+                    optimizer.zero_grad()
+                ckpt.tick()
+            accelerator.print(f"epoch {epoch + 1} loss {loss.item():.6f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,57 @@
+"""A loop in the manner of nanoGPT: `python -m holdfast.training.examples.nanogpt URL [STEPS]`.
+
+Gradients of several batches are summed up and clipped, the rate warms up and decays, the next batch is drawn while the
+device computes, and the best evaluation is remembered. All of it comes back after a kill, bit by bit.
+"""
+
+import math
+import os
+import sys
+
+import torch
+from torch import Tensor
+
+from holdfast.checkpoint import Checkpointer, track
+from holdfast.training.data import Corpus
+from holdfast.training.model import ByteGPT, ModelConfig
+
+CONTEXT, BATCH, BATCHES_A_STEP, WARM_UP = 64, 8, 2, 10
+
+
+def main(url: str, steps: int = 60) -> None:
+    torch.manual_seed(1337)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    data = Corpus.read(None).text.long()  # Python's own sources
+    model = ByteGPT(ModelConfig(context=CONTEXT, width=64, layers=2)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    rates = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / WARM_UP, 0.55 + 0.45 * math.cos(math.pi * step / steps))
+    )
+    progress = {"best": 9.0}
+
+    def draw() -> tuple[Tensor, Tensor]:
+        cut = torch.stack([data[at : at + CONTEXT + 1] for at in torch.randint(len(data) - CONTEXT, (BATCH,))])
+        return cut[:, :-1].to(device), cut[:, 1:].to(device)
+
+    get_batch = track(draw, ahead=1)  # one batch is drawn and not yet used when a step ends
+    state = {"model": model, "optimizer": optimizer, "rates": rates, "batches": get_batch, "progress": progress}
+    with Checkpointer(url, state, run=os.environ.get("HOLDFAST_RUN", "nanogpt"), every=10) as ckpt:
+        batch = get_batch()
+        for step in range(ckpt.step, steps):
+            total = 0.0
+            for _ in range(BATCHES_A_STEP):
+                loss = model.loss(*batch) / BATCHES_A_STEP
+                batch = get_batch()
+                loss.backward()
+                total += loss.item()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            rates.step()
+            optimizer.zero_grad(set_to_none=True)
+            progress["best"] = min(progress["best"], total)
+            print(f"step {step + 1} loss {total:.6f} best {progress['best']:.6f}", flush=True)
+            ckpt.tick(step + 1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
