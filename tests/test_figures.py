@@ -1,0 +1,78 @@
+"""The page of figures says what the benches printed, and each bench on it can be run again."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench import figures
+
+ROOT = Path(__file__).parents[1]
+RECORDED = sorted(figures.RECORDED.glob("*.json"))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_page_is_what_was_recorded() -> None:
+    assert figures.PAGE.read_text() == figures.page(figures.RECORDED), "python -m tests.bench.figures"
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_a_recorded_bench_can_be_run_again(file: Path) -> None:
+    recorded = json.loads(file.read_text())
+    make, target, *settings = recorded["command"].split()
+    assert (make, target) == ("make", file.stem)
+    assert target in TARGETS
+    assert all("=" in setting for setting in settings)
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", recorded["day"])
+    goals = recorded["result"]["goals"]
+    assert goals
+    assert {type(kept) for kept in goals.values()} == {bool}
+
+
+def test_a_missed_goal_is_shown_and_every_figure_has_its_names(tmp_path: Path) -> None:
+    result = {
+        "ours": {"p99_ms": 12.34},
+        "lives": [1, 2],
+        "rows": [{}, {}],
+        "goals": {"fast_enough": False, "exact": True},
+    }
+    facts = {"command": "make bench-x", "day": "2026-11-23", "machine": "2 cores", "result": result}
+    (tmp_path / "bench-x.json").write_text(json.dumps(facts))
+    text = figures.page(tmp_path)
+    assert "2026-11-23; 2 cores; 1 of 2 goals met." in text
+    assert "| fast enough | **missed** |\n| exact | met |" in text
+    assert "| ours, p99 ms | 12.3 |\n| lives | 1, 2 |\n| rows | 2 rows |" in text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kept"),
+    [
+        ('@echo a table; echo \'{"n": 1, "goals": {"met": false}}\'; exit 1', True),
+        ("@echo '{\"n\": 1}'", False),
+        ("@echo no figures", False),
+        ("@echo '{half'", False),
+    ],
+)
+def test_only_a_bench_that_ends_with_goals_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, kept: bool
+) -> None:
+    (tmp_path / "Makefile").write_text(f"bench-x:\n\t{recipe}\n")
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "RECORDED", tmp_path / "recorded")
+    if kept:
+        figures.record("bench-x")
+    else:
+        with pytest.raises(SystemExit, match="nothing was recorded"):
+            figures.record("bench-x")
+    assert (tmp_path / "recorded/bench-x.json").exists() == kept
+
+
+def test_a_word_it_does_not_know_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.figures", "record"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "got record; allowed: nothing, or record TARGET" in done.stderr
