@@ -1,24 +1,31 @@
-"""torchrun min:max on three agents of which one is lost: seconds until the others step again.
+"""Three members of which one is killed, under torchrun min:max and under torchft: seconds until the others step again.
 
-The store is a process of its own, as an operator would keep it, so that no loss takes it along.
+What they meet at, a store or a lighthouse, is a process of its own, as an operator would keep it, so that no loss takes
+it along. A step is one all-reduce of one number, so its length is what the rival adds to every step.
 """
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from tests.bench.rival_home import CannotRun, home
 from tests.workloads.library.training.elastic.gangs import free_ports
 
 STOCK, TUNED = "torchrun stock", "torchrun tuned"
-AGENTS = 3
+FT_STOCK, FT_TUNED = "torchft stock", "torchft tuned"
+MEMBERS = 3
 LIMIT_S = 180.0
+TORCHFT = "torchft"
+FT_MEMBER = Path(__file__).with_name("elastic_torchft_member.py")
 STORE = """
 import sys, time
 from datetime import timedelta
@@ -31,54 +38,117 @@ import os, sys, time
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 while True:
+    began = time.monotonic()
     dist.all_reduce(torch.ones(1))
+    now = time.monotonic()
     with open(sys.argv[1], "a") as log:
-        print(time.monotonic(), dist.get_world_size(), file=log, flush=True)
+        print(now, dist.get_world_size(), now - began, file=log, flush=True)
     time.sleep(0.02)
 """
-OPTIONS = {STOCK: "", TUNED: "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"}
+RENDEZVOUS = {STOCK: "", TUNED: "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"}
+LIGHTHOUSE = {FT_STOCK: (), FT_TUNED: ("--heartbeat_timeout_ms", "1000", "--join_timeout_ms", "1000")}
+COLLECTIVE_S = {FT_STOCK: "60", FT_TUNED: "15"}
+"""Its own default; and what ours has here."""
 
 
-def torchrun_death_s(folder: Path, kind: str) -> float | None:
-    """None: the others did not step again within the limit."""
+@dataclass(frozen=True, kw_only=True)
+class Commands:
+    server: Sequence[str]
+    member: Sequence[str]
+    env: dict[str, str]
+
+
+def commands(kind: str, folder: Path, port: int) -> Commands:
+    return (_torchrun if kind in RENDEZVOUS else _torchft)(kind, folder, port)
+
+
+def _torchrun(kind: str, folder: Path, port: int) -> Commands:
+    worker = folder / "worker.py"
+    worker.write_text(WORKER)
+    member = [sys.executable, "-m", "torch.distributed.run", f"--nnodes=1:{MEMBERS}", "--nproc-per-node=1"]
+    member += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bench", "--max-restarts=3"]
+    member += [f"--rdzv-conf={RENDEZVOUS[kind]}"] if RENDEZVOUS[kind] else []
+    return Commands(
+        server=[sys.executable, "-c", STORE, str(port), str(LIMIT_S * 3)],
+        member=[*member, str(worker), str(folder / "steps")],
+        env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if kind == TUNED else {},
+    )
+
+
+def _torchft(kind: str, folder: Path, port: int) -> Commands:
+    binaries = home(TORCHFT) / "bin"
+    address = f"127.0.0.1:{port}"
+    return Commands(
+        server=[str(binaries / "torchft_lighthouse"), "--bind", address, "--min_replicas", "1", *LIGHTHOUSE[kind]],
+        member=[
+            str(binaries / "python"),
+            str(FT_MEMBER),
+            f"http://{address}",
+            str(folder / "steps"),
+            COLLECTIVE_S[kind],
+        ],
+        env={},
+    )
+
+
+def one_killed(folder: Path, kind: str) -> dict[str, float]:
     folder.mkdir(parents=True)
-    (folder / "worker.py").write_text(WORKER)
     (port,) = free_ports(1)
-    store = subprocess.Popen([sys.executable, "-c", STORE, str(port), str(LIMIT_S * 3)])
-    agents = [_agent(folder, kind, port) for _ in range(AGENTS)]
     steps = folder / "steps"
+    found = commands(kind, folder, port)
+    server = _started(found.server, folder, found.env)
+    members = [_started(found.member, folder, found.env) for _ in range(MEMBERS)]
     try:
-        _until(lambda: any(size == AGENTS for _, size in _lines(steps)))
-        _kill_tree(agents[1])
+        _met(steps, members, folder)
+        _kill_tree(members[1])
         began = time.monotonic()
-        with suppress(TimeoutError):
-            _until(lambda: any(size == AGENTS - 1 and t > began for t, size in _lines(steps)))
-            return round(next(t for t, size in _lines(steps) if size == AGENTS - 1 and t > began) - began, 1)
-        return None
+
+        def after() -> list[float]:
+            return [t for t, size, _ in _lines(steps) if size == MEMBERS - 1 and t > began]
+
+        try:
+            _until(after)
+        except TimeoutError:
+            raise CannotRun(f"the others did not step again within {LIMIT_S:g} s") from None
+        together = [seconds for _, size, seconds in _lines(steps) if size == MEMBERS]
+        return {
+            "death_s": round(after()[0] - began, 2),
+            "all_reduce_ms": round(1000 * statistics.median(together), 2),
+        }
     finally:
-        for process in (*agents, store):
+        for process in (*members, server):
             _kill_tree(process)
 
 
-def _agent(folder: Path, kind: str, port: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes=1:{AGENTS}", "--nproc-per-node=1"]
-    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bench", "--max-restarts=3"]
-    if OPTIONS[kind]:
-        command.append(f"--rdzv-conf={OPTIONS[kind]}")
-    environment = dict(os.environ)
-    if kind == TUNED:
-        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+def _started(command: Sequence[str], folder: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
     with (folder / "log").open("a") as log:
-        return subprocess.Popen(
-            [*command, str(folder / "worker.py"), str(folder / "steps")], env=environment, stdout=log, stderr=log
-        )
+        return subprocess.Popen(command, env={**os.environ, **env}, stdout=log, stderr=log)
 
 
-def _lines(path: Path) -> list[tuple[float, int]]:
+def _met(steps: Path, members: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    """Until all have stepped together for a while; what a member that cannot says is the reason."""
+
+    def together() -> bool:
+        if gone := [each.returncode for each in members if each.poll() is not None]:
+            raise CannotRun(f"a member ended with {gone[0]}: {_last_line(folder)}")
+        return sum(size == MEMBERS for _, size, _ in _lines(steps)) > 20 * MEMBERS
+
+    try:
+        _until(together)
+    except TimeoutError:
+        raise CannotRun(f"{MEMBERS} members did not meet in {LIMIT_S:g} s: {_last_line(folder)}") from None
+
+
+def _last_line(folder: Path) -> str:
+    lines = [line for line in (folder / "log").read_text().splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it said nothing"
+
+
+def _lines(path: Path) -> list[tuple[float, int, float]]:
     if not path.exists():
         return []
     found = [line.split() for line in path.read_text().splitlines()]
-    return [(float(line[0]), int(line[1])) for line in found if len(line) == 2]
+    return [(float(line[0]), int(line[1]), float(line[2])) for line in found if len(line) == 3]
 
 
 def _until(condition: Callable[[], object]) -> None:

@@ -7,7 +7,6 @@ a row with the reason. Ours and LitServe take turns, so that both meet the same 
 import http.client
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -17,11 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from _pytest.outcomes import OutcomeException
-
+from tests.bench.rival_home import CannotRun, home
 from tests.bench.server_capacity import BATCH, USERS, url
 from tests.bench.server_client import BODY, k6
-from tests.plan.isolated import environment
 from tests.workloads.library.inference.server.serving import served
 from workloads.drill.pods import Pod, owned
 from workloads.drill.serving.fleet import HOST, free_port
@@ -35,10 +32,6 @@ WARM_S = 5.0
 _START_S = 120.0
 _OWNER = "bench-server-rivals"
 _TEXT = json.loads(BODY)["inputs"][0]["data"][0]
-
-
-class CannotRun(Exception):
-    """Why a rival is a row without numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +110,7 @@ def _measured(at: str, body: str, folder: Path, seconds: float) -> dict[str, flo
 @contextmanager
 def _started(folder: Path, name: str, rival: Rival) -> Generator[int]:
     """Its port, once it has answered a request."""
-    python, port = _home(name) / "bin" / "python", free_port()
+    python, port = home(name) / "bin" / "python", free_port()
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "workloads" / "library")))
     env = {"PYTHONPATH": paths, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     with owned(_OWNER):
@@ -130,13 +123,6 @@ def _started(folder: Path, name: str, rival: Rival) -> Generator[int]:
                 raise CannotRun(f"did not answer: {pod.tail(1)}")
             time.sleep(0.1)
         yield port
-
-
-def _home(name: str) -> Path:
-    try:
-        return environment(name)
-    except (OutcomeException, subprocess.SubprocessError, OSError) as error:
-        raise CannotRun(f"cannot be installed: {str(error).splitlines()[0][:200]}") from error
 
 
 def _answers(port: int, body: str) -> bool:

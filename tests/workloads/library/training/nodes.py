@@ -1,4 +1,4 @@
-"""One job on two nodes: two agents with a rendezvous over the network, each the first process of its own pod."""
+"""One job on several nodes: agents with a rendezvous over the network, each the first process of its own pod."""
 
 import socket
 import sys
@@ -15,12 +15,12 @@ Pods = list[Popen[str]]
 
 
 class Nodes:
-    """One job on two nodes; they share nothing but the network and the storage."""
+    """One job; its nodes share nothing but the network and the storage."""
 
-    def __init__(self, folder: Path, *options: str, server: ForkServer | None = None) -> None:
+    def __init__(self, folder: Path, *options: str, count: int = 2, server: ForkServer | None = None) -> None:
         loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
         self._shared, self._options = folder / "shared", options
-        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback, server=server) for n in range(2)]
+        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback, server=server) for n in range(count)]
 
     @contextmanager
     def started(self) -> Iterator[Pods]:
@@ -30,13 +30,13 @@ class Nodes:
         with ExitStack() as stack:
             pods: Pods = []
             for run in self.runs:
-                gang = ("--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+                gang = ("--nodes", str(len(self.runs)), "--rendezvous", f"127.0.0.1:{port}")
                 run.options = ("--checkpoints", str(self._shared), *gang, *self._options)
                 pods.append(stack.enter_context(run.started()))
             yield pods
 
     def ended(self, at_step: int, take_down: Callable[[Pods], object]) -> list[int]:
-        """Start both, wait until `at_step` is done, take down; both exit codes as a shell shows them."""
+        """Start all, wait until `at_step` is done, take down; their exit codes as a shell shows them."""
         with self.started() as pods:
             self.wait_for_step(pods, at_step)
             take_down(pods)
