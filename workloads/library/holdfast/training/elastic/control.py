@@ -6,6 +6,7 @@ for a peer that is stopped and not gone. Answers wait at most POLL_S, so a calle
 
 import hmac
 import json
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -37,12 +38,20 @@ class Control:
         """Epoch -> indices that have lost its group."""
         self._joins: dict[int, tuple[Member, float]] = {}
         self._farewells: set[int] = set()
+        self._told: dict[int, set[int]] = {}
+        """Epoch -> places that found this one's ports closed."""
+        self.reaches: frozenset[int] = frozenset()
+        """Places of which this one reaches every port, as far as it knows."""
+        # Never accepted from: whoever connects learns whether ports that the system chooses are open.
+        self._ear = socket.create_server(("", 0), backlog=1024)
+        self.ear = int(self._ear.getsockname()[1])
         self._server = _Server(("", port), self)
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="gang-control", daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+        self._ear.close()
 
     @property
     def phase(self) -> str:
@@ -81,6 +90,10 @@ class Control:
         with self._changed:
             return frozenset(self._farewells)
 
+    def told(self, epoch: int) -> frozenset[int]:
+        with self._changed:
+            return frozenset(self._told.get(epoch, ()))
+
     def wait(self, timeout_s: float) -> None:
         """Until somebody has asked something."""
         with self._changed:
@@ -105,6 +118,8 @@ class Control:
                     self._joins[asks.index] = (asks, time.monotonic())
                     self._changed.notify_all()
                 return self._taking_in(asks)
+            if path == "/closed":
+                self._told.setdefault(int(body["epoch"]), set()).add(int(body["index"]))
             if path == "/farewell":
                 self._farewells.add(int(body["index"]))
                 self._changed.notify_all()
@@ -121,7 +136,8 @@ class Control:
 
     def _status(self) -> dict[str, Any]:
         epoch = self._epoch.to_json() if self._epoch else None
-        return {"index": self.me.index, "incarnation": self.me.incarnation, "phase": self._phase, "epoch": epoch}
+        me = {"index": self.me.index, "incarnation": self.me.incarnation, "phase": self._phase, "epoch": epoch}
+        return me | {"reaches": sorted(self.reaches), "ear": self.ear}
 
 
 class _Server(ThreadingHTTPServer):

@@ -20,6 +20,7 @@ from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.control import Control, Peers
 from holdfast.training.elastic.group import Group
 from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.reach import Reach
 from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
 from holdfast.training.elastic.transfer import furthest, synchronize
@@ -49,6 +50,7 @@ class Crew:
         self._control, self._peers, self._regroup, self._group = control, peers, regroup, group
         self._saves, self._shutdown, self._window_s, self._events = saves, shutdown, window_s, events
         self._ranks_per_node = ranks_per_node
+        self._reach = Reach(control, peers)
         self._led = False
         self.me = control.me
         self.epoch = Epoch(number=0, members=(self.me,))
@@ -153,7 +155,10 @@ class Crew:
             except (GroupLost, RuntimeError) as error:  # of the group, and of a collective
                 logs.warning("gang", f"epoch {epoch.number} was lost while it met: {str(error)[:160]}")
                 self._group.close()
-            epoch = self._after(epoch)
+            self._reach.lost(epoch, self.step)
+            lost, epoch = epoch, self._after(epoch)
+            self._reach.heard(lost, self.step)
+        self._reach.met(epoch)
         self._take_role(time.monotonic() - began)
         if epoch.ending:
             self._saves.try_last(self.step, self._seconds_left())

@@ -185,7 +185,11 @@ class ElasticGang:
         self._shutdown.takes_s = self._window_s
         # A collective whose peer is gone may hang beyond the window; SIGKILL would then take the event log along.
         self._shutdown.leave_after(self._window_s)
-        self._crew.join()
+        try:
+            self._crew.join()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def steps(self, total: int) -> Generator[int]:

@@ -1,0 +1,157 @@
+"""Members that live and cannot reach each other: a policy closes a port of theirs. Nobody waits for ever."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
+from holdfast.training.elastic.control import Control, Peers
+from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.reach import TRIES, Reach
+from tests.fork_server import ForkServer
+from tests.workloads.library.training.elastic.gangs import CHILD, Gang, free_ports
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+
+LOCAL = "127.0.0.1"
+TEXT = "members of the gang cannot reach each other"
+Address = tuple[str, int]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(["torch._dynamo", CHILD])
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path, server: ForkServer) -> Iterator[Callable[..., Gang]]:
+    made: list[Gang] = []
+
+    def gang(**settings: Any) -> Gang:
+        # Connecting is given up early: that a port is closed is counted, and not timed.
+        settings = {"connect_s": 2.0, "gather_s": 4.0, "gate_step": 1, **settings}
+        made.append(Gang(tmp_path, server=server, **settings))
+        return made[-1]
+
+    yield gang
+    for each in made:
+        each.close()
+
+
+class Doors:
+    """Ways to a member by which only its control port is reached."""
+
+    def __init__(self) -> None:
+        self._open = contextlib.ExitStack()
+
+    def to(self, port: int, *, silent: bool) -> Address:
+        """The port above is refused; or, `silent`, whoever connects there hears nothing, as a policy drops packets."""
+        (door,) = free_ports(1)
+        listening = self._open.enter_context(socket.create_server((LOCAL, door)))
+        threading.Thread(target=self._forward, args=(listening, port), daemon=True).start()
+        if silent:
+            full = self._open.enter_context(socket.create_server((LOCAL, door + 1), backlog=0))
+            for _ in range(3):
+                waiting = self._open.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(full.getsockname())
+        return LOCAL, door
+
+    def _forward(self, listening: socket.socket, port: int) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                coming, _ = listening.accept()
+                threading.Thread(target=_answered, args=(coming, port), daemon=True).start()
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def _answered(coming: socket.socket, port: int) -> None:
+    with coming, contextlib.suppress(OSError), socket.create_connection((LOCAL, port)) as going:
+        threading.Thread(target=_pump, args=(coming, going), daemon=True).start()
+        _pump(going, coming)
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def doors() -> Iterator[Doors]:
+    doors = Doors()
+    yield doors
+    doors.close()
+
+
+def start(gang: Gang, place: int, instead: dict[int, Address]) -> None:
+    """With other ways to some places."""
+    nodes = gang.settings["nodes"]
+    gang.settings["nodes"] = [instead.get(other, address) for other, address in enumerate(nodes)]
+    gang.start(place)
+    gang.settings["nodes"] = nodes
+
+
+def said(gang: Gang, place: int) -> str:
+    return (gang.folder / f"log-{place}").read_text()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(
+    make: Callable[..., Gang], doors: Doors, silent: bool
+) -> None:
+    gang = make(nodes=2)
+    nodes = gang.settings["nodes"]
+    ways = {place: doors.to(nodes[place][1], silent=silent) for place in range(2)}
+    for place in range(2):
+        start(gang, place, {1 - place: ways[1 - place]})
+    assert gang.all_ended() == {0: EXIT_BAD_INPUT, 1: EXIT_BAD_INPUT}, gang.logs()
+    assert all(TEXT in said(gang, place) for place in range(2))
+    assert any(f"{LOCAL}:{ways[1 - place][1] + 1} is closed" in said(gang, place) for place in range(2))
+    assert not gang.committed()
+
+
+def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(
+    make: Callable[..., Gang], doors: Doors
+) -> None:
+    gang = make(nodes=3, min_nodes=2, gather_s=1.0, steps=3)
+    nodes = gang.settings["nodes"]
+    others = {2: doors.to(nodes[2][1], silent=False)}
+    for place in (0, 1):
+        start(gang, place, others)
+    gang.until(lambda: gang.sizes() == [2])
+    start(gang, 2, {place: doors.to(nodes[place][1], silent=False) for place in (0, 1)})
+    gang.until(lambda: gang.waiting(2))
+    gang.open_gate()
+    assert gang.ended(2) == EXIT_RETRY, gang.logs()
+    assert TEXT in said(gang, 2)
+    assert {gang.ended(place) for place in (0, 1)} == {EXIT_COMPLETE}, gang.logs()
+
+
+def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
+    """gloo and NCCL meet there: a policy that opens the two known ports alone is not enough."""
+    members = (Member(index=0, incarnation="a"), Member(index=1, incarnation="b"))
+    addresses = tuple((LOCAL, port) for port in free_ports(2))
+    controls = [Control(member, addresses[member.index][1], "s") for member in members]
+    chosen = controls[1].ear
+    controls[1]._ear.close()  # pyright: ignore[reportPrivateUsage]
+    reach, epoch = Reach(controls[0], Peers(addresses, "s")), Epoch(number=1, members=members)
+    with socket.create_server((LOCAL, addresses[1][1] + 1)):
+        for _ in range(TRIES - 1):
+            reach.lost(epoch, 0)
+        with pytest.raises(InputError, match=f"{LOCAL}:{chosen} is closed") as end:
+            reach.lost(epoch, 0)
+    assert "NetworkPolicy" in end.value.fix and "1024 to 65535" in end.value.allowed
+    for control in controls:
+        control.close()
