@@ -13,7 +13,7 @@ import numpy as np
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
 from infra.contract.capacity import Capacity, Placement
-from infra.placement import forms, policies, spells
+from infra.placement import forms, option_names, policies, spells
 from infra.placement.belief import Option, World
 from infra.placement.job import Job
 from infra.placement.outages import Outages
@@ -104,7 +104,7 @@ def _any_zone(scene: Scene) -> list[Option]:
     rows = [under(scene, policies.WAIT)]
     if math.isfinite(scene.job.deadline_h):
         rows.append(_in_time(scene))
-    return [replace(row, policy=f"{row.policy}, any zone") for row in rows]
+    return [replace(row, policy=row.policy + option_names.ANY_ZONE) for row in rows]
 
 
 def _in_time(scene: Scene) -> Option:
@@ -122,11 +122,10 @@ def _demand(job: Job, world: World, region: str) -> Option:
 
 
 def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Option:
-    name = "queue, on-demand in time" if in_time else "wait in the queue"
+    name = option_names.QUEUE_IN_TIME if in_time else option_names.QUEUE
     by = policies.COMPUTE_CLASS if in_time else policies.ONE_CAPACITY
     blank = Option(placement=Placement.FLEX_START, policy=name, region=region, carried_out_by=by)
-    # A granted machine stays, so nothing is gained by giving up the queue before the last safe moment.
-    policy = policies.GREEDY if in_time else policies.WAIT
+    policy = policies.QUEUE if in_time else policies.WAIT
     if not job.resumable and not job.batch and job.hours + job.restart_h > FLEX_MAX_RUN_H:
         return _refuse(blank, f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
     if job.restart_h >= FLEX_MAX_RUN_H:
@@ -138,24 +137,12 @@ def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Opti
     return _answer(job, world, blank, Capacity.FLEX_START, runs, paths, policy)
 
 
-_SPOT_NAMES = {
-    policies.WAIT.name: "wait for Spot",
-    policies.HYBRID.name: "Spot, else on-demand at once",
-    policies.STAY.name: "Spot, else on-demand to the end",
-    policies.PATIENT.name: "Spot, on-demand in time",
-    policies.EAGER.name: "Spot, on-demand in time, back at once",
-    policies.STEADY.name: "Spot, on-demand in time, seldom back",
-    policies.UNIFORM.name: "Spot, on-demand when behind",
-    policies.GREEDY.name: "Spot, on-demand at the last",
-}
-
-
 def under(scene: Scene, policy: Policy) -> Option:
     """Spot under one policy."""
     job, world, fold = scene.job, scene.world, scene.fold
     blank = Option(
         placement=Placement.SPOT if policy is policies.WAIT else Placement.HYBRID,
-        policy=spot_name(policy),
+        policy=option_names.on_spot(policy),
         region=scene.region,
         carried_out_by=policy.carried_out_by,
     )
@@ -169,15 +156,6 @@ def under(scene: Scene, policy: Policy) -> Option:
         region=scene.region,
     )
     return _answer(job, world, blank, Capacity.SPOT, runs, scene.spot, policy, fold)
-
-
-def spot_name(policy: Policy) -> str:
-    return _SPOT_NAMES[policy.name]
-
-
-def in_time(option: Option) -> Policy | None:
-    """The policy of this row, if it is one that watches a deadline within one zone."""
-    return next((p for p in policies.IN_TIME if option.policy == spot_name(p)), None)
 
 
 def _answer(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import between
-from infra.placement import advice, choose, emit, gangs, hazard, learned, outages, plot, zones
+from infra.placement import advice, choose, emit, gangs, hazard, learned, option_names, outages, plot, zones
 from infra.placement.belief import Option, World
 from infra.placement.commitment import Commitment
 from infra.placement.job import Job
@@ -187,7 +187,7 @@ def emitted(job: Job, world: World, rows: list[Option], chosen: Option, move: Mo
     policy = emit.policy(chosen)
     if policy is None:
         return chosen
-    found = next((o for o in rows if o.policy == advice.spot_name(policy)), None)
+    found = next((o for o in rows if o.policy == option_names.on_spot(policy)), None)
     return found or after(move, [advice.under(advice.Scene.of(job, world, chosen.region), policy)])[0]
 
 

@@ -21,15 +21,18 @@ from infra.placement.runs import Runs, runs_of
 MAX_TEXT = 2_048
 MAX_HOURS = 10_000.0
 MAX_USD = 1e6
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (*policies.IN_TIME, policies.UNIFORM, policies.GREEDY)}
+POLICIES: dict[str, Policy] = {
+    policy.name: policy for policy in (*policies.IN_TIME, policies.UNIFORM, policies.GREEDY, policies.QUEUE)
+}
 
 
 class Standing(StrEnum):
     """Where a job is now."""
 
     WAITING = "waiting"
-    """On nothing: its queue or its pods wait for Spot."""
+    """On nothing: its queue or its pods wait for the cheaper capacity."""
     SPOT = "spot"
+    FLEX_START = "flex-start"
     ON_DEMAND = "on-demand"
 
 
@@ -42,6 +45,7 @@ class Plan:
     interval_h: float
     checkpoint_h: float
     spot_usd: float
+    """Of the cheaper capacity, whichever it is."""
     on_demand_usd: float
     spot_queue: str = "spot"
     on_demand_queue: str = "on-demand"
@@ -61,6 +65,11 @@ class Plan:
                 fix="render the job anew",
             )  # fmt: skip
 
+    @property
+    def cheaper(self) -> Standing:
+        """What the job waits for, and leaves for on-demand in time."""
+        return Standing.FLEX_START if self.policy == policies.QUEUE.name else Standing.SPOT
+
     def runs(self) -> Runs:
         return runs_of(
             1, work_h=self.work_h, restart_h=self.restart_h, deadline_h=self.deadline_h, interval_h=self.interval_h,
@@ -72,19 +81,19 @@ class Plan:
         return self.deadline_h - now_h - max(self.work_h - done_h, 0.0)
 
     def move(self, standing: Standing, *, now_h: float, done_h: float, up: bool, up_for_h: float) -> Standing | None:
-        """Where the job goes now; None: it stays. up: Spot could be had now, and since `up_for_h`."""
+        """Where the job goes now; None: it stays. up: the cheaper one could be had now, and since `up_for_h`."""
         found = decide(
             POLICIES[self.policy].lines(self.runs()),
             left_h=np.array([max(self.work_h - done_h, 0.0)]),
             slack_h=np.array([self.slack_h(now_h, done_h)]),
-            on_spot=np.array([standing is Standing.SPOT]),
+            on_spot=np.array([standing is self.cheaper]),
             on_demand=np.array([standing is Standing.ON_DEMAND]),
             up=np.array([up]),
             up_for_h=np.array([up_for_h]),
         )
         if found.to_demand[0]:
             return Standing.ON_DEMAND
-        return Standing.SPOT if found.to_spot[0] else None
+        return self.cheaper if found.to_spot[0] else None
 
     def text(self) -> str:
         """One line of JSON, for an annotation."""

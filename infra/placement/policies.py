@@ -8,7 +8,7 @@ leaves Spot, and comes back.
 # Why it is so: infra/decisions/0052.
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,6 +73,11 @@ def _greedy(runs: Runs) -> Lines:
         leave=net,
         patience_h=zero,
     )
+
+
+def _queue(runs: Runs) -> Lines:
+    # What was granted is not taken away, so giving it up would only cost another start.
+    return replace(_greedy(runs), leave=_full(runs, -np.inf))
 
 
 def _uniform(runs: Runs) -> Lines:
@@ -149,6 +154,8 @@ ON_DEMAND_ONLY = Policy(
     name="on-demand only", lines=_constant(np.inf), needs_deadline=False, carried_out_by=ONE_CAPACITY
 )
 GREEDY = Policy(name="greedy", lines=_greedy)
+QUEUE = Policy(name="queue", lines=_queue)
+"""Flex-start, and on-demand from the last moment at which only it still arrives in time; never back."""
 UNIFORM = Policy(name="uniform progress", lines=_uniform)
 HYBRID = Policy(name="hybrid", lines=_hybrid, needs_deadline=False, carried_out_by=COMPUTE_CLASS)
 """On-demand at once when Spot is gone, and back when it returns: a ComputeClass with active migration."""

@@ -1,1 +1,1 @@
-"""Moves jobs between Spot and on-demand as the policy that was priced for them says."""
+"""Moves jobs between Spot, flex-start and on-demand as the policy that was priced for them says."""

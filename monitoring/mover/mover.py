@@ -61,8 +61,14 @@ class Move:
     @property
     def reason(self) -> str:
         if self.to is Standing.ON_DEMAND:
-            return f"{self.slack_h:.2f} h of slack are left, too few to go on {_where(self.source)}"
+            return f"{self.slack_h:.2f} h of slack are left, too few to go on {self._where}"
         return f"{self.slack_h:.2f} h of slack are left, and Spot has been there long enough to pay for the move"
+
+    @property
+    def _where(self) -> str:
+        if self.source is not Standing.WAITING:
+            return f"on {self.source.value}"
+        return f"waiting for {'Spot' if self.job.plan.cheaper is Standing.SPOT else 'flex-start'}"
 
 
 @dataclass(slots=True)
@@ -112,13 +118,15 @@ class Mover:
         # Decided as if it were later already: what is decided now takes that long to happen.
         now_h = (now_s - job.created_s + REACTION_S) / 3_600
         done = done_h(seen.events(job.name))
-        up_for_h = self.spot.up_for_h(pods.accelerator, now_s)
+        # Nothing shows whether flex-start could be had: whoever gave it up does not come back.
+        spot = job.plan.cheaper is Standing.SPOT
+        up_for_h = self.spot.up_for_h(pods.accelerator, now_s) if spot else None
         slack_h = self.slack_h[job.name] = job.plan.slack_h(now_h, done)
         to = job.plan.move(
-            at, now_h=now_h, done_h=done, up=at is Standing.SPOT or up_for_h is not None, up_for_h=up_for_h or 0.0
+            at, now_h=now_h, done_h=done, up=at is job.plan.cheaper or up_for_h is not None, up_for_h=up_for_h or 0.0
         )
-        # Waiting in the queue of Spot is how Spot is asked for.
-        if to is None or (to is Standing.SPOT and at is Standing.WAITING):
+        # Waiting in its queue is how the cheaper one is asked for.
+        if to is None or (to is job.plan.cheaper and at is Standing.WAITING):
             return None
         return Move(job=job, at_s=now_s, source=at, to=to, slack_h=slack_h)
 
@@ -141,7 +149,7 @@ def standing(job: Movable, pods: Pods) -> Standing:
     if job.queued_at == job.plan.on_demand_queue:
         return Standing.ON_DEMAND
     # A gang stands on nothing until all its pods have a node.
-    return Standing.SPOT if pods.known and pods.placed == pods.known else Standing.WAITING
+    return job.plan.cheaper if pods.known and pods.placed == pods.known else Standing.WAITING
 
 
 def samples(mover: Mover) -> Iterator[tuple[str, float, dict[str, str]]]:
@@ -154,7 +162,3 @@ def samples(mover: Mover) -> Iterator[tuple[str, float, dict[str, str]]]:
 
 def _queue(job: Movable, to: Standing) -> str:
     return job.plan.on_demand_queue if to is Standing.ON_DEMAND else job.plan.spot_queue
-
-
-def _where(standing: Standing) -> str:
-    return "waiting for Spot" if standing is Standing.WAITING else f"on {standing.value}"

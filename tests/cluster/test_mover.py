@@ -1,7 +1,8 @@
-"""A job is moved between Spot and on-demand on the real API server, by the real Kueue and JobSet, with the rendered rights."""
+"""A job is moved between Spot, flex-start and on-demand on the real API server, by the real Kueue and JobSet, with the rendered rights."""
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import pytest
 from kubernetes import client
@@ -32,11 +33,21 @@ PLAN = Plan(
 
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
 def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
+    yield from sent(api, f"moved-{request.param}", request.param, Capacity.SPOT, PLAN)
+
+
+@pytest.fixture
+def queued(api: Api) -> Iterator[Object]:
+    plan = replace(PLAN, policy="queue", interval_h=0.0, checkpoint_h=0.0, spot_queue="flex")
+    yield from sent(api, "moved-flex", 1, Capacity.FLEX_START, plan)
+
+
+def sent(api: Api, name: str, nodes: int, capacity: Capacity, plan: Plan) -> Iterator[Object]:
     """A job of one's own as it is rendered for the example, sent to its cluster."""
     env = load("example")
-    job = own(name=f"moved-{request.param}", gpus="1xl4", nodes=request.param, command=("sleep", "9999"))
-    offer = next(o for o in offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4")
-    placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="", plan=PLAN)
+    job = own(name=name, gpus="1xl4", nodes=nodes, command=("sleep", "9999"))
+    offer = next(o for o in offers(env) if o.capacity is capacity and o.accelerator == "nvidia-l4")
+    placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="", plan=plan)
     found = rendered.bodies(job, RenderContext(env), placed)
     assert found[-1]["metadata"]["labels"][LABEL_MOVES] == "true"
     for each in found:
@@ -50,6 +61,31 @@ def pods(api: Api, body: Object) -> list[Object]:
     return list(api.items(f"{SPACE}/pods", labelSelector=f"holdfast.dev/job={body['metadata']['name']}"))
 
 
+@dataclass
+class Watched:
+    """One job, as the exporter sees it."""
+
+    api: Api
+    body: Object
+    events: list[Event] = field(default_factory=list[Event])
+    seen: Cluster = field(default_factory=Cluster)
+
+    def look(self) -> set[str]:
+        """The capacities of its pods."""
+        self.seen.nodes.clear()
+        self.seen.pods.clear()
+        for node in self.api.items("/api/v1/nodes"):
+            self.seen.node("ADDED", node)
+        for pod in pods(self.api, self.body):
+            self.seen.pod("ADDED", pod)
+        return {pod.capacity for pod in self.seen.pods.values()}
+
+    def step(self, mover: Mover, hours: float) -> int:
+        """Moves that it makes so many hours from now."""
+        self.look()
+        return len(mover.step(self.seen.seen(lambda _: self.events), time.time() + hours * 3_600))
+
+
 def run_on(api: Api, body: Object, pool_class: str) -> bool:
     found = pods(api, body)
     wanted = body["spec"].get("parallelism") or 2
@@ -61,25 +97,14 @@ def run_on(api: Api, body: Object, pool_class: str) -> bool:
 def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_it_running(
     world: World, api: Api, exporter: client.ApiClient, body: Object, spot: Pool, serving: Pool
 ) -> None:
-    seen, events = Cluster(), list[Event]()
-
-    def look() -> set[str]:
-        """What the exporter sees; the capacities of the job's pods."""
-        seen.nodes.clear()
-        seen.pods.clear()
-        for node in api.items("/api/v1/nodes"):
-            seen.node("ADDED", node)
-        for pod in pods(api, body):
-            seen.pod("ADDED", pod)
-        return {pod.capacity for pod in seen.pods.values()}
-
+    watched = Watched(api, body)
+    look, step, events = watched.look, watched.step, watched.events
     until("it waits for Spot", lambda: look() == {"spot"} or None)
-    world.add_nodes(spot, 2, labels={})
+    gone = world.add_nodes(spot, 2, zone="us-central1-a", labels={})
     until("it runs on Spot", lambda: run_on(api, body, spot.pool_class) or None)
-
-    def step(mover: Mover, hours: float) -> int:
-        look()
-        return len(mover.step(seen.seen(lambda _: events), time.time() + hours * 3_600))
+    world.preempt(gone)
+    world.add_nodes(spot, 2, zone="us-central1-b", labels={})
+    until("it runs in another zone, moved by nobody", lambda: run_on(api, body, spot.pool_class) or None)
 
     mover = Mover(KubernetesApi(exporter))
     assert step(mover, 0.0) == 0, "there is time, and it stays"
@@ -111,3 +136,18 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     announced = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"]["name"] == name]
     moves = [e["message"] for e in announced if e["reason"] == "PlacementMoved"]
     assert len(moves) == 1 and "on-demand to spot" in moves[0], "the one that died announced nothing"
+
+
+@pytest.mark.usefixtures("platform")
+def test_a_job_that_waits_for_flex_start_goes_to_on_demand_in_time(
+    world: World, api: Api, exporter: client.ApiClient, queued: Object, serving: Pool
+) -> None:
+    watched = Watched(api, queued)
+    until("it waits for flex-start", lambda: watched.look() == {"flex-start"} or None)
+    mover = Mover(KubernetesApi(exporter))
+    assert watched.step(mover, 0.0) == 0, "there is time"
+    until("it is sent to on-demand", lambda: watched.step(mover, 3.7) or None)
+    until("it waits for on-demand", lambda: watched.look() == {"on-demand"} or None)
+    world.add_nodes(serving, 1, labels={})
+    until("it runs on demand", lambda: run_on(api, queued, serving.pool_class) or None)
+    assert watched.step(mover, 3.8) == 0, "it stays"

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,22 @@ def test_greedy_waits_until_the_last_moment_and_still_arrives() -> None:
     # It buys when work and two restarts are left: at 20 - 10 - 1 = 9, and is done 10.5 h later.
     assert got["finish_h"] == pytest.approx(19.5)
     assert got["on_demand_h"] == pytest.approx(10.5)
+
+
+def test_a_granted_flex_start_machine_is_kept_and_one_that_never_comes_is_given_up_in_time() -> None:
+    runs = runs_of(1, work_h=10, restart_h=0.5, deadline_h=20)
+    # Granted with 1.3 h of slack: the restart takes it below two restarts, and nothing takes the machine away.
+    granted, never = (one(runs, paths([hour], up=False), policies.QUEUE) for hour in (8.7, 100.0))
+    assert (granted["on_demand_h"], granted["finish_h"]) == (0.0, pytest.approx(19.2))
+    assert (never["on_demand_h"], never["finish_h"]) == (pytest.approx(10.5), pytest.approx(19.5))
+
+
+def test_the_queue_with_a_way_out_misses_no_feasible_deadline_where_nodes_end_by_plan() -> None:
+    runs, path = mixed_runs(10_000, seed=13)
+    runs = replace(runs, interval_h=np.zeros(len(runs)), checkpoint_h=np.zeros(len(runs)))
+    got = simulate(runs, replace(path, planned=True), policies.QUEUE)
+    assert np.all(got.finish_h <= runs.deadline_h + 1e-6)
+    assert np.mean(got.on_demand_h > 0) > 0.1 and np.mean(got.spot_h > 0) > 0.1
 
 
 def test_uniform_progress_returns_to_spot_only_when_it_is_two_restarts_ahead() -> None:

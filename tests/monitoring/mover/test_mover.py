@@ -1,6 +1,7 @@
 """What the mover asks for, when it stops in the middle, and what it makes of a plan that it cannot read."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,21 @@ def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it()
     assert not reading.problems
     assert job_ledger([*reading.events, *cluster.events]).account.moves == 1, "the receipt counts them"
     assert mover.step(cluster.seen(), LATE_S + 60) == [], "it is where it should be"
+
+
+def test_a_job_in_the_queue_of_flex_start_goes_to_on_demand_in_time_and_keeps_what_it_was_granted() -> None:
+    given = replace(GIVEN, policy="queue", interval_h=0.0, checkpoint_h=0.0, spot_queue="flex")
+    cluster = Played(given, queue="flex", workload_queue="flex", placed=True)
+    mover = Mover(cluster)
+    assert mover.step(cluster.seen(), LATE_S) == [], "its machine stays, so a move would only cost a start"
+    cluster.placed = False
+    assert mover.step(cluster.seen(), CREATED_S + 60) == [], "there is time"
+    (move,) = mover.step(cluster.seen(), LATE_S + 600)
+    assert (move.to.value, cluster.workload_queue) == ("on-demand", "on-demand")
+    assert move.reason == "0.28 h of slack are left, too few to go on waiting for flex-start"
+    cluster.placed, cluster.spot_there = True, True
+    cluster.worked(19.0, LATE_S + 900)
+    assert mover.step(cluster.seen(), LATE_S + 900) == [], "Spot of the same GPU is not what it left"
 
 
 def test_a_mover_that_died_between_its_two_requests_leaves_a_job_that_the_next_one_moves_on() -> None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
-from infra.contract.capacity import Capacity, Placement, PlacementRule
+from infra.contract.capacity import QUEUES, Capacity, Placement, PlacementRule
 from infra.environments import Environment
-from infra.placement import advice, ask
-from infra.placement.advice import in_time
+from infra.placement import advice, ask, option_names
 from infra.placement.ask import Answer
 from infra.placement.belief import Option
 from infra.placement.choose import keeping
@@ -139,12 +138,15 @@ def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
     answer = ask.answer(asked, ask.Belief(), env.price_region)
     for option in sorted(keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
-        moves = bool(job.deadline_hours) and option.placement is Placement.HYBRID
-        if chosen is None or (moves and not _movable(usable, option)):
+        # Whatever turns to on-demand in time needs somebody who moves it.
+        moves = option.placement is Placement.HYBRID or option_names.in_time(option) is not None
+        if chosen is None or (moves and not _movable(chosen, usable, option)):
+            continue
+        if option_names.any_zone(option) and not _several_zones(chosen, env):
             continue
         first = option is answer.chosen
         reason = answer.reason if first else f"{option.policy}: the cheapest that {env.name} offers"
-        plan = _plan(asked, answer, option) if moves else None
+        plan = _plan(asked, answer, option, chosen.capacity) if moves else None
         return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason, plan=plan)
     if job.deadline_hours:
         raise InputError(
@@ -155,26 +157,35 @@ def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
     return _by_matrix(job, usable)
 
 
-def _movable(usable: Sequence[Offer], option: Option) -> bool:
+def _movable(chosen: Offer, usable: Sequence[Offer], option: Option) -> bool:
     """Both ends of the way are there, and a policy of one's own and not a ComputeClass walks it."""
-    offered = {offer.capacity for offer in usable}
-    return {Capacity.SPOT, Capacity.ON_DEMAND} <= offered and in_time(option) is not None
+    # A gang that was provisioned at once is bound to those nodes by its ProvisioningRequest.
+    ends = chosen.capacity is not Capacity.QUEUED and Capacity.ON_DEMAND in {offer.capacity for offer in usable}
+    return ends and option_names.in_time(option) is not None
 
 
-def _plan(asked: Job, answer: Answer, option: Option) -> Plan:
-    policy = in_time(option)
-    spot, demand = (advice.quote(asked, answer.world, option.region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
-    assert policy is not None and spot is not None and demand is not None, "an option without a price is refused"
+def _several_zones(chosen: Offer, env: Environment) -> bool:
+    zones = (chosen.pool.zones if chosen.pool else ()) or env.zones
+    return len(zones) > 1
+
+
+def _plan(asked: Job, answer: Answer, option: Option, cheaper: Capacity) -> Plan:
+    policy = option_names.in_time(option)
+    price, demand = (advice.quote(asked, answer.world, option.region, c) for c in (cheaper, Capacity.ON_DEMAND))
+    assert policy is not None and price is not None and demand is not None, "an option without a price is refused"
     churn = advice.job_churn(asked, answer.world.churn.per_hour, answer.world.together)
+    # The end of a flex-start node is announced, so nothing is lost and no checkpoint is paid for.
+    taken = cheaper is Capacity.SPOT
     return Plan(
         policy=policy.name,
         work_h=asked.hours,
         deadline_h=asked.deadline_h,
         restart_h=asked.restart_h,
-        interval_h=min(advice.interval_h(asked, churn), asked.hours),
-        checkpoint_h=min(asked.checkpoint_h, asked.hours),
-        spot_usd=spot.usd,
+        interval_h=min(advice.interval_h(asked, churn), asked.hours) if taken else 0.0,
+        checkpoint_h=min(asked.checkpoint_h, asked.hours) if taken else 0.0,
+        spot_usd=price.usd,
         on_demand_usd=demand.usd,
+        spot_queue=QUEUES[cheaper],
     )
 
 

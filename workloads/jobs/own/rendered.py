@@ -162,10 +162,14 @@ def _placed(own: OwnJob, placed: Placed, work: Work) -> Work:
         return work
     if placed.plan is not None:
         # Neither selector nor toleration of a capacity: the flavor of the queue that it is in puts them in.
-        assert offer.pool is not None
         selector = {LABEL_ACCELERATOR: offer.accelerator}
         return replace(
-            work, tolerations=[GPU_TAINT], selector=selector, priority=PRIORITY_FLEX, grace_s=offer.pool.window.pod_s
+            work,
+            tolerations=[GPU_TAINT],
+            selector=selector,
+            priority=PRIORITY_FLEX,
+            grace_s=offer.pool.window.pod_s if offer.pool else FLEX_GRACE_S,
+            calls_kubernetes=offer.pool is None,  # as below
         )
     if offer.pool is not None:
         spot = offer.capacity is Capacity.SPOT

@@ -9,6 +9,7 @@ from infra.contract.kubernetes import (
     COMPUTE_CLASS_API,
     DRIVER_LATEST,
     KUEUE_API,
+    LABEL_DRIVER,
     LABEL_PART_OF,
     LABEL_PROVISIONING_REQUEST,
     PART_OF,
@@ -57,8 +58,13 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
             found[queue].append((_flavor(f"{queue}-{group.name}", labels, tolerations), gpus))
     for cap in context.env.auto_provisioning.accelerators:
         labels = {LABEL_ACCELERATOR: cap.accelerator, LABEL_FLEX_START: "true"}
-        shares = {"flex": context.flex_gpus(cap.accelerator), "queued": context.queued_gpus(cap.accelerator)}
-        for queue, gpus in shares.items():
+        # A job that may be moved selects no driver itself: machines on demand have theirs from their pool.
+        driven = labels | {LABEL_DRIVER: DRIVER_LATEST}
+        shares = {
+            "flex": (driven, context.flex_gpus(cap.accelerator)),
+            "queued": (labels, context.queued_gpus(cap.accelerator)),
+        }
+        for queue, (labels, gpus) in shares.items():
             if gpus:
                 found[queue].append((_flavor(f"{queue}-{cap.accelerator}", labels, []), gpus))
     return found
