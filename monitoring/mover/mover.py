@@ -4,7 +4,7 @@ A step of the exporter's leader. Guarantee: a job is touched when its policy mov
 request leaves it able to go on; without a mover it stays where it is.
 """
 
-# Why it is so: infra/decisions/0058.
+# Why it is so: infra/decisions/0058, infra/decisions/0059.
 
 import logging
 from collections import Counter

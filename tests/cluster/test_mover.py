@@ -86,6 +86,10 @@ class Watched:
         return len(mover.step(self.seen.seen(lambda _: self.events), time.time() + hours * 3_600))
 
 
+def where(api: Api, body: Object) -> set[str]:
+    return {pod["spec"].get("nodeName", "") for pod in pods(api, body)}
+
+
 def run_on(api: Api, body: Object, pool_class: str) -> bool:
     found = pods(api, body)
     wanted = body["spec"].get("parallelism") or 2
@@ -103,8 +107,11 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     gone = world.add_nodes(spot, 2, zone="us-central1-a", labels={})
     until("it runs on Spot", lambda: run_on(api, body, spot.pool_class) or None)
     world.preempt(gone)
-    world.add_nodes(spot, 2, zone="us-central1-b", labels={})
-    until("it runs in another zone, moved by nobody", lambda: run_on(api, body, spot.pool_class) or None)
+    there = world.add_nodes(spot, 2, zone="us-central1-b", labels={})
+    until(
+        "it runs in another zone, moved by nobody",
+        lambda: where(api, body) <= {*there} and run_on(api, body, spot.pool_class),
+    )
 
     mover = Mover(KubernetesApi(exporter))
     assert step(mover, 0.0) == 0, "there is time, and it stays"
