@@ -55,8 +55,9 @@ BESIDE = {
     "holdfast train elastic": ["--device=cpu"],
     "monitoring churn": ["--events=events"],
     "monitoring report": ["--events=events"],
-    "workloads new-job": [f"--image=registry.example/a/b@sha256:{'0' * 64}"],
-    "workloads submit": ["--dry-run"],
+    "workloads new-job": ["--env=example", f"--image=registry.example/a/b@sha256:{'0' * 64}"],
+    "workloads submit": ["--dry-run", "--env=example"],
+    **{f"workloads {verb}": ["--env=example"] for verb in ("list", "explain", "follow")},
 }
 JOB = """\
 apiVersion: batch/v1

@@ -18,7 +18,7 @@ COMMANDS = {
     "infra prices show": (0, "prices of "),
     "workloads render --check": (0, "0 files differ"),
     "workloads lint workloads/rendered": (0, ""),
-    "workloads list --kubeconfig {folder}/none": (3, "could not judge: no cluster to ask"),
+    "workloads list --env example --kubeconfig {folder}/none": (3, "could not judge: no cluster to ask"),
     "workloads submit workloads/rendered/example/samples/training.yaml --dry-run": (0, ""),
     "holdfast checkpoints list {folder}/store": (0, ""),
     "holdfast train run --data {folder}/none": (2, "error:   "),

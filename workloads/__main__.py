@@ -27,7 +27,9 @@ app.command("demo", epilog=examples("python -m workloads demo", "python -m workl
 app.command("try", epilog=examples("python -m workloads try example", "python -m workloads try example --evict"))(try_)
 app.command(
     "new-job",
-    epilog=examples("python -m workloads new-job my-run --image trainer --gpus 8xa100 -- python train.py --steps 1000"),
+    epilog=examples(
+        "python -m workloads new-job my-run --env example --image trainer --gpus 8xa100 -- python train.py --steps 1000"
+    ),
 )(new_job)
 app.command(
     "submit",
@@ -36,9 +38,9 @@ app.command(
         "python -m workloads submit my-run.yaml --max-usd-per-hour 30",
     ),
 )(submit)
-app.command("list", epilog=examples("python -m workloads list"))(list_jobs)
-app.command("explain", epilog=examples("python -m workloads explain my-run"))(explain)
-app.command("follow", epilog=examples("python -m workloads follow my-run --events out/events"))(follow)
+app.command("list", epilog=examples("python -m workloads list --env example"))(list_jobs)
+app.command("explain", epilog=examples("python -m workloads explain my-run --env example"))(explain)
+app.command("follow", epilog=examples("python -m workloads follow my-run --env example --events out/events"))(follow)
 app.add_typer(drill, name="drill")
 app.add_typer(images, name="images")
 app.add_typer(operators, name="operators")

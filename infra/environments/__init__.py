@@ -26,6 +26,8 @@ def source_of(name: str) -> str:
 
 def load(name: str) -> Environment:
     """The environment `name`, or an InputError that names file, line and field."""
+    if not name:  # none is taken for granted: what follows may reach a cloud
+        raise InputError("no environment", got="none named", allowed=", ".join(names()), fix="--env NAME")
     if name not in names():
         near = get_close_matches(name, names(), n=1)
         fix = f"did you mean {near[0]}?" if near else f"`python -m infra new {name}` makes one"

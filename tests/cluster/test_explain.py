@@ -149,7 +149,7 @@ def test_submit_starts_a_job_only_below_the_cap(world: World, spot: Pool, cluste
     manifest = tmp_path / "job.yaml"
     manifest.write_text(json.dumps(body))
     jobs = world.path("jobs", "/apis/batch/v1")
-    common = [str(manifest), "--kubeconfig", str(cluster.kubeconfig), "--yes"]
+    common = [str(manifest), "--env", "example", "--kubeconfig", str(cluster.kubeconfig), "--yes"]
 
     refused = CliRunner().invoke(app, [*common, "--max-usd-per-hour", "0.50"])
     assert refused.exit_code == 4

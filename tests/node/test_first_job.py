@@ -139,7 +139,20 @@ def migrated(api: Api) -> bool:
 
 def written(name: str, image: str, storage: google.Bucket, command: list[str]) -> Prepared:
     """By `new-job`, from an image by tag or role, and read again as `submit` reads it."""
-    words = ["new-job", name, "--image", image, "--gpus", "1xl4", "--capacity", "spot", "--write", "gitops"]
+    words = [
+        "new-job",
+        name,
+        "--env",
+        "example",
+        "--image",
+        image,
+        "--gpus",
+        "1xl4",
+        "--capacity",
+        "spot",
+        "--write",
+        "gitops",
+    ]
     options = ["--set", f"STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
     done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output

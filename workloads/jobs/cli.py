@@ -18,13 +18,13 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]
 Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
 Events = Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")]
-Env = Annotated[str, typer.Option(help="Environment whose pools and region give the prices.")]
+Env = Annotated[str, typer.Option(help="Environment of the cluster that is asked; always named.")]
 
 
 def submit(
     manifest: Annotated[Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")],
     job: Annotated[str, typer.Option(help="One job of the manifest; default: all of them.")] = "",
-    env: Env = "example",
+    env: Annotated[str, typer.Option(help="Whose pools it buys; a file that names its own needs none.")] = "",
     hours: Annotated[float | None, typer.Option(help="Undisturbed work, for finish time and total.")] = None,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
     max_usd: Annotated[float | None, typer.Option(help="Refuse above this total (p95); needs --hours.")] = None,
@@ -52,7 +52,7 @@ def submit(
     agree(yes)
     for name in room.apply(Api(kubeconfig), made.documents):
         show.note(f"applied {name}")
-    show.note(f"Next: python -m workloads explain {made.purchases[0].job}")
+    show.note(f"Next: python -m workloads explain {made.purchases[0].job} --env {made.environment}")
     if any(document["kind"] in ("Job", "JobSet") for document in made.documents):
         show.note(f"Next: python -m workloads follow {made.purchases[0].job} --env {made.environment}")
 
@@ -66,13 +66,16 @@ def _planned(file: Path, job: str, env: str, caps: "Caps", hours: float | None) 
 
     documents = manifest.documents(file)
     if documents and file_text.is_job(documents[0]):
-        return commands.plan(commands.read(documents[0], file), caps, hours)
+        prepared = commands.read(documents[0], file)
+        manifest.agreed(file, prepared.env.name, env)
+        return commands.plan(prepared, caps, hours)
     chosen = manifest.only(manifest.checked(file, documents), job)
-    return submit.plan(chosen, environments.load(env), prices.load(), caps, hours)
+    named = manifest.agreed(file, manifest.environment(file), env)
+    return submit.plan(chosen, environments.load(named), prices.load(), caps, hours)
 
 
 def list_jobs(
-    env: Env = "example",
+    env: Env = "",
     events: Events = None,
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
@@ -84,8 +87,9 @@ def list_jobs(
     from workloads.jobs import listing, show
     from workloads.jobs.api import Api
 
+    environment = environments.load(env)
     with _asking():
-        found = listing.rows(Api(kubeconfig), environments.load(env), prices.load(), events, namespace)
+        found = listing.rows(Api(kubeconfig), environment, prices.load(), events, namespace)
     if as_json:
         show.as_json(listing.as_json(found))
     elif found:
@@ -96,7 +100,7 @@ def list_jobs(
 
 def explain(
     job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
-    env: Env = "example",
+    env: Env = "",
     events: Events = None,
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
@@ -108,8 +112,9 @@ def explain(
     from workloads.jobs import show
     from workloads.jobs.api import Api
 
+    environment = environments.load(env)
     with _asking():
-        found = room.explain(Api(kubeconfig), job, namespace, events, environments.load(env))
+        found = room.explain(Api(kubeconfig), job, namespace, events, environment)
     if as_json:
         show.as_json(found.as_json())
     else:
@@ -118,7 +123,7 @@ def explain(
 
 def follow(
     job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
-    env: Env = "example",
+    env: Env = "",
     events: Annotated[Path | None, typer.Option(help="Folder that keeps its event lines, for list and report.")] = None,
     namespace: Namespace = "",
     timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 604_800,
@@ -129,14 +134,15 @@ def follow(
     from workloads.jobs import following, job_snapshot, show
     from workloads.jobs.api import Api
 
+    environment = environments.load(env)
     with _asking():
         api = Api(kubeconfig)
         found = job_snapshot.find(api, job, namespace)
         if found.kind == "Deployment":
-            fix = f"python -m workloads explain {job}"
+            fix = f"python -m workloads explain {job} --env {env}"
             raise InputError("it never ends", got=f"{job}, a Deployment", allowed="a JobSet or a Job", fix=fix)
         asked = following.Following(timeout_s=timeout_s, events=events)
-        raise typer.Exit(following.follow(api, environments.load(env), found, asked, show.note))
+        raise typer.Exit(following.follow(api, environment, found, asked, show.note))
 
 
 @contextmanager

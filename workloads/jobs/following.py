@@ -68,7 +68,7 @@ def follow(api: Api, env: Environment, job: JobSnapshot, asked: Following, repor
         while not (ended := _look(api, job, asked, seen, report)):
             if (took_s := time.monotonic() - begun) > asked.timeout_s:
                 raise Unjudged(
-                    f"{job.name} has not ended after {asked.timeout_s:.0f} s: python -m workloads explain {job.name}"
+                    f"{job.name} has not ended after {asked.timeout_s:.0f} s: python -m workloads explain {job.name} --env {env.name}"
                 )
             time.sleep(POLL_S if took_s < YOUNG_S else LATER_POLL_S)
         report(ended.finished)

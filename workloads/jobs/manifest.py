@@ -23,6 +23,21 @@ def documents(path: Path) -> list[Any]:
     return _documents(path)
 
 
+def environment(path: Path) -> str:
+    """That the manifest names, as a rendered one does; empty: none."""
+    from workloads.manifests.lint import engine
+
+    return engine.named_by(path.read_text())
+
+
+def agreed(path: Path, named: str, given: str) -> str:
+    """The environment that the file names, or else --env; an InputError where they differ."""
+    if named and given and named != given:
+        fix = f"leave --env out, or write the file for {given}"
+        raise InputError("--env", got=given, allowed=f"{named}, which {path} names", fix=fix)
+    return named or given
+
+
 def read(path: Path) -> list[Object]:
     """The documents of a manifest; InputError where one is no object, or none is a job."""
     return checked(path, documents(path))

@@ -133,7 +133,7 @@ def _migrated(api: Api, environment: Environment) -> Answer:
     if found is None:
         return False, f"no Job {name}", f"make apply ENV={environment.name}"
     if ended is None or ended["type"] not in ("Complete", "Failed"):
-        return False, f"Job {name} has not ended", f"python -m workloads explain {name}"
+        return False, f"Job {name} has not ended", f"python -m workloads explain {name} --env {environment.name}"
     fix = f"kubectl logs -n {namespace} job/{name}; delete it, then make apply ENV={environment.name}"
     return ended["type"] == "Complete", f"Job {name}: {ended.get('message') or ended['type']}", fix
 

@@ -13,7 +13,7 @@ def new_job(
     gpus: Annotated[str, typer.Option(help="Of each node, as 8xa100; none: CPU only.")] = "none",
     nodes: Annotated[str, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = "1",
     capacity: Annotated[str, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = "auto",
-    env: Annotated[str, typer.Option(help="Environment whose pools it uses.")] = "example",
+    env: Annotated[str, typer.Option(help="Environment whose pools it uses; always named.")] = "",
     data: Annotated[str, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = "",
     variables: Annotated[list[str] | None, typer.Option("--set", help="VARIABLE=VALUE, repeatable.")] = None,
     secrets: Annotated[list[str] | None, typer.Option("--secret", help="VARIABLE=SECRET, repeatable.")] = None,
@@ -39,11 +39,12 @@ def new_job(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Write the file of a job of your own: your image and command, and all that survives eviction around them."""
+    from infra import environments
     from workloads.jobs.own import commands
     from workloads.jobs.own.job_file import OwnJob
 
     job = OwnJob(
-        name=name, environment=env, image=image, command=tuple(command or ()), gpus=gpus, nodes=commands.nodes(nodes),
+        name=name, environment=environments.load(env).name, image=image, command=tuple(command or ()), gpus=gpus, nodes=commands.nodes(nodes),
         capacity=capacity, hours=hours, deadline_hours=deadline_hours, max_hours=max_hours, resumes=resumes, on_notice=on_notice, restarts=restarts,
         processes=processes, data=data, checkpoints=checkpoints, checkpoint_key=checkpoint_key,
         env=commands.pairs("--set", variables), secrets=commands.pairs("--secret", secrets),

@@ -122,8 +122,13 @@ def _read_file(path: Path, environment: str) -> File:
 
 
 def read_text(name: str, text: str, environment: str) -> File:
+    return File(name, list(read(text)), of_comments(name, text), named_by(text) or environment)
+
+
+def named_by(text: str) -> str:
+    """The environment that a file names itself; empty: none."""
     named = _DIRECTIVE.search(text, 0, 2_000)
-    return File(name, list(read(text)), of_comments(name, text), named.group(1) if named else environment)
+    return named.group(1) if named else ""
 
 
 def judge(files: list[File], options: Options) -> Report:

@@ -15,7 +15,7 @@ from workloads.manifests.builders import render_context
 FAR = {"location": "EUROPE-WEST4"}
 NO_SECRET = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
 NO_BUCKET = "ERROR: (gcloud.storage.buckets.describe) gs://gone not found: 404."
-GIVEN = {"name": "my-run", "--image": IMAGE, "--gpus": "1xl4", "command": "python train.py"}
+GIVEN = {"--env": "example", "name": "my-run", "--image": IMAGE, "--gpus": "1xl4", "command": "python train.py"}
 CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "unknown machine": ({"--gpus": "8xa1000"}, "unknown GPU", "did you mean"),
     "GPUs that no pool has": ({"--gpus": "8xh100"}, "no pool of example", ""),

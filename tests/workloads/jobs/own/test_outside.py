@@ -35,7 +35,22 @@ def test_where_google_cannot_be_asked_a_line_says_so(gcloud: Gcloud) -> None:
 
 
 def words(*more: str) -> list[str]:
-    return ["new-job", "my-run", "--image", IMAGE, "--gpus", "1xl4", *more, "--", "python", "train.py", "--lr", "3"]
+    return [
+        "new-job",
+        "my-run",
+        "--env",
+        "example",
+        "--image",
+        IMAGE,
+        "--gpus",
+        "1xl4",
+        *more,
+        "--",
+        "python",
+        "train.py",
+        "--lr",
+        "3",
+    ]
 
 
 @pytest.mark.process
