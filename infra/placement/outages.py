@@ -5,6 +5,7 @@ holds whether a new request was launched, which is what a waiting job asks; larg
 """
 
 # Why it is so: infra/decisions/0055.
+import datetime
 import json
 import math
 from dataclasses import dataclass, replace
@@ -132,6 +133,11 @@ def from_counts(counts: dict[str, Ints], gang: int, gap_h: float, source: str = 
 def record() -> dict[str, Ints]:
     """Launched of 16, by zone, every ten minutes."""
     return dict(_record())
+
+
+def clock() -> tuple[datetime.datetime, float]:
+    """When the record begins, and the hours between its rounds."""
+    return datetime.datetime.fromisoformat(_body()["from"]), _gap_h()
 
 
 def _waits(up: np.ndarray[Any, np.dtype[np.bool_]], gap_h: float) -> tuple[Floats, Floats]:

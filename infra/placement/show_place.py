@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.contract.values import finite
 from infra.contract.capacity import Placement
-from infra.placement import emit
+from infra.placement import emit, hours
 from infra.placement.advice import quote
 from infra.placement.ask import Answer
 from infra.placement.belief import SAME_USD, Option
@@ -50,6 +50,7 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
             f"Spot is there at once {waits.at_once:.0%} of the time for {1 if job.batch else job.nodes} nodes, else after"
             f" {waits.mean_wait_h:.1f} h on average ({waits.source})"
         )
+        notes += _hours(job)
     if world.recorded is not None:
         notes.append(f"Spot follows {len(world.recorded.hours)} recorded traces of when a request was granted")
     if limits is not None:
@@ -66,6 +67,22 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
     notes += [f"Google, {answer.region}: {line}" for line in google or ()]
     notes += [f"wrote {path}" for path in written]
     return notes
+
+
+def _rhythm(job: Job) -> hours.Rhythm | None:
+    return hours.rhythm(job.accelerator, 1 if job.batch else job.nodes)
+
+
+def _hours(job: Job) -> list[str]:
+    """When to start; a job of days meets all hours."""
+    found = _rhythm(job)
+    if found is None:
+        return []
+    best, worst = found.shares[found.best], found.shares[found.worst]
+    return [
+        f"by the hour: most often at {found.best:02}:00 UTC ({best:.0%} of moments), least at {found.worst:02}:00 ({worst:.0%}),"
+        " over all recorded zones; no difference between weekdays holds"
+    ]
 
 
 def _doubts(job: Job, answer: Answer) -> list[str]:
@@ -164,6 +181,7 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
             "restart_seconds": finite(limits.restart_h * 3600),
             "checkpoint_seconds": finite(limits.checkpoint_h * 3600),
         },
+        "spot_by_hour_utc": (found := _rhythm(job)) and list(found.shares),
         "churn": {"per_hour": answer.world.churn.per_hour, "basis": answer.world.churn.basis},
         "checkpoint": emit.checkpoint(job, answer.world),
         "prices": {
