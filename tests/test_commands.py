@@ -28,6 +28,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.process
 def test_help_imports_nothing_heavy(name: str) -> None:
     code = (
         "import json, runpy, sys\n"
@@ -43,6 +44,7 @@ def test_help_imports_nothing_heavy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.process
 def test_help_tells_the_exit_codes(name: str) -> None:
     done = run(name, "--help")
     assert done.returncode == 0
@@ -50,6 +52,7 @@ def test_help_tells_the_exit_codes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.process
 def test_an_unknown_command_is_a_usage_error(name: str) -> None:
     assert run(name, "no-such-verb").returncode == 2
 
@@ -83,6 +86,7 @@ def test_a_bug_behind_any_program_is_no_finding(
     assert head.startswith("internal error: KeyError: 'step'") and "report it" in where
 
 
+@pytest.mark.process
 def test_the_shell_completes_commands_and_options_once_asked_to(tmp_path: Path) -> None:
     """As `holdfast --install-completion` leaves it, in the bash that reads it."""
     program = tmp_path / "holdfast"

@@ -33,10 +33,10 @@ OPTIONAL = [name for name in NAMED if not environment_of(name).required]
 
 def test_every_command_says_whether_it_takes_an_environment() -> None:
     assert set(TAKES) >= LOCAL
-    unsaid = [
+    unlisted = [
         name for name in COMMANDS if name not in TAKES and not any(f"{name} ".startswith(f"{n} ") for n in WITHOUT)
     ]
-    assert not unsaid, "a new command takes an environment, or stands in WITHOUT"
+    assert not unlisted, "a new command takes an environment, or stands in WITHOUT"
     assert not [entry for entry in WITHOUT if not any(f"{name} ".startswith(f"{entry} ") for name in COMMANDS)]
 
 

@@ -5,6 +5,7 @@ single test could run here.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from holdfast.contract.exit_codes import EXIT_NOT_JUDGED
 
 SLOW = "process or plan or browser or cluster"
 ELSEWHERE = "node or kind or gpu or cloud"  # need root, Docker, a GPU, a project: their own make targets
+# Whose conftest gives every test its mark.
+MARKED_FOLDERS = ("cluster", "node")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +32,14 @@ class Tier:
     """0: one process, for tests that share one control plane."""
     options: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
-    """Marks of which each of its tests has one; none: it reads every file."""
+    """Marks of which each of its tests has one; none: it reads every file that has not one of `none_of` as a whole."""
+    none_of: tuple[str, ...] = ()
 
 
 TIERS = {
-    "fast": Tier(marks=f"not ({SLOW} or {ELSEWHERE})", workers=2),
+    "fast": Tier(
+        marks=f"not ({SLOW} or {ELSEWHERE})", workers=2, none_of=tuple(f"{SLOW} or {ELSEWHERE}".split(" or "))
+    ),
     # Most of it waits: for signals, leases, processes that start. The longest tests stand together, at the end.
     "process": Tier(
         marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})",
@@ -54,6 +60,7 @@ READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.any_of
 # time, and leaves the cores to the others.
 ALL = (("fast", "process", "plan"), ("cluster",))
 SLOWEST = ("--durations=10", "--durations-min=5")
+TESTS = Path(__file__).parent
 NO_TESTS = 5  # pytest's exit code when a selection is empty
 ALL_SKIPPED = -1
 
@@ -95,8 +102,20 @@ def has_mark(file: Path, marks: Collection[str]) -> bool:
 
 def may_hold(file: Path, expression: str) -> bool:
     """Whether `file` may have tests of the tier that `-m expression` stands for; true for any other expression."""
-    any_of = next((tier.any_of for tier in TIERS.values() if tier.marks == expression), ())
-    return not any_of or has_mark(file, any_of)
+    for tier in TIERS.values():
+        if tier.marks == expression:
+            return not is_wholly(file, tier.none_of) and (not tier.any_of or has_mark(file, tier.any_of))
+    return True
+
+
+def is_wholly(file: Path, marks: Collection[str]) -> bool:
+    """Whether all tests of the file, or of the folder, have one of `marks`: by its `pytestmark`, or by its folder."""
+    if any(folder in marks and TESTS / folder in (file, *file.parents) for folder in MARKED_FOLDERS):
+        return True
+    if file.is_dir():
+        return False
+    given = re.search(r"^pytestmark = (.*)$", file.read_text(), re.M)
+    return bool(given and set(re.findall(r"\bmark\.(\w+)", given[1])) & set(marks))
 
 
 def _all_skipped(report: Path) -> bool:

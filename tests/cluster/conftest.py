@@ -30,7 +30,6 @@ ManagerFactory = Callable[..., type[AClusterManager]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "kind: needs real nodes of a kind cluster (make test-kind)")
     config.addinivalue_line("markers", "k8s: read by pytest-kubernetes; set on every test of this folder")
 
 

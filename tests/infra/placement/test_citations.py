@@ -1,24 +1,22 @@
 """Every shipped workload cites the rule of the decision matrix that it follows, and runs where that rule places it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from infra.contract import pools
 from infra.contract.capacity import ANNOTATION_RULE, Placement, PlacementRule
+from infra.environments import names
 from infra.placement.matrix import RULES
+from tests.workloads.manifests import rendered
 
-ROOT = Path(__file__).parents[3]
 WORKLOADS = {"Job", "JobSet", "Deployment", "StatefulSet", "CronJob", "DaemonSet"}
 PLACED = {rule.id: rule.placement for rule in RULES}
 
 
 def documents() -> list[tuple[str, dict[str, Any]]]:
-    files = sorted((ROOT / "workloads/rendered").rglob("*.yaml"))
-    loaded = [(f, d) for f in files for d in YAML(typ="safe").load_all(f.read_text()) if d]
-    return [(f"{f.name}:{d['kind']}/{d['metadata']['name']}", d) for f, d in loaded if d["kind"] in WORKLOADS]
+    loaded = [(env, d) for env in names() for d in rendered.bodies(env)]
+    return [(f"{env}:{d['kind']}/{d['metadata']['name']}", d) for env, d in loaded if d["kind"] in WORKLOADS]
 
 
 def selectors(node: Any) -> list[dict[str, str]]:

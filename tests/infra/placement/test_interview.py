@@ -6,6 +6,8 @@ import shlex
 import subprocess
 import sys
 
+import pytest
+
 from infra.placement.interview import interview
 
 
@@ -43,6 +45,7 @@ def test_an_answer_that_is_none_is_explained_and_asked_again() -> None:
     assert command.endswith("--gpu h100 --gpus 16 --hours 9h --deadline none --batch")
 
 
+@pytest.mark.process
 def test_in_a_terminal_it_asks_and_answers() -> None:
     pid, fd = pty.fork()
     if pid == 0:  # pragma: no cover
@@ -63,6 +66,7 @@ def test_in_a_terminal_it_asks_and_answers() -> None:
     assert b"chosen" in seen
 
 
+@pytest.mark.process
 def test_off_a_terminal_it_fails_instead_of_waiting() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "infra", "place"], stdin=subprocess.PIPE, capture_output=True, text=True, check=False

@@ -1,6 +1,7 @@
 """What a proof submits: really rendered, really priced, and on no machine but those that its estimate counts."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -28,14 +29,24 @@ from workloads.manifests.builders.render_context import templates
 TABLE, RATES = prices.load(), rates.load()
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> steps.Run:
-    """Of the example, with its samples rendered by the step of the proof."""
+def run_in(folder: Path) -> steps.Run:
     pool = smallest_spot(EXAMPLE, TABLE, RATES)
-    run = steps.Run(pool=pool, folder=tmp_path, usd_per_hour=spot_hourly(EXAMPLE, pool, TABLE, RATES))
+    return steps.Run(pool=pool, folder=folder, usd_per_hour=spot_hourly(EXAMPLE, pool, TABLE, RATES))
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of the example, with its samples rendered by the step of the proof."""
+    run = run_in(tmp_path_factory.mktemp("proof"))
     done = invoked(next(step for step in steps.proof(EXAMPLE, run) if step.name == "render"))
     assert done.exit_code == 0, done.output
-    return run
+    return run.folder
+
+
+@pytest.fixture
+def run(rendered: Path, tmp_path: Path) -> steps.Run:
+    shutil.copytree(rendered, tmp_path, dirs_exist_ok=True)
+    return run_in(tmp_path)
 
 
 def invoked(step: steps.Step, *more: str) -> Result:

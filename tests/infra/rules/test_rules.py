@@ -74,12 +74,14 @@ def test_production_asks_for_what_a_trial_may_leave_out() -> None:
     assert judge_environment(hardened()) == []
 
 
+@pytest.mark.process
 def test_judging_needs_no_cdk() -> None:
     code = "import sys, infra.rules, infra.environments as e; infra.rules.judge_environment(e.load('example')); "
     code += "sys.exit('cdktf' in sys.modules or 'jsii' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.process
 def test_roles_of_a_project_are_not_judged_by_the_specs_that_ask_for_them() -> None:
     """In a process of its own: a rule that copied them would have done so when it was imported."""
     code = "import infra.specs.identities as i; i.PROJECT_ROLES['nodes'] = 'roles/storage.objectViewer'; "

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import typer
-from ruamel.yaml import YAML
 from typer.main import get_command
 
 from monitoring.alerting import runbook
 from monitoring.alerting.alert import EXAMPLE, Alert, Source
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.rule_cases import CASES
+from tests.workloads.manifests import rendered
 
 ALERTS = alerts(EXAMPLE)
 TOOLS = {"kubectl", "gcloud", "python"}
@@ -111,8 +111,9 @@ def test_selectors_of_commands_match_pods_as_they_are_rendered() -> None:
         if "pods" in command or "logs" in command
     ]
     assert len(asked) >= 5
+    pods = pod_labels()
     for namespaces, label, value in asked:
-        found = [labels[label] for namespace, labels in pod_labels() if [namespace] == namespaces and label in labels]
+        found = [labels[label] for namespace, labels in pods if [namespace] == namespaces and label in labels]
         assert found, f"no pod in {namespaces} has the label {label}"
         assert value.startswith("$") or value in found
 
@@ -120,9 +121,8 @@ def test_selectors_of_commands_match_pods_as_they_are_rendered() -> None:
 def pod_labels() -> list[tuple[str, dict[str, str]]]:
     """(namespace, labels) of every pod template that `render` writes."""
     found: list[tuple[str, dict[str, str]]] = []
-    for file in sorted((runbook.PATH.parents[2] / "workloads" / "rendered" / "example").rglob("*.yaml")):
-        for body in YAML(typ="safe").load_all(file):
-            found += [((body or {}).get("metadata", {}).get("namespace", ""), labels) for labels in templates(body)]
+    for body in rendered.bodies("example"):
+        found += [(body["metadata"].get("namespace", ""), labels) for labels in templates(body)]
     return found
 
 

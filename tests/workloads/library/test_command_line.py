@@ -77,6 +77,7 @@ def test_a_question_that_nobody_answers_stops(
     assert "stopped: no answer" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_reader_that_has_seen_enough_is_no_finding() -> None:
     command = [sys.executable, "-c", "from tests.workloads.library.test_command_line import *; run_app(app, ['count'])"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

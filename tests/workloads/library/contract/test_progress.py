@@ -50,6 +50,7 @@ def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> t
     return written, shown.decode(), running.returncode
 
 
+@pytest.mark.process
 def test_what_takes_long_is_named_with_its_seconds_and_wiped() -> None:
     written, shown, code = at_a_terminal([sys.executable, "-c", WORK], until="render: one", TERM="xterm")
     assert (written, code) == ("0\n1\n", 0)
@@ -59,6 +60,7 @@ def test_what_takes_long_is_named_with_its_seconds_and_wiped() -> None:
     assert "count" not in shown and "soon" not in shown
 
 
+@pytest.mark.process
 def test_a_terminal_that_cannot_wipe_is_left_alone() -> None:
     """Whatever it waits for: there is no thread that would draw."""
     work = WORK.replace("sys.stdin.readline()", "import threading; print(threading.active_count())")

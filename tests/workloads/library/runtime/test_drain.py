@@ -35,6 +35,7 @@ def drain(window: float = 15) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.process
 def test_the_hook_stops_every_process_that_takes_notices(run_dir: Path) -> None:
     workers = [worker(), worker(0.3)]
     done = drain()
@@ -42,6 +43,7 @@ def test_the_hook_stops_every_process_that_takes_notices(run_dir: Path) -> None:
     assert [w.communicate(timeout=60)[0] for w in workers] == ["drain\n", "drain\n"]
 
 
+@pytest.mark.process
 def test_the_hook_gives_up_inside_the_window(run_dir: Path) -> None:
     slow = worker(600)
     done = drain(window=3.5)
@@ -51,6 +53,7 @@ def test_the_hook_gives_up_inside_the_window(run_dir: Path) -> None:
     slow.communicate()
 
 
+@pytest.mark.process
 def test_an_empty_container_is_told_and_not_called_a_success(run_dir: Path) -> None:
     done = drain()
     assert done.returncode == 3

@@ -50,6 +50,7 @@ def test_a_diverged_loss_is_null(tmp_path: Path) -> None:
     assert lines(tmp_path / "e")[0]["loss"] is None
 
 
+@pytest.mark.process
 def test_lines_of_several_processes_never_mix(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path)]) for _ in range(3)]

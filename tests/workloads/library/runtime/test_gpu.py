@@ -62,6 +62,7 @@ def devices(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_what_was_promised_is_shown(tmp_path: Path, devices: Path) -> None:
     code, shown = checked(library(tmp_path / "lib"), devices)
     assert code == 0
@@ -69,10 +70,12 @@ def test_what_was_promised_is_shown(tmp_path: Path, devices: Path) -> None:
     assert "CUDA 13.0" in shown
 
 
+@pytest.mark.process
 def test_nothing_promised_is_nothing_checked(tmp_path: Path) -> None:
     assert checked({}, tmp_path, promised="") == (0, "")
 
 
+@pytest.mark.process
 def test_a_wrong_image_or_pool_is_bad_input_with_its_fix(tmp_path: Path, devices: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -87,6 +90,7 @@ def test_a_wrong_image_or_pool_is_bad_input_with_its_fix(tmp_path: Path, devices
     assert (code, "cuInit answered 100" in shown) == (2, True)
 
 
+@pytest.mark.process
 def test_a_broken_machine_is_worth_another_start(tmp_path: Path, devices: Path) -> None:
     assert checked(library(tmp_path / "busy", init=999), devices)[0] == 75
     code, shown = checked(library(tmp_path / "fell-off", count=1), devices)

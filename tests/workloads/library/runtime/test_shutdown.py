@@ -59,6 +59,7 @@ def test_other_signals_are_no_notice() -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL])
+@pytest.mark.process
 def test_a_real_signal_wakes_the_one_who_waits(signum: signal.Signals) -> None:
     process = child("s = shutdown.of_process(); print('ready', flush=True); s.wait(); print(s.reason)")
     process.send_signal(signum)
@@ -67,6 +68,7 @@ def test_a_real_signal_wakes_the_one_who_waits(signum: signal.Signals) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.process
 def test_a_second_signal_ends_a_process_whose_main_thread_sits_in_c_code() -> None:
     # A C mutex locked twice never returns to the interpreter, so no Python-level handler gets to run.
     process = child(
@@ -83,6 +85,7 @@ def test_a_second_signal_ends_a_process_whose_main_thread_sits_in_c_code() -> No
     assert process.returncode == EXIT_PREEMPTED
 
 
+@pytest.mark.process
 def test_a_forked_child_never_counts_for_its_parent() -> None:
     process = child(
         "s = shutdown.of_process()\nr, w = os.pipe()\n"
@@ -95,6 +98,7 @@ def test_a_forked_child_never_counts_for_its_parent() -> None:
     assert process.communicate(timeout=60)[0].split() == [str(int(signal.SIGTERM)), "False"]
 
 
+@pytest.mark.process
 def test_a_group_wide_signal_is_one_notice() -> None:
     process = child(
         "os.setsid()\ns = shutdown.of_process()\nr, w = os.pipe()\n"
@@ -108,6 +112,7 @@ def test_a_group_wide_signal_is_one_notice() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.process
 def test_where_nothing_is_at_stake_the_first_notice_leaves_until_the_work_begins() -> None:
     left: list[int] = []
     down = Shutdown(leave=left.append)
@@ -125,6 +130,7 @@ def test_where_nothing_is_at_stake_the_first_notice_leaves_until_the_work_begins
     assert working.requested and left == []
 
 
+@pytest.mark.process
 def test_ctrl_c_is_answered_with_what_happens_and_how_long_it_may_take_and_the_second_leaves() -> None:
     process = child(
         "s = shutdown.of_process(); s.takes_s = 12.0\n"
@@ -144,6 +150,7 @@ def test_ctrl_c_is_answered_with_what_happens_and_how_long_it_may_take_and_the_s
     process.communicate()
 
 
+@pytest.mark.process
 def test_a_launcher_that_passes_ctrl_c_on_does_not_press_it_twice() -> None:
     left: list[int] = []
     clock = Clock()
@@ -158,6 +165,7 @@ def test_a_launcher_that_passes_ctrl_c_on_does_not_press_it_twice() -> None:
     assert left == [EXIT_PREEMPTED]
 
 
+@pytest.mark.process
 def test_signals_that_are_given_back_end_the_program_again() -> None:
     process = child("shutdown.of_process().uninstall(); print('ready', flush=True); time.sleep(600)")
     process.send_signal(signal.SIGINT)

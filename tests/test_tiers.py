@@ -1,0 +1,49 @@
+"""What a tier does not read holds none of its tests."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import tiers
+
+FAST = tiers.TIERS["fast"]
+WHOLE = "import pytest\n\npytestmark = {}\n\n\ndef test_a() -> None:\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("marks", "skipped"),
+    [
+        ("pytest.mark.process", True),
+        ("[pytest.mark.plan, pytest.mark.timeout(900)]  # long", True),
+        ("pytest.mark.timeout(900)", False),
+        ('pytest.mark.usefixtures("process")', False),
+    ],
+)
+def test_a_file_whose_every_test_is_slow_is_not_read_by_the_fast_tier(
+    tmp_path: Path, marks: str, skipped: bool
+) -> None:
+    file = tmp_path / "test_a.py"
+    file.write_text(WHOLE.format(marks))
+    assert tiers.may_hold(file, FAST.marks) is not skipped
+    assert tiers.may_hold(file, "process"), "an expression that is no tier's reads every file"
+
+
+def test_a_mark_of_one_test_keeps_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "test_a.py"
+    file.write_text(
+        "import pytest\n\n\n@pytest.mark.process\ndef test_a() -> None:\n    pytestmark = pytest.mark.plan\n"
+    )
+    assert tiers.may_hold(file, FAST.marks) and tiers.may_hold(file, tiers.TIERS["process"].marks)
+
+
+def test_every_mark_that_the_fast_tier_leaves_out_is_one_that_it_may_skip_a_file_for() -> None:
+    assert set(FAST.none_of) == set(re.findall(r"\w+", FAST.marks)) - {"not", "or"}
+
+
+def test_the_conftest_of_a_marked_folder_marks_all_of_it() -> None:
+    for folder in tiers.MARKED_FOLDERS:
+        text = (tiers.TESTS / folder / "conftest.py").read_text()
+        assert re.search(rf"if HERE in item\.path\.parents:\n +item\.add_marker\(pytest\.mark\.{folder}\)", text)
+        assert not tiers.may_hold(tiers.TESTS / folder, FAST.marks)
+    assert tiers.may_hold(tiers.TESTS / "infra", FAST.marks)
