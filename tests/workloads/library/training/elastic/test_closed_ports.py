@@ -103,7 +103,7 @@ def start(gang: Gang, place: int, instead: dict[int, Address]) -> None:
     gang.settings["nodes"] = nodes
 
 
-def said(gang: Gang, place: int) -> str:
+def log_of(gang: Gang, place: int) -> str:
     return (gang.folder / f"log-{place}").read_text()
 
 
@@ -117,8 +117,8 @@ def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(
     for place in range(2):
         start(gang, place, {1 - place: ways[1 - place]})
     assert gang.all_ended() == {0: EXIT_BAD_INPUT, 1: EXIT_BAD_INPUT}, gang.logs()
-    assert all(TEXT in said(gang, place) for place in range(2))
-    assert any(f"{LOCAL}:{ways[1 - place][1] + 1} is closed" in said(gang, place) for place in range(2))
+    assert all(TEXT in log_of(gang, place) for place in range(2))
+    assert any(f"{LOCAL}:{ways[1 - place][1] + 1} is closed" in log_of(gang, place) for place in range(2))
     assert not gang.committed()
 
 
@@ -135,7 +135,7 @@ def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(
     gang.until(lambda: gang.waiting(2))
     gang.open_gate()
     assert gang.ended(2) == EXIT_RETRY, gang.logs()
-    assert TEXT in said(gang, 2)
+    assert TEXT in log_of(gang, 2)
     assert {gang.ended(place) for place in (0, 1)} == {EXIT_COMPLETE}, gang.logs()
 
 

@@ -38,7 +38,7 @@ class Control:
         """Epoch -> indices that have lost its group."""
         self._joins: dict[int, tuple[Member, float]] = {}
         self._farewells: set[int] = set()
-        self._told: dict[int, set[int]] = {}
+        self._barred: dict[int, set[int]] = {}
         """Epoch -> places that found this one's ports closed."""
         self.reaches: frozenset[int] = frozenset()
         """Places of which this one reaches every port, as far as it knows."""
@@ -90,9 +90,9 @@ class Control:
         with self._changed:
             return frozenset(self._farewells)
 
-    def told(self, epoch: int) -> frozenset[int]:
+    def barred(self, epoch: int) -> frozenset[int]:
         with self._changed:
-            return frozenset(self._told.get(epoch, ()))
+            return frozenset(self._barred.get(epoch, ()))
 
     def wait(self, timeout_s: float) -> None:
         """Until somebody has asked something."""
@@ -119,7 +119,7 @@ class Control:
                     self._changed.notify_all()
                 return self._taking_in(asks)
             if path == "/closed":
-                self._told.setdefault(int(body["epoch"]), set()).add(int(body["index"]))
+                self._barred.setdefault(int(body["epoch"]), set()).add(int(body["index"]))
             if path == "/farewell":
                 self._farewells.add(int(body["index"]))
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Peers that live and cannot be reached: a port that a policy or a firewall closes, told apart from a death.
+"""Peers that live and cannot be reached: a port that a policy or a firewall closes, barred apart from a death.
 
 Who is dead answers nowhere. Where a member answers by another way and one of its ports does not, time and again, no
 regrouping helps: the process ends and says which port.
@@ -44,15 +44,15 @@ class Reach:
 
     def heard(self, epoch: Epoch, step: int) -> None:
         """Of those who ended for `epoch`: whom they could not reach. It ends as well, or it would found a gang alone."""
-        told = self._control.told(epoch.number)
-        if told and not self._control.reaches - told:
+        barred = self._control.barred(epoch.number)
+        if barred and not self._control.reaches - barred:
             raise self._unreachable(epoch, {}, step)
 
     def _unreachable(self, epoch: Epoch, closed: Mapping[int, int], step: int) -> InputError | CheckpointExit:
         answers = self._peers.look([member.index for member in self._others(epoch)]).values()
-        told = self._control.told(epoch.number) - closed.keys()
+        barred = self._control.barred(epoch.number) - closed.keys()
         alone = not others_reach(answers, self._me.index)
-        return unreachable(self._peers.addresses, self._me.index, closed, told, step, alone=alone)
+        return unreachable(self._peers.addresses, self._me.index, closed, barred, step, alone=alone)
 
     def _others(self, epoch: Epoch) -> list[Member]:
         return [member for member in epoch.members if member != self._me]
@@ -93,18 +93,18 @@ def unreachable(
     addresses: tuple[tuple[str, int], ...],
     me: int,
     closed: Mapping[int, int],
-    told: Iterable[int],
+    barred: Iterable[int],
     step: int,
     *,
     alone: bool,
 ) -> InputError | CheckpointExit:
-    """`closed`: port of each place that lives; `told`: places that could not reach this one. `alone`: nobody reaches
+    """`closed`: port of each place that lives; `barred`: places that could not reach this one. `alone`: nobody reaches
     anybody, so another try on another node would end alike."""
     lost = [
         f"place {place} is alive, and {addresses[place][0]}:{port} is closed from here"
         for place, port in closed.items()
     ]
-    lost += [f"place {place} cannot reach the ports of this one" for place in told]
+    lost += [f"place {place} cannot reach the ports of this one" for place in barred]
     port = addresses[me][1]
     error = InputError(
         "members of the gang cannot reach each other",
