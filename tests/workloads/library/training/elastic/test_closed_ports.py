@@ -122,6 +122,24 @@ def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(
     assert not gang.committed()
 
 
+@pytest.mark.parametrize("least", [1, 2])
+def test_members_that_cannot_even_ask_each_other_learn_it_from_the_storage(
+    make: Callable[..., Gang], least: int
+) -> None:
+    """With one as the least the first founds a gang of its own meanwhile: the other finds it at work."""
+    gang = make(nodes=2, min_nodes=least, signs_s=0.5)
+    nowhere = [(LOCAL, port) for port in free_ports(2)]
+    start(gang, 0, {1: nowhere[1]})
+    if least == 1:
+        gang.until(lambda: gang.sizes() == [1])
+    start(gang, 1, {0: nowhere[0]})
+    assert gang.ended(1) == EXIT_BAD_INPUT, gang.logs()
+    assert TEXT in log_of(gang, 1)
+    if least == 2:
+        assert gang.ended(0) == EXIT_BAD_INPUT, gang.logs()
+    assert any(f"{LOCAL}:{nowhere[other][1]} is closed" in log_of(gang, 1 - other) for other in (0, least - 1))
+
+
 def test_a_newcomer_on_a_node_that_reaches_nobody_leaves_the_gang_at_work(
     make: Callable[..., Gang], doors: Doors
 ) -> None:

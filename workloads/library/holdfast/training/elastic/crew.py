@@ -105,6 +105,7 @@ class Crew:
 
     def close(self) -> None:
         self._saves.close()
+        self._regroup.close()
         self._group.close()
         self._control.close()
 

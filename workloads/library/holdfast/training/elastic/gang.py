@@ -292,6 +292,6 @@ def _parameters(state: dict[str, Any]) -> list[nn.Parameter]:
             got=type(odd.data).__name__,
             allowed="parameters that every process holds whole: a lost node would take its shard along, and the "
             "processes of one node share no group that outlives a change of the gang",
-            fix="train sharded models as a rigid gang: holdfast train run",
+            fix="a rigid gang: holdfast train run; or, where one GPU holds the model, no fully_shard: holdfast train ranks",
         )
     return parameters

@@ -104,7 +104,7 @@ def unreachable(
         f"place {place} is alive, and {addresses[place][0]}:{port} is closed from here"
         for place, port in closed.items()
     ]
-    lost += [f"place {place} cannot reach the ports of this one" for place in barred]
+    lost += [f"place {place} is alive, and cannot reach the ports of this one" for place in barred]
     port = addresses[me][1]
     error = InputError(
         "members of the gang cannot reach each other",

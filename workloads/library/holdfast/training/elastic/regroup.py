@@ -6,7 +6,7 @@ middle of anything is followed by the next.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast.checkpoint.errors import Preempted, StorageError
@@ -15,6 +15,8 @@ from holdfast.checkpoint.storage import Storage
 from holdfast.runtime import logs
 from holdfast.training.elastic.control import POLL_S, Control, Peers, epoch_of
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
+from holdfast.training.elastic.reach import unreachable
+from holdfast.training.elastic.signs import Signs
 from holdfast.training.errors import Expelled, GangTooSmall
 
 _LOOK_S = 0.05
@@ -46,6 +48,7 @@ class Regroup:
         self._places, self._limits = len(peers.addresses), limits
         self._stop_asked = stop_asked
         self._me = control.me
+        self._signs = Signs(storage, run, control.me, peers, gather_s=limits.gather_s)
         self._left_out_by: Epoch | None = None
         """The newest that went on without this member."""
 
@@ -58,6 +61,7 @@ class Regroup:
             if self._stop_asked():
                 raise Preempted(0)
             status = self._peers.look([*range(self._places)])
+            self._check_reach(status)
             lead = _lead_to_ask(status, self._me.index)
             if lead != self._me.index:
                 failpoint("gang.join")
@@ -92,6 +96,9 @@ class Regroup:
                 if found and found.number > epoch.number:
                     return self._entered(found)
 
+    def close(self) -> None:
+        self._signs.close()
+
     def went_on_without(self, epoch: Epoch) -> bool:
         """Raises StorageError."""
         return newest_number(self._storage, self._run) > epoch.number
@@ -99,7 +106,7 @@ class Regroup:
     def _found(self, began: float) -> Epoch | None:
         """On the lowest of those who wait: the first epoch, once enough have come."""
         members = _by_place([*self._joiners(), self._me])
-        late = time.monotonic() - began >= self._limits.gather_s
+        late = time.monotonic() - began >= self._limits.gather_s and not self._signs.in_doubt
         if len(members) == self._places or (late and len(members) >= self._limits.min_members):
             number = newest_number(self._storage, self._run) + 1
             try:
@@ -109,6 +116,18 @@ class Regroup:
                 return None
         self._control.wait(_LOOK_S)
         return None
+
+    def _check_reach(self, status: Mapping[int, Mapping[str, object]]) -> None:
+        """Raises InputError or CutOff on who reaches nobody, though others live."""
+        self._signs.give(reaches=status, looking=True)
+        alive = self._signs.unanswered()
+        if not alive or status.keys() - {self._me.index}:
+            return
+        barred = {place for place, sign in alive.items() if self._me.index in sign.closed}
+        closed = {place: self._peers.addresses[place][1] for place in alive.keys() - barred}
+        self._signs.last_word(alive)
+        reach = any(sign.reaches - {self._me.index} for sign in alive.values())
+        raise unreachable(self._peers.addresses, self._me.index, closed, barred, 0, alone=not reach)
 
     def _lead(self, epoch: Epoch, living: list[Member], began: float) -> Epoch | None:
         """On the lowest that lives: None while others have to be waited for."""
@@ -156,10 +175,18 @@ class Regroup:
             self._left_out_by = epoch
             raise Expelled
         self._control.enter(epoch, "member")
+        self._show(epoch)
         places = ", ".join(str(member.index) for member in epoch.members)
         if epoch.lead == self._me:
             logs.info("gang", f"epoch {epoch.number}: {len(epoch.members)} of {self._places} members ({places})")
         return epoch
+
+    def _show(self, epoch: Epoch) -> None:
+        """A member that is missing may be one that reaches nobody."""
+        if epoch.lead == self._me and len(epoch.members) < self._places:
+            self._signs.give(reaches=(member.index for member in epoch.members), looking=False)
+        else:
+            self._signs.rest()
 
     def _ask(self, index: int, path: str, **body: object) -> dict[str, object] | None:
         me = {"index": self._me.index, "incarnation": self._me.incarnation}
