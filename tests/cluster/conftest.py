@@ -3,7 +3,9 @@
 `--k8s-provider=kind` (`make test-kind`) and `--k8s-kubeconfig=FILE`, of a cluster named for it, run the same tests elsewhere.
 """
 
+import shutil
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -15,15 +17,17 @@ from pytest_kubernetes.providers.base import AClusterManager
 from infra import environments
 from infra.contract.pools import Pool
 from tests import support
-from tests.cluster.sim import flex, kind, operators
-from tests.cluster.sim.control_plane import missing_tools
+from tests.cluster.sim import flex, kind, nodes, operators
+from tests.cluster.sim.control_plane import ControlPlane, missing_tools
 from tests.cluster.sim.manager import HostManager, OwnManager, foreign
 from tests.cluster.sim.runnable import HOST_FOLDERS
+from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_rendered import GKE_ONLY
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
 from workloads.jobs.api import Api
+from workloads.manifests.builders.render_context import RenderContext
 
 HERE = Path(__file__).parent
 ManagerFactory = Callable[..., type[AClusterManager]]
@@ -105,6 +109,30 @@ def spot() -> Pool:
 @pytest.fixture(scope="session")
 def serving() -> Pool:
     return environments.load("example").pool("serving")
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane that no other file needs, for operators that are not those of the session."""
+    support.require(not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-operators-"))
+    made = ControlPlane(folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def own(plane: ControlPlane) -> Api:
+    """Of that one, with a system pool."""
+    api = Api(plane.kubeconfig("admin"))
+    system = RenderContext(environments.load("example")).system
+    names = nodes.add(api, [nodes.node(system, f"system-{n}") for n in range(2)])
+    until("the system pool is ready", lambda: nodes.ready(api, names))
+    return api
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """The operators as `make operators` applies them, on a control plane of their own that no other test needs."""
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +9,8 @@ from holdfast.contract.errors import InputError, Unjudged
 from infra import environments
 from infra.contract.pools import Pool
 from tests import support
-from tests.cluster.sim import nodes, operators, queues
-from tests.cluster.sim.control_plane import ControlPlane, missing_tools
+from tests.cluster.sim import queues
+from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
@@ -21,33 +18,9 @@ from workloads.jobs.api import Api
 from workloads.manifests.builders import render_context
 from workloads.manifests.builders.render_context import RenderContext
 from workloads.operators import cli, install, overlay, vendor
-from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS, WEBHOOKS, Operator, upstream
-from workloads.operators.settings import CONFIGURATIONS
+from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS, Operator, upstream
 
-UNREADY_GATE = "DisableWaitForPodsReady"
 STOCK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration"
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    support.require(not missing_tools(), f"`make tools` has not built {', '.join(missing_tools())}")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-operators-"))
-    made = ControlPlane(folder)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def own(plane: ControlPlane) -> Api:
-    api = Api(plane.kubeconfig("admin"))
-    system = RenderContext(environments.load("example")).system
-    names = nodes.add(api, [nodes.node(system, f"system-{n}") for n in range(2)])
-    until("the system pool is ready", lambda: nodes.ready(api, names))
-    return api
 
 
 @pytest.fixture
@@ -114,61 +87,6 @@ def test_stock_webhooks_go_what_an_older_version_left_goes_and_a_second_run_chan
 def before_every_pod(api: Api) -> bool:
     """Whether a webhook of Kueue stands, fail-closed, before pods of namespaces that are not ours."""
     return "pods" in {name for w in api.get(STOCK)["webhooks"] for rule in w["rules"] for name in rule["resources"]}
-
-
-@pytest.mark.usefixtures("kueue")
-def test_a_job_with_a_part_of_its_pods_is_not_waited_for(world: World, spot: Pool) -> None:
-    """Kueue's default evicts it after half an hour, again and again; the condition that it judges by is never written."""
-    world.add_nodes(spot, 2)
-    queues.lend(world, spot, 3)
-    queues.submit(world, spot, "partial", completions=3, parallelism=3)
-    world.wait_running(2)
-
-    def admitted() -> list[str] | None:
-        (workload,) = world.api.items(world.path("workloads", queues.GROUP))
-        found = [each["type"] for each in workload.get("status", {}).get("conditions", ())]
-        return found if "Admitted" in found else None
-
-    assert "PodsReady" not in until("it is admitted", admitted)
-
-
-def test_kueue_as_delivered_stops_what_runs_with_a_part_of_its_pods(plane: ControlPlane, own: Api, spot: Pool) -> None:
-    """The control: with upstream's gate, and its half hours as seconds. A gang that lost one pod of three, and a batch
-    that never had all, are stopped whole; both would go on."""
-    gates = {gate: on for gate, on in CONFIGURATIONS["kueue"]["featureGates"].items() if gate != UNREADY_GATE}
-    limits = {"timeout": "3s", "recoveryTimeout": "3s", "requeuingStrategy": {"backoffBaseSeconds": 1}}
-    # Those of the tests above are of a Service, and a change to an address would leave both.
-    for body in overlay.objects(KUEUE, RenderContext(environments.load("example"))):
-        if body["kind"] in WEBHOOKS and own.find(path := own.path_of(body)):
-            own.delete(path)
-    operators.install(KUEUE, plane, own, {"featureGates": gates, "waitForPodsReady": limits})
-    world = World(own, "as-delivered")
-    world.create()
-    world.add_nodes(spot, 4)
-    queues.lend(world, spot, 6)
-    queues.submit(world, spot, "gang", completions=3, parallelism=3)
-    started = world.wait_running(3)
-    until("it is seen to be ready", lambda: "True" in ready(own, world))
-
-    def evictions() -> set[str]:
-        listed = own.items(world.path("workloads", queues.GROUP))
-        stats = [
-            (each["metadata"]["ownerReferences"][0]["name"], each["status"].get("schedulingStats")) for each in listed
-        ]
-        return {f"{name}: {each['underlyingCause']}" for name, found in stats if found for each in found["evictions"]}
-
-    queues.submit(world, spot, "batch", completions=3, parallelism=3)
-    world.wait_running(4)
-    # Its index is made again after 10 s only.
-    world.preempt([started[0]["spec"]["nodeName"]])
-    wanted = {"gang: WaitForRecovery", "batch: WaitForStart"}
-    until("both are stopped", lambda: evictions() >= wanted)
-
-
-def ready(api: Api, world: World) -> list[str]:
-    """Kueue's judgement of the workloads whose pods it watches."""
-    found = [each["status"].get("conditions", ()) for each in api.items(world.path("workloads", queues.GROUP))]
-    return [each["status"] for listed in found for each in listed if each["type"] == "PodsReady"]
 
 
 @pytest.mark.usefixtures("kueue")
