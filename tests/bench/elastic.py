@@ -95,29 +95,36 @@ def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
 def rivals(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
     found = {elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}"), rounds)}
     for kind in (FT_TUNED, FT_STOCK, TUNED, STOCK):
-        try:
-            # Minutes each as delivered.
-            count = 1 if kind == STOCK else rounds
-            found[kind] = several(lambda n, kind=kind: one_killed(folder / f"{kind}-{n}", kind), count)
-        except CannotRun as error:
-            found[kind] = {"not_run": str(error)}
+        # Minutes each as delivered.
+        count = 1 if kind == STOCK else rounds
+        found[kind] = several(lambda n, kind=kind: one_killed(folder / f"{kind}-{n}", kind), count)
     return found
 
 
 def several(once: Callable[[int], dict[str, float]], rounds: int) -> dict[str, Any]:
-    """The median of each figure, and every death."""
-    played = [once(n) for n in range(rounds)]
+    """The median of each figure, and every death; why a round has none where not all do."""
+    played: list[dict[str, float]] = []
+    without: list[str] = []
+    for n in range(rounds):
+        try:
+            played.append(once(n))
+        except CannotRun as error:
+            without.append(str(error))
+    failed = {"not_run": f"{len(without)} of {rounds} times: {without[0]}"} if without else {}
+    if not played:
+        return failed
     middle = {what: statistics.median(each[what] for each in played) for what in played[0]}
-    return middle | {"deaths_s": [each["death_s"] for each in played]}
+    return middle | {"deaths_s": [each["death_s"] for each in played]} | failed
 
 
 def row(found: dict[str, Any], ours_s: float) -> str:
-    """Of a rival: its death, how many times ours that is, and what else is known of it."""
-    if "not_run" in found:
-        return f"  not run: {found['not_run']}"
+    """Of a rival: its death, how many times ours that is, what else is known of it, and why a round has no figure."""
+    reason = f"  not run {found['not_run']}" if "not_run" in found else ""
+    if "death_s" not in found:
+        return reason
     text = f"{found['death_s']:10.2f}{max(found['deaths_s']):10.2f}{found['death_s'] / ours_s:7.0f} times ours"
     if "all_reduce_ms" in found:
-        return f"{text}; a step of one number {found['all_reduce_ms']:g} ms"
+        return f"{text}; a step of one number {found['all_reduce_ms']:g} ms{reason}"
     return (
         f"{text}; {found['lost_steps']:g} steps of {found['step_ms']:g} ms lost, made up after {found['made_up_s']:g} s"
     )
