@@ -109,6 +109,8 @@ class Answer:
     """Other regions: name, cheapest capacity there, USD by the estimate that ranks them, with the data's move."""
     move: Move = NO_MOVE
     """Of the data to the region; contained in every option."""
+    as_elastic: tuple[Option, ...] = ()
+    """Of a rigid gang: what it would be as an elastic one. Never chosen, since each node must hold the whole state."""
     committed: Commitment | None = None
     """What the user could have instead, beside the options."""
     data_in: str = ""
@@ -143,6 +145,7 @@ def answer(job: Job, belief: Belief, region: str = "", location: Location | None
         regret=choose.regret(job, rows, chosen),
         emitted=emitted(job, world, rows, chosen, move),
         move=move,
+        as_elastic=tuple(after(move, gangs.beside(job, world, estimate.region))),
         data_in=location.region,
         elsewhere=tuple((e.region, e.capacity.value, e.usd) for e in ranked if e is not estimate and e.usd < math.inf),
     )

@@ -13,6 +13,7 @@ from infra.placement import advice, elastic, outages, policies
 from infra.placement.belief import Option, World
 from infra.placement.elastic import Counts, Gang
 from infra.placement.job import Job
+from infra.placement.matrix import WORTH_ELASTIC
 from infra.placement.runs import Floats, Ints, Outcome
 
 MAX_LOSSES = 200
@@ -23,10 +24,21 @@ SLOWEST = 2.5  # times the work; what is lost later than that is not drawn
 def options(job: Job, world: World, region: str) -> list[Option]:
     """Every row of the rigid job; for a range of nodes also those of the elastic gang."""
     rows = advice.options(job, world, region)
-    if not job.elastic:
-        return rows
+    return [*rows, *_elastic(job, world, region)] if job.elastic else rows
+
+
+def beside(job: Job, world: World, region: str) -> list[Option]:
+    """What a rigid gang would cost as an elastic one from half of its nodes; none where that saves little or cannot be."""
+    nodes = job.nodes
+    if job.elastic or job.batch or not job.resumable or nodes < WORTH_ELASTIC:
+        return []
+    ranged = replace(job, min_nodes=nodes // 2, max_nodes=nodes)
+    return [row for row in _elastic(ranged, world, region) if not row.refused]
+
+
+def _elastic(job: Job, world: World, region: str) -> list[Option]:
     modes = (False,) if math.isinf(job.deadline_h) else (False, True)
-    return [*rows, *(_row(job, world, region, in_time=each) for each in modes)]
+    return [_row(job, world, region, in_time=each) for each in modes]
 
 
 def gang_of(job: Job, node_churn: float) -> Gang:

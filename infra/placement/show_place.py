@@ -93,6 +93,8 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
         lines.append(_bucket(answer))
     if answer.committed is not None:
         lines.append(_committed(job, answer.committed, chosen))
+    if answer.as_elastic:
+        lines.append(_as_elastic(job, answer.as_elastic))
     if job.items:
         each = (f"{o.placement.value} ({o.policy}) {_usd(per_1000(job, o))}" for o in answer.options if not o.refused)
         lines.append("1,000 items: " + ", ".join(each))
@@ -123,6 +125,16 @@ def _bucket(answer: Answer) -> str:
         f"first copy the data from {answer.data_in} to a bucket in {answer.region}: {_usd(answer.move.usd)} and"
         f" {answer.move.hours:.1f} h, contained in every row"
     )
+
+
+def _as_elastic(job: Job, rows: tuple[Option, ...]) -> str:
+    """With the hours and dollars of each, as in the table."""
+    each = (
+        f"{row.policy}: {_usd(row.mean_usd)}, done after {row.finish_at(50):.1f} h, at p95 {row.finish_at(95):.1f} h,"
+        f" {row.late:.1%} late"
+        for row in rows
+    )
+    return f"if each node holds the whole state, --nodes {job.nodes // 2}..{job.nodes}: {'; '.join(each)}"
 
 
 def _committed(job: Job, committed: Commitment, chosen: Option) -> str:
@@ -172,6 +184,7 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
         "chosen": answer.chosen.placement.value,
         "reason": answer.reason,
         "options": [_option_json(job, option) for option in answer.options],
+        "as_elastic": [_option_json(job, option) for option in answer.as_elastic],
         "flip": None
         if limits is None
         else {

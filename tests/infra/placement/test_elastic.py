@@ -116,6 +116,27 @@ def test_the_answer_to_a_range_of_nodes_states_the_elastic_gang_and_where_it_sto
     assert flip is not None and answer.limits.churn_per_hour > flip.churn_per_hour
 
 
+def test_a_rigid_gang_is_shown_what_it_would_be_as_an_elastic_one_and_nothing_is_chosen_for_it() -> None:
+    rigid = replace(ASKED, min_nodes=0, max_nodes=0, deadline_h=90, offered=frozenset({"a2-highgpu-1g"}))
+    answer = ask.answer(rigid, ask.Belief(), "us-central1")
+    rows = {row.policy: row for row in answer.options}
+    patient, in_time = answer.as_elastic
+    assert patient.policy == "elastic 4..8, wait for Spot" and patient.policy not in rows
+    assert patient.mean_usd < rows["wait for Spot"].mean_usd
+    assert patient.finish_at(50) < rows["wait for Spot"].finish_at(50)
+    assert in_time.mean_usd < rows["Spot, on-demand in time"].mean_usd and in_time.late == 0.0
+    ranged = ask.answer(replace(rigid, min_nodes=4, max_nodes=8), ask.Belief(), "us-central1").options
+    assert [row.mean_usd for row in ranged[-2:]] == [patient.mean_usd, in_time.mean_usd], "as with --nodes 4..8"
+
+
+@pytest.mark.parametrize("other", [{"gpus": 2}, {"batch": True}, {"checkpoint_h": math.inf}])
+def test_a_job_that_gains_little_or_cannot_be_elastic_is_shown_nothing(other: dict[str, object]) -> None:
+    rigid = replace(ASKED, min_nodes=0, max_nodes=0, offered=frozenset({"a2-highgpu-1g"}))
+    job = replace(rigid, **other)  # pyright: ignore[reportArgumentType]
+    assert gangs.beside(rigid, world(), "us-central1")
+    assert not gangs.beside(job, world(), "us-central1")
+
+
 @pytest.mark.parametrize("wrong", [{"batch": True}, {"checkpoint_h": math.inf}, {"min_nodes": 8}, {"gpus": 12}])
 def test_what_cannot_be_elastic_is_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="nodes"):
