@@ -65,6 +65,19 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """How far a Spot price may move, as shares of on-demand here."""
+
+    low: float
+    high: float
+    regions: int
+    """In so many the table prices both."""
+
+    def __str__(self) -> str:
+        return f"{self.low:.0%} to {self.high:.0%} of on-demand, as in the {self.regions} regions of the table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     fetched_at: datetime.date
     sources: tuple[str, ...]
@@ -93,6 +106,15 @@ class Table:
             # The empty text of an undated part is the least of all.
             as_of=min(sku.as_of for sku, _ in found),
         )
+
+    def spot_band(self, machine: MachineType) -> Band | None:
+        """The table has one price for each SKU, so no drift; how far regions differ stands in for it. None: one region."""
+        both = [
+            (self.quote(machine, r, Capacity.SPOT), self.quote(machine, r, Capacity.ON_DEMAND))
+            for r in self.regions(machine.accelerator)
+        ]
+        shares = [spot.usd / demand.usd for spot, demand in both if spot and demand]
+        return Band(low=min(shares), high=max(shares), regions=len(shares)) if len(shares) > 1 else None
 
     def regions(self, accelerator: str) -> tuple[str, ...]:
         """Where at least one capacity of this GPU has a price."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.contract.values import finite
-from infra.contract.capacity import Placement
+from infra.contract.capacity import Capacity, Placement
 from infra.placement import emit, hours
 from infra.placement.advice import quote
 from infra.placement.ask import Answer
@@ -14,7 +14,7 @@ from infra.placement.belief import SAME_USD, Option
 from infra.placement.choose import granted
 from infra.placement.commitment import Commitment
 from infra.placement.job import Job
-from infra.placement.prices import CAPACITIES
+from infra.placement.prices import CAPACITIES, Band
 from infra.placement.show import basis, print_json, print_table
 
 
@@ -60,6 +60,9 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
         )
     if dates := _price_dates(job, answer):
         notes.append("prices as of: " + ", ".join(f"{name} {date or 'undated'}" for name, date in dates.items()))
+    if found := _spot_range(job, answer):
+        low, high, band = found
+        notes.append(f"Spot moves, by at most a step a month: {_usd(low)} to {_usd(high)} an hour, {band}")
     if answer.elsewhere:
         notes.append("elsewhere: " + ", ".join(f"{r} {p} {_usd(usd)}" for r, p, usd in answer.elsewhere))
     if note := world.prices.note(job.accelerator, answer.region):
@@ -167,6 +170,22 @@ def _price_dates(job: Job, answer: Answer) -> dict[str, str | None]:
     return {c.value: found.as_of or None for c, found in quotes.items() if found}
 
 
+def _spot_range(job: Job, answer: Answer) -> tuple[float, float, Band] | None:
+    """USD an hour for the whole job."""
+    machine, prices = job.machine_for(Capacity.SPOT), answer.world.prices
+    band = prices.spot_band(machine) if machine else None
+    demand = prices.quote(machine, answer.region, Capacity.ON_DEMAND) if machine else None
+    if machine is None or band is None or demand is None:
+        return None
+    usd = demand.usd * job.gpus / machine.gpus
+    return usd * band.low, usd * band.high, band
+
+
+def _spot_range_json(job: Job, answer: Answer) -> dict[str, Any] | None:
+    found = _spot_range(job, answer)
+    return found and {"low": found[0], "high": found[1], "basis": str(found[2])}
+
+
 def _usd(usd: float) -> str:
     """Cents below ten dollars: a short job costs no `$0`."""
     if usd < 0.01:
@@ -200,6 +219,7 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
         "prices": {
             "fetched_at": answer.world.prices.fetched_at.isoformat(),
             "as_of": _price_dates(job, answer),
+            "spot_usd_per_hour": _spot_range_json(job, answer),
             "note": answer.world.prices.note(job.accelerator, answer.region),
         },
         "tie": None if answer.tie is None else {"placement": answer.tie.placement.value, "how": answer.tie.policy},

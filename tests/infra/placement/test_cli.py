@@ -66,6 +66,16 @@ def test_place_replays_recorded_traces(tmp_path: Path) -> None:
     assert body["churn"]["per_hour"] == pytest.approx(0.5)
 
 
+def test_the_answer_holds_how_far_spot_may_move_and_the_hours_at_which_it_is_there() -> None:
+    code, out = run("place", "--gpu", "h100", "--gpus", "16", "--hours", "10", "--region", REGION, "--json")
+    body = json.loads(out)
+    spot = next(o["usd_per_hour"] for o in body["options"] if o["placement"] == "spot")
+    band = body["prices"]["spot_usd_per_hour"]
+    assert code == 0 and band["low"] < spot <= band["high"] * 1.000001
+    assert "regions of the table" in band["basis"]
+    assert len(body["spot_by_hour_utc"]) == 24
+
+
 def test_place_takes_the_wait_in_the_queue_that_is_known_here() -> None:
     out = run("place", "--gpu", "h100", "--hours", "10", "--flex-wait", "2h", "--region", REGION, "--json")[1]
     flex = next(o for o in json.loads(out)["options"] if o["placement"] == "flex-start")

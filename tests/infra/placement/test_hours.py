@@ -32,8 +32,11 @@ def test_weekends_of_the_record_foretell_nothing(gang: int) -> None:
     assert hours.outages.clock()[0].isoweekday() == 5 and hour[0] == 0
     first, rest = np.arange(len(up)) < half, np.arange(len(up)) >= half
     apart = up[first & weekend].mean() - up[first & ~weekend].mean()
-    plain, told = up[first].mean(), up[first].mean() + apart * np.where(weekend, 1 - weekend.mean(), -weekend.mean())
-    assert np.mean((up[rest] - told[rest]) ** 2) > np.mean((up[rest] - plain) ** 2)
+    plain, forecast = (
+        up[first].mean(),
+        up[first].mean() + apart * np.where(weekend, 1 - weekend.mean(), -weekend.mean()),
+    )
+    assert np.mean((up[rest] - forecast[rest]) ** 2) > np.mean((up[rest] - plain) ** 2)
 
 
 def test_the_best_hour_is_the_evening_of_america_and_other_gpus_have_none() -> None:

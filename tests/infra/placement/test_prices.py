@@ -156,3 +156,15 @@ def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(body))
     with pytest.raises(InputError, match=r"price table prices\.json"):
         prices.load(path)
+
+
+def test_the_range_of_spot_holds_every_region_and_needs_several(table: Table) -> None:
+    machine = MACHINE_TYPES["a3-highgpu-8g"]
+    band = table.spot_band(machine)
+    assert band is not None and band.regions == 5
+    assert str(band) == "22% to 31% of on-demand, as in the 5 regions of the table"
+    for region in table.regions(machine.accelerator):
+        spot, demand = (table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
+        assert spot and demand and band.low <= spot.usd / demand.usd <= band.high
+    alone = replace(table, skus=tuple(s for s in table.skus if "us-central1" in s.regions))
+    assert alone.spot_band(machine) is None
