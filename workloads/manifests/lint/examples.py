@@ -5,6 +5,7 @@ Written for the environment `example`.
 
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 _POD = """\
@@ -138,7 +139,7 @@ def whole(base: str, change: str) -> list[Any]:
     known = BASES[base]
     if not known.text or change.startswith("apiVersion:"):
         return parse(change)
-    body = _base(known.text)
+    body = deepcopy(_base(known.text))
     target = body
     for step in known.root[:-1]:
         target = target[step]
@@ -149,6 +150,7 @@ def whole(base: str, change: str) -> list[Any]:
     return [merge(body, patch)]
 
 
+@cache
 def _base(name: str) -> Any:
     pod = parse(_POD)[0]
     if name == "jobset":
