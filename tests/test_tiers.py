@@ -47,3 +47,9 @@ def test_the_conftest_of_a_marked_folder_marks_all_of_it() -> None:
         assert re.search(rf"if HERE in item\.path\.parents:\n +item\.add_marker\(pytest\.mark\.{folder}\)", text)
         assert not tiers.may_hold(tiers.TESTS / folder, FAST.marks)
     assert tiers.may_hold(tiers.TESTS / "infra", FAST.marks)
+
+
+@pytest.mark.parametrize("tier", tiers.TIERS.values(), ids=tiers.TIERS.keys())
+def test_every_tier_can_judge_a_folder(tier: tiers.Tier) -> None:
+    for folder in tiers.MARKED_FOLDERS:
+        assert tiers.may_hold(tiers.TESTS / folder, tier.marks) == (folder not in tier.none_of)

@@ -104,7 +104,8 @@ def may_hold(file: Path, expression: str) -> bool:
     """Whether `file` may have tests of the tier that `-m expression` stands for; true for any other expression."""
     for tier in TIERS.values():
         if tier.marks == expression:
-            return not is_wholly(file, tier.none_of) and (not tier.any_of or has_mark(file, tier.any_of))
+            named = file.is_dir() or not tier.any_of or has_mark(file, tier.any_of)
+            return named and not is_wholly(file, tier.none_of)
     return True
 
 
