@@ -32,6 +32,8 @@ class Runner:
         self._folder, self._journal = folder, journal
         self._variables, self._report = variables, report
         self._interrupts = 0
+        self._unheard: list[None] = []
+        """One for each interrupt that no step was given."""
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self, proof: Sequence[Step], clean_up: Sequence[Step], within_s: float) -> bool:
@@ -66,6 +68,7 @@ class Runner:
 
     def _clean(self, steps: Sequence[Step]) -> bool:
         before, held = self._interrupts, True
+        self._unheard.clear()
         for step in steps:
             if self._interrupts > before:
                 return False
@@ -85,6 +88,8 @@ class Runner:
                 env=os.environ | self._variables,
                 start_new_session=True,
             )
+            # An interrupt may come before the step has a name here; the step would never hear of it.
+            self._pass_on()
             code = self._ended(self._child, step.limit_s)
         self._child = None
         seconds = round(time.monotonic() - started, 1)
@@ -124,8 +129,15 @@ class Runner:
 
     def _interrupted(self, _: int, __: FrameType | None) -> None:
         self._interrupts += 1
-        if self._child:
-            _signal(self._child, signal.SIGINT)
+        self._unheard.append(None)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        # Each interrupt once: of a second one Terraform leaves without its state. The handler may run between any two lines.
+        while self._child and self._unheard:
+            with suppress(IndexError):
+                self._unheard.pop()
+                _signal(self._child, signal.SIGINT)
 
 
 # Steps that make nothing in the project.

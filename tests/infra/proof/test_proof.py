@@ -41,6 +41,7 @@ class Place:
         self.folder = folder
         self.hung: list[int] = []
         """Steps that waited for ever; one whose proof is killed lives on, in a session of its own."""
+        self.started: list[subprocess.Popen[str]] = []
         shutil.copy(HERE / "stand_in.py", folder)
         for name in ("kubectl", "gcloud"):
             shell = f'#!/bin/sh\nexec {sys.executable} -IS {folder}/stand_in.py {name} "$@"\n'
@@ -55,7 +56,8 @@ class Place:
 
     def start(self, verb: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.infra.proof.play", str(self.folder), verb]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return self.started[-1]
 
     def run(self, verb: str) -> tuple[int, dict[str, Any]]:
         process = self.start(verb)
@@ -87,6 +89,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
     for pid in place.hung:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    for process in place.started:
+        with process:
+            process.kill()
 
 
 def test_a_proof_holds_and_leaves_nothing(place: Place) -> None:
@@ -139,6 +144,25 @@ def test_an_interrupt_half_way_through_the_apply_is_cleaned_up(place: Place, num
     out, err = process.communicate(timeout=60)
     assert process.returncode == EXIT_FINDINGS, err
     assert (json.loads(out)["state"], place.made) == ("clean", False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_in_the_moment_a_step_starts_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    started = subprocess.Popen
+
+    def interrupted(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        child = started(*args, **options)
+        os.kill(os.getpid(), number)
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    journal = Journal(run="r", environment="example", usd=1.0)
+    runner = Runner(tmp_path / "run", journal, {}, lambda line: None)
+    step = Step(name="a", command=(sys.executable, "-c", "import time; time.sleep(100)"), limit_s=30, holds="a")
+    assert not runner.run([step], [], 60)
+    assert [done.code for done in journal.steps] != [TIMED_OUT]
 
 
 def test_what_a_second_interrupt_leaves_is_removed_by_the_janitor(place: Place) -> None:
