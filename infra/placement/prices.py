@@ -66,7 +66,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """How far a Spot price may move, as shares of on-demand here."""
+    """What Spot costs over the regions, as shares of on-demand there."""
 
     low: float
     high: float
@@ -74,7 +74,7 @@ class Band:
     """In so many the table prices both."""
 
     def __str__(self) -> str:
-        return f"{self.low:.0%} to {self.high:.0%} of on-demand, as in the {self.regions} regions of the table"
+        return f"{self.low:.0%} to {self.high:.0%} of on-demand over the {self.regions} regions of the table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

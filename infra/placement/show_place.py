@@ -62,7 +62,7 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
         notes.append("prices as of: " + ", ".join(f"{name} {date or 'undated'}" for name, date in dates.items()))
     if found := _spot_range(job, answer):
         low, high, band = found
-        notes.append(f"Spot moves, by at most a step a month: {_usd(low)} to {_usd(high)} an hour, {band}")
+        notes.append(f"Spot's price may change once a month; it is {band}: here {_usd(low)} to {_usd(high)} an hour")
     if answer.elsewhere:
         notes.append("elsewhere: " + ", ".join(f"{r} {p} {_usd(usd)}" for r, p, usd in answer.elsewhere))
     if note := world.prices.note(job.accelerator, answer.region):

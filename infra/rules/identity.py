@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from infra.environments import Environment
 from infra.environments.runs import READERS, Run
 from infra.rules.model import Facts, PlannedResource, Violation, rule
-from infra.specs.identities import LIST_ROLE
 
 # Written here once more, not read from the specs: a rule that asks the specs what is right agrees with them always.
 PROJECT_ROLES = {
@@ -14,6 +13,7 @@ PROJECT_ROLES = {
     "roles/monitoring.metricWriter": "exporter",
 }
 READER_ROLE = "roles/monitoring.viewer"
+LISTING_ROLE = "roles/storage.legacyBucketReader"
 # Cloud SQL has no grants on an instance, so these stand on the project, behind a condition that names the instance.
 CONDITIONAL_PROJECT_ROLES = ("roles/cloudsql.client", "roles/cloudsql.instanceUser")
 BROAD_ROLES = ("roles/owner", "roles/editor", "roles/viewer")
@@ -102,7 +102,7 @@ def narrow_storage_roles(facts: Facts) -> Iterator[Violation]:
 
 # Of objects; whatever else a role is called, it may write.
 BUCKET_GRANTS = ("google_storage_bucket_iam_member", "google_storage_bucket_iam_binding")
-READING = ("roles/storage.objectViewer", LIST_ROLE, "roles/storage.legacyObjectReader")
+READING = ("roles/storage.objectViewer", LISTING_ROLE, "roles/storage.legacyObjectReader")
 
 
 def _below(environment: Environment, grant: PlannedResource) -> set[str]:
@@ -127,7 +127,7 @@ def _of_one_run(environment: Environment, grant: PlannedResource) -> bool:
 
 def _reads_what_it_may(environment: Environment, grant: PlannedResource) -> bool:
     """Whether each member reads runs that name it, or verifies all of them, or reads names alone."""
-    if grant.get("role") == LIST_ROLE:
+    if grant.get("role") == LISTING_ROLE:
         return True
     found = _below(environment, grant)
     named = {

@@ -70,6 +70,7 @@ def page(folder: Path) -> str:
 def section(recorded: dict[str, Any]) -> str:
     result = dict(recorded["result"])
     goals: dict[str, bool] = result.pop("goals")
+    result.pop("schema", None)
     met = sum(goals.values())
     judged = [f"| {words(name)} | {'met' if kept else '**missed**'} |" for name, kept in goals.items()]
     rows = [f"| {name} | {value} |" for name, value in flat(result)]

@@ -162,7 +162,7 @@ def test_the_range_of_spot_holds_every_region_and_needs_several(table: Table) ->
     machine = MACHINE_TYPES["a3-highgpu-8g"]
     band = table.spot_band(machine)
     assert band is not None and band.regions == 5
-    assert str(band) == "22% to 31% of on-demand, as in the 5 regions of the table"
+    assert str(band) == "22% to 31% of on-demand over the 5 regions of the table"
     for region in table.regions(machine.accelerator):
         spot, demand = (table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
         assert spot and demand and band.low <= spot.usd / demand.usd <= band.high
