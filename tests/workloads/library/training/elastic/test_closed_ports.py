@@ -13,7 +13,8 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_RETRY
 from holdfast.training.elastic.control import Control, Peers
 from holdfast.training.elastic.membership import Epoch, Member
-from holdfast.training.elastic.reach import TRIES, Reach
+from holdfast.training.elastic.reach import TRIES, Reach, cut_off, gives_way
+from holdfast.training.elastic.signs import Sign
 from tests.fork_server import ForkServer
 from tests.workloads.library.training.elastic.gangs import CHILD, Gang, free_ports
 
@@ -118,7 +119,7 @@ def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(
     for place in range(2):
         start(gang, place, {1 - place: ways[1 - place]})
     assert gang.all_ended() == {0: EXIT_BAD_INPUT, 1: EXIT_BAD_INPUT}, gang.logs()
-    assert all(TEXT in log_of(gang, place) for place in range(2))
+    assert all(TEXT in log_of(gang, place) for place in range(2)), gang.logs()
     assert any(f"{LOCAL}:{ways[1 - place][1] + 1} is closed" in log_of(gang, place) for place in range(2))
     assert not gang.committed()
 
@@ -176,3 +177,93 @@ def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
     assert "NetworkPolicy" in end.value.fix and "1024 to 65535" in end.value.allowed
     for control in controls:
         control.close()
+
+
+@pytest.mark.parametrize("deaf", [0, 1])
+def test_a_control_port_closed_in_one_direction_ends_a_gang_of_two(make: Callable[..., Gang], deaf: int) -> None:
+    """The other one answers its questions, and gets no answer to its own."""
+    gang = make(nodes=2, min_nodes=2, signs_s=0.5)
+    (nowhere,) = free_ports(1)
+    start(gang, 1 - deaf, {deaf: (LOCAL, nowhere)})
+    start(gang, deaf, {})
+    assert gang.all_ended() == {0: EXIT_BAD_INPUT, 1: EXIT_BAD_INPUT}, gang.logs()
+    assert f"{LOCAL}:{nowhere} is closed" in log_of(gang, 1 - deaf), gang.logs()
+    assert f"place {1 - deaf} is alive, and cannot reach the ports of this one" in log_of(gang, deaf), gang.logs()
+
+
+@pytest.mark.parametrize("blind", [0, 2])
+def test_one_way_closed_between_two_of_three_costs_the_newcomer_alone(make: Callable[..., Gang], blind: int) -> None:
+    """The lead does not reach the newcomer, or the newcomer does not reach the lead; the third reaches both."""
+    gang = make(nodes=3, min_nodes=2, gather_s=1.0, steps=3, signs_s=0.5)
+    (nowhere,) = free_ports(1)
+    ways: dict[int, dict[int, Address]] = {place: {} for place in range(3)}
+    ways[blind] = {2 - blind: (LOCAL, nowhere)}
+    for place in (0, 1):
+        start(gang, place, ways[place])
+    gang.until(lambda: gang.sizes() == [2])
+    start(gang, 2, ways[2])
+    assert gang.ended(2) == EXIT_RETRY, gang.logs()
+    assert TEXT in log_of(gang, 2)
+    gang.open_gate()
+    assert {gang.ended(place) for place in (0, 1)} == {EXIT_COMPLETE}, gang.logs()
+    assert gang.sizes() == [2]
+
+
+@pytest.mark.parametrize("blind", [0, 2])
+def test_one_way_closed_between_two_of_three_at_a_start(make: Callable[..., Gang], blind: int) -> None:
+    gang = make(nodes=3, min_nodes=2, gather_s=1.0, steps=3, signs_s=0.5)
+    (nowhere,) = free_ports(1)
+    for place in (2, 1, 0):
+        start(gang, place, {2 - blind: (LOCAL, nowhere)} if place == blind else {})
+    assert gang.ended(2) == EXIT_RETRY, gang.logs()
+    gang.open_gate()
+    assert {gang.ended(place) for place in (0, 1)} == {EXIT_COMPLETE}, gang.logs()
+    assert TEXT in log_of(gang, 2)
+
+
+def test_data_ports_closed_in_one_direction_between_two_of_three(make: Callable[..., Gang], doors: Doors) -> None:
+    gang = make(nodes=3, min_nodes=2, gather_s=60.0, steps=3)
+    gang.open_gate()
+    nodes = gang.settings["nodes"]
+    for place in range(3):
+        start(gang, place, {0: doors.to(nodes[0][1], silent=False)} if place == 2 else {})
+    assert gang.all_ended() == {0: EXIT_COMPLETE, 1: EXIT_COMPLETE, 2: EXIT_RETRY}, gang.logs()
+    assert TEXT in log_of(gang, 2)
+
+
+@pytest.mark.parametrize(
+    ("bars", "leave"),
+    [
+        ({0: {2}, 1: set(), 2: set()}, {2}),
+        ({0: set(), 1: set(), 2: {0}}, {2}),
+        # The node that reaches nobody, or that nobody reaches, and not those that reach each other.
+        ({0: {1, 2}, 1: set(), 2: set()}, {0}),
+        ({0: set(), 1: {0}, 2: {0}}, {0}),
+        ({0: set(), 1: {3}, 2: set(), 3: {0}}, {3}),
+        ({0: set(), 1: set(), 2: set()}, set()),
+    ],
+)
+def test_of_two_with_a_closed_port_one_gives_way(bars: dict[int, set[int]], leave: set[int]) -> None:
+    assert {place for place in bars if gives_way(place, bars)} == leave
+
+
+def sign(place: int, *reaches: int) -> Sign:
+    return Sign(member=Member(index=place, incarnation="a"), number=1, reaches=frozenset(reaches), closed=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("me", "status", "alive", "cut"),
+    [
+        # 1 does not reach 0 and 2 does: 2 will go to 0.
+        (1, {2: {"reaches": [0, 1]}}, {0: sign(0, 2)}, ({0}, set())),
+        # Nobody else reaches 0 either: that is its own affair.
+        (1, {2: {"reaches": [1]}}, {0: sign(0)}, None),
+        (0, {1: {"closed": [0]}, 2: {"closed": [0]}}, {}, (set(), {1, 2})),
+        (0, {1: {"closed": [0]}, 2: {"closed": []}}, {}, None),
+        # A place above that this one does not reach asks for itself.
+        (0, {1: {"reaches": [0, 2]}}, {2: sign(2, 1)}, None),
+        (0, {}, {}, None),
+    ],
+)
+def test_who_waits_in_vain(me: int, status: dict[int, Any], alive: dict[int, Sign], cut: object) -> None:
+    assert cut_off(me, {me: {}, **status}, alive) == cut

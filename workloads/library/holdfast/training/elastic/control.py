@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -42,6 +42,10 @@ class Control:
         """Epoch -> places that found this one's ports closed."""
         self.reaches: frozenset[int] = frozenset()
         """Places of which this one reaches every port, as far as it knows."""
+        self.closed: frozenset[int] = frozenset()
+        """Places that live and have a port closed to this one."""
+        self.hears: Callable[[Member], bool] = lambda _: True
+        """Whether this one reaches who asks to come in: a port may be closed in one direction only."""
         # Never accepted from: whoever connects learns whether ports that the system chooses are open.
         self._ear = socket.create_server(("", 0), backlog=1024)
         self.ear = int(self._ear.getsockname()[1])
@@ -105,13 +109,15 @@ class Control:
         return hmac.compare_digest(secret.encode(), self._secret)
 
     def answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        if path == "/join" and not self.hears(_member(body)):
+            return self._status() | {"deaf": True}
         with self._changed:
             if path == "/report":
                 self._reports.setdefault(int(body["epoch"]), set()).add(int(body["index"]))
                 self._changed.notify_all()
                 return self._newer(int(body["epoch"]))
             if path == "/join":
-                asks = Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
+                asks = _member(body)
                 known = self._joins.get(asks.index)
                 # Askers repeat themselves each second: the time of the first question stays, or nobody would have waited.
                 if not known or known[0] != asks:
@@ -137,7 +143,11 @@ class Control:
     def _status(self) -> dict[str, Any]:
         epoch = self._epoch.to_json() if self._epoch else None
         me = {"index": self.me.index, "incarnation": self.me.incarnation, "phase": self._phase, "epoch": epoch}
-        return me | {"reaches": sorted(self.reaches), "ear": self.ear}
+        return me | {"reaches": sorted(self.reaches), "closed": sorted(self.closed), "ear": self.ear}
+
+
+def _member(body: Mapping[str, Any]) -> Member:
+    return Member(index=int(body["index"]), incarnation=str(body["incarnation"])[:64])
 
 
 class _Server(ThreadingHTTPServer):

@@ -7,11 +7,13 @@ regrouping helps: the process ends and says which port.
 import socket
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.contract.errors import InputError
-from holdfast.training.elastic.control import PROBE_S, Control, Peers
+from holdfast.training.elastic.control import PROBE_S, Control, Peers, epoch_of
 from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.signs import Sign
 from holdfast.training.errors import CutOff
 
 TRIES = 3
@@ -26,14 +28,21 @@ class Reach:
 
     def met(self, epoch: Epoch) -> None:
         self._tries = 0
+        self._control.closed = frozenset()
         self._control.reaches = frozenset(member.index for member in epoch.members if member != self._me)
 
     def lost(self, epoch: Epoch, step: int) -> None:
         """An epoch was lost while it met. Raises InputError or CutOff if it will always be, for a port that is closed."""
-        closed, opened = self._tried(self._others(epoch))
-        self._control.reaches = (self._control.reaches | opened) - closed.keys()
+        others = self._others(epoch)
+        status = self._peers.look([member.index for member in others])
+        closed = self._closed(others, status)
+        known = self._control.reaches & {member.index for member in others}
+        opened = frozenset(member.index for member in others if member.index in status)
+        self._control.reaches = (known | opened) - closed.keys()
+        self._control.closed = frozenset(closed)
+        bars = {place: places_in(found, "closed") for place, found in status.items()} | {self._me.index: {*closed}}
         # One bad node among good ones is its own affair: who reaches another goes on without it.
-        blocked = bool(closed) and not self._control.reaches
+        blocked = (bool(closed) and not self._control.reaches) or gives_way(self._me.index, bars)
         self._tries = int(blocked) + self._tries * (blocked and epoch.members == self._members)
         self._members = epoch.members
         if self._tries == TRIES:
@@ -57,18 +66,21 @@ class Reach:
     def _others(self, epoch: Epoch) -> list[Member]:
         return [member for member in epoch.members if member != self._me]
 
-    def _tried(self, members: list[Member]) -> tuple[dict[int, int], frozenset[int]]:
-        """Of those that answer: the first closed port of each, and the places of which all are open."""
-        found = self._peers.look([member.index for member in members])
-        ports = {
-            member.index: (self._peers.addresses[member.index][1] + 1, int(str(found[member.index].get("ear", 0))))
+    def _closed(self, members: list[Member], status: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+        """The first closed port of each that has one."""
+        tried = {
+            member.index: self._ports(member.index, status.get(member.index, {}))
             for member in members
-            if found.get(member.index, {}).get("incarnation") == member.incarnation
+            if status.get(member.index, {}).get("incarnation", member.incarnation) == member.incarnation
         }
         with ThreadPoolExecutor(max_workers=16, thread_name_prefix="gang-ports") as pool:
-            first = dict(zip(ports, pool.map(self._first_closed, ports, ports.values()), strict=True))
-        closed = {place: port for place, port in first.items() if port}
-        return closed, frozenset(first) - closed.keys()
+            first = zip(tried, pool.map(self._first_closed, tried, tried.values()), strict=True)
+            return {place: port for place, port in first if port}
+
+    def _ports(self, place: int, found: Mapping[str, Any]) -> tuple[int, ...]:
+        port = self._peers.addresses[place][1]
+        # Who does not answer is alive all the same if the next epoch names it again.
+        return (port + 1, int(str(found.get("ear", 0)))) if found else (port,)
 
     def _first_closed(self, place: int, ports: tuple[int, ...]) -> int:
         """0: all open."""
@@ -84,9 +96,43 @@ def connects(host: str, port: int) -> bool:
     return True
 
 
+def places_in(answer: Mapping[str, object], what: str) -> set[int]:
+    listed = answer.get(what)
+    return {place for place in listed if isinstance(place, int)} if isinstance(listed, list) else set()
+
+
+def gives_way(me: int, bars: Mapping[int, set[int]]) -> bool:
+    """Of two that have a closed port between them, in whichever direction, the one with more such neighbours goes; of
+    equals the higher place. `bars`: what each found closed."""
+    apart = {
+        place: {*found, *(other for other, theirs in bars.items() if place in theirs)} for place, found in bars.items()
+    }
+    return any((len(apart[me]), me) > (len(apart.get(other, ())), other) for other in apart[me])
+
+
+def cut_off(
+    me: int, status: Mapping[int, Mapping[str, Any]], alive: Mapping[int, Sign]
+) -> tuple[set[int], set[int]] | None:
+    """Whom this process cannot reach and who cannot reach it, if it waits for a gang in vain. `alive`: who lives and
+    does not answer."""
+    others = {place: found for place, found in status.items() if place != me}
+    barred = {place for place, found in others.items() if me in places_in(found, "closed")}
+    if barred == others.keys():
+        barred |= {place for place, sign in alive.items() if me in sign.closed}
+        return ({*alive} - barred, barred) if alive or barred else None
+    # The others' lead, that answers them.
+    first = min(me, *others)
+    for found in others.values():
+        epoch = epoch_of(found)
+        leads = {epoch.lead.index} if epoch else {place for place in alive if place < first}
+        if closed := leads & alive.keys() & places_in(found, "reaches"):
+            return closed, set()
+    return None
+
+
 def others_reach(answers: Iterable[Mapping[str, object]], me: int) -> bool:
     """Whether those whom this process cannot reach do reach others: then it is this one's node."""
-    return any(set(reaches) - {me} for answer in answers if isinstance(reaches := answer.get("reaches"), list))
+    return any(places_in(answer, "reaches") - {me} for answer in answers)
 
 
 def unreachable(

@@ -15,11 +15,13 @@ from holdfast.checkpoint.storage import Storage
 from holdfast.runtime import logs
 from holdfast.training.elastic.control import POLL_S, Control, Peers, epoch_of
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose
-from holdfast.training.elastic.reach import unreachable
+from holdfast.training.elastic.reach import cut_off, others_reach, unreachable
 from holdfast.training.elastic.signs import Signs
 from holdfast.training.errors import Expelled, GangTooSmall
 
 _LOOK_S = 0.05
+DEAF = 10
+"""Questions in a row, a second apart, that the lead could not ask back: its way to this place is closed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,8 @@ class Regroup:
         self._stop_asked = stop_asked
         self._me = control.me
         self._signs = Signs(storage, run, control.me, peers, gather_s=limits.gather_s)
+        control.hears = lambda member: bool(peers.living([member]))
+        self._deaf = 0
         self._left_out_by: Epoch | None = None
         """The newest that went on without this member."""
 
@@ -65,12 +69,14 @@ class Regroup:
             lead = _lead_to_ask(status, self._me.index)
             if lead != self._me.index:
                 failpoint("gang.join")
-                found = epoch_of(self._ask(lead, "/join"))
+                answer = self._ask(lead, "/join")
+                self._check_heard(lead, answer or {}, status)
+                found = epoch_of(answer)
                 if found and self._me in found.members:
                     if self._is_news(found):
                         return self._entered(found)
                     self._control.wait(_LOOK_S)  # that answer came at once
-            elif epoch := self._found(began):
+            elif epoch := self._found(began, status):
                 return epoch
             # Where a gang is at work its lead decides; before that, waiting costs what waiting nodes cost.
             elif time.monotonic() - began > self._limits.gather_s + self._limits.hold_s:
@@ -103,10 +109,10 @@ class Regroup:
         """Raises StorageError."""
         return newest_number(self._storage, self._run) > epoch.number
 
-    def _found(self, began: float) -> Epoch | None:
+    def _found(self, began: float, status: Mapping[int, Mapping[str, object]]) -> Epoch | None:
         """On the lowest of those who wait: the first epoch, once enough have come."""
         members = _by_place([*self._joiners(), self._me])
-        late = time.monotonic() - began >= self._limits.gather_s and not self._signs.in_doubt
+        late = time.monotonic() - began >= self._limits.gather_s and not self._signs.in_doubt(status)
         if len(members) == self._places or (late and len(members) >= self._limits.min_members):
             number = newest_number(self._storage, self._run) + 1
             try:
@@ -118,16 +124,28 @@ class Regroup:
         return None
 
     def _check_reach(self, status: Mapping[int, Mapping[str, object]]) -> None:
-        """Raises InputError or CutOff on who reaches nobody, though others live."""
+        """Raises InputError or CutOff on who waits in vain, though others live."""
         self._signs.give(reaches=status, looking=True)
         alive = self._signs.unanswered()
-        if not alive or status.keys() - {self._me.index}:
-            return
-        barred = {place for place, sign in alive.items() if self._me.index in sign.closed}
-        closed = {place: self._peers.addresses[place][1] for place in alive.keys() - barred}
-        self._signs.last_word(alive)
-        reach = any(sign.reaches - {self._me.index} for sign in alive.values())
-        raise unreachable(self._peers.addresses, self._me.index, closed, barred, 0, alone=not reach)
+        self._control.reaches = frozenset(status) - {self._me.index}
+        self._control.closed = frozenset(alive)
+        if cut := cut_off(self._me.index, status, alive):
+            self._end(*cut, status)
+
+    def _check_heard(self, lead: int, answer: Mapping[str, object], status: Mapping[int, Mapping[str, object]]) -> None:
+        self._deaf = self._deaf + 1 if answer.get("deaf") else 0
+        if self._deaf == DEAF:
+            self._end(set(), {lead}, status)
+        if self._deaf:
+            self._control.wait(POLL_S)
+
+    def _end(self, closed: set[int], barred: set[int], status: Mapping[int, Mapping[str, object]]) -> None:
+        self._signs.last_word(closed | barred)
+        me = self._me.index
+        reach = others_reach((found for place, found in status.items() if place != me), me)
+        reach = reach or any(sign.reaches - {me} for sign in self._signs.unanswered().values())
+        ports = {place: self._peers.addresses[place][1] for place in closed}
+        raise unreachable(self._peers.addresses, me, ports, barred, 0, alone=not reach)
 
     def _lead(self, epoch: Epoch, living: list[Member], began: float) -> Epoch | None:
         """On the lowest that lives: None while others have to be waited for."""

@@ -100,11 +100,13 @@ class Signs:
                 if times >= ENOUGH or self._me.index in sign.closed
             }
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether somebody who does not answer may be alive: no time to found a gang without it."""
+    def in_doubt(self, answering: Iterable[int]) -> bool:
+        """Whether somebody who does not answer may be alive: no time to found a gang without it. Who reaches a lower
+        place of those that answer here founds none."""
+        seen = {*answering, self._me.index}
         with self._changed:
-            return any(times for times, _ in self._in_vain.values())
+            doubted = ((place, sign) for place, (times, sign) in self._in_vain.items() if times)
+            return any(not any(lower < place for lower in sign.reaches & seen) for place, sign in doubted)
 
     def last_word(self, closed: Iterable[int]) -> None:
         """Before this process ends for them: they need not find out by themselves."""
