@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if (test or folder) and not tiers.may_hold(collection_path, config.option.markexpr) else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    _refuse_hidden_marks(items)
+    yield
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        order = tiers.dealt([(item.path, _may_take_long(item)) for item in items], workers)
+        items[:] = [items[place] for place in order]
+
+
+def _may_take_long(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("timeout")
+    return bool(mark and float(mark.args[0]) > float(item.config.getini("timeout")))
+
+
+def _refuse_hidden_marks(items: list[pytest.Item]) -> None:
     """A mark that a file does not name would hide its tests from their tier."""
     given = {
         (item.path, mark.name) for item in items for mark in item.iter_markers() if mark.name in tiers.READ_BY_MARK

@@ -1,6 +1,9 @@
 """What a tier does not read holds none of its tests."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +56,30 @@ def test_the_conftest_of_a_marked_folder_marks_all_of_it() -> None:
 def test_every_tier_can_judge_a_folder(tier: tiers.Tier) -> None:
     for folder in tiers.MARKED_FOLDERS:
         assert tiers.may_hold(tiers.TESTS / folder, tier.marks) == (folder not in tier.none_of)
+
+
+def test_each_worker_begins_with_files_that_may_take_long_and_every_test_is_run_once() -> None:
+    tests = [(Path(f"{'abcde'[place // 20]}/test_{place // 5}.py"), place % 20 == 19) for place in range(100)]
+    order = tiers.dealt(tests, 4)
+    assert sorted(order) == [*range(100)]
+    assert {order[share] // 20 for share in (0, 25, 50, 75)} == {0, 1, 2, 3}
+    assert order[:10] == [*range(15, 20), *range(95, 100)], (
+        "files are whole, and the fifth folder is the first worker's"
+    )
+
+
+def test_a_worker_whose_long_files_fill_its_share_gets_no_other() -> None:
+    tests = [(Path("a/test_a.py"), place == 3) for place in range(6)] + [(Path("a/test_b.py"), False)] * 2
+    assert tiers.dealt(tests, 2) == [*range(8)]
+
+
+@pytest.mark.process
+def test_a_worker_gets_its_tests_in_that_order() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-m", "process"]
+    files = ["tests/monitoring/test_month.py", "tests/workloads/drill/test_demo.py"]
+    for workers, first in (("0", files[0]), ("2", files[1])):
+        environment = os.environ | {"PYTEST_XDIST_WORKER_COUNT": workers}
+        done = subprocess.run(
+            [*command, *files], env=environment, cwd=tiers.TESTS.parent, capture_output=True, text=True
+        )
+        assert done.stdout.startswith(first), done.stdout + done.stderr

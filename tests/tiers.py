@@ -40,7 +40,7 @@ TIERS = {
     "fast": Tier(
         marks=f"not ({SLOW} or {ELSEWHERE})", workers=2, none_of=tuple(f"{SLOW} or {ELSEWHERE}".split(" or "))
     ),
-    # Most of it waits: for signals, leases, processes that start. The longest tests stand together, at the end.
+    # Most of it waits: for signals, leases, processes that start.
     "process": Tier(
         marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})",
         workers=4,
@@ -117,6 +117,25 @@ def is_wholly(file: Path, marks: Collection[str]) -> bool:
         return False
     given = re.search(r"^pytestmark = (.*)$", file.read_text(), re.M)
     return bool(given and set(re.findall(r"\bmark\.(\w+)", given[1])) & set(marks))
+
+
+def dealt(tests: Sequence[tuple[Path, bool]], workers: int) -> list[int]:
+    """The order to run `tests` in, each given by its file and whether it may take long: shares as --dist=worksteal cuts them.
+
+    A file with a long test stands at the begin of a share, for met late it would leave the other workers idle. Those of a
+    folder stand together, for what they set up once a worker.
+    """
+    long = {file for file, may_take_long in tests if may_take_long}
+    folders = sorted({file.parent for file in long})
+    rest = [place for place, (file, _) in enumerate(tests) if file not in long]
+    order: list[int] = []
+    for worker in range(workers):
+        end = len(order) + (len(tests) - len(order)) // (workers - worker)
+        own = {file for file in long if file.parent in folders[worker::workers]}
+        order += [place for place, (file, _) in enumerate(tests) if file in own]
+        fill = max(0, end - len(order))
+        order, rest = order + rest[:fill], rest[fill:]
+    return order
 
 
 def _all_skipped(report: Path) -> bool:
