@@ -125,14 +125,15 @@ def answer(job: Job, belief: Belief, region: str = "", location: Location | None
     refused: list[Option] = []
     for estimate in ranked:
         there = _in_time_for(job, location.move(estimate.region))
-        rows = options(there, world, estimate.region, location)
-        if chosen := _settled(there, world, rows, location):
+        here = world.at(there, estimate.region)
+        rows = options(there, here, estimate.region, location)
+        if chosen := _settled(there, here, rows, location):
             break
         refused += rows
     else:
         choose.choose(job, refused)  # raises with every reason
         raise AssertionError
-    job, move = there, location.move(estimate.region)
+    job, world, move = there, here, location.move(estimate.region)
     flip = choose.limits(job, world, estimate.region)
     return Answer(
         world=world,
@@ -168,7 +169,7 @@ def _ranked(job: Job, world: World, region: str, location: Location) -> list[cho
     names = tuple(n for n in names if job.deadline_h - location.move(n).hours >= least_h) or names
     # Where time is short, most of the hours are bought on demand, and Spot's price says little.
     tight = Deadline.of(job.hours, job.deadline_h) is Deadline.TIGHT
-    found = [choose.estimate(job, world, name, with_spot=not tight) for name in names]
+    found = [choose.estimate(job, world.at(job, name), name, with_spot=not tight) for name in names]
     return sorted((replace(e, usd=e.usd + location.move(e.region).usd) for e in found), key=lambda e: e.usd)
 
 

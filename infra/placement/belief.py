@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from infra.contract.capacity import Placement
-from infra.placement import hazard, intervals, outages, policies
+from infra.placement import followed, hazard, intervals, outages, policies
 from infra.placement.hazard import Churn
 from infra.placement.intervals import Interval
 from infra.placement.job import Job
@@ -46,6 +46,18 @@ class World:
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
         gang = 1 if job.batch else job.nodes
         return self.outages or self.learned.spot(outages.prior(job.accelerator, gang, region), gang, region)
+
+    def at(self, job: Job, region: str) -> "World":
+        """Where nothing was stated and nothing measured, the public record is followed if there is one."""
+        stated = self.recorded is not None or self.outages is not None or self.together != 1.0 or job.batch
+        if stated or self.learned.rows or self.churn != hazard.prior(job.accelerator):
+            return self
+        found = followed.record(job.accelerator, job.nodes, region)
+        if found is None or job.hours > found.longest_h:
+            return self
+        # Its outages are those of the gang; a belief is about one node.
+        churn = hazard.recorded(found.each.churn / job.nodes)
+        return replace(self, recorded=found.each, any_zone=found.any_zone, churn=churn)
 
     def across_zones(self, job: Job, region: str) -> "World | None":
         """The same world for a job that starts anew in any zone of the region; None where nothing is known of it."""

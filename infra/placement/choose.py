@@ -45,6 +45,7 @@ def choose(job: Job, options: list[Option]) -> Option:
     if not kept:
         late = (f"{o.policy}: " + (o.refused or f"{o.late:.1%} late") for o in options)
         raise Unjudged("no option has a price, an end and keeps the deadline: " + "; ".join(late))
+    kept = _watched(job, kept)
     least = min(kept, key=lambda o: o.mean_usd)
     equal = [o for o in kept if o.costs_as(least)]
     punctual = min(o.late for o in equal) if math.isfinite(job.deadline_h) else 0.0
@@ -59,9 +60,16 @@ def choose(job: Job, options: list[Option]) -> Option:
     return min(worth, key=lambda o: o.finish_at(95), default=cheapest)
 
 
+def _watched(job: Job, kept: list[Option]) -> list[Option]:
+    """Without those that only wait for Spot, where others watch the deadline: one week foretells too little of the next."""
+    if math.isinf(job.deadline_h) or not any(o.placement is Placement.HYBRID for o in kept):
+        return kept
+    return [o for o in kept if o.placement is not Placement.SPOT]
+
+
 def tie(job: Job, options: list[Option], chosen: Option) -> Option | None:
     """The other option that costs the same within the noise; None where the choice is clear."""
-    others = [o for o in keeping(job, options) if o is not chosen and o.costs_as(chosen)]
+    others = [o for o in _watched(job, keeping(job, options)) if o is not chosen and o.costs_as(chosen)]
     return min(others, key=_usd, default=None)
 
 

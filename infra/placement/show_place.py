@@ -45,7 +45,8 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
         f"churn: {world.churn.per_hour:.3g} a node-hour ({world.churn.basis}); flex-start wait: median"
         f" {world.flex_waits.median_first_h * 60:.0f} min ({world.flex_waits.source})",
     ]
-    if world.recorded is None:
+    # Traces of one's own replace the public record; what that is followed from is worth saying.
+    if world.recorded is None or waits.zones == tuple(t.name for t in world.recorded.traces):
         notes.append(
             f"Spot is there at once {waits.at_once:.0%} of the time for {1 if job.batch else job.nodes} nodes, else after"
             f" {waits.mean_wait_h:.1f} h on average ({waits.source})"

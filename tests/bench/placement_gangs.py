@@ -84,7 +84,7 @@ def zones_table() -> dict[int, tuple[float, float, float]]:
     return found
 
 
-def goals() -> dict[str, bool | None]:
+def goals() -> dict[str, bool]:
     cases = [apart(8, 0.1, 1, 0.25), apart(8, 0.1, 2, 0.25), apart(16, 0.2, 1, 0.5), rigid_apart(8, 0.1, 0.25)]
     print(f"\ngangs, simulator against the closed forms: at most {max(map(abs, cases)):.2%} apart")
     print("gangs on the recorded H100 zones, elastic from half of the nodes against rigid")

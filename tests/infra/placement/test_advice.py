@@ -142,15 +142,24 @@ def option(placement: Placement, usd: float, p95_h: float, late: float = 0.0) ->
 
 
 def test_of_equal_costs_the_one_that_is_late_less_often_is_taken() -> None:
-    spot, hybrid = option(Placement.SPOT, 100.0, 70, late=0.005), option(Placement.HYBRID, 100.9, 70)
+    queue, hybrid = option(Placement.FLEX_START, 100.0, 70, late=0.005), option(Placement.HYBRID, 100.9, 70)
     dated = Job(accelerator=L4, gpus=1, hours=40, deadline_h=72)
-    assert choose.choose(dated, [spot, hybrid]) is hybrid
-    assert choose.choose(dated, [spot, replace(hybrid, usd=np.array([101.1]))]) is spot
-    assert choose.choose(replace(dated, deadline_h=math.inf), [spot, hybrid]) is spot
+    assert choose.choose(dated, [queue, hybrid]) is hybrid
+    assert choose.choose(dated, [queue, replace(hybrid, usd=np.array([101.1]))]) is queue
+    assert choose.choose(replace(dated, deadline_h=math.inf), [queue, hybrid]) is queue
     assert (
-        choose.choose(dated, [replace(spot, lateness=np.array([0.02])), option(Placement.ON_DEMAND, 900.0, 41)]).usd[0]
+        choose.choose(dated, [replace(queue, lateness=np.array([0.02])), option(Placement.ON_DEMAND, 900.0, 41)]).usd[0]
         == 900.0
     )
+
+
+def test_waiting_for_spot_alone_is_for_deadlines_that_nothing_else_watches() -> None:
+    spot, hybrid = option(Placement.SPOT, 100.0, 70), option(Placement.HYBRID, 130.0, 70)
+    dated = Job(accelerator=L4, gpus=1, hours=40, deadline_h=72)
+    assert choose.choose(dated, [spot, hybrid]) is hybrid
+    assert choose.choose(replace(dated, deadline_h=math.inf), [spot, hybrid]) is spot
+    assert choose.choose(dated, [spot, replace(hybrid, refused="not sold")]) is spot
+    assert choose.choose(dated, [spot, replace(hybrid, lateness=np.array([0.5]))]) is spot
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""The public record itself as what Spot does, where it is of the GPU that is asked for.
+
+Drawn from it piece by piece, as for other GPUs, lives and waits would not know of each other, and the nodes of a gang
+would be lost one by one where the record loses them together.
+"""
+
+# Why it is so: infra/decisions/0055.
+from dataclasses import dataclass
+from functools import cache
+
+from infra.placement import outages, zones
+from infra.placement.traces import Recorded, Trace
+
+# A run goes on at the beginning of the record when that is over, and the tiles of a path come to an end.
+MOST_ROUNDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    each: Recorded
+    any_zone: Recorded | None
+    """Of several zones of one region, between which the job may move."""
+    longest_h: float
+    """Of work; the scarcest zone has no more for it."""
+
+
+@cache
+def record(accelerator: str, gang: int, region: str) -> Followed | None:
+    """None for GPUs without a record, and for gangs of which it says too little."""
+    if accelerator != outages.RECORDED_GPU or gang > outages.LARGEST_GANG:
+        return None
+    believed, counts, gap_h = outages.prior(accelerator, gang, region), outages.record(), outages.clock()[1]
+    return of([Trace(name=z, gap_h=gap_h, up=counts[z] >= gang, counts=counts[z]) for z in believed.zones], region)
+
+
+def of(traces: list[Trace], region: str) -> Followed | None:
+    """These zones followed, as far as each of them has the gang now and then."""
+    least_h = min(trace.up_share * trace.hours for trace in traces)
+    if any(trace.up_share < outages.HOPELESS for trace in traces):
+        return None
+    own = len(traces) > 1 and all(trace.name.startswith(f"{region}-") for trace in traces)
+    return Followed(
+        each=Recorded.of(traces),
+        any_zone=Recorded.of([zones.together(traces)]) if own else None,
+        longest_h=MOST_ROUNDS * least_h,
+    )

@@ -1,0 +1,128 @@
+"""What `place` tells of lateness, held against time that it has not seen: told from the first half of each recording,
+replayed on the second under the same policy, by family of recordings.
+
+Apart from each other: rows that only wait for Spot, rows that watch the deadline, and the row that is chosen.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from infra.contract.capacity import Placement
+from infra.placement import advice, choose, followed, gangs, hazard, option_names, outages, policies, prices
+from infra.placement.belief import Option, World
+from infra.placement.job import Job
+from infra.placement.traces import Trace
+
+PRICED, GPU = "us-central1", outages.RECORDED_GPU
+# Hours of work and until the deadline, from next to no slack to much.
+JOBS_H = ((6.0, 8.0), (6.0, 18.0), (12.0, 15.0), (12.0, 48.0), (24.0, 28.0), (24.0, 60.0))
+ON_SPOT = {option_names.on_spot(p): p for p in (policies.WAIT, policies.HYBRID, *policies.IN_TIME)}
+ALLOWED_POINTS = 2.0
+CHOSEN, WAITS, WATCHES = "chosen", "waits for Spot", "watches the deadline"
+Late = dict[str, tuple[float, float]]
+"""Kind of row -> told and replayed, per cent, means over the jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    name: str
+    nodes: int
+    region: str
+    """Between whose zones the job may move; empty where it may not."""
+    traces: list[Trace]
+
+    def worlds(self) -> tuple[World, World] | None:
+        """What could be told after the first half, and what came. None where no zone had the gang now and then in both."""
+        halves = [(_half(trace, 0), _half(trace, 1)) for trace in self.traces]
+        both = [pair for pair in halves if min(half.up_share for half in pair) >= outages.HOPELESS]
+        if not both:
+            return None
+        told, came = (self._world(list(each)) for each in zip(*both, strict=True))
+        return told, came
+
+    def _world(self, traces: list[Trace]) -> World:
+        found = followed.of(traces, self.region)
+        assert found is not None
+        churn = hazard.recorded(found.each.churn / self.nodes)
+        return World(prices=prices.load(), churn=churn, recorded=found.each, any_zone=found.any_zone)
+
+
+def _half(trace: Trace, number: int) -> Trace:
+    middle = len(trace.up) // 2
+    part = slice(middle, None) if number else slice(None, middle)
+    return replace(trace, up=trace.up[part], counts=None if trace.counts is None else trace.counts[part])
+
+
+def families(given: list[Trace]) -> list[Family]:
+    """H100 gangs by region, and recordings of one's own, of which each zone stands for itself."""
+    counts, gap_h = outages.record(), outages.clock()[1]
+    regions = sorted({zone.rpartition("-")[0] for zone in counts})
+    found = [
+        Family(
+            name=f"{nodes} x H100, {region}", nodes=nodes, region=region,
+            traces=[
+                Trace(name=zone, gap_h=gap_h, up=each >= nodes, counts=each)
+                for zone, each in counts.items() if zone.startswith(f"{region}-")
+            ],
+        )
+        for nodes in (1, 4, 8, 16) for region in regions
+    ]  # fmt: skip
+    for region in sorted({_region(trace) for trace in given}):
+        found.append(Family(name=region, nodes=1, region="", traces=[t for t in given if _region(t) == region]))
+    return found
+
+
+def _region(trace: Trace) -> str:
+    """`us-east-1` of `us-east-1a_v100_1`."""
+    return trace.name.partition("_")[0].rstrip("abcdef")
+
+
+def told_and_replayed(family: Family) -> Late:
+    worlds = family.worlds()
+    late: dict[str, list[tuple[float, float]]] = {}
+    for hours, deadline in JOBS_H if worlds else ():
+        assert worlds
+        job = Job(accelerator=GPU, gpus=8 * family.nodes, hours=hours, deadline_h=deadline)
+        rows = gangs.options(job, worlds[0], PRICED)
+        chosen = choose.choose(job, rows)
+        for row in rows:
+            came = None if row.refused else _replayed(job, worlds[1], row)
+            if came is not None:
+                kind = WAITS if row.placement is Placement.SPOT else WATCHES
+                for name in (kind, CHOSEN) if row is chosen else (kind,):
+                    late.setdefault(name, []).append((row.late * 100, came * 100))
+    return {name: (float(told), float(came)) for name, each in late.items() for told, came in [np.mean(each, axis=0)]}
+
+
+def _replayed(job: Job, held_out: World, row: Option) -> float | None:
+    """The share late of the same policy; None of a row without Spot."""
+    policy = ON_SPOT.get(row.policy.removesuffix(option_names.ANY_ZONE))
+    world = held_out.across_zones(job, PRICED) if option_names.any_zone(row) else held_out
+    if policy is None or world is None:
+        return None
+    found = advice.under(advice.Scene.of(job, world, PRICED), policy)
+    return None if found.refused else found.late
+
+
+def goals(given: list[Trace]) -> tuple[dict[str, bool], dict[str, float]]:
+    """Judged, and the figures behind."""
+    print("\nlate, per cent: told from the first half of each recording, came in the second")
+    apart: dict[str, list[float]] = {}
+    for family in families(given):
+        late = told_and_replayed(family)
+        for kind, (told, came) in late.items():
+            apart.setdefault(kind, []).append(abs(told - came))
+        cells = ", ".join(f"{kind} {told:.1f} and {came:.1f}" for kind, (told, came) in late.items())
+        print(f"  {family.name:26} {cells or 'no zone that had such a gang in both'}")
+    for kind, each in apart.items():
+        near = sum(points <= ALLOWED_POINTS for points in each)
+        print(f"  {kind}: {near} of {len(each)} families within 2 points, {np.mean(each):.1f} on average")
+    within = {kind: bool(max(each) <= ALLOWED_POINTS) for kind, each in apart.items()}
+    return (
+        {
+            "told_lateness_within_2_points_on_every_held_out_family": all(within.values()),
+            "told_lateness_of_the_choice_within_2_points_on_every_held_out_family": within[CHOSEN],
+        },
+        {f"points apart, {kind}": float(np.mean(each)) for kind, each in apart.items()},
+    )
