@@ -134,7 +134,7 @@ def answer(job: Job, belief: Belief, region: str = "", location: Location | None
         choose.choose(job, refused)  # raises with every reason
         raise AssertionError
     job, world, move = there, here, location.move(estimate.region)
-    flip = choose.limits(job, world, estimate.region)
+    flip = choose.limits(job, world, estimate.region, rows)
     return Answer(
         world=world,
         region=estimate.region,

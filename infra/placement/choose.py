@@ -5,7 +5,7 @@ ages.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.contract.errors import Unjudged
@@ -85,8 +85,8 @@ def _usd(option: Option) -> float:
     return option.mean_usd
 
 
-def limits(job: Job, world: World, region: str) -> Limits | None:
-    """What would make Spot stop paying for this job; None when a price is missing."""
+def limits(job: Job, world: World, region: str, rows: Sequence[Option] = ()) -> Limits | None:
+    """What would make Spot stop paying for this job; None when a price is missing. `rows`: what recordings did to it."""
     # A longer restart may break the deadline; here only money counts.
     job = replace(job, deadline_h=math.inf)
     rival = _rival(job, world, region)
@@ -95,11 +95,12 @@ def limits(job: Job, world: World, region: str) -> Limits | None:
         return None
     curve = Curve.of(job, world, region)
     now = world.churn.per_hour
+    weight = _weight(job, rows, spot.usd, curve.slowdown(now)) if world.recorded else 1.0
 
     def pays(churn: float, restart_h: float = job.restart_h, checkpoint_h: float = job.checkpoint_h) -> bool:
         dearer = _rival(replace(job, restart_h=restart_h, checkpoint_h=checkpoint_h), world, region)
         slow = curve.slowdown(churn, restart_h=restart_h, checkpoint_h=checkpoint_h)
-        return dearer is not None and spot.usd * slow < dearer[1]
+        return dearer is not None and spot.usd * (1 + weight * (slow - 1)) < dearer[1]
 
     return Limits(
         against=rival[0],
@@ -109,6 +110,14 @@ def limits(job: Job, world: World, region: str) -> Limits | None:
         if job.resumable and not job.batch
         else math.inf,
     )
+
+
+def _weight(job: Job, rows: Sequence[Option], usd_per_hour: float, slow: float) -> float:
+    """By how much recordings disturb the job more than drawn lives do at the same churn; so the flip fits the rows."""
+    waits = [o.mean_usd for o in rows if o.placement is Placement.SPOT and not o.refused]
+    if not waits or not 1 < slow < math.inf:
+        return 1.0
+    return (min(waits) / (usd_per_hour * job.hours) - 1) / (slow - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

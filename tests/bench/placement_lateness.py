@@ -38,8 +38,8 @@ class Family:
         both = [pair for pair in halves if min(half.up_share for half in pair) >= outages.HOPELESS]
         if not both:
             return None
-        told, came = (self._world(list(each)) for each in zip(*both, strict=True))
-        return told, came
+        stated, came = (self._world(list(each)) for each in zip(*both, strict=True))
+        return stated, came
 
     def _world(self, traces: list[Trace]) -> World:
         found = followed.of(traces, self.region)
@@ -78,7 +78,7 @@ def _region(trace: Trace) -> str:
     return trace.name.partition("_")[0].rstrip("abcdef")
 
 
-def told_and_replayed(family: Family) -> Late:
+def stated_and_replayed(family: Family) -> Late:
     worlds = family.worlds()
     late: dict[str, list[tuple[float, float]]] = {}
     for hours, deadline in JOBS_H if worlds else ():
@@ -92,7 +92,9 @@ def told_and_replayed(family: Family) -> Late:
                 kind = WAITS if row.placement is Placement.SPOT else WATCHES
                 for name in (kind, CHOSEN) if row is chosen else (kind,):
                     late.setdefault(name, []).append((row.late * 100, came * 100))
-    return {name: (float(told), float(came)) for name, each in late.items() for told, came in [np.mean(each, axis=0)]}
+    return {
+        name: (float(stated), float(came)) for name, each in late.items() for stated, came in [np.mean(each, axis=0)]
+    }
 
 
 def _replayed(job: Job, held_out: World, row: Option) -> float | None:
@@ -110,10 +112,10 @@ def goals(given: list[Trace]) -> tuple[dict[str, bool], dict[str, float]]:
     print("\nlate, per cent: told from the first half of each recording, came in the second")
     apart: dict[str, list[float]] = {}
     for family in families(given):
-        late = told_and_replayed(family)
-        for kind, (told, came) in late.items():
-            apart.setdefault(kind, []).append(abs(told - came))
-        cells = ", ".join(f"{kind} {told:.1f} and {came:.1f}" for kind, (told, came) in late.items())
+        late = stated_and_replayed(family)
+        for kind, (stated, came) in late.items():
+            apart.setdefault(kind, []).append(abs(stated - came))
+        cells = ", ".join(f"{kind} {stated:.1f} and {came:.1f}" for kind, (stated, came) in late.items())
         print(f"  {family.name:26} {cells or 'no zone that had such a gang in both'}")
     for kind, each in apart.items():
         near = sum(points <= ALLOWED_POINTS for points in each)

@@ -87,3 +87,15 @@ def test_with_a_deadline_nobody_is_sent_to_wait_for_spot_alone() -> None:
     assert answer.regret > 0
     free = replace(asked, deadline_h=np.inf)
     assert ask.answer(free, ask.Belief(), "us-central1").chosen.placement is Placement.SPOT
+
+
+@pytest.mark.parametrize("gpus", [8, 64, 128])
+def test_the_printed_flip_is_on_the_side_of_the_rows(gpus: int) -> None:
+    """Drawn lives would say that Spot stopped paying long ago, beside a row of Spot that is the cheapest."""
+    asked = Job(accelerator=H100, gpus=gpus, hours=9)
+    answer = ask.answer(asked, ask.Belief(), REGION)
+    usd = {o.placement: o.mean_usd for o in reversed(answer.options) if not o.refused}
+    least = min(o.mean_usd for o in answer.options if o.placement is Placement.SPOT)
+    assert answer.limits is not None
+    rival = min(usd[Placement.FLEX_START], usd[Placement.ON_DEMAND])
+    assert (answer.limits.churn_per_hour > answer.world.churn.per_hour) == (least < rival)
