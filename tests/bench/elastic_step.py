@@ -73,7 +73,7 @@ def _rank(rank: int, port: int, result: Path) -> None:
         for _ in range(SHARDS):
             backward()
             total.add_shard()
-        if total.reduce([0] * (RANKS + 1)) is not None:
+        if total.reduce([0] * (RANKS + 1), dist.group.WORLD) is not None:
             optimizer.step()
 
     kinds: dict[str, Callable[[], None]] = {"bare": bare}

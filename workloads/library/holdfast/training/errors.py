@@ -5,6 +5,7 @@ Expelled                       the gang went on without this member
 CheckpointExit (SystemExit)    of holdfast.checkpoint
   GangTooSmall                 too few nodes for too long; exit code 75
   CutOff                       the gang went on where this member cannot reach it; exit code 75
+  NodeLost                     another rank of this node is gone, and its shard of the state; exit code 75
 """
 
 from holdfast.checkpoint.errors import CheckpointExit
@@ -24,3 +25,7 @@ class GangTooSmall(CheckpointExit):
 
 class CutOff(CheckpointExit):
     """The gang went on where this member cannot reach it: start me again, as a newcomer."""
+
+
+class NodeLost(CheckpointExit):
+    """Another rank of this node is gone, and with it a shard of the node's state: start the node again."""

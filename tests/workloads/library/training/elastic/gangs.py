@@ -28,8 +28,10 @@ CHILD = "tests.workloads.library.training.elastic.child"
 class Gang:
     """With `server` its places are forked, else they start from nothing."""
 
-    def __init__(self, folder: Path, *, nodes: int = 3, server: ForkServer | None = None, **settings: Any) -> None:
-        self.folder, self.nodes, self._server = folder, nodes, server
+    def __init__(
+        self, folder: Path, *, nodes: int = 3, server: ForkServer | None = None, child: str = CHILD, **settings: Any
+    ) -> None:
+        self.folder, self.nodes, self._server, self._child = folder, nodes, server, child
         self.events = folder / "events.jsonl"
         self.checkpoints = folder / "checkpoints"
         self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -52,10 +54,10 @@ class Gang:
         }
         self.processes: dict[int, subprocess.Popen[str] | Started] = {}
 
-    def start(self, *places: int, kill_at: str = "") -> None:
+    def start(self, *places: int, kill_at: str = "", **variables: str) -> None:
         for place in places:
-            environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT}
-            command = [sys.executable, "-m", CHILD, json.dumps({**self.settings, "index": place})]
+            environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT, **variables}
+            command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place})]
             with (self.folder / f"log-{place}").open("a") as log:
                 self.processes[place] = (
                     self._server.start(command, env=environment, out=log, err=log, session=False)
@@ -65,7 +67,7 @@ class Gang:
 
     def start_ranks(self, node: int, processes: int) -> None:
         """From nothing, by the command of a pod: settings that the pod states come from this environment."""
-        program = [sys.executable, "-m", CHILD, json.dumps({**self.settings, "index": 0})]
+        program = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": 0})]
         command = [sys.executable, "-m", "holdfast", "train", "ranks", "--processes", str(processes), "--", *program]
         with (self.folder / f"log-{node}").open("a") as log:
             self.processes[node] = subprocess.Popen(command, stdout=log, stderr=log, text=True)

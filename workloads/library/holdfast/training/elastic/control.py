@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -193,8 +193,12 @@ class _Handler(BaseHTTPRequestHandler):
 class Peers:
     """The other members, by their place in the Job."""
 
-    def __init__(self, addresses: tuple[Address, ...], secret: str) -> None:
+    def __init__(
+        self, addresses: tuple[Address, ...], secret: str, *, stores: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """`stores`: of each member the ports at which groups meet; None: the one above that for questions."""
         self.addresses, self._headers = addresses, {SECRET_HEADER: secret}
+        self.stores = [[port + 1] for _, port in addresses] if stores is None else stores
         self._pool = ThreadPoolExecutor(max_workers=min(64, len(addresses) + 1), thread_name_prefix="gang-probe")
 
     def ask(self, place: int, path: str, timeout_s: float, **body: object) -> dict[str, Any] | None:

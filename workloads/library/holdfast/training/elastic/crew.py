@@ -1,15 +1,18 @@
 """This process as a member: its epoch, the group of that epoch, and the state that all members hold alike.
 
 Who belongs is decided by Regroup; here the new members meet, and whoever is behind gets the state of one that is ahead.
+On each rank of a node that shares one state the same happens: one of them asks the others' nodes, and all go by that.
 """
 
 import math
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
 from holdfast.checkpoint.errors import Preempted, StorageError, Superseded
 from holdfast.checkpoint.failpoints import failpoint
@@ -20,6 +23,7 @@ from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.control import Control, Peers
 from holdfast.training.elastic.group import Group
 from holdfast.training.elastic.membership import Epoch, Member
+from holdfast.training.elastic.node import ALONE, Node
 from holdfast.training.elastic.reach import Reach
 from holdfast.training.elastic.regroup import Regroup
 from holdfast.training.elastic.saves import GangSaves
@@ -45,11 +49,13 @@ class Crew:
         window_s: float,
         events: EventLog | None,
         ranks_per_node: int = 1,
+        node: Node = ALONE,
     ) -> None:
+        """`ranks_per_node`: members of one."""
         self._state, self._device = state, device
         self._control, self._peers, self._regroup, self._group = control, peers, regroup, group
         self._saves, self._shutdown, self._window_s, self._events = saves, shutdown, window_s, events
-        self._ranks_per_node = ranks_per_node
+        self._ranks_per_node, self._node = ranks_per_node, node
         self._reach = Reach(control, peers)
         self._led = False
         self.me = control.me
@@ -59,18 +65,24 @@ class Crew:
 
     @property
     def coordinator(self) -> bool:
+        """Whether this member leads; of a node each rank."""
         return self.epoch.lead == self.me
+
+    @property
+    def group(self) -> ProcessGroup | None:
+        return self._group.handle
 
     def join(self) -> None:
         """Be a member, with the state that the others hold. Raises Preempted, GangTooSmall."""
-        self._enter(self._regroup.first(), began=time.monotonic())
+        began = time.monotonic()
+        self._enter(self._decided(self._regroup.first), began=began)
 
     def done(self) -> None:
         """One more step is applied to the state."""
         self.step += 1
         self._keep(lambda: self._saves.after_step(self.step))
 
-    def lost(self, error: RuntimeError) -> None:
+    def lost(self, error: Exception) -> None:
         """A collective failed: go on with those who are left."""
         logs.warning("gang", f"a member was lost in step {self.step}: {str(error)[:160]}")
         self._go_on(frozenset())
@@ -89,19 +101,27 @@ class Crew:
     def finish(self, total: int, within_s: float) -> None:
         """The last step is done on all: complete only once its checkpoint is committed, by whichever lead is left."""
         self._group.close()
+        if self._node.decided(self._others_commit):
+            return
+        self._saves.lead(total)
+        self._keep(lambda: self._saves.make_durable(total, within_s))
+        self._node.decided(self._complete)
+
+    def _others_commit(self) -> bool:
+        """False: this is the lead that is left."""
         while True:
             lead = next(iter(self._peers.at_work([*self.epoch.members])), self.me)
             if lead == self.me:
-                self._saves.lead(total)
-                self._keep(lambda: self._saves.make_durable(total, within_s))
-                self._control.enter(self.epoch, "complete")
-                self._await_farewells([member for member in self.epoch.members if member != self.me])
-                return
+                return False
             status = self._peers.ask(lead.index, "/status", 1.0) or {}
             if status.get("phase") == "complete":
                 self._peers.ask(lead.index, "/farewell", 1.0, index=self.me.index)
-                return
+                return True
             time.sleep(0.05)
+
+    def _complete(self) -> None:
+        self._control.enter(self.epoch, "complete")
+        self._await_farewells([member for member in self.epoch.members if member != self.me])
 
     def close(self) -> None:
         self._saves.close()
@@ -118,7 +138,7 @@ class Crew:
             except Superseded as end:
                 if not self._saves.fenced_by_own_gang():
                     raise
-                if self._gone_on():
+                if self._node.decided(self._gone_on):
                     raise CutOff(end.step, "the gang went on beyond a torn network, and commits there") from end
                 # The lead of an epoch before this one, frozen or slow, took the fence late. It commits nothing any more.
                 logs.warning("save", "taking the right to commit back from a former lead")
@@ -138,27 +158,31 @@ class Crew:
 
     def _after(self, epoch: Epoch, without: frozenset[int] = frozenset()) -> Epoch:
         try:
-            return self._regroup.after(epoch, without=without)
+            return self._decided(lambda: self._regroup.after(epoch, without=without))
         except Expelled:
             logs.warning("gang", "the gang went on without this node: asking to come in again")
             self._saves.follow()
             self.step = NO_STATE
-            return self._regroup.first()
+            return self._decided(self._regroup.first)
+
+    def _decided(self, decide: Callable[[], Epoch]) -> Epoch:
+        return Epoch.from_json(self._node.decided(lambda: decide().to_json()))
 
     def _enter(self, epoch: Epoch, *, began: float) -> None:
         """Meet the members of `epoch`, or of the one after if somebody is lost meanwhile, and hold what they hold."""
         while True:
             self.epoch = epoch
             try:
-                self._group.open(epoch)
+                with self._node.together():
+                    self._group.open(epoch)
                 self._hold_what_others_hold()
                 break
             except (GroupLost, RuntimeError) as error:  # of the group, and of a collective
                 logs.warning("gang", f"epoch {epoch.number} was lost while it met: {str(error)[:160]}")
                 self._group.close()
-            self._reach.lost(epoch, self.step)
+            self._node.decided(partial(self._reach.lost, epoch, self.step))
             lost, epoch = epoch, self._after(epoch)
-            self._reach.heard(lost, self.step)
+            self._node.decided(partial(self._reach.heard, lost, self.step))
         self._reach.met(epoch)
         self._take_role(time.monotonic() - began)
         if epoch.ending:
@@ -169,7 +193,7 @@ class Crew:
         if not self.coordinator:
             self._saves.follow()
             return
-        size = len(self.epoch.members)
+        size = len(self.epoch.members) * self._node.size
         if not self._led:  # once for each process that ever leads: the account of a run follows its lead
             self._led = True
             self._emit_as_lead("start", rank=0, world_size=size, attempt=attempt_of(os.environ))
@@ -184,16 +208,22 @@ class Crew:
         if self.coordinator and self.step == NO_STATE:
             self._control.enter(self.epoch, "restoring")
         # A gang of newcomers has nobody to ask: its lead takes up the newest checkpoint, and gives it to the others.
-        if furthest(self.step) == NO_STATE:
+        with self._node.together():
+            most = furthest(self.step, self.group)
+        if most == NO_STATE:
             self._restore_on_lead()
-        self.step = synchronize(self._state, self.step, self._device)
+        self.step = synchronize(self._state, self.step, self._device, self.group, self._node)
 
     def _restore_on_lead(self) -> None:
         # Not in a collective: a restore may take minutes, and a silent peer counts as lost after seconds.
         if self.coordinator:
             self.step = self._saves.restore()
             self._control.enter(self.epoch, "member")
-        while not self.coordinator:
+        else:
+            self._node.decided(self._await_restored)
+
+    def _await_restored(self) -> None:
+        while True:
             lead = self._peers.ask(self.epoch.lead.index, "/status", 1.0)
             if not lead or lead.get("incarnation") != self.epoch.lead.incarnation:
                 raise GroupLost("the lead was lost while it restored")

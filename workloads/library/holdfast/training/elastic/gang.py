@@ -8,10 +8,11 @@
             if gang.reduce():
                 optimizer.step()
 
-Every process holds the whole state; sharded state, also inside a node, needs the rigid gang (`holdfast train run`).
-One process for each GPU: `holdfast train ranks --processes 4 -- python train.py` starts those of a node. A step is the
-same V shards whatever the size, with the same draws (`shards()` seeds by step and shard); with exact=True the weights
-too are the same bits for every sequence of sizes.
+One process for each GPU: `holdfast train ranks --processes 4 -- python train.py` starts those of a node. Each holds
+the whole state, or the processes of a node share it: `fully_shard(model, mesh=join_node())` of node.py before the
+optimizer is made. A state sharded over nodes needs the rigid gang (`holdfast train run`). A step is the same V shards
+whatever the size, with the same draws (`shards()` seeds by step and shard); with exact=True the weights too are the
+same bits for every sequence of sizes.
 
 A notice to one node costs the others one regrouping at the next step; a death costs the step in progress. A newcomer
 gets the state from a member. The checkpoint is for the case that all are lost.
@@ -25,7 +26,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.failpoints import failpoint
@@ -48,10 +49,12 @@ from holdfast.training.elastic.crew import Crew
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.group import Group, port_taken
 from holdfast.training.elastic.membership import Member
+from holdfast.training.elastic.node import node_of, parameters_of
 from holdfast.training.elastic.places import Address
 from holdfast.training.elastic.progress import GangProgress
 from holdfast.training.elastic.regroup import Limits, Regroup
 from holdfast.training.elastic.saves import GangSaves
+from holdfast.training.errors import GroupLost
 from holdfast.training.rendezvous import join_id
 
 
@@ -91,16 +94,18 @@ class ElasticGang:
         nodes = given.nodes if nodes is None else nodes
         index = given.index if index is None else index
         min_nodes = given.min_nodes if min_nodes is None else min_nodes
-        _check_ranks(ranks_per_node, nodes)
+        places.check(index, nodes, ranks_per_node)
         sharing.checked_nodes(len(nodes) // ranks_per_node, min_nodes)
-        _check_place(index, nodes)
-        self._places, self._index, self._seed = len(nodes), index, seed
+        parameters = parameters_of(checked_state(state))
+        # What shares one state is one member: the node, or each process by itself.
+        node = self._node = node_of(parameters, ranks_per_node, index)
+        self._shards = sharing.checked_shards(shards, len(nodes), node.size)
+        self._members, self._index, self._seed = len(nodes) // node.size, index // node.size, seed
         self._gather_s, self._window_s = gather_s, window_s
-        self._shards = sharing.checked_shards(shards, len(nodes))
-        parameters = _parameters(checked_state(state))
         kind = ExactGradientSum if exact else GradientSum
-        # A flag for each place, for its notice, and one by which the lead calls for a regrouping.
-        self._gradients = kind(parameters, flags=len(nodes) + 1)
+        # A flag for each member, for its notice, and one by which the lead calls for a regrouping.
+        self._gradients = kind(parameters, flags=self._members + 1)
+        events = events if node.speaks else None
         self._shutdown = notices.of_process()
         self._tuning = tuning or Tuning()
         storage = Retrying(
@@ -120,10 +125,12 @@ class ElasticGang:
             tuning=self._tuning,
             events=events,
             stop_asked=lambda: self._shutdown.requested,
+            node=node,
         )
-        least = min_nodes * ranks_per_node
+        members_per_node = ranks_per_node // node.size
+        least = min_nodes * members_per_node
         limits = Limits(min_members=least, gather_s=gather_s, hold_s=hold_s, silent_s=silent_s)
-        self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, ranks_per_node)
+        self._crew = self._assembled(run, nodes, storage, limits, whole, saves, events, members_per_node)
         self._reduced = False
         self._called: frozenset[int] | None = None
         """Of the last reduction: who leaves; None: nobody called for a regrouping."""
@@ -137,26 +144,41 @@ class ElasticGang:
         state: dict[str, Any],
         saves: GangSaves,
         events: EventLog | None,
-        ranks_per_node: int,
+        members_per_node: int,
     ) -> Crew:
-        me, secret = Member(index=self._index, incarnation=secrets.token_hex(8)), join_id(run)
+        node, secret = self._node, join_id(run)
+        me = Member(index=self._index, incarnation=node.decided(lambda: secrets.token_hex(8)))
+        asked, added_up = nodes[:: node.size], nodes[node.rank :: node.size]
+        # Nobody asks a rank that does not speak for its node.
+        port = asked[self._index][1] if node.speaks else 0
         try:
-            self._control = Control(me, nodes[self._index][1], secret)
+            self._control = Control(me, port, secret)
         except OSError as error:
-            raise port_taken(nodes[self._index][1], error) from error
-        peers = Peers(nodes, secret)
+            raise port_taken(port, error) from error
+        stores = [
+            [port + 1 for _, port in nodes[first : first + node.size]] for first in range(0, len(nodes), node.size)
+        ]
+        peers = Peers(asked, secret, stores=stores)
         return Crew(
             state,
             self._gradients.device,
             control=self._control,
             peers=peers,
             regroup=Regroup(storage, run, self._control, peers, limits, stop_asked=lambda: self._shutdown.requested),
-            group=Group(nodes, me, self._gradients.device, secret=secret, silent_s=limits.silent_s),
+            group=Group(
+                added_up,
+                me,
+                self._gradients.device,
+                secret=secret,
+                silent_s=limits.silent_s,
+                beside_node=node.mesh is not None,
+            ),
             saves=saves,
             shutdown=self._shutdown,
             window_s=self._window_s,
             events=events,
-            ranks_per_node=ranks_per_node,
+            ranks_per_node=members_per_node,
+            node=node,
         )
 
     @property
@@ -171,15 +193,20 @@ class ElasticGang:
 
     @property
     def rank(self) -> int:
-        return self._crew.epoch.members.index(self._crew.me)
+        return self._rank_of_member * self._node.size + self._node.rank
 
     @property
     def world_size(self) -> int:
-        return len(self._crew.epoch.members)
+        return len(self._crew.epoch.members) * self._node.size
 
     @property
     def coordinator(self) -> bool:
-        return self._crew.coordinator
+        """One process of the gang, which may become another."""
+        return self._crew.coordinator and self._node.speaks
+
+    @property
+    def _rank_of_member(self) -> int:
+        return self._crew.epoch.members.index(self._crew.me)
 
     def __enter__(self) -> Self:
         self._shutdown.takes_s = self._window_s
@@ -208,23 +235,28 @@ class ElasticGang:
 
     def shards(self) -> Generator[int]:
         """This member's shards of the step, each with torch's random state seeded for it."""
-        for shard in sharing.share(self._shards, self.rank, self.world_size):
+        # In sets of one for each rank of a node: FSDP2 adds up those in floats, the same ones whatever the size.
+        each = self._node.size
+        for whole in sharing.share(self._shards // each, self._rank_of_member, len(self._crew.epoch.members)):
+            shard = whole * each + self._node.rank
             torch.manual_seed(mixed_seed(self._seed, self.step, shard))
             yield shard
 
     def backward(self, loss: Tensor) -> None:
         """`loss`: mean over one shard; the step's gradient is the mean over all shards."""
-        (loss / self._shards).backward()
+        # FSDP2 takes the mean over the ranks of a node.
+        (loss / (self._shards // self._node.size)).backward()
         self._gradients.add_shard()
 
     def reduce(self) -> bool:
         """The gradient of the whole step into every `p.grad`. False: do not step the optimizer, the step comes again."""
         failpoint("gang.reduce")
         # A notice travels with the gradients: all members learn of it at the same step, for no message more.
-        leaves = [int(self._shutdown.requested and place == self._index) for place in range(self._places)]
+        noticed = self._shutdown.requested and self._node.speaks
+        leaves = [int(noticed and member == self._index) for member in range(self._members)]
         try:
-            flags = self._gradients.reduce([*leaves, int(self._newcomers_ready())])
-        except RuntimeError as error:  # gloo's and nccl's errors both
+            flags = self._gradients.reduce([*leaves, int(self._newcomers_ready())], self._crew.group, self._node)
+        except (GroupLost, RuntimeError) as error:  # gloo's and nccl's errors both
             self._crew.lost(error)
             return False
         failpoint("gang.reduced")
@@ -233,7 +265,7 @@ class ElasticGang:
             return False
         # Only now: a call that came while the sum was under way would be known to some members and not to others.
         if any(flags):
-            self._called = frozenset(place for place, flag in enumerate(flags[:-1]) if flag)
+            self._called = frozenset(member for member, flag in enumerate(flags[:-1]) if flag)
         self._reduced = True
         return True
 
@@ -242,29 +274,13 @@ class ElasticGang:
             return False
         joining = self._control.joining()
         # They come late and one by one, and each regrouping stops everybody.
-        full = len(joining) + self.world_size >= self._places
+        full = len(joining) + len(self._crew.epoch.members) >= self._members
         return bool(joining) and (full or self._control.joining_for_s() >= self._gather_s)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, CheckpointExit) and error.reason:
             logs.error("gang", f"leaving at step {error.step}: {error.reason}")
         self._crew.close()
-
-
-def _check_place(index: int, nodes: tuple[Address, ...]) -> None:
-    if not 0 <= index < len(nodes):
-        raise InputError(
-            "place in the gang", got=index, allowed=f"0 to {len(nodes) - 1}", fix="JOB_COMPLETION_INDEX of the pod"
-        )
-
-
-def _check_ranks(ranks_per_node: int, nodes: tuple[Address, ...]) -> None:
-    if ranks_per_node < 1 or len(nodes) % ranks_per_node:
-        raise InputError(
-            "processes of a node", got=f"{ranks_per_node} with {len(nodes)} addresses",
-            allowed="a number that divides the addresses: every node has as many",
-            fix="an address for each process, node by node",
-        )  # fmt: skip
 
 
 def _check_store(storage: Storage, url: str) -> None:
@@ -275,23 +291,3 @@ def _check_store(storage: Storage, url: str) -> None:
             allowed="a store that refuses it: gs://, az://, Amazon's s3://, or a folder",
             fix="another --checkpoints, or train as a rigid gang: holdfast train run",
         )
-
-
-def _parameters(state: dict[str, Any]) -> list[nn.Parameter]:
-    """Of all modules, each held whole."""
-    modules = [entry for entry in state.values() if isinstance(entry, nn.Module)]
-    parameters = [parameter for module in modules for parameter in module.parameters()]
-    if not parameters:
-        raise InputError(
-            "nothing to train", got="no nn.Module in the state", allowed="at least one", fix='{"model": model, ...}'
-        )
-    odd = next((p for p in parameters if type(p.data) is not Tensor), None)
-    if odd is not None:
-        raise InputError(
-            "the model is sharded over processes",
-            got=type(odd.data).__name__,
-            allowed="parameters that every process holds whole: a lost node would take its shard along, and the "
-            "processes of one node share no group that outlives a change of the gang",
-            fix="a rigid gang: holdfast train run; or, where one GPU holds the model, no fully_shard: holdfast train ranks",
-        )
-    return parameters

@@ -7,6 +7,8 @@ without a message of their own.
 Exact: each shard's gradient is rounded to whole multiples of a power of two and added up as int64. Such a sum does not
 depend on who adds what, so the weights do not depend on the number of nodes either. Its price is 8 bytes for each
 parameter and twice the bytes on the wire. The power follows the largest gradient seen, the same on every member.
+
+Of a sharded model each rank of a node adds up its own shard, with the ranks of its number on other nodes.
 """
 
 from collections.abc import Iterable
@@ -14,6 +16,9 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from holdfast.checkpoint.sharded import as_dtensor, local_of
+from holdfast.training.elastic.node import ALONE, Node
 
 # |gradient| * 2^-exponent < 1 is kept with this many bits; the sum of up to 2^16 shards then fits 63.
 BITS = 46
@@ -25,10 +30,14 @@ class GradientSum:
         self._groups = _by_kind([p for p in parameters if p.requires_grad])
         self._flags = flags
         self._flats = [
-            torch.zeros(sum(p.numel() for p in group) + flags, dtype=group[0].dtype, device=group[0].device)
+            torch.zeros(sum(local_of(p).numel() for p in group) + flags, dtype=group[0].dtype, device=group[0].device)
             for group in self._groups
         ]
         self._views = [_views(flat, group) for flat, group in zip(self._flats, self._groups, strict=True)]
+        self._grads = [
+            [_like(parameter, view) for parameter, view in zip(group, views, strict=True)]
+            for group, views in zip(self._groups, self._views, strict=True)
+        ]
 
     @property
     def device(self) -> torch.device:
@@ -36,29 +45,32 @@ class GradientSum:
 
     def begin(self) -> None:
         """Before the first shard of a step."""
-        for flat, group, views in zip(self._flats, self._groups, self._views, strict=True):
+        for flat, group, grads in zip(self._flats, self._groups, self._grads, strict=True):
             flat.zero_()
-            for parameter, view in zip(group, views, strict=True):
-                parameter.grad = view
+            for parameter, grad in zip(group, grads, strict=True):
+                parameter.grad = grad
 
     def add_shard(self) -> None:
         """After each shard's backward."""
 
-    def reduce(self, flags: list[int]) -> list[int] | None:
-        """The sum over the gang in every `p.grad`; the flags of all members added up. None: do the step again."""
+    def reduce(self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE) -> list[int] | None:
+        """The sum over the gang in every `p.grad`; the flags of all members added up. None: do the step again.
+
+        Raises GroupLost or RuntimeError, on all ranks of a node alike."""
         self._collect()
         self._flats[0][-self._flags :] = torch.tensor(flags, dtype=self._flats[0].dtype)
-        for flat in self._flats:
-            _all_reduce(flat)
-        return [round(flag) for flag in self._flats[0][-self._flags :].tolist()]
+        with node.together(self._flags) as agreed:
+            _add_up(self._flats, group)
+            agreed += [round(flag) for flag in self._flats[0][-self._flags :].tolist()]
+        return agreed
 
     def _collect(self) -> None:
         # A loop that calls optimizer.zero_grad() itself has taken the views away.
-        for group, views in zip(self._groups, self._views, strict=True):
-            for parameter, view in zip(group, views, strict=True):
-                if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr():
-                    view.copy_(parameter.grad)
-                parameter.grad = view
+        for group, views, grads in zip(self._groups, self._views, self._grads, strict=True):
+            for parameter, view, grad in zip(group, views, grads, strict=True):
+                if parameter.grad is not None and (found := local_of(parameter.grad)).data_ptr() != view.data_ptr():
+                    view.copy_(found)
+                parameter.grad = grad
 
 
 class ExactGradientSum(GradientSum):
@@ -89,30 +101,35 @@ class ExactGradientSum(GradientSum):
                 total[: len(values)] += values.mul_(2.0 ** (BITS - self.exponent)).round_().long()
             flat.zero_()
 
-    def reduce(self, flags: list[int]) -> list[int] | None:
+    def reduce(self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE) -> list[int] | None:
         first = len(self._flats[0]) - self._flags
         self._sums[0][first : first + self._flags] = torch.tensor(flags, dtype=torch.int64)
-        for total in self._sums:
-            _all_reduce(total)
-        ends = [total[-3:].tolist() for total in self._sums]
-        # The counts were summed with the gradients, so that every member decides the same.
-        if any(too_large for _, too_large, _ in ends):
+        with node.together(self._flags + 3 * len(self._sums)) as agreed:
+            _add_up(self._sums, group)
+            agreed += self._sums[0][first : first + self._flags].tolist()
+            for total in self._sums:
+                agreed += total[-3:].tolist()
+        # The counts were summed with the gradients, so that every member decides the same, and every rank of a node.
+        flags, ends = agreed[: self._flags], agreed[self._flags :]
+        not_finite, too_large, near = any(ends[0::3]), any(ends[1::3]), any(ends[2::3])
+        if too_large:
             self.exponent += STEP_UP
             return None
         for flat, total in zip(self._flats, self._sums, strict=True):
             count = len(flat) - self._flags
             flat[:count] = total[:count].double().mul_(2.0 ** (self.exponent - BITS))
-        if any(not_finite for not_finite, _, _ in ends):
+        if not_finite:
             for flat in self._flats:
                 flat.fill_(torch.nan)  # as a plain sum would have it, and the same on every member
-        if not any(near for _, _, near in ends):
+        if not near:
             self.exponent -= STEP_DOWN
-        return [int(flag) for flag in self._sums[0][first : first + self._flags].tolist()]
+        return flags
 
 
-def _all_reduce(tensor: Tensor) -> None:
-    if dist.is_initialized():  # a gang of one has no group
-        dist.all_reduce(tensor)
+def _add_up(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
+    if group is not None:  # a gang of one has none
+        for tensor in tensors:
+            dist.all_reduce(tensor, group=group)
 
 
 def _by_kind(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -126,6 +143,17 @@ def _views(flat: Tensor, group: list[nn.Parameter]) -> list[Tensor]:
     views: list[Tensor] = []
     at = 0
     for parameter in group:
-        views.append(flat[at : at + parameter.numel()].view(parameter.shape))
-        at += parameter.numel()
+        local = local_of(parameter)
+        views.append(flat[at : at + local.numel()].view(local.shape))
+        at += local.numel()
     return views
+
+
+def _like(parameter: nn.Parameter, view: Tensor) -> Tensor:
+    """The view as a gradient of it: FSDP2 adds to the memory of a DTensor."""
+    sharded = as_dtensor(parameter.data)
+    if sharded is None:
+        return view
+    return type(sharded).from_local(
+        view, sharded.device_mesh, sharded.placements, run_check=False, shape=sharded.shape, stride=sharded.stride()
+    )

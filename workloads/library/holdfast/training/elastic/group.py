@@ -1,10 +1,13 @@
 """The process group of an epoch: made anew for each, in the same process, from a store that outlives it.
 
+Of a node that shares one state (node.py) each rank is in a group of its own with the ranks of that number elsewhere.
+
 Every member serves a store of its own from birth, on the port above its control port; the lead's is used, under the
 epoch's number. So an epoch needs nothing of a member that is gone.
 """
 
 import contextlib
+import json
 import os
 import socket
 import stat
@@ -12,6 +15,7 @@ import threading
 from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -30,6 +34,7 @@ from holdfast.training.errors import GroupLost
 
 CONNECT_S = 10.0
 DESTROY_S = 3.0
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
 def port_taken(port: int, error: Exception) -> InputError:
@@ -43,12 +48,22 @@ def port_taken(port: int, error: Exception) -> InputError:
 
 class Group:
     def __init__(
-        self, addresses: tuple[Address, ...], me: Member, device: torch.device, *, secret: str, silent_s: float
+        self,
+        addresses: tuple[Address, ...],
+        me: Member,
+        device: torch.device,
+        *,
+        secret: str,
+        silent_s: float,
+        beside_node: bool = False,
     ) -> None:
-        """`secret`: the name under which members find each other in a store that strangers may reach."""
+        """`secret`: the name under which members find each other in a store that strangers may reach. `beside_node`:
+        the default group is the node's own, and stays."""
         self._addresses, self._me, self._secret, self._silent_s = addresses, me, secret, silent_s
         self._connect_s = min(CONNECT_S, silent_s)
-        self._backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        self._backend, self._beside_node = BACKENDS[device.type], beside_node
+        self.handle: dist.ProcessGroup | None = None
+        """For collectives; None where this member is alone."""
         port = addresses[me.index][1] + 1
         try:
             self._own = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
@@ -74,18 +89,17 @@ class Group:
         # Who is lost while the others connect is noticed only by the time limit: shorter than that of a step.
         connect = timedelta(seconds=self._connect_s)
         store.set_timeout(connect)
-        # torch counts the groups of a process and finds the others by that number. A try that failed counts too,
-        # and members may have had different numbers of those: they would never meet again.
-        distributed_c10d._world.group_count = 0  # pyright: ignore[reportPrivateUsage]
-        dist.init_process_group(
-            self._backend,
-            store=store,
-            rank=rank,
-            world_size=len(epoch.members),
-            timeout=connect,
-        )
-        dist.barrier()
-        dist.set_timeout(timedelta(seconds=self._silent_s))
+        size = len(epoch.members)
+        if self._beside_node:
+            self.handle = _made_beside(self._backend, store, rank, size, connect, f"gang-{epoch.number}")
+        else:
+            # torch counts the groups of a process and finds the others by that number. A try that failed counts too,
+            # and members may have had different numbers of those: they would never meet again.
+            distributed_c10d._world.group_count = 0  # pyright: ignore[reportPrivateUsage]
+            dist.init_process_group(self._backend, store=store, rank=rank, world_size=size, timeout=connect)
+            self.handle = dist.group.WORLD
+        dist.barrier(self.handle)
+        dist.set_timeout(timedelta(seconds=self._silent_s), self.handle)
 
     @contextlib.contextmanager
     def _bounded(self, lead: Member) -> Generator[None]:
@@ -116,16 +130,41 @@ class Group:
 
     def close(self) -> None:
         """Beside the main thread: with a peer that is gone it may never end."""
-        if not dist.is_initialized():
+        group, self.handle = self.handle, None
+        if group is None and (self._beside_node or not dist.is_initialized()):
             return
 
         def destroy() -> None:
             with contextlib.suppress(RuntimeError, ValueError):
-                dist.destroy_process_group()
+                dist.destroy_process_group(group)
 
         destroying = threading.Thread(target=destroy, name="destroy-process-group", daemon=True)
         destroying.start()
         destroying.join(DESTROY_S)
+
+
+def _made_beside(backend: str, store: Store, rank: int, size: int, timeout: timedelta, name: str) -> dist.ProcessGroup:
+    """A group that knows nothing of the default one, whose ranks would be a part of it for torch's own new_group."""
+    made, _ = distributed_c10d._new_process_group_helper(  # pyright: ignore[reportPrivateUsage]
+        size, rank, [], backend, store, cast(Any, name), timeout=timeout
+    )
+    assert isinstance(made, dist.ProcessGroup)
+    # As for any group; destroy_process_group looks for it.
+    distributed_c10d._world.pg_group_ranks[made] = {each: each for each in range(size)}  # pyright: ignore[reportPrivateUsage]
+    return made
+
+
+def broadcast_json(value: Any, source: int, device: torch.device, group: dist.ProcessGroup | None) -> Any:
+    """JSON and not torch's objects: those are pickles, which run code."""
+    assert group
+    data = json.dumps(value).encode() if group.rank() == source else b""
+    length = torch.tensor([len(data)], dtype=torch.int64, device=device)
+    dist.broadcast(length, group=group, group_src=source)
+    buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
+    if data:
+        buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    dist.broadcast(buffer, group=group, group_src=source)
+    return json.loads(bytes(buffer.cpu().tolist()))
 
 
 def _end_connections(host: str, port: int) -> None:

@@ -72,6 +72,19 @@ def addresses(host: str, port: int, nodes: int, ranks: int = 1) -> tuple[Address
     return tuple((host.replace(PLACE, str(node)), port + 2 * rank) for node in range(nodes) for rank in range(ranks))
 
 
+def check(index: int, nodes: tuple[Address, ...], ranks_per_node: int) -> None:
+    if ranks_per_node < 1 or len(nodes) % ranks_per_node:
+        raise InputError(
+            "processes of a node", got=f"{ranks_per_node} with {len(nodes)} addresses",
+            allowed="a number that divides the addresses: every node has as many",
+            fix="an address for each process, node by node",
+        )  # fmt: skip
+    if not 0 <= index < len(nodes):
+        raise InputError(
+            "place in the gang", got=index, allowed=f"0 to {len(nodes) - 1}", fix="JOB_COMPLETION_INDEX of the pod"
+        )
+
+
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:
     given = variables.get(name, str(default))
     if not (given.isascii() and given.isdecimal() and len(given) < 9):

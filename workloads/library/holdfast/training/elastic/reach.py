@@ -78,9 +78,10 @@ class Reach:
             return {place: port for place, port in first if port}
 
     def _ports(self, place: int, found: Mapping[str, Any]) -> tuple[int, ...]:
-        port = self._peers.addresses[place][1]
         # Who does not answer is alive all the same if the next epoch names it again.
-        return (port + 1, int(str(found.get("ear", 0)))) if found else (port,)
+        return (
+            (*self._peers.stores[place], int(str(found.get("ear", 0)))) if found else (self._peers.addresses[place][1],)
+        )
 
     def _first_closed(self, place: int, ports: tuple[int, ...]) -> int:
         """0: all open."""

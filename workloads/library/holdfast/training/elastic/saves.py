@@ -1,4 +1,5 @@
-"""The checkpoints of a gang: its lead writes them, since every member holds the same state.
+"""The checkpoints of a gang: its lead writes them, since every member holds the same state. All ranks of a node that
+shares one state write and read together, and call each method equally often.
 
 Whoever becomes lead takes the run's fence (holdfast.checkpoint.epochs), so a former lead that wakes up from a long
 sleep can commit nothing. Without the fence nothing is saved: it is asked for again at each save.
@@ -8,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.checkpoint import epochs
+from holdfast.checkpoint.decision import worst_ending
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, StorageError, Superseded
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.interval import SaveCostModel
-from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.saving import Saver
 from holdfast.checkpoint.settings import Tuning
@@ -20,7 +21,7 @@ from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.uploader import Report
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
-from holdfast.runtime.stop import OneProcessStore
+from holdfast.training.elastic.node import ALONE, Node
 
 
 class GangSaves:
@@ -37,11 +38,11 @@ class GangSaves:
         tuning: Tuning,
         events: EventLog | None,
         stop_asked: Callable[[], bool],
+        node: Node = ALONE,
     ) -> None:
         self._url, self._storage, self._run, self._state = url, storage, run, state
         self._every, self._keep, self._tuning, self._events = every, keep, tuning, events
-        self._stop_asked, self._gang = stop_asked, gang
-        self._ranks = Ranks(OneProcessStore(), 0, 1, timeout_s=tuning.agree_timeout_s)
+        self._stop_asked, self._gang, self._node = stop_asked, gang, node
         self._leads = False
         self._saver: Saver | None = None
         """None without the fence."""
@@ -49,7 +50,8 @@ class GangSaves:
 
     def restore(self) -> int:
         """Steps that the state has after it. On the lead of a gang in which nobody has a state."""
-        found = restore(self._storage, self._run, self._state, self._ranks, self._tuning, self._stop_asked)
+        ranks = self._node.ranks(timeout_s=self._tuning.agree_timeout_s)
+        found = restore(self._storage, self._run, self._state, ranks, self._tuning, self._stop_asked)
         self._damaged = found.damaged
         for step, reason in found.skipped:
             logs.warning("restore", f"skipped step {step}: {reason}")
@@ -68,8 +70,9 @@ class GangSaves:
         # Once for each lead: taking the fence again would end the uploads that are in flight.
         if self._saver:
             return
-        epoch = epochs.take(self._storage, self._run, gang=self._gang)
-        durable, stale = behind_fence(self._storage, self._run)
+        epoch, durable, stale = self._node.decided(self._fence)
+        # Anew for each: the uploads of one that has ended have left their marks in the store of its ranks.
+        self._ranks = self._node.ranks(timeout_s=self._tuning.agree_timeout_s)
         restored = Restored(
             # A commit that is further than this gang belongs to one that was lost with it; it must not count as ours.
             step=max([0, *(s for s in durable if s <= step)]),
@@ -91,6 +94,9 @@ class GangSaves:
             ),
         )
 
+    def _fence(self) -> tuple[int, list[int], list[str]]:
+        return epochs.take(self._storage, self._run, gang=self._gang), *behind_fence(self._storage, self._run)
+
     def follow(self) -> None:
         """Another member leads: what is still in flight here has lost its right to commit."""
         self._leads = False
@@ -100,7 +106,7 @@ class GangSaves:
 
     def fenced_by_own_gang(self) -> bool:
         """Whether it was a member of this gang that took the fence last."""
-        return epochs.newest_gang(self._storage, self._run) == self._gang
+        return self._node.decided(lambda: epochs.newest_gang(self._storage, self._run) == self._gang)
 
     def after_step(self, step: int) -> None:
         if self._saver:
@@ -125,7 +131,10 @@ class GangSaves:
             # It waits for the upload before it, where a save on the way would be dropped: no later one comes.
             self._saver.save(step, self._state, in_any_case=True)
         self._saver.wait(within_s)
-        ending = self._saver.ending(step)
+        ending = self._ranks.agree(self._saver.ending(step), worst_ending)
+        # The rank that the others hear the end from may leave next, and with it what they hear by.
+        with self._node.together():
+            pass
         if ending["fenced"]:
             raise Superseded(step, ending["fenced"])
         if ending["failed"]:

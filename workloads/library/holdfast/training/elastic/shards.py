@@ -23,10 +23,17 @@ def efficiency(shards: int, world_size: int) -> float:
     return shards / (world_size * math.ceil(shards / world_size))
 
 
-def checked_shards(shards: int, ranks: int) -> int:
-    """`shards`, or the default where it is 0."""
+def checked_shards(shards: int, ranks: int, ranks_of_state: int = 1) -> int:
+    """`shards`, or the default where it is 0. `ranks_of_state`: so many share one, and take shards at the same time."""
     if not shards:
         return SHARDS_PER_RANK * ranks
+    if shards % ranks_of_state:
+        raise InputError(
+            "number of logical shards does not fit a node",
+            got=f"{shards} shards for nodes of {ranks_of_state} processes that share one state",
+            allowed=f"multiples of {ranks_of_state}: they work on as many shards at the same time",
+            fix=f"shards={max(ranks, shards // ranks_of_state * ranks_of_state)}",
+        )
     if not ranks <= shards <= MAX_SHARDS:
         raise InputError(
             "number of logical shards does not fit the gang",

@@ -1,94 +1,112 @@
-"""The state from a member that has it to those that have none, or an older one. By collectives of the new epoch."""
+"""The state from a member that has it to those that have none, or an older one. By collectives of the new epoch.
 
-import json
+Of a state that a node shares each rank gets its own shard, from the rank of its number on the other node.
+"""
+
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from holdfast.checkpoint.sharded import as_dtensor, local_of
 from holdfast.checkpoint.target import load_entry
 from holdfast.checkpoint.tree import RNG_KEY, Captured, capture, targets
-from holdfast.checkpoint.values import decode
+from holdfast.checkpoint.values import Skeleton, decode
+from holdfast.training.elastic.group import broadcast_json
+from holdfast.training.elastic.node import Node
 
 CHUNK_BYTES = 64 << 20
 
 
-def furthest(applied: int) -> int:
+def furthest(applied: int, group: dist.ProcessGroup | None) -> int:
     """The largest number of steps that any member has done. A collective."""
-    return max(_all_applied(applied))
+    return max(_all_applied(applied, group))
 
 
-def _all_applied(applied: int) -> list[int]:
-    if not dist.is_initialized():
+def _all_applied(applied: int, group: dist.ProcessGroup | None) -> list[int]:
+    if group is None:
         return [applied]
     # On the CPU, and so through gloo on any machine: a count is not worth a kernel, and no GPU is waited for.
     mine = torch.tensor([applied], dtype=torch.int64)
-    found = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, mine)
+    found = [torch.empty_like(mine) for _ in range(group.size())]
+    dist.all_gather(found, mine, group=group)
     return [int(steps) for steps in found]
 
 
-def synchronize(state: dict[str, Any], applied: int, device: torch.device) -> int:
+def synchronize(
+    state: dict[str, Any], applied: int, device: torch.device, group: dist.ProcessGroup | None, node: Node
+) -> int:
     """Steps that every member's state has now. A collective; the lowest rank of those furthest ahead gives its state.
 
     -1 for `applied`: this member has no state. It is copied only if somebody is behind."""
-    steps = _all_applied(applied)
-    if min(steps) < max(steps):
-        # All members have the same list, and so choose the same one without asking.
-        source = steps.index(max(steps))
-        _give(state, capture(state) if dist.get_rank() == source else None, source, device)
+    got: tuple[Skeleton, dict[str, Tensor]] | None = None
+    # Taken only once all ranks of the node have theirs: else their shards would be of different steps.
+    with node.together():
+        steps = _all_applied(applied, group)
+        if min(steps) < max(steps):
+            assert group
+            # All members have the same list, and so choose the same one without asking.
+            source = steps.index(max(steps))
+            if group.rank() == source:
+                _give(capture(state), source, device, group)
+            else:
+                got = _got(source, device, group, node)
+    if got:
+        _take(state, *got)
     return max(steps)
 
 
-def _give(state: dict[str, Any], captured: Captured | None, source: int, device: torch.device) -> None:
-    giving = dist.get_rank() == source
-    head: list[Any] = []
-    if giving:
-        assert captured
-        skeleton = {name: value for name, value in captured.skeleton.items() if name != RNG_KEY}
-        # Not the random state: draws are seeded by (seed, step, shard), on every member alike.
-        tensors = {key: t for key, t in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
-        head = [skeleton, [[key, str(t.dtype).removeprefix("torch."), list(t.shape)] for key, t in tensors.items()]]
-        # As bytes: tensors of all types share a chunk, and every bit arrives, those of a NaN too.
-        flats = [t.detach().reshape(-1).view(torch.uint8).to(device) for t in tensors.values()]
-    else:
-        tensors, flats = {}, []
-    skeleton, described = _broadcast_json(head, source, device)
-    if not giving:
-        for key, dtype, shape in described:
-            tensors[key] = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-            flats.append(tensors[key].reshape(-1).view(torch.uint8))
-    _broadcast(flats, source)
-    if not giving:
-        with torch.no_grad():
-            for name, value in targets(state):
-                saved = decode(skeleton[name], tensors.__getitem__)
-                if isinstance(value, Tensor):
-                    value.copy_(saved)
-                else:
-                    load_entry(name, value, saved)
+def _give(captured: Captured, source: int, device: torch.device, group: dist.ProcessGroup) -> None:
+    skeleton = {name: value for name, value in captured.skeleton.items() if name != RNG_KEY}
+    # Not the random state: draws are seeded by (seed, step, shard), on every member alike.
+    tensors = {key: t for key, t in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
+    locals_ = [local_of(t) for t in tensors.values()]
+    described = [
+        [key, str(t.dtype).removeprefix("torch."), list(local.shape), _layout(t)]
+        for (key, t), local in zip(tensors.items(), locals_, strict=True)
+    ]
+    broadcast_json([skeleton, described], source, device, group)
+    # As bytes: tensors of all types share a chunk, and every bit arrives, those of a NaN too.
+    _broadcast([local.reshape(-1).view(torch.uint8).to(device) for local in locals_], source, group)
 
 
-def _broadcast_json(value: Any, source: int, device: torch.device) -> Any:
-    """JSON and not torch's objects: those are pickles, which run code."""
-    data = json.dumps(value).encode() if dist.get_rank() == source else b""
-    length = torch.tensor([len(data)], dtype=torch.int64, device=device)
-    dist.broadcast(length, source)
-    buffer = torch.empty(int(length), dtype=torch.uint8, device=device)
-    if data:
-        buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    dist.broadcast(buffer, source)
-    return json.loads(bytes(buffer.cpu().tolist()))
+def _got(source: int, device: torch.device, group: dist.ProcessGroup, node: Node) -> tuple[Skeleton, dict[str, Tensor]]:
+    skeleton, described = broadcast_json(None, source, device, group)
+    locals_ = [torch.empty(shape, dtype=getattr(torch, dtype), device=device) for _, dtype, shape, _ in described]
+    _broadcast([local.reshape(-1).view(torch.uint8) for local in locals_], source, group)
+    return skeleton, {
+        key: node.sharded(local, *layout) if layout else local
+        for (key, _, _, layout), local in zip(described, locals_, strict=True)
+    }
 
 
-def _broadcast(flats: list[Tensor], source: int) -> None:
+def _take(state: dict[str, Any], skeleton: Skeleton, tensors: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, value in targets(state):
+            saved = decode(skeleton[name], tensors.__getitem__)
+            if isinstance(value, Tensor):
+                value.copy_(saved)
+            else:
+                load_entry(name, value, saved)
+
+
+def _layout(tensor: Tensor) -> list[Any]:
+    """What Node.sharded asks for; empty: not sharded."""
+    sharded = as_dtensor(tensor)
+    if sharded is None:
+        return []
+    (placement,) = sharded.placements
+    return [list(sharded.shape), list(sharded.stride()), getattr(placement, "dim", -1)]
+
+
+def _broadcast(flats: list[Tensor], source: int, group: dist.ProcessGroup) -> None:
     """In chunks: a collective for each of a thousand small tensors would be a thousand round trips."""
     chunk: list[Tensor] = []
     for flat in [*flats, None]:
         if chunk and (flat is None or sum(map(len, chunk)) + len(flat) > CHUNK_BYTES):
             joined = torch.cat(chunk)
-            dist.broadcast(joined, source)
+            dist.broadcast(joined, group=group, group_src=source)
             for part, into in zip(joined.split([len(c) for c in chunk]), chunk, strict=True):
                 into.copy_(part)
             chunk = []
