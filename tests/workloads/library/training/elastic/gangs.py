@@ -54,9 +54,9 @@ class Gang:
         }
         self.processes: dict[int, subprocess.Popen[str] | Started] = {}
 
-    def start(self, *places: int, kill_at: str = "", **variables: str) -> None:
+    def start(self, *places: int, kill_at: str = "") -> None:
         for place in places:
-            environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT, **variables}
+            environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT, **self.of_place(place)}
             command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place})]
             with (self.folder / f"log-{place}").open("a") as log:
                 self.processes[place] = (
@@ -64,6 +64,10 @@ class Gang:
                     if self._server
                     else subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
                 )
+
+    def of_place(self, place: int) -> dict[str, str]:
+        """Further variables of its environment."""
+        return {}
 
     def start_ranks(self, node: int, processes: int) -> None:
         """From nothing, by the command of a pod: settings that the pod states come from this environment."""

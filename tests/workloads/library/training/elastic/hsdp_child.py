@@ -59,7 +59,7 @@ def train(settings: dict[str, Any]) -> None:
         os._exit(end.CODE)
     whole, weights = (
         digest(*gathered(model, optimizer)),
-        torch.cat([w.full_tensor().flatten() for w in model.parameters()]),
+        torch.cat([_whole(w).flatten() for w in model.parameters()]),
     )
     if os.environ[ENV_LOCAL_RANK] == "0":
         events.emit(

@@ -11,10 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from holdfast.checkpoint.errors import NotDurable
 from holdfast.checkpoint.local import LocalStorage
@@ -213,19 +210,6 @@ def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(InputError, match="two halves of a gang") as refused:
         one_node(tmp_path)
     assert "overwrites a name" in str(refused.value) and "holdfast train run" in str(refused.value)
-
-
-def test_a_model_that_is_sharded_over_processes_is_refused(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
-    try:
-        model = nn.Linear(2, 2)
-        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-        with pytest.raises(InputError, match="sharded over processes") as refused:
-            one_node(tmp_path, model=model)
-    finally:
-        dist.destroy_process_group()
-    assert "DTensor" in str(refused.value) and "holdfast train run" in str(refused.value)
 
 
 def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> ElasticGang:

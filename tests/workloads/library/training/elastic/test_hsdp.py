@@ -29,19 +29,20 @@ CHILD = "tests.workloads.library.training.elastic.hsdp_child"
 class Nodes(Gang):
     """Of RANKS processes that share one state."""
 
-    def __init__(self, folder: Path, *, nodes: int, **settings: Any) -> None:
-        super().__init__(folder, nodes=0, child=CHILD, **{"shards": 12, **settings})
+    def __init__(self, folder: Path, server: ForkServer, *, nodes: int, **settings: Any) -> None:
+        super().__init__(folder, nodes=0, server=server, child=CHILD, shards=12, **settings)
         first = free_run(2 * nodes * RANKS)
         self._gang = {ENV_GANG_NODES: str(nodes), ENV_GANG_PORT: str(first)}
         self.settings["nodes"] = [["127.0.0.1", first + 2 * RANKS * node] for node in range(nodes)]
 
     def start_nodes(self, *nodes: int, kill_at: str = "", killed: int = -1) -> None:
         """`killed`: the rank of which `kill_at` is said; -1: all."""
-        for node in nodes:
-            for rank in range(RANKS):
-                of_rank = {ENV_LOCAL_RANK: str(rank), ENV_LOCAL_WORLD_SIZE: str(RANKS)}
-                at = kill_at if killed in (-1, rank) else ""
-                self.start(node * RANKS + rank, kill_at=at, **self.of_pod(node), **of_rank)
+        for place in (place for node in nodes for place in self.of(node)):
+            self.start(place, kill_at=kill_at if killed in (-1, place % RANKS) else "")
+
+    def of_place(self, place: int) -> dict[str, str]:
+        rank = {ENV_LOCAL_RANK: str(place % RANKS), ENV_LOCAL_WORLD_SIZE: str(RANKS)}
+        return self.of_pod(place // RANKS) | rank
 
     def of_pod(self, node: int) -> dict[str, str]:
         return self._gang | {ENV_COMPLETION_INDEX: str(node)}
@@ -68,7 +69,7 @@ def make(tmp_path: Path, server: ForkServer) -> Generator[Make]:
     made: list[Nodes] = []
 
     def gang(name: str = "gang", *, nodes: int = 2, **settings: Any) -> Nodes:
-        made.append(Nodes(tmp_path / name, nodes=nodes, server=server, **settings))
+        made.append(Nodes(tmp_path / name, server, nodes=nodes, **settings))
         return made[-1]
 
     yield gang
@@ -79,7 +80,7 @@ def make(tmp_path: Path, server: ForkServer) -> Generator[Make]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
     """Digest of a run on one node that nothing happens to."""
-    gang = Nodes(tmp_path_factory.mktemp("undisturbed"), nodes=1, server=server)
+    gang = Nodes(tmp_path_factory.mktemp("undisturbed"), server, nodes=1)
     gang.start_nodes(0)
     assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
     (digest,) = gang.digests()

@@ -31,6 +31,7 @@ from holdfast.runtime.stop import OneProcessStore
 from holdfast.training.elastic import places
 from holdfast.training.elastic.group import BACKENDS, broadcast_json
 from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost, NodeLost
+from holdfast.training.rendezvous import join_id
 
 # A rank waits here for one that asks other members, restores or computes; one that is gone is noticed at once.
 FOR_LIFE = timedelta(days=30)
@@ -44,7 +45,7 @@ _ENDS: dict[str, type[CheckpointExit]] = {
 
 def join_node(device: str = "cpu") -> DeviceMesh:
     """The mesh for `fully_shard`: the processes that `holdfast train ranks` has started on this node, and no other."""
-    pod = places.of_pod()
+    pod, kind = places.of_pod(), torch.device(device).type
     size, rank = pod.ranks_per_node, pod.index % pod.ranks_per_node
     store = HashStore()
     if size > 1:
@@ -54,9 +55,9 @@ def join_node(device: str = "cpu") -> DeviceMesh:
             places.ALONE, port, is_master=rank == 0, wait_for_workers=False, timeout=timedelta(seconds=JOIN_S)
         )
     dist.init_process_group(
-        BACKENDS[device], store=PrefixStore("node", store), rank=rank, world_size=size, timeout=FOR_LIFE
+        BACKENDS[kind], store=PrefixStore(join_id("node"), store), rank=rank, world_size=size, timeout=FOR_LIFE
     )
-    return init_device_mesh(device, (size,))
+    return init_device_mesh(kind, (size,))
 
 
 class Node:
