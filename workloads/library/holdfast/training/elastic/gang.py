@@ -9,10 +9,14 @@
                 optimizer.step()
 
 One process for each GPU: `holdfast train ranks --processes 4 -- python train.py` starts those of a node. Each holds
-the whole state, or the processes of a node share it: `fully_shard(model, mesh=join_node())` of node.py before the
-optimizer is made. A state sharded over nodes needs the rigid gang (`holdfast train run`). A step is the same V shards
-whatever the size, with the same draws (`shards()` seeds by step and shard); with exact=True the weights too are the
-same bits for every sequence of sizes.
+the whole state, or those of a node share it (HSDP, tested with gloo only), by two lines before the optimizer is made:
+
+    mesh = join_node("cuda")  # of holdfast.training.elastic.node
+    fully_shard(model, mesh=mesh)
+
+A state sharded over nodes needs the rigid gang (`holdfast train run`). A step is the same V shards whatever the size,
+with the same draws (`shards()` seeds by step and shard); with exact=True the weights too are the same bits for every
+sequence of sizes, with HSDP for as many processes in each node.
 
 A notice to one node costs the others one regrouping at the next step; a death costs the step in progress. A newcomer
 gets the state from a member. The checkpoint is for the case that all are lost.
