@@ -1,5 +1,6 @@
 """What must exist before what. A plan says nothing of it: the first apply on a fresh project does, after minutes."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from infra.rules.model import Facts, PlannedResource, Violation, rule
@@ -55,9 +56,11 @@ def apis_come_first(facts: Facts) -> Iterator[Violation]:
     enabled = {s.address.rpartition(".")[2]: s for s in facts.of(SERVICE)}
     if not facts.environment.enable_apis or not enabled:
         return  # the organisation enables them, or another stack was planned
+    areas: dict[str, dict[str, PlannedResource]] = defaultdict(dict)
     for resource in facts.resources:
-        here = {r.address: r for r in facts.resources if r.area == resource.area}
-        before = _before(resource.address, here)
+        areas[resource.area][resource.address] = resource
+    for resource in facts.resources:
+        before = _before(resource.address, areas[resource.area])
         for api in sorted(_apis_of(resource)):
             service = enabled.get(api)
             # Another stack is deployed as a whole, after the one that enables the APIs.
