@@ -21,9 +21,11 @@ def require(ok: bool, field: str, got: object, allowed: str, fix: str) -> None:
 
 def one_of(field: str, got: str, allowed: Collection[str]) -> None:
     """`got` is one of `allowed`; the fix names the nearest."""
+    if got in allowed:
+        return
     near = get_close_matches(str(got), list(allowed), n=1, cutoff=0.4)
     fix = f"write {near[0]!r}" if near else "choose one of the allowed values"
-    require(got in allowed, field, repr(got), ", ".join(sorted(allowed)), fix)
+    raise InputError(field, got=repr(got), allowed=", ".join(sorted(allowed)), fix=fix)
 
 
 def switch(field: str, got: object) -> None:
