@@ -11,7 +11,7 @@ from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
 pytestmark = pytest.mark.process
 
 PROGRAM = """
-import sys
+import pathlib, sys
 from holdfast.contract.errors import InputError, Unjudged, run_cli
 def main():
     for number in range(100_000):
@@ -34,6 +34,7 @@ def ended(body: str, **environ: str) -> subprocess.CompletedProcess[str]:
         ("raise Unjudged('no cluster')", 3, "could not judge: no cluster"),
         ("open('x' * 5_000)", 2, "error:   a path cannot be used"),
         ("open('/dev/null/x')", 2, "error:   a path cannot be used"),
+        ("pathlib.Path('/proc/no/such').mkdir(parents=True)", 2, "error:   a path cannot be used"),
         (
             "open('/no/such')",
             70,

@@ -44,10 +44,17 @@ _OF_A_PATH = {
 
 def unusable_path(error: OSError) -> InputError | None:
     """What to answer where the system refuses the path that somebody gave; None for every other trouble."""
-    if error.filename is None or error.errno not in _OF_A_PATH:
+    if error.filename is None or not (error.errno in _OF_A_PATH or _makes_no_folders(error)):
         return None
     got = f"{str(error.filename)[:200]}: {error.strerror}"
     return InputError("a path cannot be used", got=got, allowed="a path that this user may read or write", fix="name another, or mend its rights")  # fmt: skip
+
+
+def _makes_no_folders(error: OSError) -> bool:
+    """/proc and the like call a folder that they will not make one that is not there."""
+    return error.errno == errno.ENOENT and any(
+        frame.name == "mkdir" for frame in traceback.extract_tb(error.__traceback__)
+    )
 
 
 def missing_program(error: OSError) -> str:
