@@ -39,11 +39,15 @@ def delivered(plane: ControlPlane, own: Api) -> Api:
     return own
 
 
+def platform_queues() -> list[Object]:
+    bodies = rendered.bodies("example", "platform")
+    return [body for body in bodies if body["apiVersion"] == KUEUE_API and body["kind"] != "LocalQueue"]
+
+
 def submit_to_every_queue(world: World) -> None:
-    """A job of the queue's name in each, of the platform as it is rendered. There is no node for any."""
-    for body in rendered.bodies("example", "platform"):
-        if body["apiVersion"] == KUEUE_API and body["kind"] != "LocalQueue":
-            world.api.apply(world.api.path_of(body), body)
+    """A job of the queue's name in each, of the platform as it is rendered."""
+    for body in platform_queues():
+        world.api.apply(world.api.path_of(body), body)
     for queue in QUEUES.values():
         queues.create(world, "LocalQueue", world.path("localqueues", queues.GROUP), queue, {"spec": {"clusterQueue": queue}})  # fmt: skip
         spec = world.job_spec(FLEX, PODS, suspend=True)
@@ -86,6 +90,17 @@ def book(world: World) -> str:
     return uid
 
 
+def nodes_for_every_queue(world: World) -> dict[str, list[str]]:
+    """Of the flavor that each takes first."""
+    named = {(body["kind"], body["metadata"]["name"]): body["spec"] for body in platform_queues()}
+    made: dict[str, list[str]] = {}
+    for queue in QUEUES.values():
+        flavor = named["ClusterQueue", queue]["resourceGroups"][0]["flavors"][0]["name"]
+        labels = named["ResourceFlavor", flavor]["nodeLabels"]
+        made[queue] = world.add_nodes(FLEX, PODS, labels={**world.selector, **labels})
+    return made
+
+
 @pytest.mark.usefixtures("kueue")
 def test_no_queue_stops_a_job_whose_nodes_are_still_to_come_and_it_runs_when_they_do(world: World) -> None:
     submit_to_every_queue(world)
@@ -120,6 +135,28 @@ def test_kueue_as_delivered_stops_what_waits_for_its_nodes_in_every_queue_again_
     until("every queue has stopped its job", lambda: evictions(world).keys() >= wanted)
     until("the booking is given back", lambda: booked not in bookings(world))
     until("and again", lambda: evictions(world)[f"{FLEX_QUEUE}: WaitForStart"] > 1)
+
+
+def test_kueue_as_delivered_stops_what_lost_a_pod_in_every_queue(delivered: Api) -> None:
+    """The control of an elastic gang's loss: one pod of two is lost, and no node is there for another."""
+    world = World(delivered, "recovering")
+    world.create()
+    nodes_for_every_queue(world)
+    submit_to_every_queue(world)
+    booked: set[str] = set()
+
+    def ready() -> bool:
+        # A start that a busy machine makes too long is stopped, and books anew.
+        if bookings(world).keys() - booked:
+            booked.add(book(world))
+        return all(conditions(workloads(world)[queue]).get("PodsReady") == "True" for queue in QUEUES.values())
+
+    until("every queue's job has all of its pods", ready)
+    running = {pod["metadata"]["labels"]["job-name"]: pod["spec"]["nodeName"] for pod in world.pods("Running")}
+    world.preempt([*running.values()])
+    wanted = {f"{queue}: WaitForRecovery" for queue in QUEUES.values()}
+    until("every queue has stopped its job", lambda: evictions(world).keys() >= wanted)
+    world.delete()
 
 
 @pytest.mark.usefixtures("kueue")

@@ -16,7 +16,7 @@ from infra.environments import Environment
 from workloads.jobs.api import Api, ApiError, Object
 from workloads.manifests.builders.render_context import RenderContext
 from workloads.manifests.rendering import platform
-from workloads.operators import install
+from workloads.operators import install, kueue_limits
 from workloads.operators.catalogue import LABEL_VERSION, OPERATORS, WEBHOOKS
 from workloads.operators.settings import MANAGED_KINDS
 
@@ -35,6 +35,7 @@ def probes(api: Api, ask: Ask) -> Probes:
     found: tuple[tuple[str, Callable[..., Answer]], ...] = (
         ("webhooks", _webhooks),
         ("queues", _queues),
+        ("Kueue's limits", _kueue_limits),
         ("database migrated", _migrated),
         ("GPU drivers", _drivers),
         ("service accounts", _accounts),
@@ -112,6 +113,10 @@ def _queues(api: Api, environment: Environment) -> Answer:
     lacking = [f"{name} is not there" for name in wanted if name not in there]
     lacking += [f"{name}: {why}" for name in wanted if name in there and (why := _inactive(there[name]))]
     return not lacking, "; ".join(lacking) or f"{len(wanted)} admit", f"make apply ENV={environment.name}"
+
+
+def _kueue_limits(api: Api, environment: Environment) -> Answer:
+    return kueue_limits.judged(api)
 
 
 def _inactive(queue: Object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_GANG_PORT
+from workloads.manifests import waiting_for_pods
 from workloads.manifests.lint.finding import Hit, Severity
 from workloads.manifests.lint.objects import Container, Job, Object, Pod, as_int, as_list, as_map, as_text, dig
 from workloads.manifests.lint.registry import Context, rule
@@ -258,19 +259,16 @@ kind: Configuration
 
 @rule(
     "HF156", "kueue-suspends-what-waits", Severity.ERROR, on=Object,
-    what="Kueue's configuration leaves WaitForPodsReady on with a limit for recovery.",
+    what="Kueue's configuration leaves WaitForPodsReady on with limits that jobs of this platform pass.",
     why="Since 0.19 it is on unless switched off: a job that misses one pod for half an hour is suspended as a whole, so"
-        " an elastic gang loses its other nodes, and a job in Google's queue is queued anew for ever.",
-    source=DOC_READY, fix="featureGates: {DisableWaitForPodsReady: true}, or waitForPodsReady: {recoveryTimeout: 0s}",
-    bad=_KUEUE.format("waitForPodsReady: {timeout: 30m}"),
+        " an elastic gang loses its other nodes, and a job whose nodes take longer to come is queued anew for ever.",
+    source=DOC_READY, fix=waiting_for_pods.FIX,
+    bad=_KUEUE.format("waitForPodsReady: {recoveryTimeout: 0s}"),
     good=_KUEUE.format("waitForPodsReady: {timeout: 12h, recoveryTimeout: 0s}"),
 )  # fmt: skip
 def kueue_suspends_what_waits(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "Configuration" or not as_text(obj.body.get("apiVersion")).startswith("config.kueue.x-k8s.io/"):
         return
-    if dig(obj.body, "featureGates", "DisableWaitForPodsReady") is True:
-        return
-    if as_text(dig(obj.body, "waitForPodsReady", "recoveryTimeout")) not in ("0s", "0"):
-        yield Hit(
-            ("waitForPodsReady",) if "waitForPodsReady" in obj.body else (), "a pod that is lost suspends the job"
-        )
+    limits = as_map(obj.body.get("waitForPodsReady"))
+    for field, effect in waiting_for_pods.hazards(obj.body):
+        yield Hit(("waitForPodsReady", field)[: (1 + (field in limits)) if limits else 0], effect)
