@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.contract.errors import InputError
-from holdfast.training.data import Corpus, Samples
+from holdfast.training.data import Corpus, Samples, seed_draws
 
 TEXT = torch.arange(1000, dtype=torch.int64).remainder(251).to(torch.uint8)
 
@@ -86,3 +86,11 @@ def test_any_number_of_ranks_shares_out_the_same_samples(consumed: int, ranks: i
 def test_the_target_is_the_byte_that_follows() -> None:
     inputs, following = samples().batch(0, 4)
     assert torch.equal(inputs[:, 1:], following[:, :-1])
+
+
+def test_seeded_draws_are_those_of_torch_without_a_look_at_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(7)
+    wanted = torch.rand(3)
+    monkeypatch.setattr("traceback.format_stack", lambda: pytest.fail("a call stack in each shard of each step"))
+    seed_draws(7, torch.device("cpu"))
+    assert torch.equal(torch.rand(3), wanted)

@@ -125,3 +125,13 @@ def mixed_seed(*numbers: int) -> int:
     """One seed from several numbers; neighbours share nothing."""
     digest = hashlib.blake2b(",".join(map(str, numbers)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1  # manual_seed takes 63 bits
+
+
+def seed_draws(seed: int, device: torch.device) -> None:
+    """As torch.manual_seed, for draws on the CPU and `device` alone. That one prepares every kind of accelerator, and
+    for each that nobody uses it formats the call stack: 0.4 ms, 3 % of a small step."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)
+    elif device.type != "cpu":
+        torch.manual_seed(seed)

@@ -29,7 +29,6 @@ from collections.abc import Generator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from holdfast.checkpoint.errors import CheckpointExit
@@ -45,7 +44,7 @@ from holdfast.contract.object_names import checked_run
 from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
-from holdfast.training.data import mixed_seed
+from holdfast.training.data import mixed_seed, seed_draws
 from holdfast.training.elastic import places
 from holdfast.training.elastic import shards as sharing
 from holdfast.training.elastic.control import Control, Peers
@@ -243,7 +242,7 @@ class ElasticGang:
         each = self._node.size
         for whole in sharing.share(self._shards // each, self._rank_of_member, len(self._crew.epoch.members)):
             shard = whole * each + self._node.rank
-            torch.manual_seed(mixed_seed(self._seed, self.step, shard))
+            seed_draws(mixed_seed(self._seed, self.step, shard), self._gradients.device)
             yield shard
 
     def backward(self, loss: Tensor) -> None:
