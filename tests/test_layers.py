@@ -90,6 +90,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "workloads.jobs.api",
         "workloads.manifests.builders.render_context",
         "workloads.manifests.rendering",
+        "workloads.manifests.waiting_for_pods",
     },
     "workloads.jobs": CONTRACTS
     | {

@@ -105,7 +105,7 @@ def test_the_doctor_says_what_a_foreign_kueue_does_to_our_jobs(text: str, how: d
 
 
 @pytest.mark.parametrize(
-    ("text", "how", "says"),
+    ("text", "how", "reason"),
     [
         (SILENT, {"refused": "list get"}, "could not look"),
         (None, {}, "no ConfigMap"),
@@ -113,6 +113,6 @@ def test_the_doctor_says_what_a_foreign_kueue_does_to_our_jobs(text: str, how: d
         ("a: [", {}, "no YAML map"),
     ],
 )
-def test_what_it_cannot_see_is_no_pass(text: str | None, how: dict[str, str], says: str) -> None:
-    with pytest.raises(Unjudged, match=says):
+def test_what_it_cannot_see_is_no_pass(text: str | None, how: dict[str, str], reason: str) -> None:
+    with pytest.raises(Unjudged, match=reason):
         judged(text, **how)
