@@ -101,9 +101,12 @@ class Gang:
     def sizes(self) -> list[int]:
         return [line["nodes"] for line in self.lines("resized")]
 
-    def until(self, condition: Callable[[], object]) -> None:
-        ends = time.monotonic() + WAIT_S
+    def until(self, condition: Callable[[], object], *, progress: Callable[[], object] = lambda: None) -> None:
+        """As long as `progress` goes on being another."""
+        seen, ends = progress(), time.monotonic() + WAIT_S
         while not condition():
+            if (now := progress()) != seen:
+                seen, ends = now, time.monotonic() + WAIT_S
             assert time.monotonic() < ends, f"waited in vain\n{self.logs()}"
             time.sleep(0.02)
 

@@ -37,7 +37,7 @@ def train(settings: dict[str, Any]) -> None:
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     events = EventLog.open(Path(settings["events"]), job="elastic", kind=KIND_TRAINING)
-    kind = gated(Path(settings["gate"]), settings["gate_step"], pace_s=0.0, ledger=None)
+    kind = gated(Path(settings["gate"]), settings["gate_step"], pace_s=settings.get("pace_s", 0.0), ledger=None)
     gang = kind(
         settings["checkpoints"],
         {"model": model, "optimizer": optimizer},

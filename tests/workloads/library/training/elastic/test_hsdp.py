@@ -226,3 +226,53 @@ def test_as_a_pod_starts_it_a_node_that_lost_a_rank_ends_with_that_ranks_code(
     assert gang.ended(RANKS) == EXIT_KILLED, gang.logs()
     assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
     assert gang.digests() == {undisturbed}
+
+
+# In the order in which a node comes to them, as its ranks are killed one after another.
+KILLS = {
+    0: ["gang.reduced:4", "gang.join", "gang.connect", "gang.synchronize", "stage.begin", "stage.end"],
+    1: ["gang.propose", "gang.reduce:3", "gang.report", "gang.proposed"],
+}
+SPOKEN = {"gang.join", "gang.report", "gang.propose", "gang.proposed"}
+"""Which only the rank passes that speaks for its node."""
+
+
+class Struck:
+    """As of a pod whose rank is gone, all ranks of a node end with the one that is killed, and come back."""
+
+    def __init__(self, gang: Nodes, rank: int) -> None:
+        self._gang, self._rank = gang, rank
+        self._left = {node: [*points] for node, points in KILLS.items()}
+        self.kills = 0
+        for node in KILLS:
+            self._start(node)
+
+    def over(self) -> bool:
+        return all([self._ended(node) for node in KILLS])
+
+    def _start(self, node: int) -> None:
+        point = self._left[node].pop(0) if self._left[node] else ""
+        self._gang.start_nodes(node, kill_at=point, killed=0 if point in SPOKEN else self._rank)
+
+    def _ended(self, node: int) -> bool:
+        codes = [self._gang.processes[place].poll() for place in self._gang.of(node)]
+        if all(code in (None, EXIT_COMPLETE) for code in codes):
+            return None not in codes
+        if self._gang.digests():  # the others are done, and the Job with them
+            return True
+        self.kills += -signal.SIGKILL in codes
+        for place in self._gang.of(node):
+            self._gang.processes[place].kill()
+            self._gang.ended(place)
+        self._start(node)
+        return False
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_nodes_that_lose_a_rank_at_any_point_end_in_the_same_bits(make: Make, undisturbed: str, rank: int) -> None:
+    gang = make(pace_s=0.4, every=5, gather_s=2.0, hold_s=30.0, silent_s=8.0, connect_s=4.0)
+    struck = Struck(gang, rank)
+    gang.until(struck.over, progress=lambda: struck.kills)
+    assert gang.digests() == {undisturbed}, gang.logs()
+    assert struck.kills >= 2
