@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.contract.serving import DRAIN_PATH, READY_PATH, sidecar_budget
+from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.inference.proxy.watch import Follower
 from tests.workloads.library.inference.server.serving import ROOT, until
 from workloads.drill.serving.fleet import admin, find_envoy, free_port
@@ -154,9 +155,14 @@ def test_a_neighbour_that_is_not_healthy_is_not_ready(pair: tuple["subprocess.Po
     until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
 
 
-def test_a_count_that_can_be_asked_is_waited_for(tmp_path: Path) -> None:
-    from holdfast.inference.proxy.sidecar import Sidecar
+def test_what_has_listened_is_at_rest_afterwards() -> None:
+    with Sidecar(health_url="http://127.0.0.1:9/health", hold_s=0.0, most_s=0.0).listening("127.0.0.1", 0):
+        (thread,) = (each for each in threading.enumerate() if each.name == "sidecar")
+    thread.join(30)
+    assert not thread.is_alive()
 
+
+def test_a_count_that_can_be_asked_is_waited_for(tmp_path: Path) -> None:
     class Counting(LikeVllm):
         left = 3
 

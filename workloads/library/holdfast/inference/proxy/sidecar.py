@@ -10,7 +10,8 @@ import http.client
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -55,8 +56,9 @@ class Sidecar:
         numbers = re.findall(r"\d+", text)
         return code == 200 and bool(numbers) and int(numbers[-1]) > 0
 
-    def listen(self, host: str, port: int) -> ThreadingHTTPServer:
-        """A server in threads of its own, for the kubelet only: GET READY_PATH and GET DRAIN_PATH."""
+    @contextmanager
+    def listening(self, host: str, port: int) -> Generator[None]:
+        """In threads of its own, for the kubelet only: GET READY_PATH and GET DRAIN_PATH."""
         sidecar = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -82,8 +84,12 @@ class Sidecar:
             raise InputError(
                 "the port cannot be used", got=got, allowed="a free port", fix="give another --port"
             ) from None
-        threading.Thread(target=server.serve_forever, name="sidecar", daemon=True).start()
-        return server
+        with server:
+            threading.Thread(target=server.serve_forever, args=(_POLL_S,), name="sidecar", daemon=True).start()
+            try:
+                yield
+            finally:
+                server.shutdown()  # a loop whose socket is closed under it turns for ever
 
 
 def _asked(method: str, url: str) -> tuple[int, str]:

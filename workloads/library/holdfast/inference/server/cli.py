@@ -83,7 +83,7 @@ def sidecar(
     shutdown = of_process()
     hold_s, rest_s = sidecar_budget(window)
     beside = Sidecar(health_url=health, hold_s=hold_s, most_s=rest_s, drain_url=drain, count_url=count)
-    with beside.listen("0.0.0.0", port):
+    with beside.listening("0.0.0.0", port):
         shutdown.wait()
 
 
