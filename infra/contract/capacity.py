@@ -53,6 +53,8 @@ ANNOTATION_RULE = "holdfast.dev/placement-rule"
 # On a Job or JobSet that may be moved between capacities: the label finds it, the annotation holds what was priced.
 LABEL_MOVES = "holdfast.dev/moves"
 ANNOTATION_PLAN = "holdfast.dev/placement-plan"
+# On a JobSet that was moved, by the mover: where its pods may run, as it stood before a queue wrote into it.
+ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"
 
 
 class ChurnRow(TypedDict):

@@ -96,15 +96,13 @@ class Mover:
 
     def _moved(self, job: Movable, seen: Seen, now_s: float) -> Move | None:
         move = self.judge(job, seen, now_s)
+        if job.stranded:
+            self._mended(job)
+            return None
         if self._unfinished(job):
             self._released(job)
             return None
-        if move is None:
-            return None
-        try:
-            self.api.patch(job.path, patches.to_queue(job, _queue(job, move.to)))
-        except Refused as error:
-            self._complain(job.uid, job.version, f"{job.name} was not moved: {error}")
+        if move is None or not self._patched(job, patches.to_queue(job, _queue(job, move.to)), "moved"):
             return None
         self._released(job)
         self.moves[job.name, move.to.value] += 1
@@ -129,6 +127,19 @@ class Mover:
         if to is None or (to is job.plan.cheaper and at is Standing.WAITING):
             return None
         return Move(job=job, at_s=now_s, source=at, to=to, slack_h=slack_h)
+
+    def _mended(self, job: Movable) -> None:
+        """Kueue makes the Workload anew from what the job has now; of a selector alone it takes no notice."""
+        if self._patched(job, patches.as_it_was(job), "mended") and job.workload and not job.workload.leaving:
+            self.api.delete(job.workload.path)
+
+    def _patched(self, job: Movable, ops: patches.Patch, done: str) -> bool:
+        try:
+            self.api.patch(job.path, ops)
+        except Refused as error:
+            self._complain(job.uid, job.version, f"{job.name} was not {done}: {error}")
+            return False
+        return True
 
     def _unfinished(self, job: Movable) -> bool:
         """A mover died after its patch: the job was started again where it had been, with the other queue's name."""

@@ -1,13 +1,14 @@
 """What the mover reads of a Job or JobSet and of its Kueue Workload. Pure: objects as dicts in."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import unix_s
-from infra.contract.capacity import ANNOTATION_PLAN
-from infra.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_QUEUE, api_path
+from infra.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
+from infra.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE, api_path
 from infra.placement import plan
 from infra.placement.plan import Plan
 
@@ -42,6 +43,23 @@ class Movable:
     queue: str
     """By its label: where it goes when it is admitted next."""
     workload: Workload | None
+    suspended: bool
+    templates: tuple[Object, ...]
+    """A JobSet's own, with what Kueue has added while it runs."""
+    held: tuple[Object, ...]
+    """The same before Kueue added anything, as the last move wrote them down."""
+
+    @property
+    def stranded(self) -> bool:
+        """It waits with the marks of the flavor that it left, so no other one will have it.
+
+        A move does so when Kueue starts the JobSet once more between the two requests, and sees the Workload go before
+        it sees its own start: with no Workload it cannot take back what it added.
+        """
+        if not self.suspended or not self.held or (self.workload and self.workload.admitted):
+            return False
+        made_from = self.workload.templates if self.workload else ()
+        return any(map(_is_marked, (*self.templates, *made_from)))
 
     @property
     def queued_at(self) -> str:
@@ -66,6 +84,7 @@ def movables(jobs: Iterable[Object], workloads: Iterable[Object]) -> tuple[list[
 
 def _movable(job: Object, workload: Object | None) -> Movable:
     meta = job["metadata"]
+    spec, annotations = job.get("spec") or {}, meta.get("annotations") or {}
     kind = "JobSet" if job["apiVersion"] == JOBSET_API else "Job"
     return Movable(
         path=f"{api_path(job['apiVersion'])}/namespaces/{meta['namespace']}/{kind.lower()}s/{meta['name']}",
@@ -75,11 +94,29 @@ def _movable(job: Object, workload: Object | None) -> Movable:
         name=meta["name"],
         uid=meta["uid"],
         version=meta["resourceVersion"],
-        plan=plan.read((meta.get("annotations") or {}).get(ANNOTATION_PLAN, "")),
+        plan=plan.read(annotations.get(ANNOTATION_PLAN, "")),
         created_s=unix_s(meta.get("creationTimestamp")),
         queue=(meta.get("labels") or {}).get(LABEL_QUEUE, ""),
         workload=_workload(workload) if workload else None,
+        suspended=bool(spec.get("suspend")),
+        templates=tuple(each["template"]["spec"]["template"] for each in spec.get("replicatedJobs") or ()),
+        held=_held(annotations.get(ANNOTATION_TEMPLATES, "")),
     )
+
+
+def _held(text: str) -> tuple[Object, ...]:
+    """None if the text is not what the mover writes: then nothing is restored from it."""
+    try:
+        found: Any = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        return ()
+    return tuple(found)
+
+
+def _is_marked(template: Object) -> bool:
+    return LABEL_CLUSTER_QUEUE in ((template.get("metadata") or {}).get("labels") or {})
 
 
 def _workload(found: Object) -> Workload:

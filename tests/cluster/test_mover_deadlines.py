@@ -27,7 +27,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.monitoring.mover.trainer import Trainer
 from tests.workloads.jobs.own.test_job_file import own
-from workloads.jobs.api import Api, Object
+from workloads.jobs.api import Api, ApiError, Object
 from workloads.jobs.own import placing, rendered
 from workloads.jobs.own.offers import offers
 from workloads.manifests.builders.render_context import RenderContext
@@ -121,12 +121,22 @@ class Fleet:
 
     def ends(self, names: set[str]) -> None:
         """Their processes come to their end, and the Job controller completes them."""
-        for pod in self.pods():
-            if pod["metadata"]["labels"]["holdfast.dev/job"] in names:
-                self.api.merge(f"{SPACE}/pods/{pod['metadata']['name']}", {"metadata": {"annotations": {RUN_S: "0"}}})
-        until(
-            f"{names} complete", lambda: all(is_complete(self.api.get(self.api.path_of(self.bodies[n]))) for n in names)
-        )
+
+        def complete() -> bool:
+            # A pod of a node that was lost may go, and another take its place, at any moment.
+            for pod in self.pods():
+                if pod["metadata"]["labels"]["holdfast.dev/job"] in names and runs(pod):
+                    self.comes_to_its_end(pod)
+            return all(is_complete(self.api.get(self.api.path_of(self.bodies[n]))) for n in names)
+
+        until(f"{names} complete", complete)
+
+    def comes_to_its_end(self, pod: Object) -> None:
+        try:
+            self.api.merge(f"{SPACE}/pods/{pod['metadata']['name']}", {"metadata": {"annotations": {RUN_S: "0"}}})
+        except ApiError as error:
+            if error.status != 404:
+                raise
 
 
 def standing(queue: str, spot_there: bool) -> Standing:

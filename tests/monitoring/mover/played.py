@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 
 from holdfast.contract.values import rfc3339
-from infra.contract.capacity import ANNOTATION_PLAN
-from infra.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_QUEUE
+from infra.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
+from infra.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE
+from infra.contract.pools import LABEL_POOL_CLASS
 from infra.placement.plan import Plan
 from monitoring.ledger.events import Event
 from monitoring.mover.mover import Pods, Seen
@@ -15,6 +16,12 @@ from tests.monitoring.mover.trainer import Trainer
 CREATED_S = 1_800_000_000.0
 NAME, GPU, MACHINE = "train-0a1b2c3d", "nvidia-h100-80gb", "a3-highgpu-8g"
 SELECTOR = {"cloud.google.com/gke-accelerator": GPU}
+CLEAN: Object = {"metadata": {}, "spec": {"nodeSelector": SELECTOR, "tolerations": []}}
+# As Kueue 0.19 left it: "Missing Workload; unable to restore pod templates".
+MARKED: Object = {
+    "metadata": {"labels": {LABEL_CLUSTER_QUEUE: "spot"}},
+    "spec": {"nodeSelector": SELECTOR | {LABEL_POOL_CLASS: "spot-h100"}, "tolerations": []},
+}
 
 
 @dataclass
@@ -30,6 +37,10 @@ class Played:
     asked: list[str] = field(default_factory=list[str])
     announced: list[str] = field(default_factory=list[str])
     annotation: str = ""
+    held: str = ""
+    job_template: Object = field(default_factory=lambda: CLEAN)
+    workload_template: Object = field(default_factory=lambda: CLEAN)
+    patches: list[Patch] = field(default_factory=list[Patch])
     trainer: Trainer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,21 +49,24 @@ class Played:
     def read(self) -> tuple[list[Object], list[Object]]:
         meta = {"name": NAME, "namespace": "training", "uid": "u", "resourceVersion": str(len(self.asked))}
         meta |= {"creationTimestamp": rfc3339(CREATED_S), "labels": {LABEL_QUEUE: self.queue}}
-        meta |= {"annotations": {ANNOTATION_PLAN: self.annotation or self.plan.text()}}
-        job = {"apiVersion": JOBSET_API, "metadata": meta, "spec": {"suspend": not self.admitted}}
+        held = {ANNOTATION_TEMPLATES: self.held} if self.held else {}
+        meta |= {"annotations": {ANNOTATION_PLAN: self.annotation or self.plan.text()} | held}
+        replicated = [{"name": "workers", "template": {"spec": {"template": self.job_template}}}]
+        spec = {"suspend": not self.admitted, "replicatedJobs": replicated}
+        job = {"apiVersion": JOBSET_API, "metadata": meta, "spec": spec}
         owner = {"uid": "u", "controller": True}
-        template = {"metadata": {}, "spec": {"nodeSelector": SELECTOR, "tolerations": []}}
         workload = {
             "apiVersion": KUEUE_API,
             "metadata": {"name": "w", "namespace": "training", "ownerReferences": [owner]},
-            "spec": {"queueName": self.workload_queue, "podSets": [{"template": template}]},
+            "spec": {"queueName": self.workload_queue, "podSets": [{"template": self.workload_template}]},
             "status": {"conditions": [{"type": "Admitted", "status": "True"}] if self.admitted else []},
         }
         return [job], [workload]
 
     def patch(self, path: str, ops: Patch) -> None:
         self.asked.append(f"patch {path}")
-        self.queue = next(op["value"] for op in ops if "queue-name" in op["path"])
+        self.patches.append(ops)
+        self.queue = next((op["value"] for op in ops if "queue-name" in op["path"]), self.queue)
 
     def delete(self, path: str) -> None:
         """Kueue stops the job and makes another Workload in the queue of the label."""

@@ -14,13 +14,14 @@ from monitoring.ledger.job_ledger import job_ledger
 from monitoring.mover import mover as mover_module
 from monitoring.mover import patches
 from monitoring.mover.mover import Mover
-from monitoring.mover.objects import movables
-from tests.monitoring.mover.played import CREATED_S, NAME, SELECTOR, Played
+from monitoring.mover.objects import Object, movables
+from tests.monitoring.mover.played import CLEAN, CREATED_S, MARKED, NAME, SELECTOR, Played
 
 GIVEN = Plan(
     policy="patient", work_h=20.0, deadline_h=24.0, restart_h=0.2, interval_h=0.3, checkpoint_h=0.01, spot_usd=1.0,
     on_demand_usd=3.0,
 )  # fmt: skip
+PODS = "/spec/replicatedJobs/0/template/spec/template"
 LATE_S = CREATED_S + 3.5 * 3_600  # nothing done, and half an hour of slack left
 
 
@@ -75,7 +76,42 @@ def test_a_suspended_jobset_gets_back_the_template_that_kueue_had_changed() -> N
     ops = {op["path"]: op["value"] for op in patches.to_queue(job, "on-demand")}
     assert ops["/spec/suspend"] is True
     assert ops["/metadata/resourceVersion"] == "0", "whoever changed it meanwhile is not overruled"
-    assert ops["/spec/replicatedJobs/0/template/spec/template/spec/nodeSelector"] == SELECTOR
+    assert ops[f"{PODS}/spec/nodeSelector"] == SELECTOR
+
+
+def moved_once() -> str:
+    """The annotation that a move leaves."""
+    ((job,), _) = movables(*Played(GIVEN).read())
+    return next(op["value"] for op in patches.to_queue(job, "on-demand") if op["path"].endswith("pod-templates"))
+
+
+@pytest.mark.parametrize(("job", "workload"), [(MARKED, MARKED), (MARKED, CLEAN), (CLEAN, MARKED)])
+def test_a_jobset_that_waits_with_the_marks_of_the_flavor_it_left_gets_its_own_template_back(
+    job: Object, workload: Object
+) -> None:
+    cluster = Played(GIVEN, queue="on-demand", admitted=False, held=moved_once())
+    cluster.job_template, cluster.workload_template = job, workload
+    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
+    assert [asked.split()[0] for asked in cluster.asked] == ["patch", "delete"], (
+        "of a selector alone Kueue takes no notice"
+    )
+    ops = {op["path"]: op["value"] for op in cluster.patches[0]}
+    assert ops[f"{PODS}/spec/nodeSelector"] == SELECTOR
+    assert ops[f"{PODS}/metadata/labels"] == {}
+    assert ops["/metadata/resourceVersion"] == "0", "whoever changed it meanwhile is not overruled"
+    assert not any("queue-name" in path or "suspend" in path for path in ops)
+
+
+@pytest.mark.parametrize("held", ["", "{", "[]", "[1]", "{}", "[" * 5_000, '[{"nodeSelector":{}}]'])
+def test_a_jobset_without_what_a_move_writes_down_or_without_marks_is_left_alone(held: str) -> None:
+    cluster = Played(GIVEN, queue="on-demand", admitted=False, held=held)
+    if not held.startswith("[{"):
+        cluster.job_template = cluster.workload_template = MARKED
+    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
+    assert not cluster.asked
+    cluster.admitted, cluster.job_template, cluster.workload_queue = True, MARKED, "on-demand"
+    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
+    assert not cluster.asked, "while it runs they belong there"
 
 
 @pytest.mark.parametrize(
