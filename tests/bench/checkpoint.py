@@ -14,8 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.checkpoint_damage import MESH, count_undetected
+from tests.bench.checkpoint_memory import family, held
 from tests.bench.checkpoint_methods import ASYNC, DCP, METHODS, Holdfast
 from tests.bench.checkpoint_rivals import RIVALS, environment
 
@@ -80,7 +79,7 @@ def measure_spare(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
 def measure_first(folder: Path, mib: int, rounds: int) -> list[float]:
     """The first save of a process over the median of all, in ranks that hold our library alone, started anew each time.
 
-    Beside five other libraries in one process, some of which are still starting, the first method pays for all.
+    Beside Orbax in one process every first round is slower, a plain copy's too.
     """
     out = folder / "first.json"
     found: list[float] = []
@@ -115,41 +114,6 @@ def measure_memory(folder: Path, mib: int, method: str) -> float:
     done.set()
     watcher.join()
     return (peak - base) / (2 * mib * MIB)
-
-
-def family(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        with suppress(OSError):
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
-SHARED = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
-
-
-def held(pids: list[int]) -> int:
-    """Memory that no file backs. Shared memory counts once: processes are read one after the other, so that
-    shares of pages that are just being mapped would not add up."""
-    private, shared = 0, dict[str, int]()
-    for pid in pids:
-        with suppress(OSError):
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            private += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:"))
-            for inode, resident in shared_mappings(pid):
-                shared[inode] = max(shared.get(inode, 0), resident)
-    return private + sum(shared.values())
-
-
-def shared_mappings(pid: int) -> Iterator[tuple[str, int]]:
-    inode = ""
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        fields = line.split(maxsplit=5)
-        if not fields[0].endswith(":"):
-            inode = fields[4] if len(fields) > 5 and fields[5].startswith(SHARED) else ""
-        elif inode and fields[0] == "Rss:":
-            yield inode, int(fields[1]) * 1024
 
 
 def free_port() -> int:
@@ -203,11 +167,15 @@ def judged(result: dict[str, Any]) -> dict[str, bool]:
     return {
         "blocking_at_most_1.25_memcpy": mid[OURS]["blocking"] <= 1.25 * memcpy,
         "blocking_at_most_half_of_best_dcp_async": mid[OURS]["blocking"] <= min(mid[n]["blocking"] for n in ASYNC) / 2,
-        "first_save_at_most_1.5_median": median(result["first_save_over_median"]) <= 1.5,
+        "first_save_at_most_1.5_median": saves[OURS]["blocking"][0] <= 1.5 * mid[OURS]["blocking"],
+        "first_save_alone_at_most_1.5_median": median(result["first_save_over_median"]) <= 1.5,
         "slowdown_below_every_dcp_async": mid[OURS]["factor_loaded"] < min(mid[n]["factor_loaded"] for n in ASYNC),
         "time_lost_below_every_dcp_async": mid[OURS]["extra_loaded"] < min(mid[n]["extra_loaded"] for n in ASYNC),
-        "slowdown_at_most_3_percent_with_spare_core_or_that_of_a_bare_checked_copy": spare["upload"]["p95"] <= 1.03
+        "slowdown_at_most_3_percent_with_spare_core_or_that_of_a_bare_copy": spare["upload"]["p95"] <= 1.03
         or _no_more_than_a_bare_copy(spare["upload"]),
+        # What remains of it where the machine's own noise, or any busy neighbour, costs more than that.
+        "slowdown_at_most_3_percent_over_a_busy_neighbour": spare["upload"]["p95"]
+        <= 1.03 * max(1.0, spare["nothing"]["p95"], spare["spin"]["p95"]),
         "durable_no_later_than_fastest_dcp": mid[OURS]["total"] <= min(mid[n]["total"] for n in DCP),
         "extra_memory_at_most_1.1_state": result["memory"][OURS] <= 1.1,
         "restore_no_slower_than_dcp_load": median(restores["holdfast cold"]) <= median(restores["dcp.load cold"]),
@@ -236,8 +204,8 @@ def _causes(figures: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _no_more_than_a_bare_copy(upload: dict[str, Any]) -> bool:
-    lowest, _ = upload["p95_over_checked_copy_95_percent"]
-    return lowest <= 1 and upload["p95_over_checked_copy"] <= 1.03
+    lowest, _ = upload["p95_over_copy_95_percent"]
+    return lowest <= 1 and upload["p95_over_copy"] <= 1.03
 
 
 def show(result: dict[str, Any], console: Console) -> None:
