@@ -8,6 +8,7 @@ import pytest
 from infra import environments
 from infra.contract.capacity import PlacementRule
 from infra.contract.pools import Pool
+from tests.cluster.sim import pods
 from tests.cluster.sim.stages import RUN_S
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -72,8 +73,7 @@ def test_fifty_losses_touch_no_survivor_the_budget_holds_and_one_success_ends_it
     assert [world.evict(name) for name in names[:2]] == [201, 429]
     survivors = world.wait_running(LEAST)
     assert "Complete" not in [each["type"] for each in world.job(job)["status"].get("conditions", ())]
-    done = f"{world.path('pods')}/{survivors[0]['metadata']['name']}"
-    world.api.merge(done, {"metadata": {"annotations": {RUN_S: "0"}}})
+    pods.end(world.api, survivors[0])
     assert world.wait_condition(job) == "Complete"
     status = world.job(job)["status"]
     assert status["succeeded"] == 1, "the others were waited for"

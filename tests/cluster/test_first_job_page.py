@@ -17,9 +17,8 @@ import pytest
 
 from infra import environments
 from tests import support
-from tests.cluster.sim import flex, nodes, operators
+from tests.cluster.sim import flex, nodes, operators, pods
 from tests.cluster.sim.control_plane import ControlPlane, missing_tools
-from tests.cluster.sim.stages import RUN_S
 from tests.cluster.sim.waiting import until
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from tests.infra.ops.google import Gcloud
@@ -161,5 +160,4 @@ HELD = {
 def _let_it_end(api: Api) -> None:
     for pod in api.items("/api/v1/namespaces/training/pods"):
         if pod["status"].get("phase") == "Running":
-            path = f"/api/v1/namespaces/training/pods/{pod['metadata']['name']}"
-            api.merge(path, {"metadata": {"annotations": {RUN_S: "0"}}})
+            pods.end(api, pod)

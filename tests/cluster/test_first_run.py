@@ -7,7 +7,7 @@ import pytest
 
 from infra import environments
 from infra.placement import prices
-from tests.cluster.sim.stages import RUN_S
+from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
@@ -51,10 +51,7 @@ def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_r
             world.add_nodes(offer.pool, 2)
         if line.startswith("Running") and "evicted 1" in line:
             for pod in find(api, prepared.bodies[-1]["metadata"]["name"], "training").phase("Running"):
-                api.merge(
-                    f"/api/v1/namespaces/training/pods/{pod['metadata']['name']}",
-                    {"metadata": {"annotations": {RUN_S: "0"}}},
-                )
+                pods.end(api, pod)
 
     assert trying.follow(api, prepared, asked.following, report) == 0
     text = "\n".join(lines)

@@ -22,12 +22,12 @@ from infra.placement.traces import Trace
 from monitoring.exporter.cluster import Cluster
 from monitoring.mover.cluster_api import KubernetesApi
 from monitoring.mover.mover import Mover
-from tests.cluster.sim.stages import RUN_S
+from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.monitoring.mover.trainer import Trainer
 from tests.workloads.jobs.own.test_job_file import own
-from workloads.jobs.api import Api, ApiError, Object
+from workloads.jobs.api import Api, Object
 from workloads.jobs.own import placing, rendered
 from workloads.jobs.own.offers import offers
 from workloads.manifests.builders.render_context import RenderContext
@@ -108,12 +108,12 @@ class Fleet:
             if at is not self.trainers[name].standing:
                 self.trainers[name].is_placed(at)
 
-    def look(self, pods: list[Object]) -> None:
+    def look(self, found: list[Object]) -> None:
         self.seen.pods.clear()
         self.seen.nodes.clear()
         for node in self.api.items("/api/v1/nodes"):
             self.seen.node("ADDED", node)
-        for pod in pods:
+        for pod in found:
             self.seen.pod("ADDED", pod)
 
     def open(self) -> list[str]:
@@ -126,17 +126,10 @@ class Fleet:
             # A pod of a node that was lost may go, and another take its place, at any moment.
             for pod in self.pods():
                 if pod["metadata"]["labels"]["holdfast.dev/job"] in names and runs(pod):
-                    self.comes_to_its_end(pod)
+                    pods.end(self.api, pod)
             return all(is_complete(self.api.get(self.api.path_of(self.bodies[n]))) for n in names)
 
         until(f"{names} complete", complete)
-
-    def comes_to_its_end(self, pod: Object) -> None:
-        try:
-            self.api.merge(f"{SPACE}/pods/{pod['metadata']['name']}", {"metadata": {"annotations": {RUN_S: "0"}}})
-        except ApiError as error:
-            if error.status != 404:
-                raise
 
 
 def standing(queue: str, spot_there: bool) -> Standing:

@@ -11,8 +11,7 @@ from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.values import rfc3339
 from infra.contract.kubernetes import LABEL_NAME
 from monitoring.cost.receipt import ANNOTATION, Receipt
-from tests.cluster.sim import nodes
-from tests.cluster.sim.stages import EXIT_CODE, RUN_S
+from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.walk import ENVIRONMENT, Walk
 from tests.cluster.sim.world import World
@@ -93,8 +92,7 @@ class Submitted:
     def end(self, code: int) -> None:
         """Of the pods; what their processes wrote before is Trainers' affair."""
         for pod in self.pods("Running"):
-            annotations = {RUN_S: "0"} | ({EXIT_CODE: str(code)} if code else {})
-            self.api.merge(f"{self.pods_path}/{pod['metadata']['name']}", {"metadata": {"annotations": annotations}})
+            pods.end(self.api, pod, code)
 
     def ended(self) -> str:
         def condition() -> str | None:

@@ -4,10 +4,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
-from tests.cluster.sim import nodes
+from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until
-from workloads.jobs.api import Api, ApiError, Object
+from workloads.jobs.api import Api, Object
 
 WRITERS = 8
 ACTIVE = ("Pending", "Running")
@@ -22,7 +22,7 @@ def preempt(api: Api, victims: list[str], *, code: int = EXIT_PREEMPTED, timeout
     hit: set[str] = set()
 
     def ended(pod: Object) -> bool:
-        found = api.find(_path(pod))
+        found = api.find(pods.path(pod))
         return found is None or found["metadata"]["uid"] != pod["metadata"]["uid"] or not _active(found)
 
     deadline = time.monotonic() + timeout_s
@@ -31,7 +31,7 @@ def preempt(api: Api, victims: list[str], *, code: int = EXIT_PREEMPTED, timeout
         while active := active_pods(api, set(victims)):
             fresh = [pod for pod in active if pod["metadata"]["uid"] not in hit]
             hit |= {pod["metadata"]["uid"] for pod in fresh}
-            list(pool.map(lambda pod: _terminate(api, pod, code), fresh))
+            list(pool.map(lambda pod: pods.annotate(api, pod, {PREEMPT: str(code)}), fresh))
             # kwok takes them in order: asking for the last is cheap, listing thousands again is not.
             until("the last pods have ended", lambda last=active[-WRITERS:]: all(map(ended, last)), timeout_s)
             if time.monotonic() > deadline:
@@ -48,15 +48,3 @@ def active_pods(api: Api, victims: set[str]) -> list[Object]:
 
 def _active(pod: Object) -> bool:
     return pod["status"]["phase"] in ACTIVE
-
-
-def _path(pod: Object) -> str:
-    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-
-
-def _terminate(api: Api, pod: Object, code: int) -> None:
-    try:
-        api.merge(_path(pod), {"metadata": {"annotations": {PREEMPT: str(code)}}})
-    except ApiError as error:
-        if error.status != 404:  # gone by itself
-            raise

@@ -8,7 +8,7 @@ from holdfast.contract.exit_codes import FATAL_EXIT_CODES
 from infra.contract.kubernetes import LABEL_PART_OF, PART_OF
 from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_SERVING, NAMESPACE_TRAINING
 from infra.contract.pools import GPU_RESOURCE, Pool
-from tests.cluster.sim import nodes, storm
+from tests.cluster.sim import nodes, pods, storm
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S
 from tests.cluster.sim.waiting import until
 from workloads.jobs.api import Api, ApiError, Object
@@ -152,17 +152,8 @@ class World:
 
     def release(self, writers: int = 4) -> None:
         """Every pod that runs now comes to its own end, as if its run time were over."""
-
-        def end(pod: Object) -> None:
-            try:
-                path = f"{self.path('pods')}/{pod['metadata']['name']}"
-                self.api.merge(path, {"metadata": {"annotations": {RUN_S: "0"}}})
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-
         with ThreadPoolExecutor(writers) as pool:
-            list(pool.map(end, self.pods("Running")))
+            list(pool.map(lambda pod: pods.end(self.api, pod), self.pods("Running")))
 
     def wait_running(self, count: int, timeout_s: float = 120.0) -> list[Object]:
         def running() -> list[Object]:
