@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.bench import elastic_rigid
 from tests.bench.elastic_rivals import FT_STOCK, FT_TUNED, STOCK, TUNED, one_killed
-from tests.bench.elastic_step import step_costs
+from tests.bench.elastic_step import no_more_than, step_costs
 from tests.bench.rival_home import CannotRun
 from tests.workloads.library.training.elastic.kills import SETTINGS, WarmGang, prepared
 
@@ -151,15 +151,16 @@ def main() -> None:
         print(f"{what:24s}{middle[what]:10.3f}{worst[what]:10.3f}")
     for kind, found in others.items():
         print(f"{'death, ' + kind:24s}{row(found, middle['death'])}")
-    print(f"{'threads of a gang':24s}{100 * costs['threads_cpu']:9.2f} % of a core")
-    for kind in ("plain", "plain_cpu", "exact", "exact_cpu"):
-        print(f"{'a step, ' + kind:24s}{100 * costs[kind]:9.2f} % over a bare all-reduce")
+    print(f"{'threads of a gang':24s}{100 * costs['threads_cpu']['cost']:9.2f} % of a core")
+    for kind, found in ((k, f) for k, f in costs.items() if k != "threads_cpu"):
+        cost, lowest, highest = (100 * found[figure] for figure in ("cost", "at_least", "at_most"))
+        print(f"{'a step, ' + kind:24s}{cost:9.2f} % over a bare all-reduce ({lowest:.2f} to {highest:.2f})")
     goals = {
         "notice_at_most_1_s_and_a_step": middle["notice"] <= 1.0 + step_s,
         "death_at_most_2_s": middle["death"] <= 2.0,
         "silent_at_most_20_s": worst["silent"] <= 20.0,
         "stall_of_survivors_while_growing_at_most_3_s": middle["growth"] <= 3.0,
-        "an_undisturbed_step_costs_at_most_1_percent": costs["plain"] <= 0.01,
+        "an_undisturbed_step_costs_at_most_1_percent": no_more_than(0.01, costs),
     }
     result = {"schema": "holdfast.bench.elastic/1", "median_s": middle, "worst_s": worst, "step_cost": costs}
     print(json.dumps(result | {"rivals": others, "goals": goals}))
