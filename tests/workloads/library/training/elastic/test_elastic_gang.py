@@ -69,6 +69,7 @@ def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make
     gang.start(*others)
     gang.start(lost, kill_at="gang.reduce:12")
     assert gang.ended(lost) == -signal.SIGKILL
+    gang.until(lambda: 2 in gang.sizes())  # one that is back before they go on is taken in at once
     gang.start(lost)
     gang.until(lambda: gang.waiting(lost))
     gang.open_gate()
