@@ -103,6 +103,7 @@ def test_a_node_is_lost_and_its_replacement_gets_the_state_shard_by_shard(
     gang.start_nodes(1 - lost)
     gang.start_nodes(lost, kill_at="gang.reduce:12")
     assert gang.node_ended(lost) == {-signal.SIGKILL}
+    gang.until(lambda: 1 in gang.sizes())  # one that is back before the other goes on is taken in at once
     gang.start_nodes(lost)
     gang.until(lambda: gang.waiting(lost))
     gang.open_gate()
