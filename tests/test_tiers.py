@@ -73,6 +73,23 @@ def test_a_worker_whose_long_files_fill_its_share_gets_no_other() -> None:
     assert tiers.dealt(tests, 2) == [*range(8)]
 
 
+@pytest.mark.parametrize(
+    ("code", "suite", "known", "text"),
+    [
+        (0, 'tests="1200" skipped="2" failures="0" errors="0"', 0, "1,198 passed, 0 failed, 2 skipped in 1.5 min"),
+        (1, 'tests="5" skipped="1" failures="1" errors="1"', 1, "2 passed, 2 failed, 1 skipped in 1.5 min"),
+        (0, 'tests="3" skipped="3" failures="0" errors="0"', tiers.ALL_SKIPPED, "0 passed, 0 failed, 3 skipped in 1.5 min"),
+        (4, "", 4, "0 passed, 0 failed, 0 skipped in 1.5 min"),
+    ],
+)  # fmt: skip
+def test_a_tier_ends_with_its_counts(tmp_path: Path, code: int, suite: str, known: int, text: str) -> None:
+    report = tmp_path / "report.xml"
+    if suite:
+        report.write_text(f"<testsuites><testsuite {suite} /></testsuites>")
+    outcome = tiers.judged(code, report, 90.0)
+    assert (outcome.code, str(outcome)) == (known, text)
+
+
 @pytest.mark.process
 def test_a_worker_gets_its_tests_in_that_order() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-m", "process"]

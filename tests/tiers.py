@@ -65,8 +65,24 @@ NO_TESTS = 5  # pytest's exit code when a selection is empty
 ALL_SKIPPED = -1
 
 
-def run(name: str, extra: list[str], *, alone: bool = True) -> int:
-    """pytest's exit code; ALL_SKIPPED where it passed for that only. Not `alone`: its output comes in one piece."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of one tier."""
+
+    code: int
+    """pytest's exit code; ALL_SKIPPED where it passed for that only."""
+    tests: int
+    skipped: int
+    failed: int
+    seconds: float
+
+    def __str__(self) -> str:
+        counts = f"{self.tests - self.skipped - self.failed:,} passed, {self.failed} failed, {self.skipped} skipped"
+        return f"{counts} in {self.seconds / 60:.1f} min"
+
+
+def run(name: str, extra: list[str], *, alone: bool = True) -> Outcome:
+    """Not `alone`: its output comes in one piece."""
     tier = TIERS[name]
     opening = f"\n== tier {name}"
     header = f"{opening}: pytest -m {tier.marks!r}"
@@ -78,21 +94,20 @@ def run(name: str, extra: list[str], *, alone: bool = True) -> int:
         options = [*parallel, *tier.options, *SLOWEST, f"--junitxml={report}", *extra]
         command = [sys.executable, "-m", "pytest", "-q", "-m", tier.marks, *options]
         ended = subprocess.run(command, text=True, **({} if alone else {"stdout": PIPE, "stderr": STDOUT}))
-        code = ALL_SKIPPED if ended.returncode == 0 and _all_skipped(report) else ended.returncode
-    outcome = "all skipped" if code == ALL_SKIPPED else f"exit {code}"
+        outcome = judged(ended.returncode, report, time.monotonic() - started)
     shown = "" if alone else f"{header}\n{ended.stdout}\n"
-    print(f"{shown}== tier {name}: {outcome} after {time.monotonic() - started:.0f} s", flush=True)
-    return code
+    print(f"{shown}== tier {name}: exit {ended.returncode}, {outcome}", flush=True)
+    return outcome
 
 
-def run_lanes(lanes: Sequence[Sequence[str]], extra: list[str]) -> dict[str, int]:
-    """Exit code by tier. The first lane is shown as it goes."""
+def run_lanes(lanes: Sequence[Sequence[str]], extra: list[str]) -> dict[str, Outcome]:
+    """By tier. The first lane is shown as it goes."""
 
-    def codes(lane: Sequence[str]) -> dict[str, int]:
+    def outcomes(lane: Sequence[str]) -> dict[str, Outcome]:
         return {name: run(name, extra, alone=lane is lanes[0]) for name in lane}
 
     with ThreadPoolExecutor() as pool:
-        return {name: code for lane in pool.map(codes, lanes) for name, code in lane.items()}
+        return {name: outcome for lane in pool.map(outcomes, lanes) for name, outcome in lane.items()}
 
 
 def has_mark(file: Path, marks: Collection[str]) -> bool:
@@ -138,9 +153,14 @@ def dealt(tests: Sequence[tuple[Path, bool]], workers: int) -> list[int]:
     return order
 
 
-def _all_skipped(report: Path) -> bool:
-    suites = ElementTree.parse(report).getroot().iter("testsuite")
-    return all(suite.get("tests") == suite.get("skipped") for suite in suites)
+def judged(code: int, report: Path, seconds: float) -> Outcome:
+    """By pytest's exit code and its report, which is not there if it ended before its first test."""
+    suites = [*ElementTree.parse(report).getroot().iter("testsuite")] if report.exists() else []
+    tests, skipped, failures, errors = (
+        sum(int(suite.get(count, "0")) for suite in suites) for count in ("tests", "skipped", "failures", "errors")
+    )
+    known = ALL_SKIPPED if code == 0 and tests == skipped else code
+    return Outcome(code=known, tests=tests, skipped=skipped, failed=failures + errors, seconds=seconds)
 
 
 def main(arguments: list[str]) -> int:
@@ -149,7 +169,9 @@ def main(arguments: list[str]) -> int:
         sys.exit(
             f"error:   unknown tier\n  got:     {names[0]}\n  allowed: all, {', '.join(TIERS)}\n  fix:     name one"
         )
-    codes = run_lanes(ALL if names == ["all"] else [names], extra)
+    outcomes = run_lanes(ALL if names == ["all"] else [names], extra)
+    codes = {name: outcome.code for name, outcome in outcomes.items()}
+    print(*("", *(f"{name:9}{outcome}" for name, outcome in outcomes.items())), sep="\n", flush=True)
     idle = [name for name, code in codes.items() if code == ALL_SKIPPED]
     if idle:
         print(f"tiers that could not run here, for the reasons above: {', '.join(idle)}", flush=True)
