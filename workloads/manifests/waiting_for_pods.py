@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.contract.values import duration_s
 
 GATE = "DisableWaitForPodsReady"
+DEFAULT = "30m"
 LEAST_S = 12 * 3600.0
 """A start in Google's queue, or a night without Spot, takes hours; a shorter limit begins it anew."""
 FIX = (
@@ -24,9 +25,11 @@ def hazards(configuration: Mapping[str, Any], *, by_default: bool = True) -> Ite
     limits = limits if isinstance(limits, Mapping) else {}
     if not _is_on(configuration, limits, by_default=by_default):
         return
-    text = str(limits.get("timeout") or "30m")
-    timeout_s = go_duration_s(text) or 1800.0
-    if timeout_s < LEAST_S:
+    text = str(limits.get("timeout") or DEFAULT)
+    # Zero counts as left out, from 0.19; before, and in v1beta1, Kueue does not start with it.
+    if go_duration_s(text) == 0:
+        text = DEFAULT
+    if (go_duration_s(text) or 0.0) < LEAST_S:
         yield "timeout", f"a job whose nodes take longer than {text} is queued anew, again and again"
     # Left out, it is as long as `timeout`.
     recovery = limits.get("recoveryTimeout")

@@ -22,6 +22,7 @@ GOOD = "timeout: 12h, recoveryTimeout: 0s"
         ("v1beta2", "", ["longer than 30m", "for 30m"]),
         ("v1beta2", "waitForPodsReady: {recoveryTimeout: 0s}", ["longer than 30m"]),
         ("v1beta2", "waitForPodsReady: {timeout: 30m0s, recoveryTimeout: 0s}", ["longer than 30m0s"]),
+        ("v1beta2", "waitForPodsReady: {timeout: 0s, recoveryTimeout: 0s}", ["longer than 30m"]),
         ("v1beta2", "waitForPodsReady: {timeout: 24h}", ["for 24h"]),
         ("v1beta2", "waitForPodsReady: {timeout: 12h, recoveryTimeout: 1h30m}", ["for 1h30m"]),
         ("v1beta2", f"waitForPodsReady: {{{GOOD}, blockAdmission: true}}", ["holds up"]),
