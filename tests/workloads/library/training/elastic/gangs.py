@@ -23,6 +23,7 @@ ATTEMPT = "2+1"  # as Kubernetes puts it together
 MODEL = {"context": 16, "width": 16, "layers": 1, "heads": 2}
 
 CHILD = "tests.workloads.library.training.elastic.child"
+HSDP_CHILD = "tests.workloads.library.training.elastic.hsdp_child"
 
 
 class Gang:
@@ -142,26 +143,43 @@ class Gang:
 
 def free_ports(count: int) -> list[int]:
     """Each with a free one above it, and none that the kernel gives to a connection."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(10_000, 30_000, 2)
-        if port not in found and all(map(_free, (port, port + 1))):
-            found.append(port)
-    return found
+    return [free_run(2) for _ in range(count)]
 
 
 def free_run(count: int) -> int:
-    """The first of so many neighbouring ports."""
+    """The first of so many neighbouring ports, for this process alone."""
     while True:
-        first = random.randrange(10_000, 30_000, 2)
-        if all(map(_free, range(first, first + count))):
+        first = _random.randrange(10_000, 30_000, 2)
+        if _claimed(first, count):
             return first
+
+
+_random = random.SystemRandom()  # a test that seeds `random` would choose the same ports as another
+_claims: list[socket.socket] = []
+"""Of the same numbers for UDP. A port found free is taken later, and a closed one never: until this process ends, no
+other one that runs tests finds it free."""
+
+
+def _claimed(first: int, count: int) -> bool:
+    """Whether all are free."""
+    claims = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(count)]
+    ports = range(first, first + count)
+    if all(_bound(claim, port) and _free(port) for claim, port in zip(claims, ports, strict=True)):
+        _claims.extend(claims)
+        return True
+    for claim in claims:
+        claim.close()
+    return False
 
 
 def _free(port: int) -> bool:
     with socket.socket() as trial:
-        try:
-            trial.bind(("", port))
-        except OSError:
-            return False
+        return _bound(trial, port)
+
+
+def _bound(socket_: socket.socket, port: int) -> bool:
+    try:
+        socket_.bind(("", port))
+    except OSError:
+        return False
     return True

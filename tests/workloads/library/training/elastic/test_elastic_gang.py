@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +23,10 @@ from monitoring.cost.receipt import receipt
 from monitoring.ledger.events import read_folder
 from monitoring.ledger.job_ledger import job_ledgers
 from tests.cluster.sim.waiting import until
-from tests.fork_server import ForkServer
-from tests.workloads.library.training.elastic.gangs import CHILD, Gang, free_ports, free_run
+from tests.workloads.library.training.elastic.conftest import Make
+from tests.workloads.library.training.elastic.gangs import Gang, free_ports, free_run
 
 pytestmark = pytest.mark.process
-
-Make = Callable[..., Gang]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = ForkServer(["torch._dynamo", CHILD])
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def make(tmp_path: Path, server: ForkServer) -> Generator[Make]:
-    made: list[Gang] = []
-
-    def gang(name: str = "gang", **settings: Any) -> Gang:
-        made.append(Gang(tmp_path / name, server=server, **settings))
-        return made[-1]
-
-    yield gang
-    for each in made:
-        each.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,18 @@ from holdfast.contract.environment import (
 )
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
 from tests.fork_server import ForkServer
-from tests.workloads.library.training.elastic.gangs import Gang, free_run
+from tests.workloads.library.training.elastic.gangs import HSDP_CHILD, Gang, free_run
 
 pytestmark = pytest.mark.process
 
 RANKS = 2
-CHILD = "tests.workloads.library.training.elastic.hsdp_child"
 
 
 class Nodes(Gang):
     """Of RANKS processes that share one state."""
 
-    def __init__(self, folder: Path, server: ForkServer, *, nodes: int, **settings: Any) -> None:
-        super().__init__(folder, nodes=0, server=server, child=CHILD, shards=12, **settings)
+    def __init__(self, folder: Path, *, server: ForkServer, nodes: int, **settings: Any) -> None:
+        super().__init__(folder, nodes=0, server=server, child=HSDP_CHILD, shards=12, **settings)
         first = free_run(2 * nodes * RANKS)
         self._gang = {ENV_GANG_NODES: str(nodes), ENV_GANG_PORT: str(first)}
         self.settings["nodes"] = [["127.0.0.1", first + 2 * RANKS * node] for node in range(nodes)]
@@ -57,30 +57,15 @@ class Nodes(Gang):
 Make = Callable[..., Nodes]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = ForkServer(["torch._dynamo", CHILD])
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def make(tmp_path: Path, server: ForkServer) -> Generator[Make]:
-    made: list[Nodes] = []
-
-    def gang(name: str = "gang", *, nodes: int = 2, **settings: Any) -> Nodes:
-        made.append(Nodes(tmp_path / name, server, nodes=nodes, **settings))
-        return made[-1]
-
-    yield gang
-    for each in made:
-        each.close()
+def make(make: Make) -> Make:
+    return partial(make, kind=Nodes, nodes=2)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
     """Digest of a run on one node that nothing happens to."""
-    gang = Nodes(tmp_path_factory.mktemp("undisturbed"), server, nodes=1)
+    gang = Nodes(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1)
     gang.start_nodes(0)
     assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
     (digest,) = gang.digests()
