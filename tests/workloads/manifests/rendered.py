@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+import yaml
 
 ROOT = Path(__file__).parents[3]
 RENDERED = ROOT / "workloads/rendered"
@@ -18,7 +18,7 @@ def bodies(name: str, half: str = "*") -> list[Body]:
     """Every object of an environment, or of one half of it. Shared between tests: do not change them."""
     files = sorted((RENDERED / name).glob(f"{half}/*.yaml"))
     files = [file for file in files if file.name != KUSTOMIZATION]
-    return [b for file in files for b in YAML(typ="safe", pure=True).load_all(file.read_text())]
+    return [b for file in files for b in yaml.load_all(file.read_text(), yaml.CSafeLoader)]
 
 
 def named(env: str, kind: str, name: str, namespace: str | None = None) -> Body:

@@ -1,1 +1,1 @@
-"""The linter. Needs ruamel.yaml and the contract only, so that another repository's hook can install it."""
+"""The linter. Needs YAML readers and the contract only, so that another repository's hook can install it."""

@@ -15,9 +15,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from workloads.manifests.lint.composer import composer
+from workloads.manifests.lint.composer import Node, compose
 
 MAX_FILE_BYTES = 1 << 20
 MAX_VALUES = 50_000  # of a document, after aliases are expanded; a bomb of nested aliases stops here
@@ -150,7 +149,7 @@ def _read_chunk(chunk: str, first_line: int, budget: "_Budget") -> Document:
         document.value = Map()
         return document
     try:
-        node = composer().compose(chunk)
+        node = compose(chunk)
         document.value = _Builder(document, first_line, budget).build(node) if node is not None else None
     except _NotPlainError as error:
         document.value = None
@@ -206,20 +205,17 @@ class _Builder:
     def _spend(self, node: Node, values: int = 1) -> None:
         self.count += values
         self.budget.values -= values
-        self.budget.characters -= len(node.value) if isinstance(node, ScalarNode) else 0
+        self.budget.characters -= len(node.value) if node.id == "scalar" else 0
         if self.count > MAX_VALUES or self.budget.spent:
             raise _NotPlainError(f"more than {MAX_VALUES:,} values after aliases are expanded", node)
 
     def build(self, node: Node) -> Any:
         self._spend(node)
-        if isinstance(node, MappingNode):
+        if node.id == "mapping":
             return self._map(node)
-        if isinstance(node, SequenceNode):
-            return self._seq(node)
-        assert isinstance(node, ScalarNode)
-        return _scalar(node)
+        return self._seq(node) if node.id == "sequence" else _scalar(node)
 
-    def _map(self, node: MappingNode) -> Map:
+    def _map(self, node: Node) -> Map:
         result = Map()
         for key_node, value_node in self._merged(node):
             key, mark = self._key(key_node), _mark(key_node, self.first_line)
@@ -229,7 +225,7 @@ class _Builder:
             result.keys_at[key], result.values_at[key] = mark, _mark(value_node, self.first_line)
         return result
 
-    def _merged(self, node: MappingNode) -> Iterator[tuple[Node, Node]]:
+    def _merged(self, node: Node) -> Iterator[tuple[Node, Node]]:
         """Pairs of a mapping, `<<` resolved: own keys win over merged ones."""
         own = [(k, v) for k, v in node.value if k.tag != _MERGE]
         seen = {str(k.value) for k, _ in own}
@@ -242,12 +238,12 @@ class _Builder:
         yield from own
 
     def _key(self, node: Node) -> str:
-        if not isinstance(node, ScalarNode):
+        if node.id != "scalar":
             raise _NotPlainError("a mapping or list as key", node)
         self._spend(node, 0)
         return str(node.value)
 
-    def _seq(self, node: SequenceNode) -> Seq:
+    def _seq(self, node: Node) -> Seq:
         result = Seq()
         for item in node.value:
             result.append(self.build(item))
@@ -258,11 +254,11 @@ class _Builder:
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-def _merge_sources(node: MappingNode) -> Iterator[MappingNode]:
+def _merge_sources(node: Node) -> Iterator[Node]:
     for key, value in node.value:
         if key.tag == _MERGE:
-            listed = value.value if isinstance(value, SequenceNode) else [value]
-            yield from (source for source in listed if isinstance(source, MappingNode) and source is not node)
+            listed = value.value if value.id == "sequence" else [value]
+            yield from (source for source in listed if source.id == "mapping" and source is not node)
 
 
 def _integer(text: str) -> int:
@@ -274,8 +270,8 @@ def _integer(text: str) -> int:
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-def _scalar(node: ScalarNode) -> Any:
-    text, tag = node.value, str(node.tag).rpartition(":")[2]
+def _scalar(node: Node) -> Any:
+    text, tag = node.value, node.tag.rpartition(":")[2]
     if tag == "null":
         return None
     if tag == "bool":
