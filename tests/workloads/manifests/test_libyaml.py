@@ -69,6 +69,13 @@ def test_what_is_known_to_differ_is_read_alike_or_left_to_ruamel(text: str) -> N
     is_read_alike(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["a: !!str 1\n", "a: !b c\n", "a: 1\n...\n", "---a: 1\n", "'\n% ': 1\n", "a: b \u2028\n", "a: &b 1\n"]
+)
+def test_what_manifests_do_not_need_is_left_to_ruamel_without_asking_whether_it_differs(text: str) -> None:
+    assert not is_read_alike(text)
+
+
 @settings(max_examples=300)
 @given(st.lists(PIECES, max_size=12).map("".join))
 @example("a: |\n  b\n  # c\n\nd: [e, {f: 'g''h'}]\n")
