@@ -139,12 +139,12 @@ def test_the_bounds_hold_and_are_told_by_ruamel(bound: str, text: str) -> None:
     "text", ["kind: [Job\n", "a: 1\na: 2\n", "kind: Pod\nb: {c: [1, yes]}\n", "a: {{ b }}\n", "a: *b\n"]
 )
 def test_without_libyaml_the_same_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told() -> list[Any]:
+    def documents() -> list[Any]:
         return [(d.value, d.troubles, getattr(d.value, "values_at", None)) for d in document.read(text)]
 
-    quick = told()
+    quick = documents()
     monkeypatch.setattr(composer, "libyaml", None)
-    assert told() == quick
+    assert documents() == quick
 
 
 def test_columns_count_characters_and_not_their_bytes() -> None:
