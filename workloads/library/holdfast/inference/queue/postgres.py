@@ -5,6 +5,7 @@ Leases are measured by the database's clock alone, so clocks of workers may jump
 
 import time
 from collections.abc import Callable, Sequence
+from typing import LiteralString
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
@@ -35,6 +36,9 @@ UPDATE holdfast.queue q SET visible_at = clock_timestamp() + make_interval(secs 
 FROM (SELECT * FROM unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS u(message, lease) ORDER BY 1) AS h
 WHERE q.message = h.message AND q.lease = h.lease
 """
+
+# Its ack id is an old one from now on: an extension that was under way would hold it for a lease more.
+_RELEASE = _EXTEND.replace(" SET ", " SET lease = nextval('holdfast.lease_number'), ")
 
 _ACK = """
 DELETE FROM holdfast.queue q USING unnest(%(messages)s::bigint[], %(leases)s::bigint[]) AS h(message, lease)
@@ -77,18 +81,20 @@ class PostgresQueue:
                 return [self._lease(*row) for row in rows]
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
-        with self._pool.connection() as connection:
-            connection.execute(_EXTEND, {**_numbers(leases), "seconds": seconds})
+        self._change(_EXTEND, leases, seconds=seconds)
 
     def ack(self, leases: Sequence[Lease]) -> None:
-        with self._pool.connection() as connection:
-            connection.execute(_ACK, _numbers(leases))
+        self._change(_ACK, leases)
 
     def release(self, leases: Sequence[Lease], delay_s: float = 0.0) -> None:
-        self.extend(leases, delay_s)
+        self._change(_RELEASE, leases, seconds=delay_s)
 
     def close(self) -> None:
         """The pool belongs to whoever made it."""
+
+    def _change(self, statement: LiteralString, leases: Sequence[Lease], **values: float) -> None:
+        with self._pool.connection() as connection:
+            connection.execute(statement, {**_numbers(leases), **values})
 
     def _lease(self, message: int, lease: int, deliveries: int, name: str, body: bytes | None) -> Lease:
         item = None if body is None else Item(job=self._job, id=name, body=body)
