@@ -21,10 +21,10 @@ EXAMPLE = load("example")
 WORKER, EXPORTER, MIGRATOR = (EXAMPLE.database_user(role) for role in ("batch", "exporter", "migrator"))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """As Terraform and Cloud SQL leave an instance: logins of IAM that may do nothing, one member of the owner."""
-    with EmbeddedPostgres(tmp_path_factory.mktemp("cloudsql"), settings=("fsync=off",)) as running:
+    with EmbeddedPostgres(tmp_path / "cloudsql", settings=("fsync=off",)) as running:
         with psycopg.connect(running.uri, autocommit=True) as owner:
             owner.execute("CREATE ROLE cloudsqlsuperuser NOLOGIN CREATEROLE CREATEDB")
             owner.execute("CREATE ROLE cloudsqliamserviceaccount NOLOGIN")
@@ -34,6 +34,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
             owner.execute(sql.SQL("GRANT cloudsqlsuperuser TO {}").format(sql.Identifier(MIGRATOR)))
             owner.execute("CREATE DATABASE results OWNER cloudsqlsuperuser")
         yield running
+
+
+@pytest.fixture
+def migrated(server: EmbeddedPostgres) -> EmbeddedPostgres:
+    done = rendered_command(server)
+    assert done.returncode == 0, done.stderr
+    return server
 
 
 def uri(server: EmbeddedPostgres, login: str) -> str:
@@ -96,25 +103,25 @@ def test_the_rendered_job_brings_tables_and_rights_once_and_workers_get_no_more_
     assert rows == [] or rows == [("cloudsqlsuperuser",)]
 
 
-def test_a_right_that_moved_is_taken_from_its_old_holder(server: EmbeddedPostgres) -> None:
+def test_a_right_that_moved_is_taken_from_its_old_holder(migrated: EmbeddedPostgres) -> None:
     surplus = sql.SQL("GRANT holdfast_worker TO {}").format(sql.Identifier(EXPORTER))
-    with psycopg.connect(uri(server, MIGRATOR), autocommit=True) as owner:
+    with psycopg.connect(uri(migrated, MIGRATOR), autocommit=True) as owner:
         owner.execute("SET ROLE cloudsqlsuperuser")
         owner.execute(surplus)
-    assert rendered_command(server).stderr == f"revoked holdfast_worker from {EXPORTER}\n"
-    with psycopg.connect(server.uri, autocommit=True) as somebody_else:
+    assert rendered_command(migrated).stderr == f"revoked holdfast_worker from {EXPORTER}\n"
+    with psycopg.connect(migrated.uri, autocommit=True) as somebody_else:
         somebody_else.execute(surplus)
-        done = rendered_command(server)
+        done = rendered_command(migrated)
         assert done.returncode == EXIT_BAD_INPUT and f'REVOKE holdfast_worker FROM "{EXPORTER}"' in done.stderr
         somebody_else.execute(sql.SQL("REVOKE holdfast_worker FROM {}").format(sql.Identifier(EXPORTER)))
 
 
-def test_a_login_that_was_not_deployed_is_named_and_nothing_is_granted(server: EmbeddedPostgres) -> None:
+def test_a_login_that_was_not_deployed_is_named_and_nothing_is_granted(migrated: EmbeddedPostgres) -> None:
     words = ["--as-role", "cloudsqlsuperuser", f"--grant={WORKER}=holdfast_exporter", "--grant=nobody=holdfast_worker"]
-    command = [sys.executable, "-m", "holdfast", "batch", "migrate", *words, "--database", uri(server, MIGRATOR)]
+    command = [sys.executable, "-m", "holdfast", "batch", "migrate", *words, "--database", uri(migrated, MIGRATOR)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == EXIT_BAD_INPUT and "nobody" in done.stderr
-    assert rendered_command(server).stderr == "nothing to do\n"
+    assert rendered_command(migrated).stderr == "nothing to do\n"
 
 
 def test_without_a_migration_beside_it_a_missing_schema_is_refused_at_once(server: EmbeddedPostgres) -> None:
