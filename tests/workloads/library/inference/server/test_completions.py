@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,25 @@ def text_of(found: list[str]) -> str:
     return "".join(json.loads(each)["choices"][0]["text"] for each in found if each != "[DONE]")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    folder = tmp_path_factory.mktemp("completions")
+@contextmanager
+def completing(folder: Path) -> Generator[Served]:
+    """Of the model whose step stands in a file."""
     (folder / "step").write_text("1")
     options = ("--model", str(folder / "step"), "--queue", "2", "--batch", "1", "--longest-request", "5")
     with served(folder, *options, predictor=COMPLETING) as running:
-        running.folder = folder  # type: ignore[attr-defined]
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    with completing(tmp_path_factory.mktemp("completions")) as running:
+        yield running
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Generator[Served]:
+    """For a test that gives it another model."""
+    with completing(tmp_path) as running:
         yield running
 
 
@@ -101,20 +114,21 @@ def test_load_is_refused_before_the_first_byte_and_a_cut_stream_counts_as_failed
     assert server.metric(failed) == before + 1
 
 
-def test_a_stream_outlives_its_predictor_and_stays_with_the_model_that_began_it(server: Served) -> None:
-    folder: Path = server.folder  # type: ignore[attr-defined]
-    stream = opened(server, max_tokens=60)
+def test_a_stream_outlives_its_predictor_and_stays_with_the_model_that_began_it(
+    changing: Served, tmp_path: Path
+) -> None:
+    stream = opened(changing, max_tokens=60)
     got = b""
     while b"1.3 " not in got:
         got += stream.recv(4096)
-    (child,) = psutil.Process(server.process.pid).children()
+    (child,) = psutil.Process(changing.process.pid).children()
     child.kill()
     while b"1.9 " not in got:
         got += stream.recv(4096)
-    (folder / "step").write_text("2")
-    loaded = server.request("POST", "/v2/repository/models/model/load", b"")
+    (tmp_path / "step").write_text("2")
+    loaded = changing.request("POST", "/v2/repository/models/model/load", b"")
     assert loaded.json["outcome"] == "taken"
-    assert server.request("POST", PATH, asked(max_tokens=1)).json["choices"][0]["text"] == "2.1 "
+    assert changing.request("POST", PATH, asked(max_tokens=1)).json["choices"][0]["text"] == "2.1 "
     while b"1.60 " not in got:
         more = stream.recv(4096)
         assert more, got[-500:]
