@@ -32,18 +32,20 @@ Times = tuple[float, float]
 Step = Callable[[], None]
 
 
-def step_costs(folder: Path) -> dict[str, dict[str, float]]:
+def step_costs(folder: Path) -> tuple[dict[str, dict[str, float]], float]:
     """Kind -> its cost over a bare step, and of a bare one over another: the median of the ratios of neighbours, less 1,
-    and between what 95 of 100 such benches would show it. `threads_cpu`: of one core, of a gang that stands still."""
-    found: dict[str, dict[str, float]] = {}
+    and between what 95 of 100 such benches would show it. With it what the threads of a gang that stands still take of
+    a core."""
+    costs: dict[str, dict[str, float]] = {}
+    threads: list[float] = []
     for kind in ("plain", "exact"):
         still, rounds = _measured(folder / kind, exact=kind == "exact")
         for at, clock in enumerate(("", "_cpu")):
             gang, bare, again = np.array(rounds)[:, :, at].T
-            found[kind + clock] = _over(gang, bare)
-            found[f"{kind}_noise{clock}"] = _over(again, bare)
-        found["threads_cpu"] = {"cost": round(still, 4)}
-    return found
+            costs[kind + clock] = _over(gang, bare)
+            costs[f"{kind}_noise{clock}"] = _over(again, bare)
+        threads.append(still)
+    return costs, round(max(threads), 4)
 
 
 def no_more_than(cost: float, costs: dict[str, dict[str, float]]) -> bool:

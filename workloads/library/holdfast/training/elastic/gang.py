@@ -240,9 +240,12 @@ class ElasticGang:
         """This member's shards of the step, each with torch's random state seeded for it."""
         # In sets of one for each rank of a node: FSDP2 adds up those in floats, the same ones whatever the size.
         each = self._node.size
-        for whole in sharing.share(self._shards // each, self._rank_of_member, len(self._crew.epoch.members)):
-            shard = whole * each + self._node.rank
-            seed_draws(mixed_seed(self._seed, self.step, shard), self._gradients.device)
+        sets = sharing.share(self._shards // each, self._rank_of_member, len(self._crew.epoch.members))
+        mine = [each * whole + self._node.rank for whole in sets]
+        # All at once: between two shards the code would be out of the processor's cache each time.
+        seeds = [mixed_seed(self._seed, self.step, shard) for shard in mine]
+        for shard, seed in zip(mine, seeds, strict=True):
+            seed_draws(seed, self._gradients.device)
             yield shard
 
     def backward(self, loss: Tensor) -> None:

@@ -33,6 +33,7 @@ class GradientSum:
             torch.zeros(sum(local_of(p).numel() for p in group) + flags, dtype=group[0].dtype, device=group[0].device)
             for group in self._groups
         ]
+        self._flags_sum = self._flats[0][-flags:]
         self._views = [_views(flat, group) for flat, group in zip(self._flats, self._groups, strict=True)]
         self._grads = [
             [_like(parameter, view) for parameter, view in zip(group, views, strict=True)]
@@ -58,18 +59,21 @@ class GradientSum:
 
         Raises GroupLost or RuntimeError, on all ranks of a node alike."""
         self._collect()
-        self._flats[0][-self._flags :] = torch.tensor(flags, dtype=self._flats[0].dtype)
+        _write(flags, self._flags_sum)
         with node.together(self._flags) as agreed:
             _add_up(self._flats, group)
-            agreed += [round(flag) for flag in self._flats[0][-self._flags :].tolist()]
+            agreed += [round(flag) for flag in self._flags_sum.tolist()]
         return agreed
 
     def _collect(self) -> None:
         # A loop that calls optimizer.zero_grad() itself has taken the views away.
         for group, views, grads in zip(self._groups, self._views, self._grads, strict=True):
             for parameter, view, grad in zip(group, views, grads, strict=True):
-                if parameter.grad is not None and (found := local_of(parameter.grad)).data_ptr() != view.data_ptr():
-                    view.copy_(found)
+                found = parameter.grad
+                if found is grad:  # autograd has added to it in place
+                    continue
+                if found is not None and (local := local_of(found)).data_ptr() != view.data_ptr():
+                    view.copy_(local)
                 parameter.grad = grad
 
 
@@ -81,6 +85,7 @@ class ExactGradientSum(GradientSum):
         self.exponent = 0
         """Gradients of 2^exponent and more do not fit: the step is done again with a larger one."""
         self._sums = [torch.zeros(flat.numel() + 3, dtype=torch.int64, device=flat.device) for flat in self._flats]
+        self._flags_sum = self._sums[0][-flags - 3 : -3]
 
     def begin(self) -> None:
         super().begin()
@@ -102,11 +107,10 @@ class ExactGradientSum(GradientSum):
             flat.zero_()
 
     def reduce(self, flags: list[int], group: dist.ProcessGroup | None = None, node: Node = ALONE) -> list[int] | None:
-        first = len(self._flats[0]) - self._flags
-        self._sums[0][first : first + self._flags] = torch.tensor(flags, dtype=torch.int64)
+        _write(flags, self._flags_sum)
         with node.together(self._flags + 3 * len(self._sums)) as agreed:
             _add_up(self._sums, group)
-            agreed += self._sums[0][first : first + self._flags].tolist()
+            agreed += self._flags_sum.tolist()
             for total in self._sums:
                 agreed += total[-3:].tolist()
         # The counts were summed with the gradients, so that every member decides the same, and every rank of a node.
@@ -124,6 +128,11 @@ class ExactGradientSum(GradientSum):
         if not near:
             self.exponent -= STEP_DOWN
         return flags
+
+
+def _write(flags: list[int], sum_of_flags: Tensor) -> None:
+    if any(flags):  # the step began with zeros
+        sum_of_flags.copy_(torch.tensor(flags, dtype=sum_of_flags.dtype))
 
 
 def _add_up(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
