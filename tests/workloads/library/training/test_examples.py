@@ -19,11 +19,13 @@ from holdfast.contract.environment import (
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_KILL_AT,
+    ENV_LOCAL_RANK,
+    ENV_LOCAL_WORLD_SIZE,
     ENV_RUN,
 )
 from holdfast.training import examples
 from tests.fork_server import ForkServer, Started
-from tests.workloads.library.training.elastic.gangs import free_ports
+from tests.workloads.library.training.elastic.gangs import free_ports, free_run
 from workloads.jobs.own import file_text
 from workloads.jobs.own.job_file import OwnJob
 
@@ -33,6 +35,7 @@ CHECKPOINTS = f"$({ENV_CHECKPOINTS})"
 SHORTER = dict.fromkeys(("nanogpt", "hugging_face_trainer", "lightning_trainer"), ("20",))
 SHORTER |= {
     "fsdp2": ("--steps", "6", "--every", "2"),
+    "elastic_hsdp": ("40",),
     "elastic_loop": ("40",),
     "plain_loop": ("40",),
     "accelerate_loop": ("1",),
@@ -79,19 +82,23 @@ class Forked:
         example = module.rpartition(".")[2]
         options += SHORTER.get(example, ())
         variables |= {ENV_RUN: job.name, "OMP_NUM_THREADS": "1"}
-        if program == "torchrun":
-            return self.ranks(job.processes or job.gpu_count, example, *options, code=code, **variables)
+        processes = job.processes or job.gpu_count
+        if job.elastic and processes > 1:
+            variables[ENV_GANG_PORT] = str(free_run(2 * processes))
+        if program == "torchrun" or (job.elastic and processes > 1):
+            return self.ranks(processes, example, *options, code=code, **variables)
         process, log = self.place(example, *options, **variables)
         assert process.wait(200) == code, log.read_text()[-3000:]
         return log.read_text()
 
     def ranks(self, count: int, example: str, *options: str, code: int = 0, **variables: str) -> str:
-        """All of one machine to their end, with what torchrun gives them; what they printed."""
+        """All of one machine to their end, with what torchrun or `holdfast train ranks` gives them; what they printed."""
         (port,) = free_ports(1)
         gang = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+        gang[ENV_LOCAL_WORLD_SIZE] = str(count)
         gang |= {"OMP_NUM_THREADS": "1", **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})}
         gang |= variables
-        places = [self.place(example, *options, RANK=str(n), LOCAL_RANK=str(n), **gang) for n in range(count)]
+        places = [self.place(example, *options, RANK=str(n), **{ENV_LOCAL_RANK: str(n)}, **gang) for n in range(count)]
         codes = [place.wait(200) for place, _ in places]
         printed = "".join(log.read_text() for _, log in places)
         assert codes == [code] * count, printed[-3000:]
