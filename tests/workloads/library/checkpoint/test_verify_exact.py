@@ -3,9 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.fork_server import ForkServer
+from tests.forked_command import forked
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 LIBRARY = str(Path(__file__).parents[4] / "workloads" / "library")
@@ -42,11 +46,24 @@ with Checkpointer(sys.argv[1], state, run="nano") as ckpt:
 """
 
 
-def verified(folder: Path, script: str, *flags: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def python() -> Iterator[tuple[str, ...]]:
+    """For the test with twelve starts; the others start from nothing."""
+    server = ForkServer(
+        ["torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer"], path=[Path(LIBRARY)]
+    )
+    with forked(server) as command:
+        yield tuple(command)
+    server.close()
+
+
+def verified(
+    folder: Path, script: str, *flags: str, python: tuple[str, ...] = (sys.executable,)
+) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(script)
     command = [sys.executable, "-m", "holdfast", "checkpoints", "verify-exact", "--steps", "8", *flags, "--"]
     return subprocess.run(
-        [*command, sys.executable, "train.py", str(folder / "own")],
+        [*command, *python, "train.py", str(folder / "own")],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": LIBRARY},
         capture_output=True,
@@ -56,8 +73,10 @@ def verified(folder: Path, script: str, *flags: str) -> subprocess.CompletedProc
     )
 
 
-def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it(tmp_path: Path) -> None:
-    without = verified(tmp_path, NANO, "--only", "SIGKILL")
+def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it(
+    tmp_path: Path, python: tuple[str, ...]
+) -> None:
+    without = verified(tmp_path, NANO, "--only", "SIGKILL", python=python)
     assert without.returncode == 1, without.stderr
     assert without.stdout.count("write draw = track(draw, ahead=1)") == 1, without.stdout
     line = 'get_batch = track(get_batch, ahead=1); state["data"] = get_batch'
@@ -65,7 +84,7 @@ def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it
     script = (
         NANO.replace("#STATE", line).replace("#INSIDE", "ahead = get_batch()").replace("\nahead = get_batch()\n", "\n")
     )
-    exact = verified(tmp_path, script)
+    exact = verified(tmp_path, script, python=python)
     assert exact.returncode == 0, exact.stdout + exact.stderr
     assert exact.stdout.count(": exact") == 4
     assert not (tmp_path / "own").exists()

@@ -30,7 +30,7 @@ class Nodes(Gang):
     """Of RANKS processes that share one state."""
 
     def __init__(self, folder: Path, *, server: ForkServer, nodes: int, **settings: Any) -> None:
-        super().__init__(folder, nodes=0, server=server, child=HSDP_CHILD, shards=12, **settings)
+        super().__init__(folder, nodes=0, server=server, child=HSDP_CHILD, shards=6, **settings)
         first = free_run(2 * nodes * RANKS)
         self._gang = {ENV_GANG_NODES: str(nodes), ENV_GANG_PORT: str(first)}
         self.settings["nodes"] = [["127.0.0.1", first + 2 * RANKS * node] for node in range(nodes)]

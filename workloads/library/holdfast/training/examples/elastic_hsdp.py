@@ -35,7 +35,7 @@ def main(url: str, steps: int = 200) -> None:
     samples = Samples(text=Corpus.read(None).text, context=32, seed=0)
     state = {"model": model, "optimizer": optimizer}
     run = os.environ.get("HOLDFAST_RUN", "elastic-hsdp")
-    with ElasticGang(url, state, run=run, shards=16, exact=True, every=20) as gang:
+    with ElasticGang(url, state, run=run, shards=16, exact=True, every=10) as gang:
         for step in gang.steps(steps):
             loss = torch.zeros(())
             for shard in gang.shards():  # the processes of a node have one each at the same time
