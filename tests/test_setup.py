@@ -59,28 +59,28 @@ def test_every_go_tool_is_pinned_by_hash(pins: Path) -> None:
 def test_what_is_installed_is_compared_with_its_hash() -> None:
     (sync,) = [
         call
-        for call in calls(ast.parse((ROOT / ".ci/bootstrap.py").read_text()))
+        for call in calls([*ast.walk(ast.parse((ROOT / ".ci/bootstrap.py").read_text()))])
         if {"pip", "sync"} <= {getattr(word, "value", None) for word in call.args}
     ]
     assert "--require-hashes" in {getattr(word, "value", None) for word in sync.args}
 
 
-def calls(tree: ast.AST) -> list[ast.Call]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+def calls(found: list[ast.AST]) -> list[ast.Call]:
+    return [node for node in found if isinstance(node, ast.Call)]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_source_of_ours_can_run_code_from_data(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    found = [*ast.walk(ast.parse(path.read_text()))]  # once: there are hundreds of sources
+    imported = {name.name for node in found if isinstance(node, ast.Import) for name in node.names}
+    imported |= {node.module or "" for node in found if isinstance(node, ast.ImportFrom)}
     assert not imported & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
     # Options may also come as a mapping that a call spreads out.
-    literals = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    literals = [node for node in found if isinstance(node, ast.Dict)]
     for key, value in [pair for node in literals for pair in zip(node.keys, node.values, strict=True)]:
         if getattr(key, "value", None) == "trust_remote_code":
             assert getattr(value, "value", None) is False, "remote code"
-    for call in calls(tree):
+    for call in calls(found):
         for keyword in call.keywords:
             value = getattr(keyword.value, "value", None)
             assert not (keyword.arg == "shell" and value is not False), "shell strings"

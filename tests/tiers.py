@@ -56,9 +56,9 @@ TIERS = {
     "cloud": Tier(marks="cloud", any_of=("cloud",)),
 }
 READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.any_of)
-# Lanes run side by side, the tiers of a lane one after the other. The cluster tier waits for its controllers most of the
-# time, and leaves the cores to the others.
-ALL = (("fast", "process", "plan"), ("cluster",))
+# Lanes run side by side, the tiers of a lane one after the other. Those of the second wait most of the time, for
+# controllers and for the provider, and leave the cores to the first.
+ALL = (("fast", "process"), ("cluster", "plan"))
 SLOWEST = ("--durations=10", "--durations-min=5")
 TESTS = Path(__file__).parent
 NO_TESTS = 5  # pytest's exit code when a selection is empty
