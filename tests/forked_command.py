@@ -31,7 +31,8 @@ def forked(server: "ForkServer") -> Generator[list[str]]:
         listening.listen()
         Thread(target=_serve, args=(listening, server), daemon=True).start()
         yield [sys.executable, "-IS", __file__, path]
-        listening.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # not all systems shut down what only listens
+            listening.shutdown(socket.SHUT_RDWR)
 
 
 def _serve(listening: socket.socket, server: "ForkServer") -> None:
