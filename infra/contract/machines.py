@@ -53,6 +53,9 @@ ACCELERATORS = {
                 asia_northeast3="ab",
                 asia_south1="abc",
                 asia_southeast1="abc",
+                me_central2="ac",
+                northamerica_northeast1="bc",
+                northamerica_northeast2="ab",
             ),
         ),
         Accelerator(
@@ -85,10 +88,48 @@ ACCELERATORS = {
                 us_east5="a",
                 us_west1="ab",
                 us_west4="a",
+                europe_north1="c",
                 europe_west1="bc",
+                europe_west3="c",
                 europe_west4="bc",
+                europe_west9="c",
+                asia_east1="c",
                 asia_northeast1="b",
+                asia_south1="c",
+                asia_south2="b",
                 asia_southeast1="bc",
+                australia_southeast1="c",
+            ),
+        ),
+        Accelerator(
+            name="nvidia-h200-141gb",
+            memory_gib=141,
+            zones=_zones(
+                us_central1="b",
+                us_east4="b",
+                us_east5="a",
+                us_south1="b",
+                us_west1="c",
+                europe_west1="b",
+                europe_west4="a",
+                asia_south1="b",
+                asia_south2="c",
+            ),
+        ),
+        Accelerator(
+            name="nvidia-b200",
+            memory_gib=180,
+            zones=_zones(
+                us_central1="b",
+                us_east1="b",
+                us_east4="b",
+                us_south1="b",
+                us_west2="c",
+                us_west3="bc",
+                europe_north1="b",
+                europe_west4="b",
+                asia_northeast1="b",
+                asia_southeast1="b",
             ),
         ),
     )
@@ -106,9 +147,9 @@ def _cpu_family(prefix: str, gib_per_vcpu: int, *vcpus: int) -> list[MachineType
     return [MachineType(name=f"{prefix}-{n}", vcpus=n, memory_gib=n * gib_per_vcpu) for n in vcpus]
 
 
-# Parts of one 8-GPU host: Compute Engine creates them as Spot or flex-start only, although the price list has
-# on-demand SKUs for their cores, memory and GPUs.
-_NOT_ON_DEMAND = frozenset({"a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g"})
+# Parts of one 8-GPU host, and the newest whole ones: Compute Engine creates them as Spot or flex-start, or from a
+# reservation, although the price list has on-demand SKUs for their parts.
+_NOT_ON_DEMAND = frozenset({"a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu-8g", "a4-highgpu-8g"})
 _INTERRUPTIBLE = frozenset(Capacity) - {Capacity.ON_DEMAND}
 
 MACHINE_TYPES = {
@@ -147,6 +188,8 @@ MACHINE_TYPES = {
             ("a3-highgpu-4g", 104, 936, 4),
             ("a3-highgpu-8g", 208, 1872, 8),
         ),
+        *_family("nvidia-h200-141gb", ("a3-ultragpu-8g", 224, 2952, 8)),
+        *_family("nvidia-b200", ("a4-highgpu-8g", 224, 3968, 8)),
         *_cpu_family("e2-standard", 4, 2, 4, 8, 16, 32),
         *_cpu_family("n2-standard", 4, 2, 4, 8, 16, 32),
         *_cpu_family("c3-standard", 4, 4, 8, 22, 44),

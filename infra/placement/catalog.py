@@ -22,6 +22,8 @@ from infra.placement.prices import CORE, GPU, INFERRED, RAM, Sku, Table, check
 ENDPOINT = "https://cloudbilling.googleapis.com"
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 PAGE_SIZE = 5000
+KEPT_EARLIER = 24
+"""Earlier Spot prices of a GPU and region: Google moves them at most once a month."""
 
 # Other products at other prices, several of them at 0.00.
 _NOT_OURS = re.compile(r"Reserved|Commitment|Calendar Mode|Sole Tenancy|Custom|Premium|Workstation|\b(Mega|Plus)\b")
@@ -31,12 +33,18 @@ _CAPACITY = (
     (re.compile(r"Preemptible"), None),  # the older product, which ended after 24 h
 )
 _HOST = re.compile(r"^(?:Spot Preemptible |DWS Defined Duration )?(G2|A2|A3)(?: Instance)? (Core|Ram) running in ")
-_GPU = re.compile(r"^Nvidia (?:Tesla )?(L4|A100|A100 80GB|H100 80GB) GPU (?:attached to .* )?running in ")
+# Newer GPUs come without "Nvidia"; B200 in slices of a whole machine, with "Spot Preemptible" before it.
+_GPU = re.compile(
+    r"^(?:Spot Preemptible |DWS Defined Duration )?(?:A4 )?(?:Nvidia )?(?:Tesla )?"
+    r"(?:(L4|A100|A100 80GB|H100 80GB|H200 141GB) GPU|(B200) \(1 gpu slice\)) (?:attached to .* )?running in "
+)
 _ACCELERATOR = {
     "L4": "nvidia-l4",
     "A100": "nvidia-tesla-a100",
     "A100 80GB": "nvidia-a100-80gb",
     "H100 80GB": "nvidia-h100-80gb",
+    "H200 141GB": "nvidia-h200-141gb",
+    "B200": "nvidia-b200",
 }
 _UNITS = {CORE: "h", RAM: "GiBy.h", GPU: "h"}
 
@@ -51,13 +59,14 @@ def classify(description: str) -> tuple[str, str, Capacity] | None:
     if host := _HOST.match(description):
         return {"Core": CORE, "Ram": RAM}[host.group(2)], host.group(1).lower(), capacity
     if gpu := _GPU.match(description):
-        return GPU, _ACCELERATOR[gpu.group(1)], capacity
+        return GPU, _ACCELERATOR[gpu.group(1) or gpu.group(2)], capacity
     return None
 
 
 def refresh(old: Table, today: datetime.date, endpoint: str = ENDPOINT) -> Table:
     """A table of today's prices. What the catalogue does not sell stays inferred; notes are kept."""
-    listed = [replace(sku, as_of=today.isoformat()) for sku in merge(_listed(fetch(endpoint), _regions()))]
+    now = [replace(sku, as_of=today.isoformat()) for sku in merge(_listed(fetch(endpoint), _regions()))]
+    listed = [_with_earlier(sku, old) for sku in now]
     if not listed:
         raise Unjudged(f"{endpoint} returned no SKU of a known GPU machine; the catalogue's wording may have changed")
     kept = _still_inferred(old, listed)
@@ -69,6 +78,17 @@ def refresh(old: Table, today: datetime.date, endpoint: str = ENDPOINT) -> Table
     )
     check(table)
     return table
+
+
+def _with_earlier(sku: Sku, old: Table) -> Sku:
+    """Spot remembers the prices it had; the others are lists that change once a year."""
+    if sku.part != GPU or sku.capacity is not Capacity.SPOT:
+        return sku
+    before = next((s for region in sku.regions if (s := old.sku(sku.part, sku.of, region, sku.capacity))), None)
+    if before is None:
+        return sku
+    moved = (before.usd,) if before.usd != sku.usd else ()
+    return replace(sku, earlier=(*before.earlier, *moved)[-KEPT_EARLIER:])
 
 
 def _still_inferred(old: Table, listed: list[Sku]) -> Iterator[Sku]:

@@ -35,7 +35,7 @@ def matrix(
     )
 )
 def place(
-    gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100, or as nvidia-smi prints it.")] = "",
+    gpu: Annotated[str, typer.Option(help="l4, a100, a100-80, h100, h200, b200, or as nvidia-smi prints it.")] = "",
     hours: Annotated[str, typer.Option(help="Undisturbed work by the clock, all GPUs together: 40, 40h, 2d.")] = "",
     gpu_hours: Annotated[str, typer.Option(help="Instead of --hours: the same times the GPUs.")] = "",
     gpus: Annotated[int, typer.Option(help="How many work at the same time.")] = 1,

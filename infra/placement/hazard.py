@@ -37,11 +37,13 @@ PRIOR_CHURN = {
     "nvidia-tesla-a100": 0.10,
     "nvidia-a100-80gb": 0.10,
     "nvidia-h100-80gb": 0.20,
+    "nvidia-h200-141gb": 0.20,
+    "nvidia-b200": 0.20,
 }
 """Evictions per running hour before anything was measured here. H100 zones dropped 0.09 to 0.47 requests per
 available hour in October 2025, an upper bound. Of up to 64 a2-highgpu-1g in us-east1-b 0.10 a node-hour were lost in 27 h
 of December 2021, net of those that came in the same minute: a lower bound (github.com/uclasystem/bamboo, MIT). For L4
-no public record exists."""
+no public record exists; H200 and B200 are taken to be as scarce as H100."""
 
 FLEX_WAIT_H = (1.5, 0.5)
 """Mean and median wait in the flex-start queue. An assumption: Google gives no estimate."""

@@ -42,7 +42,7 @@ def interview(read: Callable[[str], str], write: Callable[[str], None]) -> Answe
             else:
                 return text
 
-    gpu = ask("Which GPU? l4, a100, a100-80, h100", "l4", job.accelerator)
+    gpu = ask("Which GPU? l4, a100, a100-80, h100, h200, b200", "l4", job.accelerator)
     gpus = int(ask("How many at the same time?", "1", _count))
     hours = ask("Hours of undisturbed work by the clock?", "10h", lambda text: job.clock_hours(text, "", gpus))
     deadline = ask("Done by when, from now? 72h, 3d, none", "none", lambda text: job.duration_h(text, "deadline"))

@@ -29,12 +29,14 @@ ALIASES = {
     "h100": "nvidia-h100-80gb",
     "h10080": "nvidia-h100-80gb",
     "a3highgpu": "nvidia-h100-80gb",
+    "h200": "nvidia-h200-141gb",
+    "h200141": "nvidia-h200-141gb",
+    "a3ultragpu": "nvidia-h200-141gb",
+    "b200": "nvidia-b200",
+    "a4highgpu": "nvidia-b200",
 }
 # Known to Google and to the node label; no price of theirs is in the table.
-UNPRICED = {
-    "h200": "nvidia-h200-141gb", "h200141": "nvidia-h200-141gb", "a3ultragpu": "nvidia-h200-141gb",
-    "b200": "nvidia-b200", "a4highgpu": "nvidia-b200", "gb200": "nvidia-gb200", "a4x": "nvidia-gb200",
-}  # fmt: skip
+UNPRICED = {"gb200": "nvidia-gb200", "a4x": "nvidia-gb200"}
 _NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
 
 
@@ -71,7 +73,8 @@ class Job:
         if not self.checkpoint_h > 0:
             raise InputError("checkpoint", got=f"{self.checkpoint_h:g} h", allowed="more than 0", fix="as in 30s")
         if not any(self.machine_for(capacity) for capacity in Capacity):
-            allowed = ", ".join(sorted(self.offered)) or "multiples of a machine's GPUs"
+            sizes = sorted({m.gpus for m in MACHINE_TYPES.values() if m.accelerator == self.accelerator})
+            allowed = ", ".join(sorted(self.offered)) or f"multiples of {' or '.join(map(str, sizes))}"
             raise InputError(
                 f"no machine with {self.accelerator} makes up {self.gpus} GPUs",
                 got=self.gpus, allowed=allowed, fix="take another number of GPUs, or another environment",

@@ -8,7 +8,7 @@ counted, 1 to 2 % of a2-ultragpu and a3-highgpu.
 import datetime
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ TABLE = Path(__file__).with_name("prices.json")
 STALE_DAYS = 60
 CAPACITIES = (Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND)
 CORE, RAM, GPU = "core", "ram", "gpu"
+
+SLICED = frozenset({"a4"})
+"""Families without SKUs for cores and memory: the price of a GPU holds its share of the host."""
 
 LISTED = "listed"  # read from the catalogue
 SOLVED = "solved"  # computed from listed prices of whole machines
@@ -42,6 +45,8 @@ class Sku:
     description: str = ""
     as_of: str = ""
     """YYYY-MM-DD at which the source had this price; empty where the source has no date."""
+    earlier: tuple[float, ...] = ()
+    """What it cost before, oldest first; of Spot, which drifts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +83,42 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How far the Spot price of a GPU has moved, as shares of the earlier price."""
+
+    low: float
+    high: float
+    regions: int
+    """Of which an earlier price is kept."""
+
+    def __str__(self) -> str:
+        where = "region" if self.regions == 1 else f"{self.regions} regions"
+        return f"{self.low:+.0%} to {self.high:+.0%} since earlier prices of {where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     fetched_at: datetime.date
     sources: tuple[str, ...]
     notes: tuple[Note, ...]
     skus: tuple[Sku, ...]
+    _by_key: dict[tuple[str, str, Capacity, str], Sku] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # The first of two, as a search through the rows would find it.
+        rows = {(s.part, s.of, s.capacity, region): s for s in reversed(self.skus) for region in s.regions}
+        object.__setattr__(self, "_by_key", rows)
 
     def age_days(self, today: datetime.date) -> int:
         return (today - self.fetched_at).days
 
     def quote(self, machine: MachineType, region: str, capacity: Capacity) -> Quote | None:
         """None when a part has no price; a machine is never priced from the parts that are known."""
-        wanted = {(CORE, family(machine.name)): machine.vcpus, (RAM, family(machine.name)): machine.memory_gib}
-        wanted[GPU, machine.accelerator] = machine.gpus
+        wanted = {(GPU, machine.accelerator): machine.gpus}
+        if (host := family(machine.name)) not in SLICED:
+            wanted |= {(CORE, host): machine.vcpus, (RAM, host): machine.memory_gib}
         found = [
-            (sku, amount) for key, amount in wanted.items() if (sku := self._find(*key, region, capacity)) is not None
+            (sku, amount) for key, amount in wanted.items() if (sku := self.sku(*key, region, capacity)) is not None
         ]
         # A sum without the GPU looks like a bargain, and was one in a public catalogue.
         if len(found) < len(wanted):
@@ -108,13 +134,19 @@ class Table:
         )
 
     def spot_band(self, machine: MachineType) -> Band | None:
-        """The table has one price for each SKU, so no drift; how far regions differ stands in for it. None: one region."""
+        """How far regions differ; None where fewer than two sell it both ways."""
         both = [
             (self.quote(machine, r, Capacity.SPOT), self.quote(machine, r, Capacity.ON_DEMAND))
             for r in self.regions(machine.accelerator)
         ]
         shares = [spot.usd / demand.usd for spot, demand in both if spot and demand]
         return Band(low=min(shares), high=max(shares), regions=len(shares)) if len(shares) > 1 else None
+
+    def spot_drift(self, accelerator: str) -> Drift | None:
+        """How far this GPU's Spot price has moved from each earlier one to today's; None where none is kept."""
+        rows = [s for s in self.skus if (s.part, s.of, s.capacity) == (GPU, accelerator, Capacity.SPOT) and s.earlier]
+        moves = [sku.usd / before - 1 for sku in rows for before in sku.earlier]
+        return Drift(low=min(moves), high=max(moves), regions=len(rows)) if moves else None
 
     def regions(self, accelerator: str) -> tuple[str, ...]:
         """Where at least one capacity of this GPU has a price."""
@@ -124,10 +156,9 @@ class Table:
     def note(self, accelerator: str, region: str) -> str:
         return next((n.text for n in self.notes if (n.accelerator, n.region) == (accelerator, region)), "")
 
-    def _find(self, part: str, of: str, region: str, capacity: Capacity) -> Sku | None:
-        return next(
-            (s for s in self.skus if (s.part, s.of, s.capacity) == (part, of, capacity) and region in s.regions), None
-        )
+    def sku(self, part: str, of: str, region: str, capacity: Capacity) -> Sku | None:
+        """The price of one part there."""
+        return self._by_key.get((part, of, capacity, region))
 
 
 def family(machine: str) -> str:
@@ -135,9 +166,9 @@ def family(machine: str) -> str:
 
 
 def reference_machine(accelerator: str) -> MachineType:
-    """The machine with one GPU by which prices are compared; the common one where several have one."""
-    ones = [m for m in MACHINE_TYPES.values() if m.accelerator == accelerator and m.gpus == 1]
-    return next((m for m in ones if m.name == "g2-standard-8"), ones[0])
+    """The machine with the fewest GPUs, by which prices are compared; the common one where several have as few."""
+    known = [m for m in MACHINE_TYPES.values() if m.accelerator == accelerator]
+    return next((m for m in known if m.name == "g2-standard-8"), min(known, key=lambda m: m.gpus))
 
 
 def load(path: Path = TABLE) -> Table:
@@ -165,7 +196,7 @@ def load(path: Path = TABLE) -> Table:
 
 def dump(table: Table) -> str:
     """One SKU a line, so that a refresh shows as a readable diff."""
-    lines = [json.dumps(asdict(sku) | {"regions": list(sku.regions)}) for sku in table.skus]
+    lines = [json.dumps({k: v for k, v in asdict(sku).items() if k != "earlier" or v}) for sku in table.skus]
     head = {
         "schema": SCHEMA,
         "fetched_at": table.fetched_at.isoformat(),
@@ -219,9 +250,12 @@ def _sku(row: dict[str, Any]) -> Sku:
         sku=row["sku"],
         description=row["description"],
         as_of=row.get("as_of", ""),  # tables of forks may be older than this field
+        earlier=tuple(float(usd) for usd in row.get("earlier", ())),
     )
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")
+    if any(not usd > 0 for usd in sku.earlier):
+        raise ValueError(f"earlier {sku.earlier}")
     if sku.as_of:
         datetime.date.fromisoformat(sku.as_of)
     return sku

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from infra.placement.commitment import Commitment
 from infra.placement.job import Job
 from infra.placement.prices import CAPACITIES, Band
 from infra.placement.show import basis, print_json, print_table
+
+SHOWN_REGIONS = 5
+"""Of those that are dearer than the chosen one; all are in the JSON."""
 
 
 def place(job: Job, answer: Answer, *, google: list[str] | None, written: list[Path], as_json: bool) -> None:
@@ -64,8 +68,12 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
     if found := _spot_range(job, answer):
         low, high, band = found
         notes.append(f"Spot's price may change once a month; it is {band}: here {_usd(low)} to {_usd(high)} an hour")
+    if drift := world.prices.spot_drift(job.accelerator):
+        notes.append(f"Spot's price of this GPU has moved {drift}")
     if answer.elsewhere:
-        notes.append("elsewhere: " + ", ".join(f"{r} {p} {_usd(usd)}" for r, p, usd in answer.elsewhere))
+        near = ", ".join(f"{r} {p} {_usd(usd)}" for r, p, usd in answer.elsewhere[:SHOWN_REGIONS])
+        more = len(answer.elsewhere) - SHOWN_REGIONS
+        notes.append(f"elsewhere: {near}" + (f", and {more} dearer regions" if more > 0 else ""))
     if note := world.prices.note(job.accelerator, answer.region):
         notes.append(f"note: {note}")
     notes += [f"Google, {answer.region}: {line}" for line in google or ()]
@@ -221,6 +229,7 @@ def _place_json(job: Job, answer: Answer, google: list[str] | None, written: lis
             "fetched_at": answer.world.prices.fetched_at.isoformat(),
             "as_of": _price_dates(job, answer),
             "spot_usd_per_hour": _spot_range_json(job, answer),
+            "spot_drift": (drift := answer.world.prices.spot_drift(job.accelerator)) and asdict(drift),
             "note": answer.world.prices.note(job.accelerator, answer.region),
         },
         "tie": None if answer.tie is None else {"placement": answer.tie.placement.value, "how": answer.tie.policy},

@@ -65,7 +65,7 @@ def test_an_unknown_gpu_gets_the_nearest_name() -> None:
 
 
 def test_an_unknown_region_gets_those_that_have_prices() -> None:
-    with pytest.raises(InputError, match="europe-west4, us-central1"):
+    with pytest.raises(InputError, match="europe-west4, me-west1, us-central1"):
         advice.options(Job(accelerator=A100, gpus=1, hours=1), world(), "mars-north1")
 
 

@@ -80,7 +80,10 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
         ("A2 Instance Core Sole Tenancy running in Americas", None),
         ("Preemptible A2 Instance Core running in Americas", None),
         ("N2 Custom Instance Core running in Americas", None),
-        ("H200 141GB GPU running in Americas", None),
+        ("H200 141GB GPU running in Americas", (GPU, "nvidia-h200-141gb", DEMAND)),
+        ("A4 Nvidia B200 (1 gpu slice) running in Netherlands", (GPU, "nvidia-b200", DEMAND)),
+        ("Spot Preemptible A4 Nvidia B200 (1 gpu slice) running in Americas", (GPU, "nvidia-b200", SPOT)),
+        ("Commitment v1: A4 Nvidia B200 (1 gpu slice) in Americas for 1 Year", None),
     ],
 )  # fmt: skip
 def test_skus_are_classified_by_their_text(text: str, kind: tuple[str, str, Capacity] | None) -> None:
@@ -143,6 +146,21 @@ def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -
     assert "us-east1" in table.regions("nvidia-tesla-a100")
     assert "mars-north1" not in table.regions("nvidia-tesla-a100")
     assert table.notes == old.notes
+
+
+def test_a_refresh_keeps_what_spot_cost_before() -> None:
+    moved = [raw("G2", s["description"], 1.1) if s["skuId"] == "G2" else s for s in SKUS]
+    first, table = prices.load().sku(GPU, "nvidia-tesla-a100", "us-central1", SPOT), prices.load()
+    assert first is not None
+    for skus in (SKUS, SKUS, moved):  # twice the same price is one price
+        with server(lambda *_, skus=skus: (200, {"skus": skus})) as endpoint:
+            table = catalog.refresh(table, TODAY, endpoint)
+    now = table.sku(GPU, "nvidia-tesla-a100", "us-central1", SPOT)
+    assert now is not None
+    assert (now.usd, now.earlier) == (1.1, (*first.earlier, first.usd, 1.0))
+    drift = table.spot_drift("nvidia-tesla-a100")
+    assert drift is not None and drift.high == pytest.approx(0.1)
+    assert prices.dump(table).count('"earlier"') == 1
 
 
 def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:

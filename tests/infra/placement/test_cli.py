@@ -76,6 +76,22 @@ def test_the_answer_holds_how_far_spot_may_move_and_the_hours_at_which_it_is_the
     assert len(body["spot_by_hour_utc"]) == 24
 
 
+@pytest.mark.parametrize("gpu", ["h200", "b200"])
+def test_what_is_never_sold_on_demand_is_offered_as_spot_or_from_the_queue_and_only_whole(gpu: str) -> None:
+    body = json.loads(run("place", "--gpu", gpu, "--gpus", "16", "--hours", "40", "--region", REGION, "--json")[1])
+    priced = {option["placement"] for option in body["options"] if option.get("usd_per_hour")}
+    assert priced == {"spot", "flex-start"} and body["nodes"] == 2
+    with pytest.raises(InputError) as refused:
+        run("place", "--gpu", gpu, "--gpus", "3", "--hours", "4", "--region", REGION)
+    assert refused.value.allowed == "multiples of 8"
+
+
+def test_the_answer_shows_how_far_the_price_of_spot_has_moved() -> None:
+    body = json.loads(run("place", "--gpu", "h100", "--hours", "10", "--region", REGION, "--json")[1])
+    drift = prices.load().spot_drift("nvidia-h100-80gb")
+    assert drift and body["prices"]["spot_drift"] == {"low": drift.low, "high": drift.high, "regions": drift.regions}
+
+
 def test_place_takes_the_wait_in_the_queue_that_is_known_here() -> None:
     out = run("place", "--gpu", "h100", "--hours", "10", "--flex-wait", "2h", "--region", REGION, "--json")[1]
     flex = next(o for o in json.loads(out)["options"] if o["placement"] == "flex-start")
@@ -239,6 +255,7 @@ def test_the_manifests_state_what_they_do_instead_of_the_priced_policy(tmp_path:
     [
         ("A100", "nvidia-tesla-a100"), ("a100-40gb", "nvidia-tesla-a100"), ("NVIDIA A100-SXM4-40GB", "nvidia-tesla-a100"),
         ("A100 80GB", A100_80), ("nvidia-a100-80gb", A100_80), ("NVIDIA A100-SXM4-80GB", A100_80), ("a100_80", A100_80),
+        ("H200", "nvidia-h200-141gb"), ("NVIDIA H200 141GB HBM3e", "nvidia-h200-141gb"), ("NVIDIA B200", "nvidia-b200"),
         ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb"), ("h100", "nvidia-h100-80gb"), ("NVIDIA L4", "nvidia-l4"),
     ],
 )  # fmt: skip
@@ -248,9 +265,7 @@ def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
     assert accelerator(typed) == meant
 
 
-@pytest.mark.parametrize(
-    "typed", ["H200", "nvidia-h200-141gb", "NVIDIA H200 141GB HBM3e", "b200", "GB200", "NVIDIA B200"]
-)
+@pytest.mark.parametrize("typed", ["GB200", "NVIDIA GB200", "a4x"])
 def test_gpus_of_which_no_price_is_known_are_refused_with_what_is_missing(typed: str) -> None:
     with pytest.raises(InputError, match="unpriced GPU") as refused:
         run("place", "--gpu", typed, "--hours", "10")
