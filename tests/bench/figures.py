@@ -23,6 +23,8 @@ Written by `python -m tests.bench.figures` from what each bench printed last, go
 `python -m tests.bench.figures record TARGET` runs one anew and records it. Machines differ and are noisy: read the
 ratios, which compare within one run.
 """
+VERDICTS: dict[bool | str, str] = {True: "met", False: "**missed**", "not run": "not run"}
+"""Of a goal; a bench says "not run" where the machine lacks what it takes."""
 LIST_SHOWN = 6
 
 
@@ -69,10 +71,10 @@ def page(folder: Path) -> str:
 
 def section(recorded: dict[str, Any]) -> str:
     result = dict(recorded["result"])
-    goals: dict[str, bool] = result.pop("goals")
+    goals: dict[str, bool | str] = result.pop("goals")
     result.pop("schema", None)
-    met = sum(goals.values())
-    judged = [f"| {words(name)} | {'met' if kept else '**missed**'} |" for name, kept in goals.items()]
+    met = sum(kept is True for kept in goals.values())
+    judged = [f"| {words(name)} | {VERDICTS[kept]} |" for name, kept in goals.items()]
     rows = [f"| {name} | {value} |" for name, value in flat(result)]
     return (
         f"## `{recorded['command']}`\n\n{recorded['day']}; {recorded['machine']}; {met} of {len(goals)} goals met.\n\n"
