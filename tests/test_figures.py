@@ -19,6 +19,13 @@ def test_the_page_is_what_was_recorded() -> None:
     assert figures.PAGE.read_text() == figures.page(figures.RECORDED), "python -m tests.bench.figures"
 
 
+def test_the_readme_has_a_line_of_each_bench() -> None:
+    readme = figures.README.read_text()
+    assert readme.count(figures.BEGIN) == 1
+    assert readme == figures.with_summary(readme, figures.summary(figures.RECORDED)), "python -m tests.bench.figures"
+    assert {file.stem for file in RECORDED} == {*figures.HEADLINES}
+
+
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
 def test_a_recorded_bench_can_be_run_again(file: Path) -> None:
     recorded = json.loads(file.read_text())

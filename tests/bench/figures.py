@@ -1,7 +1,8 @@
 """The page of figures, from what the benches said last.
 
 `python -m tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make target, keeps its last JSON line under
-`recorded/` with day and machine, and writes the page anew; without arguments only the page is written.
+`recorded/` with day and machine, and writes the page anew; without arguments only the page is written. The README's
+table of figures is written with it.
 """
 
 import json
@@ -17,6 +18,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECORDED = HERE / "recorded"
 PAGE = HERE / "FIGURES.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
 HEAD = """# Figures
 
 Written by `python -m tests.bench.figures` from what each bench printed last, goals that were missed included.
@@ -26,6 +29,28 @@ ratios, which compare within one run.
 VERDICTS: dict[bool | str, str] = {True: "met", False: "**missed**", "not run": "not run"}
 """Of a goal; a bench says "not run" where the machine lacks what it takes."""
 LIST_SHOWN = 6
+# What the README says of each bench, filled in from its recorded result.
+HEADLINES = {
+    "bench-training": "after a restart the first step comes after {restarts[first_step_s][holdfast]:.1f} s (torchrun with DCP"
+    " {restarts[first_step_s][torchrun + dcp.async_save]:.1f}); useful share under evictions {goodput[share][holdfast]:.0%}"
+    " (naive {goodput[share][naive]:.0%}, torchrun {goodput[share][torchrun + dcp.async_save]:.0%})",
+    "bench-checkpoint": "{corruption[holdfast][injected]} damaged checkpoints, {corruption[holdfast][undetected]} loaded"
+    " (DCP {corruption[dcp][undetected]})",
+    "bench-elastic": "a node dies, the next step comes after {median_s[death]:.2f} s (rigid gang"
+    " {rivals[holdfast rigid][death_s]:.1f}, torchft {rivals[torchft tuned][death_s]:.1f})",
+    "bench-batch": "{kills} kills: {kills_lost} items lost, {kills_duplicated} stored twice;"
+    " {ours_share_of_bare_loop:.0%} of a bare loop's throughput",
+    "bench-server": "{drains_posts:,} requests through {drains_actions} evictions and roll-outs: {drains_failed} failed",
+    "bench-placement": "1,000 jobs x 200 starts x all policies in {cpu_seconds:.1f} s of CPU; what is chosen came as late as told"
+    " within {lateness[points apart, chosen]:.1f} points",
+    "bench-month": "{jobs} jobs and {happened[evictions]} evictions in a month, every incident alerted",
+    "bench-monitoring": "{figures[events]:,} events read in {figures[read_s]:.0f} s; the exporter sees a loss after"
+    " {figures[lag_p50_s]:.1f} s among {figures[pods]:,} pods",
+    "bench-lint": "{files:,} manifests in {seconds:.0f} s; precision {precision:.0%}, recall {recall:.0%}",
+    "bench-synth": "all stacks of the example in {wall_s:.1f} s (with CDKTF's own import {plain_wall_s:.0f})",
+    "bench-cluster": "{figures[3][pods_hit]:,} of {figures[3][pods]:,} pods evicted at once on simulated nodes: all steady again after"
+    " {figures[3][steady_s]:.0f} s, no failure counted against a job",
+}
 
 
 def main() -> None:
@@ -34,6 +59,7 @@ def main() -> None:
     elif len(sys.argv) > 1:
         sys.exit(f"error: got {' '.join(sys.argv[1:])}; allowed: nothing, or record TARGET [NAME=VALUE...]")
     PAGE.write_text(page(RECORDED))
+    README.write_text(with_summary(README.read_text(), summary(RECORDED)))
 
 
 def record(target: str, *settings: str) -> None:
@@ -67,6 +93,22 @@ def machine() -> str:
 def page(folder: Path) -> str:
     recorded = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     return HEAD + "".join(f"\n{section(one)}" for one in recorded)
+
+
+def summary(folder: Path) -> str:
+    """The table between the figures' markers of the README: a line for each bench."""
+    rows = ["| command | what it printed last | goals met | day |", "|---|---|---|---|"]
+    for target, headline in HEADLINES.items():
+        recorded = json.loads((folder / f"{target}.json").read_text())
+        goals = [*recorded["result"]["goals"].values()]
+        sentence = headline.format(**recorded["result"])
+        rows.append(f"| `make {target}` | {sentence} | {goals.count(True)} of {len(goals)} | {recorded['day']} |")
+    return "\n".join(rows)
+
+
+def with_summary(readme: str, table: str) -> str:
+    before, _, rest = readme.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
 
 
 def section(recorded: dict[str, Any]) -> str:
