@@ -20,16 +20,15 @@ def follow(ups: Bools, gap_h: float, *, foresight: bool = False) -> Trace:
     """
     since, until = _ran(ups), _ran(ups[:, ::-1])[:, ::-1]
     rank = until if foresight else since
-    here, up, moved = -1, np.zeros(ups.shape[1], bool), np.zeros(ups.shape[1], bool)
-    for tick in range(ups.shape[1]):
-        if here >= 0 and ups[here, tick]:
-            up[tick] = True
-            continue
+    up, moved = np.zeros((2, ups.shape[1]), bool)
+    tick, lost = 0, False
+    while tick < len(up):
         there = int(np.argmax(np.where(ups[:, tick], rank[:, tick], -1)))
-        up[tick] = bool(ups[there, tick])
+        stays = int(until[there, tick])
+        up[tick : tick + stays] = True
         # Machines were lost and others stand ready: an eviction without a wait.
-        moved[tick] = up[tick] and here >= 0
-        here = there if up[tick] else -1
+        moved[tick] = lost and stays > 0
+        lost, tick = stays > 0, tick + max(stays, 1)
     return Trace(name="any zone", gap_h=gap_h, up=up, moved=moved)
 
 
@@ -46,10 +45,6 @@ def together(traces: list[Trace]) -> Trace:
 
 
 def _ran(ups: Bools) -> Ints:
-    """Ticks since each zone came up."""
-    ran = np.zeros(ups.shape, np.int64)
-    last = np.zeros(len(ups), np.int64)
-    for tick in range(ups.shape[1]):
-        last = np.where(ups[:, tick], last + 1, 0)
-        ran[:, tick] = last
-    return ran
+    """Ticks since each zone came up, this one counted; 0 while it is down."""
+    ticks = np.arange(1, ups.shape[1] + 1)
+    return ticks - np.maximum.accumulate(np.where(ups, 0, ticks), axis=1)
