@@ -20,7 +20,7 @@ from infra.placement.outages import Outages
 from infra.placement.policies import Policy
 from infra.placement.prices import Quote
 from infra.placement.runs import Floats, Ints, Outcome, Paths, Runs, runs_of
-from infra.placement.simulate import simulate
+from infra.placement.simulate import side_by_side, simulate
 
 RUNS, FEWEST_RUNS = 2_000, 250
 SAMPLES = 1_500_000  # lifetimes drawn for one simulation; long gangs get fewer runs instead of more memory
@@ -91,34 +91,41 @@ def options(job: Job, world: World, region: str) -> list[Option]:
     scene = Scene.of(job, world, region)
     free = world.across_zones(job, region)
     zones = _any_zone(Scene.of(job, free, region)) if free else []
-    single = [_demand(job, world, region), _flex(job, world, region), under(scene, policies.WAIT)]
+    whole = [_demand(job, world, region), _flex(job, world, region)]
     if math.isinf(job.deadline_h):
-        return [*single, under(scene, policies.HYBRID), *zones]
-    return [
-        *single, _in_time(scene), under(scene, policies.HYBRID), _flex(job, world, region, in_time=True), *zones,
-    ]  # fmt: skip
+        return [*whole, *under_each(scene, policies.WAIT, policies.HYBRID), *zones]
+    waits, mixed, *in_time = under_each(scene, policies.WAIT, policies.HYBRID, *policies.IN_TIME)
+    return [*whole, waits, _cheapest(in_time), mixed, _flex(job, world, region, in_time=True), *zones]
 
 
 def _any_zone(scene: Scene) -> list[Option]:
     """Spot in whichever zone of the region has it. A ComputeClass does so by itself, as long as nothing pins a zone."""
-    rows = [under(scene, policies.WAIT)]
-    if math.isfinite(scene.job.deadline_h):
-        rows.append(_in_time(scene))
+    dated = math.isfinite(scene.job.deadline_h)
+    waits, *in_time = under_each(scene, policies.WAIT, *(policies.IN_TIME if dated else ()))
+    rows = [waits, _cheapest(in_time)] if dated else [waits]
     return [replace(row, policy=row.policy + option_names.ANY_ZONE) for row in rows]
 
 
-def _in_time(scene: Scene) -> Option:
-    """The cheapest of the policies that watch the deadline; the first of equals, so that no seed decides."""
-    in_time = [under(scene, policy) for policy in policies.IN_TIME]
+def _cheapest(in_time: list[Option]) -> Option:
+    """Of the policies that watch the deadline; the first of equals, so that no seed decides."""
     least = min(in_time, key=lambda o: (bool(o.refused), o.mean_usd if not o.refused else 0.0))
     return next(o for o in in_time if o is least or (not o.refused and o.costs_as(least)))
 
 
 def _demand(job: Job, world: World, region: str) -> Option:
-    runs = _runs(job, world, 1, spot=Capacity.ON_DEMAND, region=region)
+    runs = runs_for(job, world, 1, spot=Capacity.ON_DEMAND, region=region)
     blank = Option(placement=Placement.ON_DEMAND, policy="on-demand only", region=region)
     never = Paths(edges_h=np.full((1, 1), np.inf), starts_up=np.zeros(1, bool))
-    return _answer(job, world, blank, Capacity.ON_DEMAND, runs, never, policies.ON_DEMAND_ONLY)
+    return _answer(
+        job,
+        world,
+        blank,
+        Capacity.ON_DEMAND,
+        runs,
+        never,
+        policies.ON_DEMAND_ONLY,
+        simulate(runs, never, policies.ON_DEMAND_ONLY),
+    )
 
 
 def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Option:
@@ -130,44 +137,49 @@ def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Opti
         return _refuse(blank, f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
     if job.restart_h >= FLEX_MAX_RUN_H:
         return _refuse(blank, f"a restart takes longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
-    runs = _runs(job, world, RUNS, spot=Capacity.FLEX_START, region=region)
+    runs = runs_for(job, world, RUNS, spot=Capacity.FLEX_START, region=region)
     rounds = math.ceil(job.hours / (FLEX_MAX_RUN_H - job.restart_h)) + 2
     rng = np.random.default_rng(world.seed)
     paths = spells.flex_paths(rng, RUNS, max_run_h=FLEX_MAX_RUN_H, rounds=rounds, waits=world.flex_waits)
-    return _answer(job, world, blank, Capacity.FLEX_START, runs, paths, policy)
+    return _answer(job, world, blank, Capacity.FLEX_START, runs, paths, policy, simulate(runs, paths, policy))
 
 
 def under(scene: Scene, policy: Policy) -> Option:
     """Spot under one policy."""
+    return under_each(scene, policy)[0]
+
+
+def under_each(scene: Scene, *asked: Policy) -> list[Option]:
+    """Spot under each of the policies."""
     job, world, fold = scene.job, scene.world, scene.fold
-    blank = Option(
+    count = RUNS if world.recorded is not None else len(scene.spot.edges_h)
+    deadline_h = max(job.deadline_h / fold, job.hours / fold + job.restart_h)
+    shorter = replace(job, hours=job.hours / fold, deadline_h=deadline_h)
+    runs = runs_for(shorter, world, count, spot=Capacity.SPOT, region=scene.region)
+    return [
+        _answer(job, world, _blank(scene, policy), Capacity.SPOT, runs, scene.spot, policy, outcome, fold)
+        for policy, outcome in zip(asked, side_by_side(runs, scene.spot, asked), strict=True)
+    ]
+
+
+def _blank(scene: Scene, policy: Policy) -> Option:
+    return Option(
         placement=Placement.SPOT if policy is policies.WAIT else Placement.HYBRID,
         policy=option_names.on_spot(policy),
         region=scene.region,
         carried_out_by=policy.carried_out_by,
     )
-    count = RUNS if world.recorded is not None else len(scene.spot.edges_h)
-    deadline_h = max(job.deadline_h / fold, job.hours / fold + job.restart_h)
-    runs = _runs(
-        replace(job, hours=job.hours / fold, deadline_h=deadline_h),
-        world,
-        count,
-        spot=Capacity.SPOT,
-        region=scene.region,
-    )
-    return _answer(job, world, blank, Capacity.SPOT, runs, scene.spot, policy, fold)
 
 
 def _answer(
     job: Job, world: World, blank: Option, capacity: Capacity, runs: Runs, paths: Paths, policy: Policy,
-    fold: float = 1.0,
+    outcome: Outcome, fold: float = 1.0,
 ) -> Option:  # fmt: skip
     for needed in (capacity,) if policy is policies.WAIT else (capacity, Capacity.ON_DEMAND):
         if missing := unsold(job, world, blank.region, needed):
             return _refuse(blank, missing)
     price = quote(job, world, blank.region, capacity)
     assert price is not None
-    outcome = simulate(runs, paths, policy)
     if stuck := _stuck(outcome, paths):
         return _refuse(blank, stuck)
     finish_h = outcome.finish_h * fold
@@ -221,7 +233,8 @@ def _refuse(blank: Option, why: str) -> Option:
     return replace(blank, refused=why)
 
 
-def _runs(job: Job, world: World, count: int, *, spot: Capacity, region: str) -> Runs:
+def runs_for(job: Job, world: World, count: int, *, spot: Capacity, region: str) -> Runs:
+    """`count` runs of the job on this capacity; of recorded Spot each from its place on one of the traces."""
     churn = job_churn(job, world.churn.per_hour, world.together)
     price = {c: q.usd for c in Capacity if (q := quote(job, world, region, c))}
     undisturbed = spot is not Capacity.SPOT

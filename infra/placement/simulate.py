@@ -6,6 +6,7 @@ width and a deadline net acts at the exact moment. A move of the policy's own ke
 committed. Same runs, paths and policy: same answer, to the bit.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,16 @@ def simulate(runs: Runs, paths: Paths, policy: Policy, workers: int = 2) -> Outc
 
     with ThreadPoolExecutor(workers) as pool:
         return stack(list(pool.map(part, starts)))
+
+
+def side_by_side(runs: Runs, paths: Paths, policies: Sequence[Policy]) -> list[Outcome]:
+    """Each policy on the same runs, to the bit as alone: a round costs the interpreter the same for few runs and many."""
+    count = len(runs)
+    if count * len(policies) > CHUNK:
+        return [simulate(runs, paths, policy) for policy in policies]
+    lines = stack([policy.lines(runs) for policy in policies])
+    found = simulate(stack([runs] * len(policies)), paths, Policy(name="side by side", lines=lambda _: lines))
+    return [take(found, slice(at, at + count)) for at in range(0, len(policies) * count, count)]
 
 
 def _simulate(runs: Runs, paths: Paths, policy: Policy) -> Outcome:

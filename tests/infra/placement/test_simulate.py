@@ -5,7 +5,7 @@ import pytest
 
 from infra.placement import forms, policies
 from infra.placement.runs import Outcome, Paths, Runs, runs_of
-from infra.placement.simulate import simulate
+from infra.placement.simulate import side_by_side, simulate
 
 ALL = (policies.WAIT, policies.ON_DEMAND_ONLY, *policies.WITH_DEADLINE)
 
@@ -123,6 +123,15 @@ def test_the_same_seed_gives_the_same_bits_on_any_number_of_workers() -> None:
     single, double = (simulate(runs, path, policies.PATIENT, workers=n) for n in (1, 2))
     assert np.array_equal(single.usd, double.usd)
     assert np.array_equal(single.finish_h, double.finish_h)
+
+
+def test_policies_side_by_side_answer_to_the_bit_as_alone() -> None:
+    runs, path = runs_of(50, work_h=8, restart_h=0.1, deadline_h=20, interval_h=0.3), exponential(50, 200, 0.4, seed=9)
+    asked = (policies.WAIT, *policies.IN_TIME)
+    for policy, found in zip(asked, side_by_side(runs, path, asked), strict=True):
+        alone = simulate(runs, path, policy)
+        assert np.array_equal(found.usd, alone.usd), policy.name
+        assert np.array_equal(found.finish_h, alone.finish_h), policy.name
 
 
 def mixed_runs(count: int, seed: int) -> tuple[Runs, Paths]:
