@@ -102,7 +102,7 @@ class Answer:
     limits: choose.Limits | None
     tie: Option | None
     regret: float
-    """Of on-demand's cost: what the choice costs above the cheapest that keeps the deadline."""
+    """Of on-demand's cost: what the choice costs above the cheapest that keeps the deadline on average."""
     emitted: Option
     """What the written manifests do by themselves; the chosen option where they carry it out."""
     elsewhere: tuple[tuple[str, str, float], ...]

@@ -14,7 +14,7 @@ from infra.placement.learned import Waits
 from infra.placement.outages import Outages
 from infra.placement.prices import Table
 from infra.placement.runs import Floats, Ints
-from infra.placement.traces import Recorded
+from infra.placement.traces import Recorded, Trace
 
 SAME_USD = 0.01
 # Means closer than this many standard errors may change places with another seed.
@@ -38,6 +38,8 @@ class World:
     """Waits measured here; they add to the record, not to what the user stated."""
     any_zone: Recorded | None = None
     """The same traces as zones of one region, between which the job may move."""
+    weeks: tuple[Trace, ...] = ()
+    """Where the public record is followed: its single weeks in single zones."""
     on_demand_refused: float = 0.0
     """Probability that a job which asks for on-demand does not get it, then or later."""
     seed: int = 0
@@ -57,7 +59,7 @@ class World:
             return self
         # Its outages are those of the gang; a belief is about one node.
         churn = hazard.recorded(found.each.churn / job.nodes)
-        return replace(self, recorded=found.each, any_zone=found.any_zone, churn=churn)
+        return replace(self, recorded=found.each, any_zone=found.any_zone, churn=churn, weeks=found.weeks)
 
     def across_zones(self, job: Job, region: str) -> "World | None":
         """The same world for a job that starts anew in any zone of the region; None where nothing is known of it."""
@@ -80,6 +82,8 @@ class Option:
     finish_h: Floats = field(default_factory=lambda: np.array([math.nan]))
     lateness: Floats = field(default_factory=lambda: np.array([math.nan]))
     """Of each run, how probable it is that it ends after the deadline."""
+    late_weeks: Floats | None = None
+    """Of a row that only waits for Spot of the public record: the share late in each single week of a single zone."""
     refusal: float = 0.0
     """On-demand is refused with this probability; what is refused waits for the other capacity to its end."""
     recording: Ints | None = None
@@ -94,8 +98,29 @@ class Option:
         return float(np.mean(self.lateness))
 
     @property
-    def late_interval(self) -> Interval:
-        return intervals.of_share(self.lateness, self.recording)
+    def late_interval(self) -> Interval | None:
+        """Of other starts in the same time; None where it is the next time that is in doubt."""
+        return intervals.of_share(self.lateness, self.recording) if self.late_weeks is None else None
+
+    @property
+    def late_range(self) -> Interval | None:
+        """Least and most of single weeks, and of all of them together; None where the share stands for itself."""
+        if self.late_weeks is None:
+            return None
+        return min(float(self.late_weeks.min()), self.late), max(float(self.late_weeks.max()), self.late)
+
+    @property
+    def late_at_most(self) -> float:
+        """By which a deadline is judged."""
+        return self.late if self.late_range is None else self.late_range[1]
+
+    @property
+    def late_text(self) -> str:
+        """`0.8%`, or `0-64%` of a range."""
+        if self.late_range is None:
+            return f"{self.late:.1%}"
+        low, high = (f"{share * 100:.0f}" for share in self.late_range)
+        return f"{low}-{high}%" if low != high else f"{high}%"
 
     @property
     def usd_interval(self) -> Interval:

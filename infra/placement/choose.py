@@ -35,15 +35,22 @@ class Limits:
 
 
 def keeping(job: Job, options: list[Option]) -> list[Option]:
-    """Those with a price and an end that keep the deadline, as surely as on-demand itself would."""
-    return [o for o in options if not o.refused and (math.isinf(job.deadline_h) or o.late <= LATE_ALLOWED + o.refusal)]
+    """Those with a price and an end that keep the deadline, as surely as on-demand itself would.
+
+    What only waits for recorded Spot has to keep it in every week of the record: its mean is of weeks that are over.
+    """
+    return _keeping(job, options, lambda option: option.late_at_most)
+
+
+def _keeping(job: Job, options: list[Option], late: Callable[[Option], float]) -> list[Option]:
+    return [o for o in options if not o.refused and (math.isinf(job.deadline_h) or late(o) <= LATE_ALLOWED + o.refusal)]
 
 
 def choose(job: Job, options: list[Option]) -> Option:
     """The cheapest that keeps the deadline; a little more money for a much earlier bad case."""
     kept = keeping(job, options)
     if not kept:
-        late = (f"{o.policy}: " + (o.refused or f"{o.late:.1%} late") for o in options)
+        late = (f"{o.policy}: " + (o.refused or f"{o.late_text} late") for o in options)
         raise Unjudged("no option has a price, an end and keeps the deadline: " + "; ".join(late))
     kept = _watched(job, kept)
     least = min(kept, key=lambda o: o.mean_usd)
@@ -74,11 +81,13 @@ def tie(job: Job, options: list[Option], chosen: Option) -> Option | None:
 
 
 def regret(job: Job, options: list[Option], chosen: Option) -> float:
-    """What the choice costs above the cheapest that keeps the deadline, as a share of on-demand (or of itself)."""
+    """What the choice costs above the cheapest that keeps the deadline on average, as a share of on-demand (or of itself)."""
+    # By the mean, unlike the choice: so it is the price of not trusting that.
+    kept = _keeping(job, options, lambda option: option.late)
     demand = next(
         (o.mean_usd for o in options if o.placement is Placement.ON_DEMAND and not o.refused), chosen.mean_usd
     )
-    return (chosen.mean_usd - min(o.mean_usd for o in [chosen, *keeping(job, options)])) / demand
+    return (chosen.mean_usd - min(o.mean_usd for o in [chosen, *kept])) / demand
 
 
 def _usd(option: Option) -> float:

@@ -77,16 +77,21 @@ def drawn(
 
 
 def replayed(
-    counts: list[Ints], gaps_h: list[float], nodes: int, path: Ints, offset_h: Floats, tiles: int = 4
-) -> Counts:
-    """Recorded counts, each run from its place on one of them; what outlasts a recording goes on at its beginning."""
+    counts: list[Ints], gaps_h: list[float], nodes: int, path: Ints, offset_h: Floats, tiles: int = 4,
+    until_h: float = math.inf,
+) -> Counts:  # fmt: skip
+    """Recorded counts, each run from its place on one of them; what outlasts a recording goes on at its beginning.
+
+    until_h: of a run, after which nobody asks any more; the last count then stays.
+    """
     rows = [_changes(np.minimum(np.tile(each, tiles), nodes), gap) for each, gap in zip(counts, gaps_h, strict=True)]
-    cut = [_from(rows[each][0], rows[each][1], float(at)) for each, at in zip(path, offset_h, strict=True)]
+    cut = [_from(rows[each][0], rows[each][1], float(at), until_h) for each, at in zip(path, offset_h, strict=True)]
     longest = max(len(edges) for edges, _ in cut)
-    return Counts(
-        edges_h=np.stack([np.pad(edges, (0, longest - len(edges)), constant_values=np.inf) for edges, _ in cut]),
-        count=np.stack([np.pad(count, (0, longest + 1 - len(count)), mode="edge") for _, count in cut]),
-    )
+    all_edges, all_counts = np.full((len(cut), longest), np.inf), np.empty((len(cut), longest + 1), np.int64)
+    for row, (edges, count) in enumerate(cut):
+        all_edges[row, : len(edges)] = edges
+        all_counts[row, : len(count)], all_counts[row, len(count) :] = count, count[-1]
+    return Counts(edges_h=all_edges, count=all_counts)
 
 
 def _changes(counts: Ints, gap_h: float) -> tuple[Floats, Ints]:
@@ -94,9 +99,9 @@ def _changes(counts: Ints, gap_h: float) -> tuple[Floats, Ints]:
     return (at * gap_h).astype(np.float64), np.concatenate([counts[:1], counts[at]])
 
 
-def _from(edges_h: Floats, count: Ints, offset_h: float) -> tuple[Floats, Ints]:
-    past = int(np.searchsorted(edges_h, offset_h, side="right"))
-    return edges_h[past:] - offset_h, count[past:]
+def _from(edges_h: Floats, count: Ints, offset_h: float, until_h: float) -> tuple[Floats, Ints]:
+    past, end = np.searchsorted(edges_h, [offset_h, offset_h + until_h], side="right")
+    return edges_h[past:end] - offset_h, count[past : end + 1]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from infra.contract.capacity import Capacity, Placement
-from infra.placement import advice, elastic, outages, policies
+from infra.placement import advice, elastic, outages, policies, weeks
 from infra.placement.belief import Option, World
 from infra.placement.elastic import Counts, Gang
 from infra.placement.job import Job
@@ -23,7 +23,7 @@ SLOWEST = 2.5  # times the work; what is lost later than that is not drawn
 
 def options(job: Job, world: World, region: str) -> list[Option]:
     """Every row of the rigid job; for a range of nodes also those of the elastic gang."""
-    rows = advice.options(job, world, region)
+    rows = weeks.ranged(job, world, region, advice.options(job, world, region))
     return [*rows, *_elastic(job, world, region)] if job.elastic else rows
 
 
@@ -90,6 +90,7 @@ def _priced(job: Job, world: World, blank: Option, in_time: bool) -> Option:
         usd=outcome.usd * fold,
         finish_h=outcome.finish_h * fold,
         lateness=_late(job, outcome, fold, world.on_demand_refused),
+        late_weeks=None if in_time else _late_weeks(job, world),
         refusal=world.on_demand_refused,
         recording=path,
         evictions=float(np.mean(outcome.evictions)) * fold,
@@ -101,6 +102,19 @@ def _late(job: Job, outcome: Outcome, fold: float, refused: float) -> Floats:
     late = (outcome.finish_h * fold > job.deadline_h + advice.LATE_EPS_H).astype(np.float64)
     # Whoever had to buy and is refused is taken for late: it was at the last moment.
     return np.where(outcome.on_demand_h > 0.0, np.maximum(late, refused), late)
+
+
+def _late_weeks(job: Job, world: World) -> Floats | None:
+    if not weeks.counts(job, world):
+        return None
+    path, offset_h = weeks.starts(world.weeks)
+    rows = [week.counts for week in world.weeks if week.counts is not None]
+    there = elastic.replayed(
+        rows, [week.gap_h for week in world.weeks], job.max_nodes, path, offset_h,
+        weeks.tiles(job, world.weeks), job.deadline_h,
+    )  # fmt: skip
+    outcome = elastic.simulate(gang_of(job, world.churn.per_hour), there, work_h=job.hours)
+    return weeks.shares(outcome.finish_h > job.deadline_h + advice.LATE_EPS_H)
 
 
 def _counts(job: Job, world: World, region: str, work_h: float, fold: float) -> tuple[Ints | None, Counts]:

@@ -2,20 +2,17 @@
 
 import math
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from holdfast.contract.values import finite
-from infra.contract.capacity import Capacity, Placement
-from infra.placement import emit, hours
-from infra.placement.advice import quote
+import numpy as np
+
+from infra.contract.capacity import Placement
+from infra.placement import emit, weeks
 from infra.placement.ask import Answer
-from infra.placement.belief import SAME_USD, Option
-from infra.placement.choose import granted
+from infra.placement.belief import SAME_USD, Option, World
 from infra.placement.commitment import Commitment
 from infra.placement.job import Job
-from infra.placement.prices import CAPACITIES, Band
+from infra.placement.place_json import body, per_1000, price_dates, rhythm, spot_range
 from infra.placement.show import basis, print_json, print_table
 
 SHOWN_REGIONS = 5
@@ -24,7 +21,7 @@ SHOWN_REGIONS = 5
 
 def place(job: Job, answer: Answer, *, google: list[str] | None, written: list[Path], as_json: bool) -> None:
     if as_json:
-        print_json(_place_json(job, answer, google, written))
+        print_json(body(job, answer, google, written))
         return
     head = ("capacity", "how", "USD/h", "cost p50", "p95", "done p50 h", "p95 h", "late", "evicted", "")
     print_table(head, [_row(option, option is answer.chosen) for option in answer.options])
@@ -63,9 +60,9 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
             f"Spot stops paying against {limits.against.value}: churn {_limit(limits.churn_per_hour, '/h')}, or restart"
             f" {_limit(limits.restart_h * 60, ' min')}, or checkpoint {_limit(limits.checkpoint_h * 3600, ' s')}"
         )
-    if dates := _price_dates(job, answer):
+    if dates := price_dates(job, answer):
         notes.append("prices as of: " + ", ".join(f"{name} {date or 'undated'}" for name, date in dates.items()))
-    if found := _spot_range(job, answer):
+    if found := spot_range(job, answer):
         low, high, band = found
         notes.append(f"Spot's price may change once a month; it is {band}: here {_usd(low)} to {_usd(high)} an hour")
     if drift := world.prices.spot_drift(job.accelerator):
@@ -81,13 +78,9 @@ def _footnotes(job: Job, answer: Answer, google: list[str] | None, written: list
     return notes
 
 
-def _rhythm(job: Job) -> hours.Rhythm | None:
-    return hours.rhythm(job.accelerator, 1 if job.batch else job.nodes)
-
-
 def _hours(job: Job) -> list[str]:
     """When to start; a job of days meets all hours."""
-    found = _rhythm(job)
+    found = rhythm(job)
     if found is None:
         return []
     best, worst = found.shares[found.best], found.shares[found.worst]
@@ -125,8 +118,16 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     # The row without on-demand is the other end: how late if none is ever granted.
     spot = next((o for o in answer.options if o.placement is Placement.SPOT and not o.refused), None)
     if chosen.placement is Placement.HYBRID and math.isfinite(job.deadline_h) and spot is not None:
-        lines.append(f"if on-demand is never granted, {spot.late:.0%} late")
+        lines.append(f"if on-demand is never granted, {_by_week(answer.world, spot)}")
     return lines
+
+
+def _by_week(world: World, spot: Option) -> str:
+    """The range with its middle: least and most alone hide that most weeks may be good ones."""
+    if spot.late_weeks is None:
+        return f"{spot.late:.0%} late"
+    low, high = np.percentile(spot.late_weeks, [25, 75])
+    return f"{spot.late_text} late over {weeks.basis(world)}; in the middle half of them {low:.0%} to {high:.0%}"
 
 
 def _bucket(answer: Answer) -> str:
@@ -143,7 +144,7 @@ def _as_elastic(job: Job, rows: tuple[Option, ...]) -> str:
     """With the hours and dollars of each, as in the table."""
     each = (
         f"{row.policy}: {_usd(row.mean_usd)}, done after {row.finish_at(50):.1f} h, at p95 {row.finish_at(95):.1f} h,"
-        f" {row.late:.1%} late"
+        f" {row.late_text} late"
         for row in rows
     )
     return f"if each node holds the whole state, --nodes {job.nodes // 2}..{job.nodes}: {'; '.join(each)}"
@@ -158,41 +159,14 @@ def _committed(job: Job, committed: Commitment, chosen: Option) -> str:
     return f"{head}; cheaper than {chosen.policy} from {even_h:,.0f} h of such work in each {committed.term_h:,.0f} h"
 
 
-def per_1000(job: Job, option: Option) -> float:
-    """USD for 1,000 items."""
-    return option.mean_usd / job.items * 1_000
-
-
 def _interval(job: Job, chosen: Option) -> str:
     low, high = chosen.usd_interval
     text = f"mean cost {_usd(chosen.mean_usd)}, 95 % interval {_usd(low)} to {_usd(high)}"
     if math.isfinite(job.deadline_h):
-        low, high = chosen.late_interval
-        text += f"; late {low:.1%} to {high:.1%}"
+        between = chosen.late_interval or chosen.late_range or (math.nan, math.nan)
+        text += f"; late {between[0]:.1%} to {between[1]:.1%}"
     # The rows' p50 and p95 are of single runs; this is what other starts would make of the mean.
     return f"{text} ({len(chosen.usd):,} starts)"
-
-
-def _price_dates(job: Job, answer: Answer) -> dict[str, str | None]:
-    """Of the capacities of the table; null where a part of the price has no date."""
-    quotes = {c: quote(job, answer.world, answer.region, c) for c in CAPACITIES}
-    return {c.value: found.as_of or None for c, found in quotes.items() if found}
-
-
-def _spot_range(job: Job, answer: Answer) -> tuple[float, float, Band] | None:
-    """USD an hour for the whole job."""
-    machine, prices = job.machine_for(Capacity.SPOT), answer.world.prices
-    band = prices.spot_band(machine) if machine else None
-    demand = prices.quote(machine, answer.region, Capacity.ON_DEMAND) if machine else None
-    if machine is None or band is None or demand is None:
-        return None
-    usd = demand.usd * job.gpus / machine.gpus
-    return usd * band.low, usd * band.high, band
-
-
-def _spot_range_json(job: Job, answer: Answer) -> dict[str, Any] | None:
-    found = _spot_range(job, answer)
-    return found and {"low": found[0], "high": found[1], "basis": str(found[2])}
 
 
 def _usd(usd: float) -> str:
@@ -200,82 +174,6 @@ def _usd(usd: float) -> str:
     if usd < 0.01:
         return f"${usd:.2g}" if usd >= 1e-4 else "under $0.0001"
     return f"${usd:,.0f}" if usd >= 10 else f"${usd:.2f}"
-
-
-def _place_json(job: Job, answer: Answer, google: list[str] | None, written: list[Path]) -> dict[str, Any]:
-    limits = answer.limits
-    return {
-        "schema": "holdfast.place/1",
-        "region": answer.region,
-        "machine": job.machine.name,
-        "nodes": job.nodes,
-        "chosen": answer.chosen.placement.value,
-        "reason": answer.reason,
-        "options": [_option_json(job, option) for option in answer.options],
-        "as_elastic": [_option_json(job, option) for option in answer.as_elastic],
-        "flip": None
-        if limits is None
-        else {
-            "against": limits.against.value,
-            # JSON has no infinity: a limit that is never reached is null.
-            "churn_per_hour": finite(limits.churn_per_hour),
-            "restart_seconds": finite(limits.restart_h * 3600),
-            "checkpoint_seconds": finite(limits.checkpoint_h * 3600),
-        },
-        "spot_by_hour_utc": (found := _rhythm(job)) and list(found.shares),
-        "churn": {"per_hour": answer.world.churn.per_hour, "basis": answer.world.churn.basis},
-        "checkpoint": emit.checkpoint(job, answer.world),
-        "prices": {
-            "fetched_at": answer.world.prices.fetched_at.isoformat(),
-            "as_of": _price_dates(job, answer),
-            "spot_usd_per_hour": _spot_range_json(job, answer),
-            "spot_drift": (drift := answer.world.prices.spot_drift(job.accelerator)) and asdict(drift),
-            "note": answer.world.prices.note(job.accelerator, answer.region),
-        },
-        "tie": None if answer.tie is None else {"placement": answer.tie.placement.value, "how": answer.tie.policy},
-        "regret": answer.regret,
-        "late_assumes": f"on-demand is {granted(answer.world)} when asked for",
-        "on_demand_refused": {
-            "probability": answer.world.on_demand_refused,
-            "source": "--on-demand-refused" if answer.world.on_demand_refused else "assumed",
-        },
-        "emitted": emit.carried_out(job, answer.chosen, answer.emitted),
-        "data": {"in": answer.data_in, "move_usd": answer.move.usd, "move_hours": answer.move.hours}
-        if answer.data_in
-        else None,
-        "committed": answer.committed
-        and {
-            "usd": answer.committed.usd(job),
-            "terms": answer.committed.terms(job),
-            "term_hours": answer.committed.term_h,
-            "even_hours": answer.committed.even_h(job, answer.chosen),
-        },
-        "elsewhere": [{"region": r, "placement": p, "mean_usd": usd} for r, p, usd in answer.elsewhere],
-        "google": google,
-        "written": [str(path) for path in written],
-    }
-
-
-def _option_json(job: Job, option: Option) -> dict[str, Any]:
-    head = {
-        "placement": option.placement.value,
-        "how": option.policy,
-        "carried_out_by": option.carried_out_by,
-        "refused": option.refused or None,
-    }
-    if option.refused:
-        return head
-    return head | {
-        "usd_per_hour": option.usd_per_hour,
-        "usd": {f"p{p}": option.usd_at(p) for p in (5, 50, 95)}
-        | {"mean": option.mean_usd, "mean_interval": list(option.usd_interval)},
-        "finish_hours": {f"p{p}": option.finish_at(p) for p in (5, 50, 95)},
-        "late": option.late,
-        "late_interval": list(option.late_interval),
-        "evictions": option.evictions,
-        "price_inferred": option.inferred,
-        "usd_per_1000_items": per_1000(job, option) if job.items else None,
-    }
 
 
 def _row(option: Option, chosen: bool) -> tuple[str, ...]:
@@ -289,7 +187,7 @@ def _row(option: Option, chosen: bool) -> tuple[str, ...]:
         f"{option.usd_at(95):,.2f}",
         f"{option.finish_at(50):.1f}",
         f"{option.finish_at(95):.1f}",
-        f"{option.late:.1%}",
+        option.late_text,
         f"{option.evictions:.1f}",
         "<- chosen" if chosen else "",
     )

@@ -6,7 +6,7 @@ one number a tick: how many machines could be had. Public recordings are not par
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,20 @@ class Trace:
         edges = np.flatnonzero(self.up[1:] != self.up[:-1]) + 1
         return np.diff(edges)[self.up[edges[:-1]] == up] * self.gap_h
 
-    def paths(self) -> Paths:
+    def half(self, number: int) -> "Trace":
+        """The first (0) or the second (1) half; of the public record about a week."""
+        middle = len(self.up) // 2
+        part = slice(middle, None) if number else slice(None, middle)
+        moved, counts = (None if each is None else each[part] for each in (self.moved, self.counts))
+        return replace(self, up=self.up[part], moved=moved, counts=counts)
+
+    def paths(self, tiles: int = TILES) -> Paths:
         # Wrapping keeps the daily rhythm; extrapolating would invent one.
-        up = np.tile(self.up, TILES)
+        up = np.tile(self.up, tiles)
         edges = np.flatnonzero(up[1:] != up[:-1]) + 1
         if self.moved is not None:
             # A move is an end and a beginning at the same moment.
-            moves = np.flatnonzero(np.tile(self.moved, TILES))
+            moves = np.flatnonzero(np.tile(self.moved, tiles))
             edges = np.sort(np.concatenate([edges, np.repeat(moves[moves > 0], 2)]))
         return Paths(edges_h=np.append(edges * self.gap_h, np.inf)[None, :], starts_up=up[:1])
 
@@ -115,8 +122,8 @@ class Recorded:
     traces: tuple[Trace, ...] = ()
 
     @classmethod
-    def of(cls, traces: list[Trace]) -> "Recorded":
-        each = [trace.paths() for trace in traces]
+    def of(cls, traces: list[Trace], tiles: int = TILES) -> "Recorded":
+        each = [trace.paths(tiles) for trace in traces]
         # Beyond its last edge a path never changes again.
         edges = np.full((len(each), max(p.edges_h.shape[1] for p in each)), np.inf)
         for row, path in enumerate(each):

@@ -1,18 +1,32 @@
 """What `place` tells of lateness, held against time that it has not seen: told from the first half of each recording,
 replayed on the second under the same policy, by family of recordings.
 
-Apart from each other: rows that only wait for Spot, rows that watch the deadline, and the row that is chosen.
+Apart from each other: rows that only wait for Spot, rows that watch the deadline, and the row that is chosen. Rows that
+only wait tell a range over weeks too; that is judged both ways, told from either week and replayed on the other.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from infra.contract.capacity import Placement
-from infra.placement import advice, choose, followed, gangs, hazard, option_names, outages, policies, prices
+from infra.placement import (
+    advice,
+    choose,
+    followed,
+    gangs,
+    hazard,
+    option_names,
+    outages,
+    policies,
+    prices,
+    weeks,
+    zones,
+)
 from infra.placement.belief import Option, World
 from infra.placement.job import Job
-from infra.placement.traces import Trace
+from infra.placement.traces import Recorded, Trace
 
 PRICED, GPU = "us-central1", outages.RECORDED_GPU
 # Hours of work and until the deadline, from next to no slack to much.
@@ -34,7 +48,7 @@ class Family:
 
     def worlds(self) -> tuple[World, World] | None:
         """What could be told after the first half, and what came. None where no zone had the gang now and then in both."""
-        halves = [(_half(trace, 0), _half(trace, 1)) for trace in self.traces]
+        halves = [(trace.half(0), trace.half(1)) for trace in self.traces]
         both = [pair for pair in halves if min(half.up_share for half in pair) >= outages.HOPELESS]
         if not both:
             return None
@@ -46,12 +60,6 @@ class Family:
         assert found is not None
         churn = hazard.recorded(found.each.churn / self.nodes)
         return World(prices=prices.load(), churn=churn, recorded=found.each, any_zone=found.any_zone)
-
-
-def _half(trace: Trace, number: int) -> Trace:
-    middle = len(trace.up) // 2
-    part = slice(middle, None) if number else slice(None, middle)
-    return replace(trace, up=trace.up[part], counts=None if trace.counts is None else trace.counts[part])
 
 
 def families(given: list[Trace]) -> list[Family]:
@@ -107,6 +115,103 @@ def _replayed(job: Job, held_out: World, row: Option) -> float | None:
     return None if found.refused else found.late
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A range of one row, and what came; shares."""
+
+    low: float
+    high: float
+    came: float
+
+    @property
+    def held(self) -> bool:
+        return self.low - ALLOWED_POINTS / 100 <= self.came <= self.high + ALLOWED_POINTS / 100
+
+
+Class = Callable[[Family, int], tuple[Trace, ...]]
+
+
+def every_zone(family: Family, told: int) -> tuple[Trace, ...]:
+    """What `place` knows after one week: of every zone that had the gang in it."""
+    return followed.halves(followed.recordings(family.nodes), told)
+
+
+def own_zones(family: Family, told: int) -> tuple[Trace, ...]:
+    return followed.halves(family.traces, told)
+
+
+def ranges(family: Family, told: int, of: Class = every_zone) -> list[Told]:
+    """Of every job that waits, in one zone or any. Zones that had the gang in the told week, whatever came there."""
+    known, coming = own_zones(family, told), tuple(t.half(1 - told) for t in family.traces)
+    came = [t for t in coming if any(t.name == k.name for k in known)]
+    if not known:
+        return []
+    recorded = Recorded.of(list(known))
+    world = World(
+        prices=prices.load(), churn=hazard.recorded(recorded.churn / family.nodes), recorded=recorded,
+        weeks=of(family, told),
+    )  # fmt: skip
+    moving = [[zones.together(came)]] if len(came) > 1 else []
+    return [
+        _told(Job(accelerator=GPU, gpus=8 * family.nodes, hours=hours, deadline_h=deadline), world, tuple(each))
+        for hours, deadline in JOBS_H for each in (came, *moving)
+    ]  # fmt: skip
+
+
+def _told(job: Job, world: World, came: tuple[Trace, ...]) -> Told:
+    known, then = (weeks.late(job, replace(world, weeks=each), PRICED) for each in (world.weeks, came))
+    row = Option(placement=Placement.SPOT, policy="wait for Spot", region=PRICED, lateness=known, late_weeks=known)
+    assert row.late_range is not None
+    return Told(low=row.late_range[0], high=row.late_range[1], came=float(then.mean()))
+
+
+def mean_of(rows: list[Told]) -> Told:
+    """Of a family, over its rows."""
+    low, high, came = np.mean([(row.low, row.high, row.came) for row in rows], axis=0)
+    return Told(low=float(low), high=float(high), came=float(came))
+
+
+def all_but_the_judged(family: Family, told: int) -> tuple[Trace, ...]:
+    """As many weeks as `place` has today: also the other regions' weeks of the time that is judged."""
+    others = [t for t in followed.recordings(family.nodes) if not t.name.startswith(f"{family.region}-")]
+    return every_zone(family, told) + followed.halves(others, 1 - told)
+
+
+ONE_WEEK, ALL_BUT_ONE = "every zone", "every zone and the others' other week"
+CLASSES: dict[str, Class] = {
+    "the region's own zones": own_zones, ONE_WEEK: every_zone, ALL_BUT_ONE: all_but_the_judged,
+}  # fmt: skip
+
+
+def range_goals(found: list[Family]) -> tuple[dict[str, bool], dict[str, float]]:
+    """Whether the ranges hold in both directions, and how wide they are, by class of weeks."""
+    held, figures = dict.fromkeys(CLASSES, True), dict[str, float]()
+    print("  ranges of rows that wait, of weeks of")
+    for name, of in CLASSES.items():
+        for told, week in ((0, "first week"), (1, "second week")):
+            rows = {family.name: each for family in found if (each := ranges(family, told, of))}
+            share, width = _printed(f"{name}, told from the {week}", rows)
+            held[name] = held[name] and share == 1.0
+            figures |= {f"range held, {name}, {week}": share, f"range points wide, {name}, {week}": width}
+    return held, figures
+
+
+def _printed(name: str, rows: dict[str, list[Told]]) -> tuple[float, float]:
+    """The share of families that hold and the points between the ends, of the mean row."""
+    means = {family: mean_of(each) for family, each in rows.items()}
+    every = [row for each in rows.values() for row in each]
+    share = float(np.mean([mean.held for mean in means.values()]))
+    width = 100 * float(np.mean([row.high - row.low for row in every]))
+    print(
+        f"    {name}: {share * len(means):.0f} of {len(means)} families and {np.mean([r.held for r in every]):.0%}"
+        f" of {len(every)} rows hold, {width:.0f} points wide"
+    )
+    for family, mean in means.items():
+        if not mean.held:
+            print(f"      {family} told {mean.low:.0%} to {mean.high:.0%}, came {mean.came:.0%}")
+    return share, width
+
+
 def goals(given: list[Trace]) -> tuple[dict[str, bool], dict[str, float]]:
     """Judged, and the figures behind."""
     print("\nlate, per cent: told from the first half of each recording, came in the second")
@@ -120,11 +225,14 @@ def goals(given: list[Trace]) -> tuple[dict[str, bool], dict[str, float]]:
     for kind, each in apart.items():
         near = sum(points <= ALLOWED_POINTS for points in each)
         print(f"  {kind}: {near} of {len(each)} families within 2 points, {np.mean(each):.1f} on average")
+    held, widths = range_goals(families([]))
     within = {kind: bool(max(each) <= ALLOWED_POINTS) for kind, each in apart.items()}
     return (
         {
             "told_lateness_within_2_points_on_every_held_out_family": all(within.values()),
+            "told_range_holds_the_replayed_lateness_on_every_held_out_family": held[ONE_WEEK],
+            "told_range_of_all_weeks_but_the_judged_holds_on_every_held_out_family": held[ALL_BUT_ONE],
             "told_lateness_of_the_choice_within_2_points_on_every_held_out_family": within[CHOSEN],
         },
-        {f"points apart, {kind}": float(np.mean(each)) for kind, each in apart.items()},
+        {f"points apart, {kind}": float(np.mean(each)) for kind, each in apart.items()} | widths,
     )

@@ -12,7 +12,7 @@ from infra.placement import advice, ask, choose, emit, hazard, job, outages, pri
 from infra.placement.advice import World
 from infra.placement.job import Job
 from infra.placement.location import Location
-from tests.infra.placement.worlds import A100, A100_80, H100, L4, REGION, by, world
+from tests.infra.placement.worlds import A100, A100_80, H100, L4, REGION, by, option, world
 
 
 def picked(asked: Job, there: World, region: str = REGION) -> advice.Option:
@@ -128,17 +128,6 @@ def test_each_limit_makes_spot_cost_as_much_as_its_rival() -> None:
         again = choose.limits(edge, there, REGION)
         assert again is not None
         assert again.churn_per_hour == pytest.approx(there.churn.per_hour, rel=0.05)
-
-
-def option(placement: Placement, usd: float, p95_h: float, late: float = 0.0) -> advice.Option:
-    return advice.Option(
-        placement=placement,
-        policy="made up",
-        region=REGION,
-        usd=np.array([usd]),
-        finish_h=np.array([p95_h]),
-        lateness=np.array([late]),
-    )
 
 
 def test_of_equal_costs_the_one_that_is_late_less_often_is_taken() -> None:

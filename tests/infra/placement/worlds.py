@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from infra.contract.capacity import Placement
 from infra.placement import advice, hazard, outages, prices
 from infra.placement.advice import World
@@ -21,3 +23,14 @@ def world(churn: float = 0.1, **changes: object) -> World:
 def by(options: list[advice.Option]) -> dict[Placement, advice.Option]:
     """Of two mixes of one placement, the plain one."""
     return {option.placement: option for option in reversed(options)}
+
+
+def option(placement: Placement, usd: float, p95_h: float, late: float = 0.0) -> advice.Option:
+    return advice.Option(
+        placement=placement,
+        policy="made up",
+        region=REGION,
+        usd=np.array([usd]),
+        finish_h=np.array([p95_h]),
+        lateness=np.array([late]),
+    )
