@@ -47,6 +47,7 @@ def body(job: Job, answer: Answer, google: list[str] | None, written: list[Path]
         },
         "tie": None if answer.tie is None else {"placement": answer.tie.placement.value, "how": answer.tie.policy},
         "regret": answer.regret,
+        "usd_weeks": answer.usd_weeks and list(answer.usd_weeks),
         "late_assumes": f"on-demand is {granted(answer.world)} when asked for",
         "on_demand_refused": {
             "probability": answer.world.on_demand_refused,

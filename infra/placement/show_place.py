@@ -93,7 +93,7 @@ def _hours(job: Job) -> list[str]:
 def _doubts(job: Job, answer: Answer) -> list[str]:
     """What the one choice hides: its equals, its assumption, and what the manifests do instead."""
     chosen, other = answer.chosen, answer.tie
-    lines = [_interval(job, chosen)]
+    lines = [_interval(job, chosen) + _usd_by_week(answer)]
     if answer.data_in:
         lines.append(_bucket(answer))
     if answer.committed is not None:
@@ -120,6 +120,14 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     if chosen.placement is Placement.HYBRID and math.isfinite(job.deadline_h) and spot is not None:
         lines.append(f"if on-demand is never granted, {_by_week(answer.world, spot)}")
     return lines
+
+
+def _usd_by_week(answer: Answer) -> str:
+    """Of the next week the interval, which is of other starts in the same two, knows nothing."""
+    if not answer.usd_weeks:
+        return ""
+    low, high = answer.usd_weeks
+    return f"; in single weeks of single recorded zones {_usd(low)} to {_usd(high)}"
 
 
 def _by_week(world: World, spot: Option) -> str:

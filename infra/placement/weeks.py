@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from infra.contract.capacity import Capacity, Placement
-from infra.placement import advice, outages, policies
+from infra.placement import advice, option_names, outages, policies
 from infra.placement.belief import Option, World
 from infra.placement.job import Job
-from infra.placement.runs import Bools, Floats, Ints, Paths
+from infra.placement.policies import Policy
+from infra.placement.runs import Bools, Floats, Ints, Outcome, Paths
 from infra.placement.simulate import simulate
 from infra.placement.traces import Recorded, Trace
 
@@ -32,19 +33,30 @@ def ranged(job: Job, world: World, region: str, rows: list[Option]) -> list[Opti
     """The same rows; those that only wait for Spot with what the single weeks did."""
     if not counts(job, world):
         return rows
-    # Also for a job that moves between zones: of regions with several too few weeks are recorded, and their range
-    # did not hold.
+    # Also for a job that moves between zones: regions with several are four, and their own range did not hold.
     found = late(job, world, region)
     return [replace(o, late_weeks=found) if o.placement is Placement.SPOT and not o.refused else o for o in rows]
 
 
 def late(job: Job, world: World, region: str) -> Floats:
     """The share late in each of the weeks."""
+    finish_h = _outcome(job, world, region, policies.WAIT).finish_h
+    return by_week(finish_h > job.deadline_h + advice.LATE_EPS_H)
+
+
+def usd(job: Job, world: World, chosen: Option) -> Floats | None:
+    """What a row that watches the deadline costs in each of the weeks; None for others, which may outlast it."""
+    policy = option_names.in_time(chosen)
+    if policy not in policies.IN_TIME or not counts(job, world):
+        return None
+    return by_week(_outcome(job, world, chosen.region, policy).usd)
+
+
+def _outcome(job: Job, world: World, region: str, policy: Policy) -> Outcome:
     paths = _paths(job, world.weeks)
     runs = advice.runs_for(job, world, len(paths.edges_h), spot=Capacity.SPOT, region=region)
     each_its_own = replace(runs, path=np.arange(len(runs)), offset_h=np.zeros(len(runs)))
-    finish_h = simulate(each_its_own, paths, policies.WAIT).finish_h
-    return shares(finish_h > job.deadline_h + advice.LATE_EPS_H)
+    return simulate(each_its_own, paths, policy)
 
 
 def _paths(job: Job, weeks: Sequence[Trace]) -> Paths:
@@ -71,9 +83,9 @@ def tiles(job: Job, weeks: Sequence[Trace]) -> int:
     return 1 + math.ceil(job.deadline_h / min(week.hours for week in weeks))
 
 
-def shares(hits: Bools) -> Floats:
-    """By week."""
-    return hits.reshape(-1, STARTS).mean(axis=1)
+def by_week(values: Bools | Floats) -> Floats:
+    """Means over the starts of each week."""
+    return values.reshape(-1, STARTS).mean(axis=1)
 
 
 def basis(world: World) -> str:
