@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.values import between
-from infra.placement import advice, choose, emit, gangs, hazard, learned, option_names, outages, plot, weeks, zones
+from infra.placement import advice, choose, emit, gangs, hazard, learned, option_names, outages, plot, zones
 from infra.placement.belief import Option, World
 from infra.placement.commitment import Commitment
 from infra.placement.job import Job
@@ -115,8 +115,6 @@ class Answer:
     """What the user could have instead, beside the options."""
     data_in: str = ""
     """Where the data lies now; empty: not stated."""
-    usd_weeks: tuple[float, float] | None = None
-    """Least and most that the chosen row costs in single weeks of single recorded zones; None where it follows none."""
 
 
 def answer(job: Job, belief: Belief, region: str = "", location: Location | None = None) -> Answer:
@@ -150,14 +148,8 @@ def answer(job: Job, belief: Belief, region: str = "", location: Location | None
         move=move,
         as_elastic=tuple(after(move, gangs.beside(job, world, estimate.region))),
         data_in=location.region,
-        usd_weeks=_usd_weeks(job, world, chosen, move),
         elsewhere=tuple((e.region, e.capacity.value, e.usd) for e in ranked if e is not estimate and e.usd < math.inf),
     )
-
-
-def _usd_weeks(job: Job, world: World, chosen: Option, move: Move) -> tuple[float, float] | None:
-    found = weeks.usd(job, world, chosen)
-    return None if found is None else (float(found.min()) + move.usd, float(found.max()) + move.usd)
 
 
 def options(job: Job, world: World, region: str, location: Location) -> list[Option]:

@@ -84,6 +84,8 @@ class Option:
     """Of each run, how probable it is that it ends after the deadline."""
     late_weeks: Floats | None = None
     """Of a row that only waits for Spot of the public record: the share late in each single week of a single zone."""
+    usd_weeks: Floats | None = None
+    """Of a row that watches the deadline on Spot of the public record: its mean cost in each of them."""
     refusal: float = 0.0
     """On-demand is refused with this probability; what is refused waits for the other capacity to its end."""
     recording: Ints | None = None
@@ -105,9 +107,7 @@ class Option:
     @property
     def late_range(self) -> Interval | None:
         """Least and most of single weeks, and of all of them together; None where the share stands for itself."""
-        if self.late_weeks is None:
-            return None
-        return min(float(self.late_weeks.min()), self.late), max(float(self.late_weeks.max()), self.late)
+        return _around(self.late_weeks, self.late)
 
     @property
     def late_at_most(self) -> float:
@@ -128,6 +128,11 @@ class Option:
         return intervals.of_mean(self.usd, self.recording)
 
     @property
+    def usd_range(self) -> Interval | None:
+        """Of the mean, as `late_range`."""
+        return _around(self.usd_weeks, self.mean_usd)
+
+    @property
     def mean_usd(self) -> float:
         return float(np.mean(self.usd))
 
@@ -146,6 +151,10 @@ class Option:
 
     def finish_at(self, percent: float) -> float:
         return _percentile(self.finish_h, percent)
+
+
+def _around(weeks: Floats | None, whole: float) -> Interval | None:
+    return None if weeks is None else (min(float(weeks.min()), whole), max(float(weeks.max()), whole))
 
 
 def _percentile(values: Floats, percent: float) -> float:

@@ -114,7 +114,7 @@ def _late_weeks(job: Job, world: World) -> Floats | None:
         weeks.tiles(job, world.weeks), job.deadline_h,
     )  # fmt: skip
     outcome = elastic.simulate(gang_of(job, world.churn.per_hour), there, work_h=job.hours)
-    return weeks.by_week(outcome.finish_h > job.deadline_h + advice.LATE_EPS_H)
+    return weeks.late(job, outcome)
 
 
 def _counts(job: Job, world: World, region: str, work_h: float, fold: float) -> tuple[Ints | None, Counts]:

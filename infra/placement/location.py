@@ -78,7 +78,13 @@ def after(move: Move, options: list[Option]) -> list[Option]:
     """The same options with the move before them."""
     if move == NO_MOVE:
         return options
-    return [replace(o, usd=o.usd + move.usd, finish_h=o.finish_h + move.hours) for o in options]
+    return [
+        replace(
+            o, usd=o.usd + move.usd, finish_h=o.finish_h + move.hours,
+            usd_weeks=None if o.usd_weeks is None else o.usd_weeks + move.usd,
+        )
+        for o in options
+    ]  # fmt: skip
 
 
 def parse_within(text: str) -> tuple[str, ...]:

@@ -47,7 +47,6 @@ def body(job: Job, answer: Answer, google: list[str] | None, written: list[Path]
         },
         "tie": None if answer.tie is None else {"placement": answer.tie.placement.value, "how": answer.tie.policy},
         "regret": answer.regret,
-        "usd_weeks": answer.usd_weeks and list(answer.usd_weeks),
         "late_assumes": f"on-demand is {granted(answer.world)} when asked for",
         "on_demand_refused": {
             "probability": answer.world.on_demand_refused,
@@ -82,13 +81,14 @@ def _option_json(job: Job, world: World, option: Option) -> dict[str, Any]:
     return head | {
         "usd_per_hour": option.usd_per_hour,
         "usd": {f"p{p}": option.usd_at(p) for p in (5, 50, 95)}
-        | {"mean": option.mean_usd, "mean_interval": list(option.usd_interval)},
+        | {"mean": option.mean_usd, "mean_interval": list(option.usd_interval)}
+        | {"mean_range": option.usd_range and list(option.usd_range)},
         "finish_hours": {f"p{p}": option.finish_at(p) for p in (5, 50, 95)},
         "late": option.late,
         # An interval is of other starts in the same weeks; a range is of weeks, where they are what is in doubt.
         "late_interval": option.late_interval and list(option.late_interval),
         "late_range": option.late_range and list(option.late_range),
-        "late_range_basis": weeks.basis(world) if option.late_range else None,
+        "late_range_basis": f"least and most of {weeks.basis(world)}" if option.late_range else None,
         "evictions": option.evictions,
         "price_inferred": option.inferred,
         "usd_per_1000_items": per_1000(job, option) if job.items else None,

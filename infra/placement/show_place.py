@@ -93,7 +93,7 @@ def _hours(job: Job) -> list[str]:
 def _doubts(job: Job, answer: Answer) -> list[str]:
     """What the one choice hides: its equals, its assumption, and what the manifests do instead."""
     chosen, other = answer.chosen, answer.tie
-    lines = [_interval(job, chosen) + _usd_by_week(answer)]
+    lines = [_interval(job, chosen) + _usd_by_week(chosen)]
     if answer.data_in:
         lines.append(_bucket(answer))
     if answer.committed is not None:
@@ -122,11 +122,11 @@ def _doubts(job: Job, answer: Answer) -> list[str]:
     return lines
 
 
-def _usd_by_week(answer: Answer) -> str:
+def _usd_by_week(chosen: Option) -> str:
     """Of the next week the interval, which is of other starts in the same two, knows nothing."""
-    if not answer.usd_weeks:
+    if chosen.usd_range is None:
         return ""
-    low, high = answer.usd_weeks
+    low, high = chosen.usd_range
     return f"; in single weeks of single recorded zones {_usd(low)} to {_usd(high)}"
 
 

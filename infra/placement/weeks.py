@@ -17,11 +17,13 @@ from infra.placement.belief import Option, World
 from infra.placement.job import Job
 from infra.placement.policies import Policy
 from infra.placement.runs import Bools, Floats, Ints, Outcome, Paths
-from infra.placement.simulate import simulate
+from infra.placement.simulate import side_by_side
 from infra.placement.traces import Recorded, Trace
 
 STARTS = 24
 """In each week, at even distances; shares are in steps of 4 points."""
+MOST_TILES = 12
+"""Whoever is not done after so many of the same week is late, however far the deadline."""
 
 
 def counts(job: Job, world: World) -> bool:
@@ -30,33 +32,39 @@ def counts(job: Job, world: World) -> bool:
 
 
 def ranged(job: Job, world: World, region: str, rows: list[Option]) -> list[Option]:
-    """The same rows; those that only wait for Spot with what the single weeks did."""
+    """The same rows with what the single weeks did: to the lateness of those that only wait for Spot, to the cost of
+    those that watch the deadline."""
     if not counts(job, world):
         return rows
+    used = {option_names.in_time(row) for row in rows}
+    asked = (policies.WAIT, *(policy for policy in policies.IN_TIME if policy in used))
+    waits, *others = outcomes(job, world, region, asked)
+    usd = {policy: by_week(each.usd) for policy, each in zip(asked[1:], others, strict=True)}
     # Also for a job that moves between zones: regions with several are four, and their own range did not hold.
-    found = late(job, world, region)
-    return [replace(o, late_weeks=found) if o.placement is Placement.SPOT and not o.refused else o for o in rows]
+    lateness = late(job, waits)
+    return [
+        replace(row, late_weeks=lateness if row.placement is Placement.SPOT else None, usd_weeks=_of(row, usd))
+        if not row.refused
+        else row
+        for row in rows
+    ]
 
 
-def late(job: Job, world: World, region: str) -> Floats:
+def _of(row: Option, usd: dict[Policy, Floats]) -> Floats | None:
+    policy = option_names.in_time(row)
+    return None if policy is None else usd.get(policy)
+
+
+def late(job: Job, outcome: Outcome) -> Floats:
     """The share late in each of the weeks."""
-    finish_h = _outcome(job, world, region, policies.WAIT).finish_h
-    return by_week(finish_h > job.deadline_h + advice.LATE_EPS_H)
+    return by_week(outcome.finish_h > job.deadline_h + advice.LATE_EPS_H)
 
 
-def usd(job: Job, world: World, chosen: Option) -> Floats | None:
-    """What a row that watches the deadline costs in each of the weeks; None for others, which may outlast it."""
-    policy = option_names.in_time(chosen)
-    if policy not in policies.IN_TIME or not counts(job, world):
-        return None
-    return by_week(_outcome(job, world, chosen.region, policy).usd)
-
-
-def _outcome(job: Job, world: World, region: str, policy: Policy) -> Outcome:
+def outcomes(job: Job, world: World, region: str, asked: Sequence[Policy]) -> list[Outcome]:
+    """Of every start in each of the weeks, until the deadline."""
     paths = _paths(job, world.weeks)
     runs = advice.runs_for(job, world, len(paths.edges_h), spot=Capacity.SPOT, region=region)
-    each_its_own = replace(runs, path=np.arange(len(runs)), offset_h=np.zeros(len(runs)))
-    return simulate(each_its_own, paths, policy)
+    return side_by_side(replace(runs, path=np.arange(len(runs)), offset_h=np.zeros(len(runs))), paths, asked)
 
 
 def _paths(job: Job, weeks: Sequence[Trace]) -> Paths:
@@ -80,7 +88,7 @@ def starts(weeks: Sequence[Trace]) -> tuple[Ints, Floats]:
 
 def tiles(job: Job, weeks: Sequence[Trace]) -> int:
     """How many times over each week is laid, so that no start comes to its end before the deadline."""
-    return 1 + math.ceil(job.deadline_h / min(week.hours for week in weeks))
+    return min(1 + math.ceil(job.deadline_h / min(week.hours for week in weeks)), MOST_TILES)
 
 
 def by_week(values: Bools | Floats) -> Floats:

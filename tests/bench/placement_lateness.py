@@ -26,6 +26,7 @@ from infra.placement import (
 )
 from infra.placement.belief import Option, World
 from infra.placement.job import Job
+from infra.placement.runs import Floats
 from infra.placement.traces import Recorded, Trace
 
 PRICED, GPU = "us-central1", outages.RECORDED_GPU
@@ -159,10 +160,14 @@ def ranges(family: Family, told: int, of: Class = every_zone) -> list[Told]:
 
 
 def _told(job: Job, world: World, came: tuple[Trace, ...]) -> Told:
-    known, then = (weeks.late(job, replace(world, weeks=each), PRICED) for each in (world.weeks, came))
+    known, then = (_late(job, replace(world, weeks=each)) for each in (world.weeks, came))
     row = Option(placement=Placement.SPOT, policy="wait for Spot", region=PRICED, lateness=known, late_weeks=known)
     assert row.late_range is not None
     return Told(low=row.late_range[0], high=row.late_range[1], came=float(then.mean()))
+
+
+def _late(job: Job, world: World) -> Floats:
+    return weeks.late(job, *weeks.outcomes(job, world, PRICED, (policies.WAIT,)))
 
 
 def mean_of(rows: list[Told]) -> Told:

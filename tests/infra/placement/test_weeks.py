@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from infra.contract.capacity import Capacity, Placement
-from infra.placement import advice, ask, choose, followed, gangs, hazard, policies, prices, weeks
+from infra.placement import advice, choose, followed, gangs, hazard, policies, prices, weeks
 from infra.placement.belief import Option, World
 from infra.placement.cli import app
 from infra.placement.job import Job
-from infra.placement.location import Location
+from infra.placement.location import Move, after
+from infra.placement.runs import Floats
 from infra.placement.simulate import simulate
 from infra.placement.traces import Recorded, Trace
 from tests.bench import placement_lateness
@@ -46,6 +47,10 @@ def test_without_a_record_or_a_deadline_there_is_no_range(change: dict[str, obje
     assert not [o for o in rows(replace(GANG, **change)) if o.late_range]  # type: ignore[arg-type]
 
 
+def late(job: Job, world: World) -> Floats:
+    return weeks.late(job, *weeks.outcomes(job, world, REGION, (policies.WAIT,)))
+
+
 def week(name: str, day: str) -> Trace:
     """Seven equal days; up in the hours with a 1."""
     return Trace(name=name, gap_h=1.0, up=np.array([mark == "1" for mark in day * 7]))
@@ -56,7 +61,7 @@ def test_each_week_counts_for_itself() -> None:
     seen = (week("a", "1" * 24), week("b", "0" * 24), week("c", "1" * 12 + "0" * 12))
     there = World(prices=prices.load(), churn=hazard.fixed(0.1), weeks=seen)
     asked = Job(accelerator=H100, gpus=8, hours=2, deadline_h=3, restart_h=0.0, checkpoint_h=1e-9)
-    always, never, half = weeks.late(asked, there, REGION)
+    always, never, half = late(asked, there)
     assert (always, never) == (0.0, 1.0)
     # From 2 h before the outage, as what is done by then has to wait, to 1 h before its end.
     assert half == pytest.approx(13 / 24, abs=1 / weeks.STARTS)
@@ -65,8 +70,8 @@ def test_each_week_counts_for_itself() -> None:
 def test_a_deadline_of_months_is_not_missed_because_the_recording_ends() -> None:
     there = World(prices=prices.load(), churn=hazard.fixed(0.1), weeks=(week("a", "1" + "0" * 23),))
     asked = Job(accelerator=H100, gpus=8, hours=40, deadline_h=42 * 24, restart_h=0.0, checkpoint_h=1e-9)
-    assert weeks.late(asked, there, REGION)[0] == 0.0
-    assert weeks.late(replace(asked, deadline_h=35 * 24), there, REGION)[0] == 1.0
+    assert late(asked, there)[0] == 0.0
+    assert late(replace(asked, deadline_h=35 * 24), there)[0] == 1.0
 
 
 def test_not_following_the_late_ones_to_their_end_changes_no_share() -> None:
@@ -76,8 +81,7 @@ def test_not_following_the_late_ones_to_their_end_changes_no_share() -> None:
     runs = replace(
         advice.runs_for(GANG, there, len(path), spot=Capacity.SPOT, region=REGION), path=path, offset_h=offset_h
     )  # fmt: skip
-    late = simulate(runs, whole.paths, policies.WAIT).finish_h > GANG.deadline_h + advice.LATE_EPS_H
-    assert weeks.by_week(late).tolist() == weeks.late(GANG, there, REGION).tolist()
+    assert weeks.late(GANG, simulate(runs, whole.paths, policies.WAIT)).tolist() == late(GANG, there).tolist()
 
 
 def test_the_weeks_are_of_every_zone_that_had_the_gang() -> None:
@@ -141,7 +145,7 @@ def test_the_cost_of_a_choice_that_watches_the_deadline_is_told_by_week_too() ->
     body = json.loads(CliRunner().invoke(app, [*SHOWN, "--json"], catch_exceptions=False).stdout)
     chosen = next(o for o in body["options"] if o["how"] == "Spot, on-demand in time, any zone")
     demand = next(o for o in body["options"] if o["placement"] == "on-demand")
-    low, high = body["usd_weeks"]
+    low, high = chosen["usd"]["mean_range"]
     interval = chosen["usd"]["mean_interval"]
     # Other starts in the same two weeks of three zones are within 2 %; other weeks are not.
     assert low < interval[0] < interval[1] < 1.02 * interval[0] < 0.5 * high
@@ -151,11 +155,8 @@ def test_the_cost_of_a_choice_that_watches_the_deadline_is_told_by_week_too() ->
 
 
 def test_only_rows_that_are_done_by_the_deadline_tell_a_cost_by_week() -> None:
-    there = World(prices=prices.load(), churn=hazard.prior(H100)).at(GANG, REGION)
-    told = {o.policy for o in rows(GANG) if weeks.usd(GANG, there, o) is not None}
-    assert told == {"Spot, on-demand in time", "Spot, on-demand in time, any zone"}
-    move = Location(region="us-east4", gib=100, usd_per_gib=0.5, mib_per_s=400)
-    here, moved = (ask.answer(GANG, ask.Belief(), REGION, data).usd_weeks for data in (Location(), move))
-    assert here is not None
-    # The hours of the move are gone from the deadline, so a little more may be bought on demand.
-    assert moved is not None and moved[0] == pytest.approx(here[0] + 50, abs=1)
+    found = rows(GANG)
+    assert {o.policy for o in found if o.usd_range} == {"Spot, on-demand in time", "Spot, on-demand in time, any zone"}
+    moved = after(Move(usd=50.0, hours=1.0), found)
+    for here, there in zip(found, moved, strict=True):
+        assert there.usd_range == (here.usd_range and pytest.approx([each + 50 for each in here.usd_range]))
