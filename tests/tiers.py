@@ -29,13 +29,15 @@ MARKED_FOLDERS = ("cluster", "node")
 class Tier:
     marks: str
     workers: int = 0
-    """0: one process, for tests that share one control plane."""
+    """0: one process, for tests that share one machine's kubelets, GPU or kind cluster."""
     options: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     """Marks of which each of its tests has one; none: it reads every file that has not one of `none_of` as a whole."""
     none_of: tuple[str, ...] = ()
 
 
+# Files are handed out in the order in which they were collected, and not by how many tests they have.
+FILE_BY_FILE = ("--dist=loadfile", "--no-loadscope-reorder")
 TIERS = {
     "fast": Tier(
         marks=f"not ({SLOW} or {ELSEWHERE})", workers=2, none_of=tuple(f"{SLOW} or {ELSEWHERE}".split(" or "))
@@ -48,8 +50,9 @@ TIERS = {
         any_of=("process", "browser"),
     ),
     # Most of it waits for the provider, which waits for Google's habits; a file's plans are made once, for all its tests.
-    "plan": Tier(marks=f"plan and not ({ELSEWHERE})", workers=2, options=("--dist=loadfile",), any_of=("plan",)),
-    "cluster": Tier(marks=f"cluster and not ({ELSEWHERE})", any_of=("cluster",)),
+    "plan": Tier(marks=f"plan and not ({ELSEWHERE})", workers=2, options=FILE_BY_FILE, any_of=("plan",)),
+    # Each worker has a control plane of its own, in which a file's tests follow each other.
+    "cluster": Tier(marks=f"cluster and not ({ELSEWHERE})", workers=2, options=FILE_BY_FILE, any_of=("cluster",)),
     "node": Tier(marks="node", any_of=("node",)),
     "kind": Tier(marks="cluster or kind", options=("--k8s-provider=kind",), any_of=("cluster", "kind")),
     "gpu": Tier(marks="gpu", any_of=("gpu",)),

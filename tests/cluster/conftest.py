@@ -1,4 +1,4 @@
-"""Fixtures of the cluster tier: one cluster for the session, a namespace and nodes of its own for each test.
+"""Fixtures of the cluster tier: one cluster for the session of each worker, a namespace and nodes of its own for each test.
 
 `--k8s-provider=kind` (`make test-kind`) and `--k8s-kubeconfig=FILE`, of a cluster named for it, run the same tests elsewhere.
 """
@@ -37,15 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "k8s: read by pytest-kubernetes; set on every test of this folder")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.k8s(cluster_name="holdfast", keep=True))
+    yield
     # The walk watches the whole cluster: what another test leaves behind, a budget or a queued job, would wake people
     # in it. So it has the cluster while that is new.
-    # And before the walk the doctor, who begins with a cluster that nobody has set up.
+    # And before the walk the doctor, who begins with a cluster that nobody has set up. Of two workers each has a cluster
+    # of its own, and gets one of the two first.
     order = {"test_doctor.py": 0, "test_walkthrough.py": 1}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
