@@ -1,5 +1,6 @@
 """One suite over every store: what checkpoints rely on."""
 
+import errno
 import os
 import sys
 import threading
@@ -147,6 +148,23 @@ def test_a_put_succeeds_while_others_delete_what_was_beside_it(tmp_path: Path) -
     for thread in threads:
         thread.join()
     assert not failed, failed[0]
+
+
+def test_a_folder_that_another_put_made_and_a_delete_removed_at_once_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, mkdir, raced = LocalStorage.open(str(tmp_path)), os.mkdir, list[str]()
+
+    def outrun(path: str | Path, *mode: int) -> None:
+        """The first time the folder is there when it is made, and gone when it is looked for."""
+        if not raced and Path(path).name == "attempt":
+            raced.append(str(path))
+            raise FileExistsError(errno.EEXIST, "File exists")
+        mkdir(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", outrun)
+    put(storage, "run/attempt/0", b"x")
+    assert raced and [found.name for found in storage.list("run")] == ["run/attempt/0"]
 
 
 def test_an_object_over_the_limit_is_not_read(storage: Storage) -> None:

@@ -229,7 +229,9 @@ def _make_parents(folder: Path, root: Path) -> list[Path]:
         missing.append(folder)
         folder = folder.parent
     for path in reversed(missing):
-        path.mkdir(exist_ok=True)
+        # mkdir(exist_ok=True) looks again whether it is there, and a delete may have removed it by then.
+        with suppress(FileExistsError):
+            path.mkdir()
     return [path.parent for path in missing]
 
 
