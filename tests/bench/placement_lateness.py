@@ -117,7 +117,7 @@ def _replayed(job: Job, held_out: World, row: Option) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Stated:
     """A range of one row, and what came; shares."""
 
     low: float
@@ -132,54 +132,54 @@ class Told:
 Class = Callable[[Family, int], tuple[Trace, ...]]
 
 
-def every_zone(family: Family, told: int) -> tuple[Trace, ...]:
+def every_zone(family: Family, known: int) -> tuple[Trace, ...]:
     """What `place` knows after one week: of every zone that had the gang in it."""
-    return followed.halves(followed.recordings(family.nodes), told)
+    return followed.halves(followed.recordings(family.nodes), known)
 
 
-def own_zones(family: Family, told: int) -> tuple[Trace, ...]:
-    return followed.halves(family.traces, told)
+def own_zones(family: Family, known: int) -> tuple[Trace, ...]:
+    return followed.halves(family.traces, known)
 
 
-def ranges(family: Family, told: int, of: Class = every_zone) -> list[Told]:
-    """Of every job that waits, in one zone or any. Zones that had the gang in the told week, whatever came there."""
-    known, coming = own_zones(family, told), tuple(t.half(1 - told) for t in family.traces)
-    came = [t for t in coming if any(t.name == k.name for k in known)]
-    if not known:
+def ranges(family: Family, known: int, of: Class = every_zone) -> list[Stated]:
+    """Of every job that waits, in one zone or any. Zones that had the gang in the known week, whatever came there."""
+    own, coming = own_zones(family, known), tuple(t.half(1 - known) for t in family.traces)
+    came = [t for t in coming if any(t.name == each.name for each in own)]
+    if not own:
         return []
-    recorded = Recorded.of(list(known))
+    recorded = Recorded.of(list(own))
     world = World(
         prices=prices.load(), churn=hazard.recorded(recorded.churn / family.nodes), recorded=recorded,
-        weeks=of(family, told),
+        weeks=of(family, known),
     )  # fmt: skip
     moving = [[zones.together(came)]] if len(came) > 1 else []
     return [
-        _told(Job(accelerator=GPU, gpus=8 * family.nodes, hours=hours, deadline_h=deadline), world, tuple(each))
+        _stated(Job(accelerator=GPU, gpus=8 * family.nodes, hours=hours, deadline_h=deadline), world, tuple(each))
         for hours, deadline in JOBS_H for each in (came, *moving)
     ]  # fmt: skip
 
 
-def _told(job: Job, world: World, came: tuple[Trace, ...]) -> Told:
-    known, then = (_late(job, replace(world, weeks=each)) for each in (world.weeks, came))
-    row = Option(placement=Placement.SPOT, policy="wait for Spot", region=PRICED, lateness=known, late_weeks=known)
+def _stated(job: Job, world: World, came: tuple[Trace, ...]) -> Stated:
+    before, then = (_late(job, replace(world, weeks=each)) for each in (world.weeks, came))
+    row = Option(placement=Placement.SPOT, policy="wait for Spot", region=PRICED, lateness=before, late_weeks=before)
     assert row.late_range is not None
-    return Told(low=row.late_range[0], high=row.late_range[1], came=float(then.mean()))
+    return Stated(low=row.late_range[0], high=row.late_range[1], came=float(then.mean()))
 
 
 def _late(job: Job, world: World) -> Floats:
     return weeks.late(job, *weeks.outcomes(job, world, PRICED, (policies.WAIT,)))
 
 
-def mean_of(rows: list[Told]) -> Told:
+def mean_of(rows: list[Stated]) -> Stated:
     """Of a family, over its rows."""
     low, high, came = np.mean([(row.low, row.high, row.came) for row in rows], axis=0)
-    return Told(low=float(low), high=float(high), came=float(came))
+    return Stated(low=float(low), high=float(high), came=float(came))
 
 
-def all_but_the_judged(family: Family, told: int) -> tuple[Trace, ...]:
+def all_but_the_judged(family: Family, known: int) -> tuple[Trace, ...]:
     """As many weeks as `place` has today: also the other regions' weeks of the time that is judged."""
     others = [t for t in followed.recordings(family.nodes) if not t.name.startswith(f"{family.region}-")]
-    return every_zone(family, told) + followed.halves(others, 1 - told)
+    return every_zone(family, known) + followed.halves(others, 1 - known)
 
 
 ONE_WEEK, ALL_BUT_ONE = "every zone", "every zone and the others' other week"
@@ -193,15 +193,15 @@ def range_goals(found: list[Family]) -> tuple[dict[str, bool], dict[str, float]]
     held, figures = dict.fromkeys(CLASSES, True), dict[str, float]()
     print("  ranges of rows that wait, of weeks of")
     for name, of in CLASSES.items():
-        for told, week in ((0, "first week"), (1, "second week")):
-            rows = {family.name: each for family in found if (each := ranges(family, told, of))}
+        for known, week in ((0, "first week"), (1, "second week")):
+            rows = {family.name: each for family in found if (each := ranges(family, known, of))}
             share, width = _printed(f"{name}, told from the {week}", rows)
             held[name] = held[name] and share == 1.0
             figures |= {f"range held, {name}, {week}": share, f"range points wide, {name}, {week}": width}
     return held, figures
 
 
-def _printed(name: str, rows: dict[str, list[Told]]) -> tuple[float, float]:
+def _printed(name: str, rows: dict[str, list[Stated]]) -> tuple[float, float]:
     """The share of families that hold and the points between the ends, of the mean row."""
     means = {family: mean_of(each) for family, each in rows.items()}
     every = [row for each in rows.values() for row in each]

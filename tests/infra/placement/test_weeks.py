@@ -95,10 +95,10 @@ def family(name: str) -> placement_lateness.Family:
 
 
 def test_the_told_range_holds_the_week_that_was_not_seen() -> None:
-    for told in (0, 1):
+    for known in (0, 1):
         for name in ("16 x H100, us-east4", "8 x H100, us-east5", "1 x H100, asia-southeast1"):
-            found = placement_lateness.ranges(family(name), told)
-            assert all(row.held for row in found), (name, told)
+            found = placement_lateness.ranges(family(name), known)
+            assert all(row.held for row in found), (name, known)
 
 
 def test_weeks_of_the_own_zones_alone_are_too_narrow() -> None:
