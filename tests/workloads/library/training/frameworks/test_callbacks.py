@@ -31,15 +31,21 @@ def server(framework_server: ForkServer) -> ForkServer:
     return framework_server
 
 
+FROM_NOTHING = "hf_script.py"
+"""Its undisturbed ranks are started by the interpreter: those of the other scripts would take as long to import as much."""
+
+
 @pytest.fixture(scope="module")
-def undisturbed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Script -> the digest that it ends with when nobody disturbs it, its ranks started from nothing."""
+def undisturbed(
+    site: Path, framework_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], str]:
+    """Script -> the digest that it ends with when nobody disturbs it."""
 
     @cache
     def digest(script: str) -> str:
-        return Gang(
-            SCRIPTS_OF_LOOPS[script], site=site, folder=tmp_path_factory.mktemp("whole"), steps=STEPS
-        ).complete()[-1]
+        folder = tmp_path_factory.mktemp("whole")
+        server = None if script == FROM_NOTHING else framework_server
+        return Gang(SCRIPTS_OF_LOOPS[script], site=site, folder=folder, steps=STEPS, server=server).complete()[-1]
 
     return digest
 
@@ -100,9 +106,9 @@ def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(
-    tmp_path: Path, site: Path, script: str
+    tmp_path: Path, site: Path, server: ForkServer, script: str
 ) -> None:
-    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS)
+    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS, server=server)
     assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.errors()
 
 
