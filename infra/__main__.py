@@ -1,5 +1,8 @@
 """Commands of the platform: `python -m infra VERB`. Bodies import what they need, so that --help is quick."""
 
+from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
+
+# isort: split
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 

@@ -1,5 +1,8 @@
 """The command line of monitoring: `python -m monitoring report|alerts ...`. Bodies import; this module stays light."""
 
+from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
+
+# isort: split
 from pathlib import Path
 from typing import Annotated
 

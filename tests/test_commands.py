@@ -51,6 +51,16 @@ def test_help_tells_the_exit_codes(name: str) -> None:
     assert "0 done" in " ".join(done.stdout.split())
 
 
+@pytest.mark.parametrize("name", PROGRAMS[1:])
+@pytest.mark.process
+def test_a_python_that_was_not_set_up_is_told_the_way_out(name: str) -> None:
+    bare = [sys.executable, "-S", "-m", name, "--help"]  # without the packages of its environment
+    done = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "without typer" in done.stderr and "fix:     make setup && source .venv/bin/activate" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.process
 def test_an_unknown_command_is_a_usage_error(name: str) -> None:

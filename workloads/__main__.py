@@ -1,5 +1,8 @@
 """The command `python -m workloads AREA VERB [OBJECT]`. Commands import what they need when they run."""
 
+from infra.contract import interpreter as interpreter  # first: all below needs what `make setup` installs
+
+# isort: split
 import typer
 
 from holdfast.command_line import run_app
