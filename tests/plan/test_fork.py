@@ -40,11 +40,20 @@ def fill_in(file: Path) -> None:
     file.write_text(text.replace(f"{PLACEHOLDER}@example.org", "ml@globex.example"))
 
 
+def shown(readme: str) -> list[list[str]]:
+    """The commands of the README for a fork, of which `eu` is the environment."""
+    block = readme.partition("## Fork it")[2].split("```")[1]
+    lines = [line.partition("#")[0].split() for line in block.strip().splitlines()[1:]]
+    return [[re.sub(r"\beu\b", "globex", word) for word in line] for line in lines]
+
+
 def test_an_environment_is_one_file(fork: Path) -> None:
-    file = run(fork, "infra", "new", "globex").strip()
+    new, check, plan, *_ = shown((fork / "README.md").read_text())
+    assert plan == ["make", "plan", "ENV=globex"]
+    file = run(fork, *new[2:]).strip()
     assert file == "infra/environments/globex.py"
     fill_in(fork / file)
-    assert "0 findings, 0 placeholders: right" in run(fork, "infra", "check", "globex")
+    assert "0 findings, 0 placeholders: right" in run(fork, *check[2:])
     assert re.search(r"\n\d+ changes, 0 destroy or replace, 0 rules broken\n", run(fork, "infra", "plan", "globex"))
     written = run(fork, "workloads", "render", "globex").splitlines()
     assert len(written) > 10 and all("workloads/rendered/globex/" in path for path in written)
