@@ -45,7 +45,7 @@ TIERS = {
     # Some of it waits: for signals, leases, processes that start. Each worker more imports all of its files once more.
     "process": Tier(
         marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})",
-        workers=3,
+        workers=4,
         options=("--dist=worksteal",),
         any_of=("process", "browser"),
     ),
@@ -59,9 +59,8 @@ TIERS = {
     "cloud": Tier(marks="cloud", any_of=("cloud",)),
 }
 READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.any_of)
-# Lanes run side by side, the tiers of a lane one after the other. Those of the second wait most of the time, for
-# controllers and for the provider, and leave the cores to the first.
-ALL = (("fast", "process"), ("cluster", "plan"))
+# Lanes run side by side, the tiers of a lane one after the other; both take about as long.
+ALL = (("process",), ("fast", "cluster", "plan"))
 # The collector of Go's programs, here the provider and the control plane, takes an eighth of their time, and memory is there.
 ENVIRONMENT = {"GOGC": "400"}
 SLOWEST = ("--durations=10", "--durations-min=5")
