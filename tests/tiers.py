@@ -45,7 +45,7 @@ TIERS = {
     # Some of it waits: for signals, leases, processes that start. Each worker more imports all of its files once more.
     "process": Tier(
         marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})",
-        workers=4,
+        workers=3,
         options=("--dist=worksteal",),
         any_of=("process", "browser"),
     ),

@@ -108,18 +108,18 @@ def owned(owner: str) -> Generator[None]:
 
 def _kill_all(belongs: Callable[[dict[str, str]], bool]) -> int:
     """Until none is left: a member may fork while the list is read."""
-    killed = 0
+    killed: set[psutil.Process] = set()
     while members := _members(belongs):
         rooms = {_env(process).get("TMPDIR", "") for process in members}
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
-                killed += 1
+                killed.add(process)
         time.sleep(_POLL_S)  # no waitpid here: it would take the exit code from Popen
         for room in rooms:
             if Path(room).name.startswith(_TMP):
                 shutil.rmtree(room, ignore_errors=True)
-    return killed
+    return len(killed)
 
 
 def _members(belongs: Callable[[dict[str, str]], bool]) -> list[psutil.Process]:
