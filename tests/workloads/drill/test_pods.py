@@ -94,12 +94,12 @@ def test_what_a_killed_run_left_behind_is_cleared_by_the_next(tmp_path: Path, ow
 def test_a_process_that_takes_long_to_die_is_one_process(
     tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(DEAF, tmp_path, owner)
+    pod = start(DEAF, tmp_path, owner)
     send, missed = psutil.Process.send_signal, [signal.SIGKILL, signal.SIGKILL]
     # As on a busy machine, where it is still there when it is looked for again.
     monkeypatch.setattr(psutil.Process, "send_signal", lambda p, number: missed.pop() if missed else send(p, number))
     assert clear(owner) == 1
-    assert not missed
+    assert not missed and pod.wait(10) == 137
 
 
 def test_a_pod_of_another_owner_is_not_touched(tmp_path: Path, owner: str) -> None:
