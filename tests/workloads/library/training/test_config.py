@@ -55,6 +55,8 @@ def test_the_pod_exits_with_what_its_job_should_do(codes: list[int], noticed: bo
     [
         (RuntimeError("[pair.cc:561] Connection closed by peer [127.0.0.1]"), False, 75),
         (RuntimeError("[pair.cc:561] Connection closed by peer [127.0.0.1]"), True, 143),
+        # By gloo, of the other waits on a connection of which one has timed out.
+        (RuntimeError("Application timeout caused pair closure"), False, 75),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), True, 70),
         (RankLost("no answer for hello from rank 1 within 600 s"), False, 75),
         (KeyError("loss"), False, 70),

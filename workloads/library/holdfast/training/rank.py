@@ -28,7 +28,15 @@ Ending = dict[str, Any]
 DESTROY_S = 1.0
 
 # What torch's RuntimeErrors contain when another rank is gone (gloo; nccl raises DistError).
-_PEER_LOST = ("closed by peer", "reset by peer", "Connection refused", "Broken pipe", "Timed out", "recv header")
+_PEER_LOST = (
+    "closed by peer",
+    "reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "Timed out",
+    "recv header",
+    "caused pair closure",
+)
 
 
 class SharedStatus:
