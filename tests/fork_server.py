@@ -173,11 +173,11 @@ def run(arguments: list[str]) -> None:
 
 def leave(code: object) -> None:
     """As the interpreter ends a process whose SystemExit has this code."""
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
-    atexit._run_exitfuncs()
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
+    atexit._run_exitfuncs()
     for text in (sys.stdout, sys.stderr):
         text.flush()
     os._exit((code or 0) & 0xFF)

@@ -57,6 +57,21 @@ def test_the_map_names_only_folders_that_exist() -> None:
         assert (ROOT / path).is_dir(), path
 
 
+def test_what_sets_a_cluster_up_is_what_the_page_of_the_first_job_runs() -> None:
+    """Whose commands are run by tests/cluster/test_first_job_page.py."""
+    page = (ROOT / "workloads/jobs/own/FIRST_JOB.md").read_text().partition("## 2.")[0]
+    shown = re.search(r"^make (operators-pin .*) ENV=eu && python -m workloads try eu$", README, re.M)
+    assert shown and shown[1].split() == re.findall(r"^make ([a-z-]+)", page, re.M)
+
+
+def test_each_gap_that_is_named_has_its_paragraph() -> None:
+    named, explained = (
+        re.findall(r"^- \*\*(.+?)\*\*", text, re.M)
+        for text in (README.partition("\nNot proven")[2], (ROOT / "tests/NOT_PROVEN.md").read_text())
+    )
+    assert named and named == explained
+
+
 def test_the_pictures_are_those_of_the_example_and_the_contract() -> None:
     """`python .ci/site/pictures.py` draws them anew."""
     drawn: dict[str, str] = importlib.import_module("pictures").pictures()

@@ -171,8 +171,8 @@ def _interval(job: Job, chosen: Option) -> str:
     low, high = chosen.usd_interval
     text = f"mean cost {_usd(chosen.mean_usd)}, 95 % interval {_usd(low)} to {_usd(high)}"
     if math.isfinite(job.deadline_h):
-        between = chosen.late_interval or chosen.late_range or (math.nan, math.nan)
-        text += f"; late {between[0]:.1%} to {between[1]:.1%}"
+        least, most = chosen.late_interval or chosen.late_range or (chosen.late, chosen.late)
+        text += f"; late {least:.1%} to {most:.1%}"
     # The rows' p50 and p95 are of single runs; this is what other starts would make of the mean.
     return f"{text} ({len(chosen.usd):,} starts)"
 
