@@ -19,6 +19,7 @@ WORKDIR /app
 COPY infra/__init__.py infra/
 COPY infra/contract infra/contract
 COPY workloads/library/holdfast/__init__.py holdfast/
+COPY workloads/library/holdfast/command_line.py holdfast/
 COPY workloads/library/holdfast/contract holdfast/contract
 COPY workloads/library/holdfast/runtime holdfast/runtime
 # Prices of receipts.
