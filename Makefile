@@ -32,8 +32,8 @@ demo: setup ## The main job: train, score and serve under evictions, and a repor
 	@$(PY) -m workloads demo --out $(OUT)/demo
 
 drill: setup $(if $(filter cluster node,$(TARGET)),tools) ## Evict on purpose and judge: TARGET=local|cluster|node (node: root, Debian) [REPEAT=3]
-	@$(if $(filter node,$(TARGET)),$(PY) -m tests.node.install && $(PY) -m tests.tools.build kubelet)
-	@$(PY) -m $(if $(filter cluster node,$(TARGET)),tests.workloads.drill.rig $(TARGET),workloads drill run --target $(TARGET)) --repeat $(REPEAT) --out $(OUT)/drills
+	@$(if $(filter node,$(TARGET)),$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet)
+	@$(PY) -m $(if $(filter cluster node,$(TARGET)),workloads.library.tests.drill.rig $(TARGET),workloads drill run --target $(TARGET)) --repeat $(REPEAT) --out $(OUT)/drills
 
 ##@ Check
 
@@ -66,7 +66,7 @@ test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
 
 test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
-	@$(PY) -m tests.node.install && $(PY) -m tests.tools.build kubelet && $(PY) -m tests.tiers node
+	@$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet && $(PY) -m tests.tiers node
 
 test-kind: setup tools ## The cluster tier on a real kind cluster, and real pods of ours (Docker, kind)
 	@$(PY) -m tests.tiers kind
@@ -78,55 +78,55 @@ test-alert: setup tools ## Play the bad and good histories of ALERT (name or slu
 	@$(PY) -m tests.monitoring.alerting.play $(ALERT)
 
 test-mutants: setup tools ## Break the product in one place at a time: named tests must notice each
-	@$(PY) -m tests.mutants
+	@$(PY) -m workloads.library.tests.mutants
 
 fuzz: setup ## Hostile input at every border, for an hour: SECONDS=3600 [SEED=n]
-	@$(PY) -m tests.fuzz --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
+	@$(PY) -m workloads.library.tests.fuzz --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
-	@$(PY) -m tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
-	@$(PY) -m tests.bench.batch_kills
+	@$(PY) -m workloads.library.tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
+	@$(PY) -m workloads.library.tests.bench.batch_kills
 
 .PHONY: soak-checkpoint
 soak-checkpoint: setup ## 200 kills of a stranger's loop and 50 of each framework's script, each exact to the last bit (long)
-	@$(PY) -m tests.bench.stranger_kills
+	@$(PY) -m workloads.library.tests.bench.stranger_kills
 
 .PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic soak-elastic
 bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
-	@$(PY) -m tests.bench.synth
+	@$(PY) -m workloads.library.tests.bench.synth
 
 bench-checkpoint: setup tools
-	@$(PY) -m tests.bench.checkpoint
+	@$(PY) -m workloads.library.tests.bench.checkpoint
 
 bench-training: setup
-	@$(PY) -m tests.bench.training
+	@$(PY) -m workloads.library.tests.bench.training
 
 bench-batch: setup
-	@$(PY) -m tests.bench.batch
+	@$(PY) -m workloads.library.tests.bench.batch
 
 bench-placement: setup
-	@$(PY) -m tests.bench.placement $(if $(TRACES),--traces $(TRACES))
+	@$(PY) -m workloads.library.tests.bench.placement $(if $(TRACES),--traces $(TRACES))
 
 bench-cluster: setup tools
-	@$(PY) -m tests.bench.cluster
+	@$(PY) -m workloads.library.tests.bench.cluster
 
 bench-monitoring: setup tools
-	@$(PY) -m tests.bench.monitoring
+	@$(PY) -m workloads.library.tests.bench.monitoring
 
 bench-lint: setup
-	@$(PY) -m tests.bench.lint
+	@$(PY) -m workloads.library.tests.bench.lint
 
 bench-server: setup tools
-	@$(PY) -m tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
+	@$(PY) -m workloads.library.tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
 
 bench-month: setup tools
-	@$(PY) -m tests.bench.month
+	@$(PY) -m workloads.library.tests.bench.month
 
 bench-elastic: setup
-	@$(PY) -m tests.bench.elastic
+	@$(PY) -m workloads.library.tests.bench.elastic
 
 soak-elastic: setup ## 300 kills of elastic gangs at every point (long)
-	@$(PY) -m tests.bench.elastic_kills
+	@$(PY) -m workloads.library.tests.bench.elastic_kills
 
 ##@ Platform (ENV=NAME; what touches no cloud takes example)
 
@@ -179,7 +179,7 @@ doctor: setup ## What a deployment of ENV needs and lacks; CLUSTER=1: what its c
 
 snapshots: setup provider ## Record the plan inventories, addresses, chart specifications and pictures anew
 	@$(PY) -m tests.plan.inventory
-	@$(PY) -m tests.monitoring.report.chart_goldens
+	@$(PY) -m workloads.library.tests.report.chart_goldens
 	@$(PY) .ci/site/pictures.py
 
 inventory: setup provider ## Record the plan of ENV, an environment of yours; make test-plan holds it from then on

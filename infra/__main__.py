@@ -12,7 +12,6 @@ from holdfast.command_line import run_app
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 from holdfast.contract.progress import working
-from infra.placement import cli as placement
 
 if TYPE_CHECKING:
     from infra.ops import doctor as examination
@@ -25,8 +24,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
     add_completion=False,
 )
-
-app.add_typer(placement.app)
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -107,7 +104,7 @@ def check(
 
 
 def _operators(kubeconfig: Path | None) -> "examination.Probes":
-    from workloads.jobs.api import Api
+    from holdfast.clients.api import Api
     from workloads.operators.examination import operators
 
     return operators(Api(kubeconfig))
@@ -132,8 +129,8 @@ def doctor(
 
 
 def _of_the_cluster(kubeconfig: Path | None) -> "examination.Probes":
-    from infra.ops import gcloud
-    from workloads.jobs.api import Api
+    from holdfast.clients import gcloud
+    from holdfast.clients.api import Api
     from workloads.operators.examination import probes
 
     return probes(Api(kubeconfig), gcloud.ask)

@@ -6,6 +6,7 @@ Every policy is one alert of alerts.py; nothing here decides a threshold.
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.ledger import money
 from infra import cdk
 from infra.contract import names
 from infra.environments.schema import Environment
@@ -13,7 +14,6 @@ from monitoring.alerting import dashboard, dashboard_serving, runbook
 from monitoring.alerting.alert import Alert, Limits, Source
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.capacity_alerts import scale_failures
-from monitoring.cost import money
 
 CLOSE_AFTER = "604800s"
 EVALUATE_EVERY = "60s"

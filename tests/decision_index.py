@@ -23,10 +23,10 @@ ROOMS: dict[str, tuple[tuple[int, int], ...]] = {
     "Checkpoints: `workloads/library/holdfast/checkpoint/`": ((20, 29),),
     "Training and its stop: `holdfast/training/`, `holdfast/runtime/`": ((30, 39), (85, 89), (95, 95)),
     "Batch inference: `holdfast/inference/`": ((40, 49),),
-    "Placement: `infra/placement/`": ((50, 59),),
+    "Placement: `workloads/library/holdfast/place/`": ((50, 59),),
     "Manifests and linter: `workloads/manifests/`": ((60, 69), (80, 80)),
     "Monitoring: `monitoring/`": ((70, 79), (105, 109)),
-    "Jobs and drills: `workloads/jobs/`, `workloads/drill/`": ((90, 90), (100, 104)),
+    "Jobs and drills: `workloads/library/holdfast/jobs/`, `workloads/library/holdfast/drill/`": ((90, 90), (100, 104)),
     "Tests and delivery": ((81, 84), (91, 94), (96, 99), (110, 199)),
 }
 

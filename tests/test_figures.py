@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import figures
+from workloads.library.tests.bench import figures
 
 ROOT = Path(__file__).parents[1]
 RECORDED = sorted(figures.RECORDED.glob("*.json"))
@@ -16,13 +16,15 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MUL
 
 
 def test_the_page_is_what_was_recorded() -> None:
-    assert figures.PAGE.read_text() == figures.page(figures.RECORDED), "python -m tests.bench.figures"
+    assert figures.PAGE.read_text() == figures.page(figures.RECORDED), "python -m workloads.library.tests.bench.figures"
 
 
 def test_the_readme_has_a_line_of_each_bench() -> None:
     readme = figures.README.read_text()
     assert readme.count(figures.BEGIN) == 1
-    assert readme == figures.with_summary(readme, figures.summary(figures.RECORDED)), "python -m tests.bench.figures"
+    assert readme == figures.with_summary(readme, figures.summary(figures.RECORDED)), (
+        "python -m workloads.library.tests.bench.figures"
+    )
     assert {file.stem for file in RECORDED} == {*figures.HEADLINES}
 
 
@@ -79,7 +81,11 @@ def test_only_a_bench_that_ends_with_goals_is_recorded(
 
 def test_a_word_it_does_not_know_is_refused() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.figures", "record"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "workloads.library.tests.bench.figures", "record"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert "got record; allowed: nothing, or record TARGET" in done.stderr

@@ -69,82 +69,82 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.environments": CONTRACTS,
     "infra.specs": CONTRACTS | {"infra.environments"},
     "infra.rules": CONTRACTS | {"infra.environments", "infra.specs"},
-    "infra.placement": CONTRACTS | {"infra.environments"},
+    "holdfast.place": CONTRACTS | {"infra.environments"},
     "infra.cdk": set(),
     "infra.stacks": CONTRACTS | {"infra.environments", "infra.specs", "infra.cdk"},
     "infra.main": CONTRACTS
     | {"infra.environments", "infra.specs", "infra.rules", "infra.stacks", "infra.cdk", "monitoring.stack"},
     "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules"},
-    "infra.proof": CONTRACTS | {"infra.environments", "infra.placement", "infra.ops"},
+    "infra.proof": CONTRACTS | {"infra.environments", "holdfast.place", "infra.ops"},
     "infra.__main__": CONTRACTS
     # What a cluster lacks is known where it is installed; nothing of infra but its command line asks.
-    | {"infra.environments", "infra.specs", "infra.rules", "infra.placement", "infra.ops", "infra.proof"}
-    | {"holdfast.command_line", "workloads.jobs.api", "workloads.operators"},
+    | {"infra.environments", "infra.specs", "infra.rules", "holdfast.place", "infra.ops", "infra.proof"}
+    | {"holdfast.command_line", "holdfast.clients.api", "workloads.operators"},
     "workloads.manifests": CONTRACTS | {"infra.environments"},
     "workloads.images": CONTRACTS | {"infra.environments", "workloads.operators.catalogue"},
     "workloads.operators": CONTRACTS
     | {
         "infra.environments",
-        "workloads.jobs.api",
-        "workloads.manifests.builders.render_context",
+        "holdfast.clients.api",
+        "holdfast.manifests.render_context",
         "workloads.manifests.rendering",
-        "workloads.manifests.waiting_for_pods",
+        "holdfast.manifests.waiting_for_pods",
     },
-    "workloads.jobs": CONTRACTS
+    "holdfast.jobs": CONTRACTS
     | {
         "infra.environments",
-        "infra.placement",
-        "infra.ops.gcloud",
+        "holdfast.place",
+        "holdfast.clients.gcloud",
         "workloads.manifests",
-        "monitoring.ledger",
-        "monitoring.cost.receipt",
+        "holdfast.ledger",
+        "holdfast.ledger.receipt",
     },
-    "workloads.drill": CONTRACTS
+    "holdfast.drill": CONTRACTS
     | {
         "infra.environments",
         "holdfast.runtime",
-        "monitoring.ledger",
+        "holdfast.ledger",
         # The proxy before local servers is the one that is rendered, and its endpoints are written as in a cluster.
         "holdfast.inference.proxy.endpoints",
-        "workloads.manifests.builders.envoy",
-        "workloads.jobs.api",
-        "workloads.jobs.job_snapshot",
+        "holdfast.manifests.envoy",
+        "holdfast.clients.api",
+        "holdfast.jobs.job_snapshot",
     },
     "workloads.__main__": CONTRACTS
-    | {"holdfast.command_line", "workloads.jobs", "workloads.manifests", "workloads.images"}
-    | {"workloads.operators", "workloads.drill"},
+    | {"holdfast.command_line", "holdfast.jobs", "workloads.manifests", "workloads.images"}
+    | {"workloads.operators", "holdfast.drill"},
     # The one arithmetic of useful time: whoever counts it may ask it.
-    "monitoring.ledger": {"holdfast.contract"},
-    "monitoring.churn": CONTRACTS | {"monitoring.ledger", "monitoring.cloud_api"},
+    "holdfast.ledger": {"holdfast.contract"},
+    "holdfast.place.churn": CONTRACTS | {"holdfast.ledger", "holdfast.clients.cloud_api"},
     "monitoring.alerting": CONTRACTS,
     # Prices and break-even are those of `infra place`, or two commands would give two answers.
     "monitoring.cost": CONTRACTS
-    | {"infra.placement", "monitoring.ledger", "monitoring.churn", "monitoring.kubernetes_api"},
-    "monitoring.exporter": CONTRACTS
+    | {"holdfast.place", "holdfast.ledger", "holdfast.place.churn", "holdfast.clients.kubernetes_api"},
+    "holdfast.exporter": CONTRACTS
     | {
         "holdfast.runtime",
-        "monitoring.ledger",
-        "monitoring.churn",
+        "holdfast.ledger",
+        "holdfast.place.churn",
         "monitoring.cost",
-        "monitoring.mover",
-        "monitoring.kubernetes_api",
-        "monitoring.cloud_api",
+        "holdfast.mover",
+        "holdfast.clients.kubernetes_api",
+        "holdfast.clients.cloud_api",
     },
     # What a policy does is decided where it was priced.
-    "monitoring.mover": CONTRACTS | {"holdfast.runtime", "infra.placement", "monitoring.ledger"},
-    "monitoring.report": CONTRACTS | {"monitoring.ledger", "monitoring.churn", "monitoring.cost"},
+    "holdfast.mover": CONTRACTS | {"holdfast.runtime", "holdfast.place", "holdfast.ledger"},
+    "holdfast.report": CONTRACTS | {"holdfast.ledger", "holdfast.place.churn", "monitoring.cost"},
     "monitoring.stack": CONTRACTS | {"infra.environments", "infra.cdk", "monitoring.alerting", "monitoring.cost"},
     "monitoring.__main__": CONTRACTS
     | {
         "holdfast.command_line",
         "monitoring.alerting",
-        "monitoring.churn",
+        "holdfast.place.churn",
         "monitoring.cost",
-        "monitoring.exporter",
-        "monitoring.report",
+        "holdfast.exporter",
+        "holdfast.report",
     },
-    "monitoring.kubernetes_api": {"holdfast.contract"},
-    "monitoring.cloud_api": set(),
+    "holdfast.clients.kubernetes_api": {"holdfast.contract"},
+    "holdfast.clients.cloud_api": set(),
 }
 PACKAGES = ("holdfast", "infra", "workloads", "monitoring")
 LIBRARY = ROOT / "workloads" / "library"
@@ -198,10 +198,10 @@ def test_a_wrong_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(
         "import os, infra.main\ndef f(x=lambda: 1):\n if x:\n  try: from infra import cdk\n  finally: pass\n"
         "match 1:\n case 1:\n  with f() as g:\n   from monitoring.stack import X\n"
-        "try: pass\nexcept OSError:\n import workloads.jobs.api as api\n"
+        "try: pass\nexcept OSError:\n import holdfast.clients.api as api\n"
     )
     imported = imports(tmp_path / "a.py")
-    assert imported == {"infra.main", "infra.cdk", "monitoring.stack", "workloads.jobs.api"}
+    assert imported == {"infra.main", "infra.cdk", "monitoring.stack", "holdfast.clients.api"}
     assert "must not import ['infra.cdk', " in (not_allowed("infra.specs.pools", imported) or "")
     assert not_allowed("infra", {"infra.cdk"}) == "infra stands in no room of the table"
     assert not_allowed("infra", set()) is None

@@ -59,7 +59,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr("subprocess.Popen._execute_child", refuse)
-    monkeypatch.setattr("workloads.jobs.api.Api.__init__", refuse)
+    monkeypatch.setattr("holdfast.clients.api.Api.__init__", refuse)
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(JOB)
 

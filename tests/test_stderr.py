@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.stores import open_storage
-from tests.monitoring import sample
+from workloads.library.tests import sample
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[1]

@@ -93,7 +93,7 @@ def test_a_tier_ends_with_its_counts(tmp_path: Path, code: int, suite: str, know
 @pytest.mark.process
 def test_a_worker_gets_its_tests_in_that_order() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-m", "process"]
-    files = ["tests/monitoring/test_month.py", "tests/workloads/drill/test_demo.py"]
+    files = ["workloads/library/tests/month/test_month.py", "workloads/library/tests/drill/test_demo.py"]
     for workers, first in (("0", files[0]), ("2", files[1])):
         environment = os.environ | {"PYTEST_XDIST_WORKER_COUNT": workers}
         done = subprocess.run(

@@ -66,10 +66,10 @@ def library() -> str:
 
 
 def rules() -> str:
-    from workloads.manifests.lint.pages import page
-    from workloads.manifests.lint.registry import all_rules
+    from holdfast.lint.pages import page
+    from holdfast.lint.registry import all_rules
 
-    parts = ["# Rules of the linter", "`python -m workloads rules NAME` prints one of them."]
+    parts = ["# Rules of the linter", "`holdfast rules NAME` prints one of them."]
     for rule in all_rules().values():
         parts += [f"## {rule.name}", f"```text\n{page(rule, whole=False).rstrip()}\n```"]
     return "\n\n".join(parts) + "\n"

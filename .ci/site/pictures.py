@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "workloads" / "library")]
 
+from holdfast.contract.capacity import Capacity  # noqa: E402
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, WINDOW_MARGIN_S  # noqa: E402
-from infra.contract.capacity import Capacity  # noqa: E402
-from infra.contract.pools import FLEX_TAINT, SPOT_TAINT, Role  # noqa: E402
+from holdfast.contract.pools import FLEX_TAINT, SPOT_TAINT, Role  # noqa: E402
 from infra.environments.example import ENVIRONMENT  # noqa: E402
 from infra.environments.schema import NodeGroup  # noqa: E402
 

@@ -6,38 +6,12 @@ A name here is in use in deployed projects: changing how it is computed replaces
 import re
 
 from holdfast.contract.errors import InputError
+from holdfast.contract.roles import ROLES as ROLES
 
 PROVISIONING_PREFIX = "holdfast"
 
 # Stacks by blast radius, each after those before it.
 AREAS = ("foundation", "cluster", "monitoring")
-
-ROLES = ("nodes", "trainer", "batch", "server", "exporter", "migrator")
-"""One Google service account per role; the Kubernetes service account has the same name."""
-
-NAMESPACE_TRAINING = "training"
-NAMESPACE_BATCH = "batch"
-NAMESPACE_SERVING = "serving"
-NAMESPACE_MONITORING = "monitoring"
-KSA_NAMESPACES = {
-    "trainer": NAMESPACE_TRAINING,
-    "batch": NAMESPACE_BATCH,
-    "server": NAMESPACE_SERVING,
-    "exporter": NAMESPACE_MONITORING,
-    "migrator": NAMESPACE_BATCH,
-}
-"""The first role of a namespace is the one that it is for."""
-
-# private.googleapis.com. The network's own zone resolves every Google API to it, and network policies admit no other
-# way out; both are wrong without the other.
-GOOGLE_APIS_CIDR = "199.36.153.8/30"
-
-# On the Cloud SQL instance; batch pods connect to it.
-RESULTS_DATABASE = "results"
-# Workers write results; the exporter reads how many are left; the migrator makes the tables and says who may do what.
-DATABASE_ROLES = ("batch", "exporter", "migrator")
-# Cloud SQL's own: owner of a database that its API made, and the only role there that may make roles.
-DATABASE_OWNER = "cloudsqlsuperuser"
 
 # On everything that a proof makes and that bears labels: what a janitor may remove.
 LABEL_RUN = "holdfast-run"
@@ -82,11 +56,6 @@ def network(prefix: str, env: str) -> str:
 def bucket(project_id: str, prefix: str, env: str, purpose: str) -> str:
     """Bucket names are global, so the project is part of them. `purpose`: checkpoints, data, exports."""
     return checked(f"{project_id}-{prefix}-{env}-{purpose}", limit=MAX_BUCKET_NAME, what="bucket name")
-
-
-def events_view(project_id: str, cluster_name: str) -> str:
-    """The log view through which the exporter reads the event lines of pods; made by the foundation stack."""
-    return f"projects/{project_id}/locations/global/buckets/_Default/views/{cluster_name}-events"
 
 
 def service_account(prefix: str, env: str, role: str) -> str:

@@ -6,11 +6,11 @@ so that a fork cannot misspell them.
 
 from dataclasses import dataclass
 
+from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S, ShutdownWindow
-from infra.contract.capacity import Capacity
-from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
-from infra.contract.pools import GPU_TAINT, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Effect, Pool, Role, Taint
+from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.contract.pools import GPU_TAINT, QUEUED_TAINT, SPOT_TAINT, SYSTEM_TAINT, Effect, Pool, Role, Taint
 from infra.environments.checks import between, dns_name, one_of, require, switch, unique
 
 DISK_TYPES = ("pd-balanced", "pd-ssd", "hyperdisk-balanced")

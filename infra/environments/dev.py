@@ -1,7 +1,7 @@
 """Development: the cheapest cluster on which every path works. Replace each CHANGE-ME before the first deployment."""
 
-from infra.contract.capacity import Capacity
-from infra.contract.pools import Role
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.pools import Role
 from infra.environments.schema import (
     AcceleratorCap,
     Alerts,

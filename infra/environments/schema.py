@@ -6,9 +6,10 @@ A value that passes here has the right form; whether the values fit each other o
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypedDict
 
+from holdfast.contract import roles
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, ShutdownWindow
+from holdfast.contract.pools import Pool, Role
 from infra.contract import names
-from infra.contract.pools import Pool, Role
 from infra.contract.versions import GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION
 from infra.environments.capacity import AcceleratorCap, AutoProvisioning, NodeGroup, Quota
 from infra.environments.checks import PLACEHOLDER, dns_name, matches, require, switch, unique
@@ -155,7 +156,7 @@ class Environment:
     def _check_names(self) -> None:
         """Too long after prefixing fails here, not in the middle of an apply."""
         names.cluster(self.name_prefix, self.name)
-        for role in names.ROLES:
+        for role in roles.ROLES:
             names.service_account(self.name_prefix, self.name, role)
         for purpose in ("checkpoints", "data", "exports"):
             self.bucket(purpose)

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from holdfast.clients import gcloud
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_of
-from infra.ops import engine, gcloud, node, outputs
+from infra.ops import engine, node, outputs
 from infra.ops.synth import ROOT
 from infra.rules import require_clean
 from infra.specs.network import apis

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.clients import gcloud
 from infra.environments import Environment
-from infra.ops import gcloud
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 import shlex
 
+from holdfast.contract import roles
 from infra.contract import names
 from infra.environments import Environment
 from infra.ops.show import print_json, print_table
@@ -27,7 +28,7 @@ def outputs(environment: Environment) -> dict[str, str]:
         "subscription": f"projects/{project}/subscriptions/{environment.topic('work')}",
         "dashboards": f"{CONSOLE}/monitoring/dashboards?project={project}",
         "cluster page": f"{CONSOLE}/kubernetes/clusters/details/{environment.region}/{environment.cluster_name}?project={project}",
-        **{f"account {role}": environment.service_account_email(role) for role in names.ROLES},
+        **{f"account {role}": environment.service_account_email(role) for role in roles.ROLES},
     }
     if environment.delivery:
         pool = names.identity_pool(environment.name_prefix, environment.name)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from infra.contract.capacity import Capacity
-from infra.contract.pools import Effect
+from holdfast.clients import gcloud
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.pools import Effect
 from infra.environments import Environment
-from infra.ops import gcloud
 from infra.specs.cluster import LOGGING, METRICS
 from infra.specs.encryption import agent
 from infra.specs.network import apis

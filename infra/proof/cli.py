@@ -8,15 +8,15 @@ from pathlib import Path
 
 import typer
 
+from holdfast.clients import gcloud
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPED
-from infra.contract.machines import MACHINE_TYPES
-from infra.contract.pools import Pool
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.pools import Pool
+from holdfast.place import prices
 from infra.environments import Environment
-from infra.ops import gcloud
 from infra.ops.deploy import require_no_placeholders
 from infra.ops.show import print_json, print_table
-from infra.placement import prices
 from infra.proof import dataset, janitor, steps
 from infra.proof.estimate import HOURS, estimate, spot_hourly
 from infra.proof.journal import Journal, unfinished

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import Unjudged
-from infra.contract.capacity import Capacity
-from infra.contract.machines import MACHINE_TYPES
-from infra.contract.pools import Pool, Role
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.pools import Pool, Role
+from holdfast.place.prices import Table, family
 from infra.environments import Environment
-from infra.placement.prices import Table, family
 from infra.proof import machines
 from infra.proof.rates import Rates
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.clients import gcloud
 from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
-from infra.ops import gcloud
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

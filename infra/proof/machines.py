@@ -1,11 +1,11 @@
 """The machines of a proof's samples: which pool, how many, and what one costs an hour."""
 
+from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
-from infra.contract.capacity import Capacity
-from infra.contract.machines import MACHINE_TYPES
-from infra.contract.pools import Pool
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.pools import Pool
+from holdfast.place.prices import Table, family
 from infra.environments import Environment
-from infra.placement.prices import Table, family
 from infra.proof.rates import Rates
 
 PODS = 2
@@ -43,6 +43,6 @@ def hourly(environment: Environment, prices: Table, rates: Rates, pool: Pool) ->
     if quote is None:
         raise Unjudged(
             f"no {pool.capacity.value} price of {machine.name} in {region}: the cost has no bound;"
-            " `python -m infra prices refresh`, or another region"
+            " `holdfast prices refresh`, or another region"
         )
     return rates.bound(quote.usd, quote.as_of) + disk

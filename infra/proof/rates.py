@@ -1,4 +1,4 @@
-"""What bills beside GPU machines: a dated table, each row with its source. GPU machines are in `infra.placement`.
+"""What bills beside GPU machines: a dated table, each row with its source. GPU machines are in `holdfast.place`.
 
 A price without a date, or with one of long ago, still bounds the cost: it is counted higher, and named.
 """

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infra.contract import names
-from infra.contract.kubernetes import LABEL_NAME
-from infra.contract.pools import Pool
+from holdfast.contract import roles
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.pools import Pool
 from infra.environments import Environment
 from infra.proof import dataset, machines
 
@@ -45,7 +45,7 @@ class Sample:
 GANG = Sample(
     name="train-gang",
     file="training.yaml",
-    namespace=names.NAMESPACE_TRAINING,
+    namespace=roles.NAMESPACE_TRAINING,
     kind="jobset",
     runs="{.status.replicatedJobsStatus[*].ready}=1",
     ends="Completed",
@@ -53,7 +53,7 @@ GANG = Sample(
 BATCH = Sample(
     name="batch-drain",
     file="batch.yaml",
-    namespace=names.NAMESPACE_BATCH,
+    namespace=roles.NAMESPACE_BATCH,
     kind="job",
     runs=f"{{.status.ready}}={machines.PODS}",
     ends="Complete",

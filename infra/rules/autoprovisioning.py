@@ -5,7 +5,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
 from infra.environments.capacity import DISK_TYPES
 from infra.rules.model import Facts, PlannedResource, Violation, each, rule
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from infra.contract.pools import LABEL_ROLE, Role
+from holdfast.contract.pools import LABEL_ROLE, Role
 from infra.environments.capacity import MIN_DISK_GIB
 from infra.rules.model import Facts, Violation, each, rule
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW, FLEX_MAX_RUN_S, FLEX_MIN_RUN_S
+from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.contract.pools import GPU_TAINT, LABEL_ROLE, SPOT_TAINT, SYSTEM_TAINT, Effect, Role, Taint
 from holdfast.contract.values import duration_s
-from infra.contract.machines import ACCELERATORS, MACHINE_TYPES
-from infra.contract.pools import GPU_TAINT, LABEL_ROLE, SPOT_TAINT, SYSTEM_TAINT, Effect, Role, Taint
 from infra.contract.versions import CUDA_MAJOR, GPU_DRIVERS, MIN_DRIVER
 from infra.environments.capacity import DISK_TYPES
 from infra.rules.model import Facts, PlannedResource, Violation, each, rule
@@ -122,7 +122,9 @@ def machine_has_its_gpus(facts: Facts) -> Iterator[Violation]:
     for pool in facts.pools():
         machine = MACHINE_TYPES.get(str(pool.get("node_config.machine_type")))
         if machine is None:
-            yield pool.violation("node_config.machine_type", "a type in infra.contract.machines", "correct or add it")
+            yield pool.violation(
+                "node_config.machine_type", "a type in holdfast.contract.machines", "correct or add it"
+            )
             continue
         gpus = [(a.get("type"), a.get("count")) for a in pool.blocks("node_config.guest_accelerator")]
         wanted = [(machine.accelerator, machine.gpus)] if machine.gpus else []

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from infra.contract.capacity import Capacity
-from infra.contract.pools import Role
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.pools import Role
 from infra.environments.schema import Environment
 from infra.rules.model import Facts, Violation, rule
 

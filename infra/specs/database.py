@@ -1,6 +1,6 @@
 """Cloud SQL for PostgreSQL: private address, IAM authentication, backups with point-in-time recovery."""
 
-from infra.contract.names import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
+from holdfast.contract.roles import DATABASE_OWNER, DATABASE_ROLES, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
 from infra.specs.encryption import key_in_force
 from infra.specs.identities import account

@@ -4,6 +4,7 @@
 
 import re
 
+from holdfast.contract import roles
 from infra.contract import names
 from infra.environments.runs import READERS
 from infra.environments.schema import Environment
@@ -60,7 +61,7 @@ def resources(environment: Environment) -> list[Resource]:
             },
             after=api(environment, "iam"),
         )
-        for role in names.ROLES
+        for role in roles.ROLES
     ]
     grants = [
         Resource(
@@ -93,7 +94,7 @@ def _readers(environment: Environment) -> list[Resource]:
 
 def _event_lines(environment: Environment) -> list[Resource]:
     """The exporter reads what containers print, and no other log of the project."""
-    bucket, _, name = names.events_view(environment.project, environment.cluster_name).rpartition("/views/")
+    bucket, _, name = roles.events_view(environment.project, environment.cluster_name).rpartition("/views/")
     view = Resource(
         kind="google_logging_log_view",
         id="events",
@@ -138,5 +139,5 @@ def workload_bindings(environment: Environment) -> list[Resource]:
             },
             after=("google_container_cluster.cluster",),
         )
-        for role, namespace in names.KSA_NAMESPACES.items()
+        for role, namespace in roles.KSA_NAMESPACES.items()
     ]

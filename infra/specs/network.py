@@ -4,7 +4,7 @@
 
 from ipaddress import ip_network
 
-from infra.contract.names import GOOGLE_APIS_CIDR
+from holdfast.contract.roles import GOOGLE_APIS_CIDR
 from infra.environments.schema import Environment
 from infra.specs.resource import Resource
 

@@ -2,7 +2,7 @@
 
 # Why it is so: infra/decisions/0069.
 
-from infra.contract.names import NAMESPACE_TRAINING
+from holdfast.contract.roles import NAMESPACE_TRAINING
 from infra.environments.runs import Run
 from infra.environments.schema import Environment
 from infra.specs.bucket_grants import below, grant

@@ -1,6 +1,6 @@
 """The alerts, as data: what is asked, from which value on, for how long, and why anybody should wake up."""
 
-from infra.contract.kubernetes import preemptions
+from holdfast.contract.kubernetes import preemptions
 from monitoring.alerting.alert import HOUR, Alert, Limits, Severity, Source, grew, ours
 from monitoring.alerting.capacity_alerts import capacity_alerts, gpu_alerts, queue_alerts
 from monitoring.alerting.serving_alerts import serving_alerts

@@ -1,6 +1,6 @@
 """Alerts about what jobs run on: losses, waits, queues, GPUs."""
 
-from infra.contract.kubernetes import preemptions
+from holdfast.contract.kubernetes import preemptions
 from monitoring.alerting.alert import HOUR, Alert, Limits, Severity, Source, dcgm, duty_cycle, grew, ours
 
 # Reasons by which the autoscaler's visibility log reports that no node will come.

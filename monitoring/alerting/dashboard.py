@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from infra.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING, preemptions
+from holdfast.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING, preemptions
 from monitoring.alerting.alert import dcgm, duty_cycle, ours
 
 COLUMNS = 48

@@ -14,8 +14,10 @@ import pytest
 from kubernetes import client, config
 from pytest_kubernetes.providers.base import AClusterManager
 
+from holdfast.clients.api import Api
+from holdfast.contract.pools import Pool
+from holdfast.manifests.render_context import RenderContext
 from infra import environments
-from infra.contract.pools import Pool
 from tests import support
 from tests.cluster.sim import flex, kind, nodes, operators
 from tests.cluster.sim.control_plane import ControlPlane, missing_tools
@@ -26,8 +28,6 @@ from tests.cluster.sim.world import World
 from tests.cluster.test_rendered import GKE_ONLY
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
-from workloads.jobs.api import Api
-from workloads.manifests.builders.render_context import RenderContext
 
 HERE = Path(__file__).parent
 ManagerFactory = Callable[..., type[AClusterManager]]

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from holdfast.clients.api import Api
 from holdfast.contract.errors import Unjudged
+from holdfast.contract.roles import KSA_NAMESPACES
+from holdfast.manifests import render_context
+from holdfast.manifests.render_context import RenderContext
 from infra import environments
-from infra.contract.names import KSA_NAMESPACES
 from infra.ops.doctor import Verdict, examine
 from tests.cluster.sim import nodes
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.jobs.api import Api
-from workloads.manifests.builders import render_context
-from workloads.manifests.builders.render_context import RenderContext
 from workloads.manifests.rendering import platform
 from workloads.operators import examination, install, overlay
 from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS

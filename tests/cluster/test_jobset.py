@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.clients.api import ApiError, Object
 from holdfast.contract.exit_codes import EXIT_BUG
-from infra.contract.pools import Pool
+from holdfast.contract.pools import Pool
 from tests.cluster.sim.jobsets import GROUP, jobset
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.jobs.api import ApiError, Object
 
 GANG = 4
 

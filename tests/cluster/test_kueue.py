@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
-from infra.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING
-from infra.contract.pools import Pool
+from holdfast.contract.kubernetes import KUEUE_ADMISSION_WAIT, KUEUE_PENDING
+from holdfast.contract.pools import Pool
 from tests.cluster.sim import queues
 from tests.cluster.sim.manager import HostManager
 from tests.cluster.sim.waiting import until

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clients.api import Api
 from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.pools import Pool
+from holdfast.manifests import render_context
+from holdfast.manifests.render_context import RenderContext
 from infra import environments
-from infra.contract.pools import Pool
 from tests import support
 from tests.cluster.sim import queues
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
-from workloads.jobs.api import Api
-from workloads.manifests.builders import render_context
-from workloads.manifests.builders.render_context import RenderContext
 from workloads.operators import cli, install, overlay, vendor
 from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS, Operator, upstream
 

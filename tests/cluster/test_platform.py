@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import LABEL_HALF, LABEL_NAME
+from holdfast.manifests import render_context
+from holdfast.manifests.render_context import RenderContext
 from infra import environments
-from infra.contract.kubernetes import LABEL_HALF, LABEL_NAME
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.jobs.api import Api, Object
-from workloads.manifests.builders import render_context
-from workloads.manifests.builders.render_context import RenderContext
 from workloads.manifests.rendering import platform as rendered
 from workloads.operators import platform
 

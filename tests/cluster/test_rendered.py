@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.job_identity import attempt_of
+from holdfast.contract.pools import LABEL_NODEPOOL, SPOT_TAINT, Pool
+from holdfast.jobs.explain import explain
+from holdfast.jobs.job_snapshot import JobSnapshot, condition
+from holdfast.jobs.job_snapshot import find as view_of
 from infra import environments
-from infra.contract.pools import LABEL_NODEPOOL, SPOT_TAINT, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import OWNER, World
-from workloads.jobs.api import Api, ApiError, Object
-from workloads.jobs.explain import explain
-from workloads.jobs.job_snapshot import JobSnapshot, condition
-from workloads.jobs.job_snapshot import find as view_of
 
 ROOT = Path(__file__).parents[2]
 RENDERED = ROOT / "workloads" / "rendered" / "example"

@@ -13,11 +13,13 @@ import pytest
 from kubernetes import client
 from pytest_kubernetes.providers.base import AClusterManager
 
+from holdfast.clients.api import Api, Object
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
-from infra.contract.names import NAMESPACE_MONITORING, NAMESPACE_SERVING
+from holdfast.contract.roles import NAMESPACE_MONITORING, NAMESPACE_SERVING
+from holdfast.exporter.lease import Lease
+from holdfast.jobs.cluster_snapshot import PROVISIONING
+from holdfast.ledger.receipt import ANNOTATION
 from monitoring.alerting import runbook
-from monitoring.cost.receipt import ANNOTATION
-from monitoring.exporter.lease import Lease
 from tests import support
 from tests.cluster.sim import nodes
 from tests.cluster.sim.cast import FLEX, SPOT, SYSTEM, Submitted, sized
@@ -28,8 +30,6 @@ from tests.cluster.sim.walk import ENVIRONMENT
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
-from workloads.jobs.api import Api, Object
-from workloads.jobs.cluster_snapshot import PROVISIONING
 
 pytestmark = pytest.mark.usefixtures("kueue")
 SERVERS = f"/api/v1/namespaces/{NAMESPACE_SERVING}"

@@ -1,9 +1,9 @@
 """Who runs where, who gives way, and what an eviction may not do: the real scheduler and Eviction API."""
 
-from infra.contract.pools import SPOT_TAINT, Pool
+from holdfast.clients.api import ApiError, Object
+from holdfast.contract.pools import SPOT_TAINT, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
-from workloads.jobs.api import ApiError, Object
 
 LOW = -5
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from infra.contract.capacity import Capacity
-from infra.contract.pools import Role
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.pools import Role
 from infra.environments import Environment, load
 from infra.environments.schema import (
     AcceleratorCap,

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from infra import specs
-from infra.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from infra.environments import Environment, load
 from infra.environments.runs import READERS, Run
 from infra.environments.schema import Storage

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from infra.contract.capacity import Capacity
-from infra.contract.machines import MACHINE_TYPES
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.place import prices
 from infra.environments import load
-from infra.placement import prices
 from monitoring.alerting.alert import Source
 from monitoring.alerting.alerts import alerts
 from monitoring.stack import budget, limits_of

@@ -33,6 +33,6 @@ ARG LOCK
 LABEL org.opencontainers.image.revision=${REVISION} dev.holdfast.lock=${LOCK}
 USER 65532:65532
 # The command of the image has all that it imports.
-RUN python -m monitoring export --help > /dev/null
+RUN holdfast export --help > /dev/null
 # Exec form, so that SIGTERM reaches Python and no shell.
 ENTRYPOINT ["python", "-m", "monitoring"]

@@ -10,7 +10,7 @@ from holdfast.contract.examples import examples
 from holdfast.contract.progress import working
 
 if TYPE_CHECKING:
-    from workloads.manifests.builders.render_context import RenderContext
+    from holdfast.manifests.render_context import RenderContext
 
 app = typer.Typer(
     help="JobSet and Kueue: pinned, with the platform's settings.",
@@ -36,9 +36,9 @@ def apply(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Apply them, wait until their webhooks answer, show what changed. Run again, it changes nothing."""
+    from holdfast.clients.api import Api
+    from holdfast.manifests.render_context import RenderContext
     from infra import environments
-    from workloads.jobs.api import Api
-    from workloads.manifests.builders.render_context import RenderContext
     from workloads.operators import install, overlay
     from workloads.operators.catalogue import OPERATORS
 
@@ -66,8 +66,8 @@ def render(
     env: Env, out: Annotated[Path, typer.Option(help="Folder for a GitOps controller; made where it is missing.")]
 ) -> None:
     """Write what `apply` would send, one file for each operator."""
+    from holdfast.manifests.render_context import RenderContext
     from infra import environments
-    from workloads.manifests.builders.render_context import RenderContext
     from workloads.operators import overlay
 
     context = RenderContext(environments.load(env))

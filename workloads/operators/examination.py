@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.errors import Unjudged
-from infra.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, KUEUE_API, LABEL_DRIVER, api_path
-from infra.contract.names import KSA_NAMESPACES
-from infra.contract.pools import LABEL_ACCELERATOR
+from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, KUEUE_API, LABEL_DRIVER, api_path
+from holdfast.contract.pools import LABEL_ACCELERATOR
+from holdfast.contract.roles import KSA_NAMESPACES
+from holdfast.manifests.render_context import RenderContext
 from infra.contract.versions import CUDA_MAJOR, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
 from infra.environments import Environment
-from workloads.jobs.api import Api, ApiError, Object
-from workloads.manifests.builders.render_context import RenderContext
 from workloads.manifests.rendering import platform
 from workloads.operators import install, kueue_limits
 from workloads.operators.catalogue import LABEL_VERSION, OPERATORS, WEBHOOKS
@@ -138,7 +138,7 @@ def _migrated(api: Api, environment: Environment) -> Answer:
     if found is None:
         return False, f"no Job {name}", f"make apply ENV={environment.name}"
     if ended is None or ended["type"] not in ("Complete", "Failed"):
-        return False, f"Job {name} has not ended", f"python -m workloads explain {name} --env {environment.name}"
+        return False, f"Job {name} has not ended", f"holdfast explain {name} --env {environment.name}"
     fix = f"kubectl logs -n {namespace} job/{name}; delete it, then make apply ENV={environment.name}"
     return ended["type"] == "Complete", f"Job {name}: {ended.get('message') or ended['type']}", fix
 

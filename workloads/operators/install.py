@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.errors import InputError, Unjudged
-from infra.contract.kubernetes import JOBSET_API, KUEUE_API
-from workloads.jobs.api import Api, ApiError, Object
+from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API
 from workloads.operators.catalogue import CRD, LABEL_OPERATOR, WEBHOOKS, Body, Operator
 
 # Shared with nobody: what people changed by hand in these objects is taken back, as with any applied file.

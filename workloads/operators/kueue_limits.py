@@ -7,9 +7,9 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.errors import Unjudged
-from workloads.jobs.api import Api, ApiError, Object
-from workloads.manifests.waiting_for_pods import FIX, GATE, hazards
+from holdfast.manifests.waiting_for_pods import FIX, GATE, hazards
 from workloads.operators.catalogue import KUEUE
 from workloads.operators.overlay import CONFIG_FILE
 

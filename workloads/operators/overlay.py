@@ -5,8 +5,8 @@ import json
 from hashlib import sha256
 from pathlib import Path
 
-from infra.contract.pools import Pool
-from workloads.manifests.builders.render_context import RenderContext
+from holdfast.contract.pools import Pool
+from holdfast.manifests.render_context import RenderContext
 from workloads.operators import settings
 from workloads.operators.catalogue import (
     CRD,

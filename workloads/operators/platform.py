@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from holdfast.clients.api import Api, ApiError
 from holdfast.contract.errors import InputError
-from infra.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
-from workloads.jobs.api import Api, ApiError
-from workloads.manifests.builders.render_context import Body, RenderContext
+from holdfast.contract.kubernetes import LABEL_HALF, PLATFORM_HALF
+from holdfast.manifests.render_context import Body, RenderContext
 from workloads.manifests.rendering import platform
 from workloads.operators.install import Change, prune, put
 

@@ -15,9 +15,9 @@ def apply(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Apply the platform half: namespaces, priorities, queues, rights, the exporter, the database's migration. Needs no GPU."""
+    from holdfast.clients.api import Api
+    from holdfast.manifests.render_context import RenderContext
     from infra import environments
-    from workloads.jobs.api import Api
-    from workloads.manifests.builders.render_context import RenderContext
     from workloads.operators import platform
 
     with working(f"apply the platform of {env}"):
@@ -29,4 +29,4 @@ def apply(
     for change in changed if not as_json else ():
         print(f"{change.verb} {change.name}")
     typer.echo(f"{len(changed)} of {len(every)} objects changed; nothing among them needs a GPU", err=True)
-    typer.echo(f"Next: python -m workloads try {env}", err=True)
+    typer.echo(f"Next: holdfast try {env}", err=True)

@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from infra.contract.kubernetes import LABEL_PART_OF, PART_OF
+from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
 from workloads.operators.catalogue import Body
 
 # GKE's own firewall rule lets the control plane reach nodes on 443 and 10250 only, and ours closes the rest.

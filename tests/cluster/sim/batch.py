@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.clients.api import Object
 from tests.cluster.sim.runnable import ROOT
-from workloads.jobs.api import Object
 
 COMMAND = (sys.executable, "-m", "holdfast", "batch")
 LIMIT_S = 240

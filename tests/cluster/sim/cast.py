@@ -6,19 +6,19 @@ import time
 from dataclasses import dataclass
 from typing import Self
 
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
 from holdfast.contract.values import rfc3339
-from infra.contract.kubernetes import LABEL_NAME
-from monitoring.cost.receipt import ANNOTATION, Receipt
+from holdfast.jobs.cluster_snapshot import PROVISIONING
+from holdfast.jobs.job_snapshot import KUEUE
+from holdfast.ledger.receipt import ANNOTATION, Receipt
 from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.walk import ENVIRONMENT, Walk
 from tests.cluster.sim.world import World
 from tests.workloads.manifests import rendered
-from workloads.jobs.api import Api, ApiError, Object
-from workloads.jobs.cluster_snapshot import PROVISIONING
-from workloads.jobs.job_snapshot import KUEUE
 
 SPOT, FLEX, SYSTEM = (ENVIRONMENT.pool(name) for name in ("spot-a100", "flex-a100", "system"))
 ZONE = "us-central1-a"

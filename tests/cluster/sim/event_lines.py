@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from workloads.jobs.api import Object
+from holdfast.clients.api import Object
 
 
 def events(path: Path, event_type: str) -> list[Object]:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from infra.contract.pools import Pool
+from holdfast.contract.pools import Pool
+from holdfast.jobs import explain
+from holdfast.jobs.explain import Explanation
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.jobs import explain
-from workloads.jobs.explain import Explanation
 
 
 def ask(world: World, job: str, reason: str) -> Explanation:

@@ -3,11 +3,11 @@
 The resource is that of GKE's autoscaler, with its conditions; the real Kueue reserves the quota and waits.
 """
 
+from holdfast.clients.api import Api, ApiError, Object
+from holdfast.jobs.cluster_snapshot import PROVISIONING
 from tests.cluster.sim import queues
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.jobs.api import Api, ApiError, Object
-from workloads.jobs.cluster_snapshot import PROVISIONING
 
 CONDITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PLURAL = "provisioningrequests"

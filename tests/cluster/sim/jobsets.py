@@ -1,6 +1,6 @@
 """A JobSet as the platform renders it: a preempted child fails as a whole and is made anew, free of charge."""
 
-from workloads.jobs.api import Object
+from holdfast.clients.api import Object
 
 GROUP = "/apis/jobset.x-k8s.io/v1alpha2"
 # The child must fail at once: the JobSet restarts on a failed Job, not on a failed pod.

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from infra.contract.kubernetes import LABEL_MACHINE_TYPE
-from infra.contract.machines import MACHINE_TYPES
-from infra.contract.pools import GPU_RESOURCE, LABEL_ZONE, Pool
+from holdfast.clients.api import Api, ApiError, Object
+from holdfast.contract.kubernetes import LABEL_MACHINE_TYPE
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE, Pool
 from tests.cluster.sim.stages import MANAGED
-from workloads.jobs.api import Api, ApiError, Object
 
 NODES = "/api/v1/nodes"
 POOL = "sim.holdfast.dev/pool"

@@ -10,14 +10,14 @@ import os
 import shutil
 from pathlib import Path
 
+from holdfast.clients.api import Api, Object
+from holdfast.manifests.render_context import RenderContext
 from infra import environments
 from tests import support
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
 from tests.tools.build import TOOLS
-from workloads.jobs.api import Api, Object
-from workloads.manifests.builders.render_context import RenderContext
 from workloads.operators import install as product
 from workloads.operators import overlay
 from workloads.operators.catalogue import CRD, JOBSET, KUEUE, WEBHOOKS, Operator

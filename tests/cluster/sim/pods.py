@@ -1,7 +1,7 @@
 """What a simulated kubelet is to do with one pod. A pod that is gone meanwhile is as good as one that obeyed."""
 
+from holdfast.clients.api import Api, ApiError, Object
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S
-from workloads.jobs.api import Api, ApiError, Object
 
 
 def end(api: Api, pod: Object, code: int = 0) -> None:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from infra.contract.pools import GPU_RESOURCE, Pool
+from holdfast.clients.api import Object
+from holdfast.contract.pools import GPU_RESOURCE, Pool
 from tests.cluster.sim.world import World
-from workloads.jobs.api import Object
 
 GROUP = "/apis/kueue.x-k8s.io/v1beta2"
 QUEUE = "team"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from holdfast.clients.api import Object
 from holdfast.contract.environment import ENV_GPUS
-from infra.contract.kubernetes import LABEL_NAME
-from workloads.jobs.api import Object
+from holdfast.contract.kubernetes import LABEL_NAME
 
 ROOT = Path(__file__).parents[3]
 RENDERED = ROOT / "workloads" / "rendered" / "example"

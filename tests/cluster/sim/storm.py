@@ -3,11 +3,11 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from holdfast.clients.api import Api, Object
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.stages import GOING, PREEMPT
 from tests.cluster.sim.waiting import until
-from workloads.jobs.api import Api, Object
 
 WRITERS = 8
 ACTIVE = ("Pending", "Running")

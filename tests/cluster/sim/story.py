@@ -14,11 +14,11 @@ from typing import Any
 
 from kubernetes import client
 
+from holdfast.clients.api import Api, Object
 from holdfast.contract.values import rfc3339, unix_s
-from monitoring.exporter.cluster import Cluster
-from monitoring.exporter.watch import ENDING, KINDS, QUEUED, Kind, Watcher
+from holdfast.exporter.cluster import Cluster
+from holdfast.exporter.watch import ENDING, KINDS, QUEUED, Kind, Watcher
 from tests.cluster.sim.waiting import until
-from workloads.jobs.api import Api, Object
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from holdfast.clients.api import Api, Object
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.job_identity import attempt_of
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime.events import EventLog
 from tests.cluster.sim.story import StoryClock
-from tests.monitoring.exporter.log_server import LogServer
-from workloads.jobs.api import Api, Object
+from workloads.library.tests.exporter.log_server import LogServer
 
 STEP_S, COMMIT_EVERY_MIN = 6.0, 10
 STEPS_A_MINUTE = round(60 / STEP_S)

@@ -11,23 +11,23 @@ from typing import Any
 import requests
 from kubernetes import client
 
+from holdfast.clients.api import Api
+from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
+from holdfast.contract.roles import NAMESPACE_MONITORING, events_view
+from holdfast.exporter import lines
+from holdfast.exporter.cloud import CloudWriter
+from holdfast.exporter.jobs import Jobs
+from holdfast.exporter.logs import CloudLogs
+from holdfast.exporter.main import Exporter
+from holdfast.exporter.receipts import Receipts, leaver
 from infra import environments
-from infra.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
-from infra.contract.names import NAMESPACE_MONITORING, events_view
 from monitoring.alerting.alerts import alerts
-from monitoring.exporter import lines
-from monitoring.exporter.cloud import CloudWriter
-from monitoring.exporter.jobs import Jobs
-from monitoring.exporter.logs import CloudLogs
-from monitoring.exporter.main import Exporter
-from monitoring.exporter.receipts import Receipts, leaver
 from monitoring.stack import limits_of
 from tests.cluster.sim.story import StoryClock, Watched
 from tests.cluster.sim.trainers import Trainers
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
-from tests.monitoring.exporter.log_server import LogServer
 from tests.workloads.manifests import rendered
-from workloads.jobs.api import Api
+from workloads.library.tests.exporter.log_server import LogServer
 
 ENVIRONMENT = environments.load("example")
 LIMITS = limits_of(ENVIRONMENT)

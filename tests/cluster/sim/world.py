@@ -4,14 +4,14 @@ import datetime
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.exit_codes import FATAL_EXIT_CODES
-from infra.contract.kubernetes import LABEL_PART_OF, PART_OF
-from infra.contract.names import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_SERVING, NAMESPACE_TRAINING
-from infra.contract.pools import GPU_RESOURCE, Pool
+from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
+from holdfast.contract.pools import GPU_RESOURCE, Pool
+from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_SERVING, NAMESPACE_TRAINING
 from tests.cluster.sim import nodes, pods, storm
 from tests.cluster.sim.stages import EXIT_CODE, RUN_S
 from tests.cluster.sim.waiting import until
-from workloads.jobs.api import Api, ApiError, Object
 
 RENDERED_NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH, NAMESPACE_SERVING, NAMESPACE_MONITORING)
 OWNER = "sim.holdfast.dev/test"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
+from holdfast.contract.pools import Role
 from infra import environments
-from infra.contract.capacity import Capacity
-from infra.contract.pools import Role
 from infra.environments import load, placeholders
 from infra.environments.schema import (
     AcceleratorCap,

@@ -14,7 +14,7 @@ from infra.environments.schema import Freeze
 from infra.ops import judgement
 from infra.specs import resources
 from tests.infra.samples import EXAMPLE
-from tests.workloads.jobs.api_server import serving
+from workloads.library.tests.jobs.api_server import serving
 from workloads.operators.catalogue import OPERATORS
 
 # So short that it leaves upgrades their time: nothing else is wrong with it.

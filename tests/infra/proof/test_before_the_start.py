@@ -12,10 +12,10 @@ import typer.main
 
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
+from holdfast.place import prices
 from infra.__main__ import app as platform
 from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
-from infra.placement import prices
 from infra.proof import cli, janitor, rates, steps
 from infra.proof.estimate import estimate
 from infra.specs import resources

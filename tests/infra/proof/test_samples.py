@@ -12,19 +12,19 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
+from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.pools import LABEL_NODEPOOL
+from holdfast.manifests.render_context import templates
+from holdfast.place import prices
 from infra import environments
-from infra.contract.capacity import Capacity
-from infra.contract.machines import MACHINE_TYPES
-from infra.contract.pools import LABEL_NODEPOOL
 from infra.environments import Environment
-from infra.placement import prices
 from infra.proof import dataset, machines, rates, steps
 from infra.proof.estimate import estimate, spot_hourly
 from infra.proof.machines import smallest_spot
 from tests.infra.samples import EXAMPLE
 from workloads.__main__ import app
-from workloads.manifests.builders.render_context import templates
 
 TABLE, RATES = prices.load(), rates.load()
 

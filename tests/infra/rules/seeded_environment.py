@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from infra.contract.capacity import Capacity
+from holdfast.contract.capacity import Capacity
 from infra.environments.schema import AuthorizedRange, Budget, Delivery, Freeze, Quota, Run
 from infra.rules.model import Facts
 from tests.infra.rules.edits import Edit, group, some, state

@@ -6,14 +6,14 @@ import re
 import pytest
 from google.cloud.monitoring_dashboard_v1 import Dashboard
 
+from holdfast.contract.kubernetes import KUEUE_METRICS
 from holdfast.contract.serving import SERVER_METRICS
 from holdfast.contract.telemetry import METRICS
-from infra.contract.kubernetes import KUEUE_METRICS
+from holdfast.report import cloud
 from monitoring.alerting import dashboard
 from monitoring.alerting.alert import Limits
 from monitoring.alerting.alerts import alerts
 from monitoring.alerting.dashboard_serving import serving_charts
-from monitoring.report import cloud
 from tests.workloads.manifests import rendered
 
 SCREENS = {

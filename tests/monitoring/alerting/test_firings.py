@@ -5,7 +5,7 @@ import pytest
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
-from tests.monitoring.sample import EPOCH
+from workloads.library.tests.sample import EPOCH
 
 OURS = "custom_googleapis_com:holdfast_"
 BLIND = range(200, 240)

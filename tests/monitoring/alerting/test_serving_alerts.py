@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract import serving
+from holdfast.drill.serving.fleet import HOST, Fleet, admin, holdfast_server
+from holdfast.drill.serving.load import Load
 from infra.environments import load
 from monitoring.alerting import rule_test
 from monitoring.alerting.alert import EXAMPLE
@@ -19,10 +21,8 @@ from monitoring.alerting.alerts import alerts
 from monitoring.alerting.rule_test import History
 from monitoring.alerting.serving_alerts import serving_alerts
 from tests.monitoring.alerting import logfilter
-from tests.workloads.library.inference.server.serving import INFER, PREDICTORS, served, texts, until
-from tests.workloads.library.training.hooks import before_import
-from workloads.drill.serving.fleet import HOST, Fleet, admin, holdfast_server
-from workloads.drill.serving.load import Load
+from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, served, texts, until
+from workloads.library.tests.training.hooks import before_import
 
 SERIES = re.compile(r"^(\w+)(?:\{(.*)\})? ([-+.\deE]+|NaN)$")
 Scrape = dict[tuple[str, str], float]

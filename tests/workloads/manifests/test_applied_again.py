@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from holdfast.manifests.render_context import RenderContext
 from infra.environments import load, names
 from tests.workloads.manifests.rendered import Body
-from workloads.manifests.builders.render_context import RenderContext
 from workloads.manifests.rendering import platform
 
 WORK = ("Job", "JobSet", "Deployment", "CronJob", "StatefulSet")

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.telemetry import METRIC_PREFIX
+from holdfast.exporter.backlog import _samples as samples_of
 from holdfast.inference.results.connect import database_uri
 from infra.environments import load, names
 from infra.specs import resources
-from monitoring.exporter.backlog import _samples as samples_of
 from tests.monitoring.alerting.firings import promql_name
 from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads
 

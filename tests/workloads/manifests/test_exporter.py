@@ -5,9 +5,9 @@ from urllib.parse import quote
 import pytest
 
 from holdfast.contract.environment import ENV_DATABASE
+from holdfast.exporter import ends, lease, watch
+from holdfast.mover import cluster_api
 from infra.environments import load, names
-from monitoring.exporter import ends, lease, watch
-from monitoring.mover import cluster_api
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 
 NAMESPACE = "monitoring"

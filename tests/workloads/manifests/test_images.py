@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
+from holdfast.manifests.database import PROXY
+from holdfast.manifests.serving_proxy import ENVOY
+from holdfast.manifests.serving_vllm import VLLM
 from infra.environments import names
 from tests.workloads.manifests.rendered import ROOT, workloads
-from workloads.manifests.builders.database import PROXY
-from workloads.manifests.builders.serving_proxy import ENVOY
-from workloads.manifests.builders.serving_vllm import VLLM
 
 IMAGES = ROOT / "workloads/images"
 ROLES = sorted(path.name.removesuffix(".Dockerfile") for path in IMAGES.glob("*.Dockerfile"))
@@ -19,7 +19,7 @@ ROLES = sorted(path.name.removesuffix(".Dockerfile") for path in IMAGES.glob("*.
 ROOMS = {
     "trainer": ("holdfast.training", "holdfast.checkpoint", "holdfast.runtime"),
     "batch": ("holdfast.inference", "holdfast.checkpoint", "holdfast.runtime"),
-    "exporter": ("monitoring.exporter",),
+    "exporter": ("holdfast.exporter",),
     "server": ("holdfast.inference.server", "holdfast.inference.proxy", "holdfast.inference.predictor"),
 }
 # For other people's frameworks and clouds, for tests, and for laptops.

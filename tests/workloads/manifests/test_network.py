@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.contract import roles as contract
 from holdfast.contract.environment import ENV_KEY_FILE
-from infra.contract import names as contract
-from infra.contract.kubernetes import LABEL_NAME
+from holdfast.contract.kubernetes import LABEL_NAME
 from infra.environments import load, names
 from infra.specs import network
 from tests.workloads.manifests.rendered import bodies, named, workloads

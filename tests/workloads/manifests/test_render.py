@@ -3,10 +3,10 @@
 import pytest
 from ruamel.yaml import YAML
 
+from holdfast.lint.engine import Options, lint
+from holdfast.lint.formats.text import render as as_text
 from infra.environments import load, names
 from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, bodies, templates, workloads
-from workloads.manifests.lint.engine import Options, lint
-from workloads.manifests.lint.formats.text import render as as_text
 from workloads.manifests.rendering import render
 
 

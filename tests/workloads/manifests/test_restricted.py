@@ -8,8 +8,8 @@ from copy import deepcopy
 
 import pytest
 
-from infra.contract.kubernetes import LABEL_NAME
-from infra.contract.names import NAMESPACE_BATCH
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.roles import NAMESPACE_BATCH
 from infra.environments import names
 from tests.workloads.manifests.rendered import Body, bodies, workloads
 

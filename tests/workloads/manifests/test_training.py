@@ -7,15 +7,15 @@ import pytest
 from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, ENV_NODE
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity
+from holdfast.contract.kubernetes import LABEL_DRIVER
+from holdfast.contract.pools import LABEL_FLEX_START
+from holdfast.exporter.objects import read_pod
+from holdfast.lint.objects import quantity
+from holdfast.manifests import training
+from holdfast.manifests.render_context import RenderContext
 from holdfast.training.elastic.places import of_pod
-from infra.contract.kubernetes import LABEL_DRIVER
-from infra.contract.pools import LABEL_FLEX_START
 from infra.environments import load, names
-from monitoring.exporter.objects import read_pod
 from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, variables, workloads
-from workloads.manifests.builders import training
-from workloads.manifests.builders.render_context import RenderContext
-from workloads.manifests.lint.objects import quantity
 
 GPU = "nvidia.com/gpu"
 

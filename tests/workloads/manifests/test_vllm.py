@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from holdfast.contract.serving import DRAIN_PATH, PORT, READY_PATH, SIDECAR_PORT, sidecar_budget
+from holdfast.lint.engine import Options, lint_texts
 from infra.environments import load, names
 from tests.workloads.manifests.rendered import RENDERED, bodies, named
-from workloads.manifests.lint.engine import Options, lint_texts
 
 SERVING = [name for name in names() if load(name).serving]
 TIERS = ("vllm-base", "vllm-overflow")

@@ -4,11 +4,11 @@ from typing import Any, cast
 
 import pytest
 
+from holdfast.clients.api import Api, ApiError
 from holdfast.contract.errors import Unjudged
-from workloads.jobs.api import Api, ApiError
-from workloads.manifests.lint.engine import Options, lint_texts
-from workloads.manifests.lint.registry import all_rules
-from workloads.manifests.waiting_for_pods import go_duration_s
+from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.registry import all_rules
+from holdfast.manifests.waiting_for_pods import go_duration_s
 from workloads.operators import kueue_limits
 from workloads.operators.overlay import CONFIG_FILE
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.contract.kubernetes import LABEL_PART_OF, PART_OF
+from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
+from holdfast.manifests.render_context import RenderContext
 from infra.environments import load, names
-from workloads.manifests.builders.render_context import RenderContext
 from workloads.operators import overlay, settings
 from workloads.operators.catalogue import KUEUE, OPERATORS, WEBHOOKS, Body, Operator
 

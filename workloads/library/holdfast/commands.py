@@ -1,23 +1,66 @@
-"""`holdfast train|batch|serve|checkpoints`. Commands import what they need when they run."""
+"""`holdfast VERB` and `holdfast AREA VERB`. Commands import what they need when they run, so that --help is quick."""
 
 import typer
 
 from holdfast.checkpoint.cli import app as checkpoints
+from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP
+from holdfast.drill.cli import demo, drill
+from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
+from holdfast.jobs.cli import explain, follow, list_jobs, submit
+from holdfast.jobs.own.cli import new_job, try_
+from holdfast.ledger.command import receipt
+from holdfast.lint.cli import lint, rules
+from holdfast.place.churn.command import churn
+from holdfast.place.cli import matrix, place, prices
+from holdfast.report.command import report
 from holdfast.training.cli import app as train
 
 app = typer.Typer(
     name="holdfast",
-    help="What runs in pods: training, batch and online inference, and a look at checkpoints.",
+    help="Train, run batches, serve and start jobs on capacity that can be taken away.",
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # boxes around the help would take as long as all the rest of it
 )
+
+
+def command(name: str, body: object, *shown: str) -> None:
+    app.command(name, epilog=examples(*shown))(body)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
 app.add_typer(train, name="train")
 app.add_typer(batch, name="batch")
 app.add_typer(serve, name="serve")
 app.add_typer(checkpoints, name="checkpoints")
+command("new-job", new_job, "holdfast new-job my-run --image trainer --gpus 8xa100 -- python train.py --steps 1000")
+command("try", try_, "holdfast try", "holdfast try --evict")
+command("submit", submit, "holdfast submit my-run.yaml --dry-run", "holdfast submit my-run.yaml --max-usd-per-hour 30")
+command("list", list_jobs, "holdfast list")
+command("explain", explain, "holdfast explain my-run")
+command("follow", follow, "holdfast follow my-run --events out/events")
+command("lint", lint, "holdfast lint manifests", "holdfast lint my-run.yaml --platform platform.json --format github")
+command("rules", rules, "holdfast rules", "holdfast rules HF101")
+command(
+    "place",
+    place,
+    "holdfast place --gpu a100 --hours 40 --gpus 8 --deadline 72h",
+    "holdfast place --job train.yaml --json",
+)
+command("matrix", matrix, "holdfast matrix")
+app.add_typer(prices, name="prices")
+command("churn", churn, "holdfast churn --events events", "holdfast churn --project my-project --since 30d --json")
+command(
+    "report",
+    report,
+    "holdfast report --events out/demo/events --out out/report.html",
+    "holdfast report --project my-project --since 7d",
+)
+command("receipt", receipt, "holdfast receipt my-run --events events --usd-per-hour 0.6 --on-demand-usd-per-hour 2.1")
+app.add_typer(drill, name="drill")
+command("demo", demo, "holdfast demo", "holdfast demo --out out/demo --seed 8")
+command("export", export, "holdfast export --kubeconfig ~/.kube/config --port 9400")

@@ -10,7 +10,7 @@ bring about; then each rank runs on to the announced boundary, and all of them t
 of the steps between. Nothing assumes that ranks run in lockstep, so a CPU far ahead of its GPU is fine.
 
 Each `advance` does one atomic action, so a model checker can interleave them all
-(tests/workloads/library/runtime/test_ballot_model.py). Standard library only.
+(workloads/library/tests/runtime/test_ballot_model.py). Standard library only.
 """
 
 # Why it is so: infra/decisions/0030.

@@ -1,6 +1,6 @@
 """A queue: deliver, keep, take back. Every delivery has an ack id of its own.
 
-One suite tests every implementation (tests/workloads/library/inference/queue/test_queues.py).
+One suite tests every implementation (workloads/library/tests/inference/queue/test_queues.py).
 """
 
 from collections.abc import Sequence

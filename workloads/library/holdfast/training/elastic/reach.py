@@ -160,6 +160,6 @@ def unreachable(
         "gloo and NCCL take, 1024 to 65535",
         fix="open 1024 to 65535 between the Job's own pods, ingress and egress, in the NetworkPolicy that selects them "
         "(`kubectl get networkpolicy`; a rendered job brings one of its own name) or in the nodes' firewall; rule "
-        "HF155 of `python -m workloads lint` finds a policy that closes them",
+        "HF155 of `holdfast lint` finds a policy that closes them",
     )
     return error if alone else CutOff(max(0, step), str(error))

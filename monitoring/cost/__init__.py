@@ -1,1 +1,0 @@
-"""What capacity costs, and the receipt of a job."""

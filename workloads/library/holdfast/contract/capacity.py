@@ -1,0 +1,65 @@
+"""The kinds of capacity that Google sells and this platform places work on."""
+
+from enum import StrEnum
+from typing import TypedDict
+
+
+class Capacity(StrEnum):
+    """Values equal the node label cloud.google.com/gke-provisioning, but for on-demand ("standard")."""
+
+    ON_DEMAND = "on-demand"  # never taken away; the list price
+    SPOT = "spot"  # taken away at any time with a notice of 30 s or 120 s
+    FLEX_START = "flex-start"  # waits in a queue, then runs undisturbed, at most 7 days
+    QUEUED = "queued"  # flex-start for a whole gang at once, through a ProvisioningRequest
+
+
+# Kueue's queue for each. In it the ClusterQueue and the LocalQueue of every namespace bear one name.
+QUEUES = {
+    Capacity.SPOT: "spot",
+    Capacity.FLEX_START: "flex",
+    Capacity.QUEUED: "queued",
+    Capacity.ON_DEMAND: "on-demand",
+}
+
+
+class Placement(StrEnum):
+    """What the decision matrix answers. HYBRID is an on-demand base with Spot overflow."""
+
+    SPOT = "spot"
+    FLEX_START = "flex-start"
+    ON_DEMAND = "on-demand"
+    HYBRID = "hybrid"
+
+
+class PlacementRule(StrEnum):
+    """Rows of the decision matrix. Defined by holdfast.place.matrix; cited by every manifest in ANNOTATION_RULE."""
+
+    PLATFORM = "platform"
+    ONLINE = "online"
+    INTERACTIVE = "interactive"
+    NO_SLACK = "no-slack"
+    DEADLINE = "deadline"
+    DEADLINE_FIXED = "deadline-no-resume"
+    FIXED = "no-resume"
+    FIXED_LONG = "no-resume-long"
+    ELASTIC = "elastic"
+    GANG = "gang"
+    BATCH = "batch"
+    TRAINING = "training"
+
+
+# On every workload's object; written by manifests, read by the linter and by whoever asks why it runs there.
+ANNOTATION_RULE = "holdfast.dev/placement-rule"
+# On a Job or JobSet that may be moved between capacities: the label finds it, the annotation holds what was priced.
+LABEL_MOVES = "holdfast.dev/moves"
+ANNOTATION_PLAN = "holdfast.dev/placement-plan"
+# On a JobSet that was moved, by the mover: where its pods may run, as it stood before a queue wrote into it.
+ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"
+
+
+class ChurnRow(TypedDict):
+    """Measured evictions of one machine class: {"churn": [row, ...]}."""
+
+    accelerator: str
+    events: float  # preemptions; several nodes of one gang taken together are one event
+    hours: float  # running machine hours, those that ended otherwise or go on included

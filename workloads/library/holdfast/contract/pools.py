@@ -1,0 +1,130 @@
+"""Node pools, and the labels and taints by which pods find or avoid them.
+
+Pools and the manifests that select them come from the same `Pool`, so a selector that matches no pool cannot be
+written.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, ShutdownWindow
+
+
+class Effect(StrEnum):
+    """Kubernetes' spelling; the provider wants NO_SCHEDULE (`provider_value`)."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+    @property
+    def provider_value(self) -> str:
+        return {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}[self]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taint:
+    key: str
+    value: str
+    effect: Effect = Effect.NO_SCHEDULE
+
+    def toleration(self) -> dict[str, str]:
+        return {"key": self.key, "operator": "Equal", "value": self.value, "effect": self.effect.value}
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect.value}"
+
+
+# Set by us on the system pool; GKE's own add-ons tolerate the key.
+SYSTEM_TAINT = Taint(key="CriticalAddonsOnly", value="true")
+# Set by us on every Spot pool. GKE adds only labels to manual Spot pools, no taint.
+SPOT_TAINT = Taint(key="provisioning-tier", value="preemptible")
+# Set by us on every GPU pool, and by GKE on those that NAP creates.
+GPU_TAINT = Taint(key="nvidia.com/gpu", value="present")
+# Set by NAP when a pod selects flex-start and tolerates exactly this value; never `Exists`.
+FLEX_TAINT = Taint(key="cloud.google.com/gke-flex-start", value="true")
+# Set by GKE on queued-provisioning pools.
+QUEUED_TAINT = Taint(key="cloud.google.com/gke-queued", value="true")
+
+# Labels that GKE sets; read by selectors.
+LABEL_SPOT = "cloud.google.com/gke-spot"
+LABEL_FLEX_START = "cloud.google.com/gke-flex-start"
+LABEL_PROVISIONING = "cloud.google.com/gke-provisioning"
+LABEL_ACCELERATOR = "cloud.google.com/gke-accelerator"
+LABEL_NODEPOOL = "cloud.google.com/gke-nodepool"
+LABEL_COMPUTE_CLASS = "cloud.google.com/compute-class"
+LABEL_ZONE = "topology.kubernetes.io/zone"
+# Selectors that NAP reads; range FLEX_MIN_RUN_S..FLEX_MAX_RUN_S.
+LABEL_MAX_RUN = "cloud.google.com/gke-max-run-duration-seconds"
+LABEL_RECYCLE_LEAD = "cloud.google.com/gke-node-recycle-lead-time-seconds"
+# Labels of ours, set on every pool.
+LABEL_POOL_CLASS = "holdfast.dev/pool-class"
+LABEL_ROLE = "holdfast.dev/role"
+
+GPU_RESOURCE = "nvidia.com/gpu"
+
+
+class Role(StrEnum):
+    """What a pool is for. SYSTEM and SERVING are never interruptible."""
+
+    SYSTEM = "system"
+    SERVING = "serving"
+    BATCH = "batch"
+    TRAINING = "training"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """One GKE node pool. Node counts are totals over all zones."""
+
+    name: str
+    role: Role
+    capacity: Capacity
+    machine_type: str
+    min_nodes: int
+    max_nodes: int
+    pool_class: str = ""
+    """Pools of one class differ in machine type only; empty means the pool's own name."""
+    accelerator: str = ""
+    gpus_per_node: int = 0
+    zones: tuple[str, ...] = ()
+    """Empty means every zone of the cluster."""
+    taints: tuple[Taint, ...] = ()
+    extra_labels: tuple[tuple[str, str], ...] = ()
+    disk_gib: int = 100
+    disk_type: str = "pd-balanced"
+    local_ssds: int = 0
+    window: ShutdownWindow = field(default=DEFAULT_WINDOW)
+    max_run_s: int = 0
+    """Planned life of a node; 0 means no end."""
+
+    @property
+    def interruptible(self) -> bool:
+        return self.capacity is not Capacity.ON_DEMAND
+
+    def labels(self) -> dict[str, str]:
+        """Labels of ours; GKE adds its own beside them."""
+        return {LABEL_POOL_CLASS: self.pool_class or self.name, LABEL_ROLE: self.role.value, **dict(self.extra_labels)}
+
+    def node_labels(self) -> dict[str, str]:
+        """Everything a selector may match on a node of this pool: ours and GKE's."""
+        labels = self.labels() | {LABEL_NODEPOOL: self.name}
+        if self.accelerator:
+            labels[LABEL_ACCELERATOR] = self.accelerator
+        provisioning = {Capacity.ON_DEMAND: "standard", Capacity.SPOT: "spot"}.get(self.capacity, "flex-start")
+        labels[LABEL_PROVISIONING] = provisioning
+        if self.capacity is Capacity.SPOT:
+            labels[LABEL_SPOT] = "true"
+        if provisioning == "flex-start":
+            labels[LABEL_FLEX_START] = "true"
+        return labels
+
+    def selector(self) -> dict[str, str]:
+        """The nodeSelector of a pod that must run on this class of pools."""
+        labels = self.node_labels()
+        keys = (LABEL_POOL_CLASS, LABEL_ACCELERATOR, LABEL_SPOT, LABEL_FLEX_START)
+        return {key: labels[key] for key in keys if key in labels}
+
+    def tolerations(self) -> list[dict[str, str]]:
+        return [taint.toleration() for taint in self.taints]

@@ -1,0 +1,33 @@
+"""Roles of pods: their identities and namespaces, and what they share outside the cluster."""
+
+ROLES = ("nodes", "trainer", "batch", "server", "exporter", "migrator")
+"""One Google service account per role; the Kubernetes service account has the same name."""
+
+NAMESPACE_TRAINING = "training"
+NAMESPACE_BATCH = "batch"
+NAMESPACE_SERVING = "serving"
+NAMESPACE_MONITORING = "monitoring"
+KSA_NAMESPACES = {
+    "trainer": NAMESPACE_TRAINING,
+    "batch": NAMESPACE_BATCH,
+    "server": NAMESPACE_SERVING,
+    "exporter": NAMESPACE_MONITORING,
+    "migrator": NAMESPACE_BATCH,
+}
+"""The first role of a namespace is the one that it is for."""
+
+# private.googleapis.com. The network's own zone resolves every Google API to it, and network policies admit no other
+# way out; both are wrong without the other.
+GOOGLE_APIS_CIDR = "199.36.153.8/30"
+
+# On the Cloud SQL instance; batch pods connect to it.
+RESULTS_DATABASE = "results"
+# Workers write results; the exporter reads how many are left; the migrator makes the tables and says who may do what.
+DATABASE_ROLES = ("batch", "exporter", "migrator")
+# Cloud SQL's own: owner of a database that its API made, and the only role there that may make roles.
+DATABASE_OWNER = "cloudsqlsuperuser"
+
+
+def events_view(project_id: str, cluster_name: str) -> str:
+    """The log view through which the exporter reads the event lines of pods; made by the foundation stack."""
+    return f"projects/{project_id}/locations/global/buckets/_Default/views/{cluster_name}-events"

@@ -1,0 +1,87 @@
+"""Commands of the drills; bodies import, modules do not."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.contract.examples import examples
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the report, the summary, events and logs.")] = Path("out/demo"),
+    seed: Annotated[int, typer.Option(help="Of the eviction schedule.")] = 7,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with text to train on; default: Python's own sources.")
+    ] = None,
+) -> None:
+    """Train, score and serve under evictions, compare with undisturbed runs, and write a report."""
+    from holdfast.drill.demo import run_demo
+
+    raise typer.Exit(run_demo(out.resolve(), seed=seed, data=data))
+
+
+drill = typer.Typer(
+    help="Evict on purpose and judge.",
+    epilog="Exit: 0 held, 1 broken, 2 bad input, 3 inconclusive, 4 stopped by a safety rule, 70 a bug, 130 and 143 by a signal.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+Out = Annotated[Path, typer.Option(help="Folder of all runs; the newest is compared with the one before.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@drill.command("list", epilog=examples("holdfast drill list"))
+def list_drills(out: Out = Path("out/drills"), as_json: Json = False) -> None:
+    """Every drill with its target, fault and last verdict."""
+    from holdfast.drill.commands import list_all
+
+    list_all(out, as_json=as_json)
+
+
+@drill.command(epilog=examples("holdfast drill show trainer-notice"))
+def show(
+    name: Annotated[str, typer.Argument(help="Of `drill list`.")], out: Out = Path("out/drills"), as_json: Json = False
+) -> None:
+    """A drill as data, and how its last run ended."""
+    from holdfast.drill.commands import show_one
+
+    show_one(name, out, as_json=as_json)
+
+
+@drill.command(
+    epilog=examples(
+        "holdfast drill run --target local",
+        "holdfast drill run --target cluster --context staging --namespace team-research --selector app=train",
+    )
+)
+def run(
+    names: Annotated[list[str] | None, typer.Argument(help="Drills to run; default: all of --target.")] = None,
+    target: Annotated[str, typer.Option(help="local, cluster, node or gke.")] = "local",
+    out: Out = Path("out/drills"),
+    kubeconfig: Annotated[Path | None, typer.Option(help="cluster, gke: default as kubectl's.")] = None,
+    context: Annotated[str, typer.Option(help="cluster, gke: of the kubeconfig; never its current one.")] = "",
+    namespace: Annotated[str, typer.Option(help="cluster, gke: of the work that is hit.")] = "",
+    selector: Annotated[str, typer.Option(help="cluster, gke: labels of its pods, as kubectl -l.")] = "",
+    events: Annotated[Path | None, typer.Option(help="cluster, gke: its event file, for lost steps.")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Run each so often, and show the spread.")] = 1,
+    each_pool: Annotated[
+        bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool under the pods.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="cluster, gke: do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run drills and print their verdicts."""
+    from holdfast.drill.commands import run_drills
+    from holdfast.drill.remote import Where
+
+    where = Where(
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace,
+        selector=selector,
+        events=events,
+        each_pool=each_pool,
+        yes=yes,
+    )
+    raise typer.Exit(run_drills(names or [], target, out.resolve(), where, repeat=repeat, as_json=as_json))

@@ -1,0 +1,152 @@
+"""Drills on a cluster that is not the drill's own: what must be named, what is allowed, who is asked first.
+
+Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none. A cluster of
+infra/environments is hit only where its environment allows drills, and GKE's VMs only in such a cluster.
+"""
+
+# Why it is so: infra/decisions/0101.
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.drill.plan import Drill, Fault, Place
+from holdfast.drill.runner import Refused
+from holdfast.drill.target import Target
+from infra.contract import names
+from infra.environments import Environment, source_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Where:
+    kubeconfig: Path | None = None
+    context: str = ""
+    namespace: str = ""
+    selector: str = ""
+    events: Path | None = None
+    yes: bool = False
+    each_pool: bool = False
+    """One run for each node pool under the pods."""
+    project: str = ""
+    """Of the VMs, on GKE: that of the context's environment, never given by hand."""
+
+
+def checked(place: Place, where: Where, environments: Iterable[Environment]) -> Where:
+    """Everything named, the context known and allowed, somebody there to ask; the project filled in."""
+    needed = {"--context": where.context, "--namespace": where.namespace, "--selector": where.selector}
+    lacking = [flag for flag, value in needed.items() if not value]
+    if lacking:
+        raise InputError(
+            f"a drill on {place.value} hits only what is named",
+            got=f"no {', '.join(lacking)}",
+            allowed=", ".join(needed),
+            fix="name the context, and the pods by namespace and labels",
+        )
+    known = contexts(where.kubeconfig)
+    if where.context not in known:
+        raise InputError(
+            "the kubeconfig has no such context",
+            got=where.context,
+            allowed=", ".join(known) or "none",
+            fix="kubectl config get-contexts",
+        )
+    where = _allowed(place, where, list(environments))
+    if not where.yes and not sys.stdin.isatty():
+        raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
+    return where
+
+
+def _allowed(place: Place, where: Where, environments: Sequence[Environment]) -> Where:
+    """Also of `cluster`: what the Eviction API takes in production is taken in production."""
+    owner = next((env for env in environments if _context(env).fullmatch(where.context)), None)
+    if owner and not owner.allow_drills:
+        raise InputError(
+            "this environment allows no drills",
+            got=f"{where.context}, which is {owner.name}",
+            allowed=", ".join(env.name for env in environments if env.allow_drills) or "none",
+            fix=f"drill another, or write allow_drills=True in {source_of(owner.name)}",
+        )
+    if place is Place.GKE and not owner:
+        raise InputError(
+            "the context is of no environment",
+            got=where.context,
+            allowed=", ".join(f"gke_{e.project_id}_{e.region}_{_cluster(e)}" for e in environments if e.allow_drills),
+            fix="gcloud container clusters get-credentials CLUSTER",
+        )
+    return replace(where, project=owner.project_id if owner else "")
+
+
+def _context(env: Environment) -> re.Pattern[str]:
+    """As gcloud names it: project, region or zone, cluster."""
+    return re.compile(rf"gke_{re.escape(env.project_id)}_{re.escape(env.region)}(-[a-z])?_{re.escape(_cluster(env))}")
+
+
+def _cluster(env: Environment) -> str:
+    return names.cluster(env.name_prefix, env.name)
+
+
+def contexts(kubeconfig: Path | None) -> list[str]:
+    from kubernetes import config
+
+    try:
+        known: Any = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
+    except config.ConfigException as error:
+        raise Unjudged(f"no cluster to ask: {error}") from error
+    return sorted(each["name"] for each in known[0])  # [1] is the current one: not asked
+
+
+def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
+    from holdfast.clients.api import Api
+    from holdfast.drill.targets.cluster import Cluster, Named
+    from holdfast.drill.targets.gce import Gcloud, VmEvictor
+    from holdfast.drill.targets.node_evictors import TaintEvictor
+
+    api = Api(where.kubeconfig, where.context)
+    compute = Gcloud() if place is Place.GKE else None
+    named = Named(namespace=where.namespace, selector=where.selector, events=where.events)
+
+    def build(drill: Drill, _folder: Path) -> Target:
+        evictor = VmEvictor(api, compute, where.project, drill.fault) if compute else TaintEvictor(api)
+        return Cluster(api, named, drill.fault, evictor, drill.pool)
+
+    return build
+
+
+def on_each_pool(drills: Sequence[Drill], where: Where) -> list[Drill]:
+    """Each drill once for every node pool under the named pods."""
+    from holdfast.clients.api import Api
+    from holdfast.drill.targets.cluster import Named, node_pools
+
+    named = Named(namespace=where.namespace, selector=where.selector)
+    pools = node_pools(Api(where.kubeconfig, where.context), named)
+    if not pools:
+        got = f"{where.selector} in namespace {where.namespace}"
+        fix = "wait until its pods have nodes: kubectl get pods -o wide"
+        raise InputError("no pool to hit", got=got, allowed="pods on Spot or flex-start nodes of a pool", fix=fix)
+    # An eviction goes through the API and asks for no machine.
+    return [
+        replace(drill, pool=pool) for drill in drills for pool in (pools if drill.fault is not Fault.EVICT else [""])
+    ]
+
+
+def consent(where: Where, ask: Callable[[str], str] = input) -> Callable[[Drill, Sequence[str]], None]:
+    """Shows what will be done and asks for the context's name, unless --yes was given."""
+
+    def consent(drill: Drill, victims: Sequence[str]) -> None:
+        budget = f"at most {drill.budget.minutes:g} minutes and ${drill.budget.usd:g}"
+        print(f"{drill.name}: {drill.fault.value}, blast radius {drill.blast}, {budget}", file=sys.stderr)
+        print(f"stops when {drill.stop_when}; afterwards: {drill.rollback}", file=sys.stderr)
+        print(f"it will hit, in context {where.context}:", file=sys.stderr)
+        for victim in victims:
+            print(f"  {victim}", file=sys.stderr)
+        if where.yes:
+            return
+        print("Type the name of the context to go on: ", end="", file=sys.stderr, flush=True)
+        if ask("").strip() != where.context:
+            raise Refused("the answer was not the name of the context")
+
+    return consent

@@ -1,0 +1,303 @@
+"""Server processes behind a real Envoy, with endpoints that move as late as in a cluster.
+
+Readiness is probed every second; what a probe or a deletion changes reaches the proxy `ENDPOINT_DELAY_S` later. A Spot
+notice is SIGTERM and nothing else: the kubelet probes the pod no more, so its endpoint stays until it has ended. A
+roll-out takes the endpoint out first. At the window's end whatever is left is killed.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.contract.errors import Unjudged
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.contract.serving import PROBE_PERIOD_S, PROBE_TIMEOUT_S, READY_PATH, drain_budget
+from holdfast.drill.pods import Pod, owned
+from holdfast.drill.waiting import DrillError
+from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
+from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+
+HOST = "127.0.0.1"
+ENDPOINT_DELAY_S = 1.0  # API server, EndpointSlice, proxy: as late as the contract assumes
+_START_S = 120.0
+_POLL_S = 0.05
+SERVE = (sys.executable, "-m", "holdfast", "serve", "run")
+
+Command = Callable[[int], Sequence[str]]
+"""Port -> what a replica runs."""
+
+
+def holdfast_server(predictor: str, *options: str) -> Command:
+    return lambda port: [*SERVE, "--host", HOST, "--predictor", predictor, "--port", str(port), *options]
+
+
+@dataclass(eq=False)
+class Replica:
+    pod: Pod
+    port: int
+    ready: bool = False
+    """As its endpoint says."""
+    deleted: bool = False
+    """No probe brings its endpoint back."""
+    noticed: bool = False
+    """No probe takes its endpoint out (infra/decisions/0049)."""
+    leaving: bool = False
+    """Hit already."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(address=HOST, port=self.port)
+
+    def probe(self, path: str = READY_PATH) -> bool:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=PROBE_TIMEOUT_S)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+@dataclass(kw_only=True)
+class Fleet:
+    folder: Path
+    owner: str
+    command: Command
+    window_s: float = float(DEFAULT_WINDOW.pod_s)
+    proxy_change: Callable[[Proxy], Proxy] = lambda proxy: proxy
+    """For controls that must fail."""
+    probe_path: str = READY_PATH
+    pre_stop_s: float = 0.0
+    """The layout of the field: a sleep before SIGTERM, in which the pod stays ready."""
+    endpoint_delay_s: float = ENDPOINT_DELAY_S
+    after_pre_stop_s: float = 0.0
+    """What the kubelet leaves after SIGTERM when a sleep has eaten the window; 0: the rest of the window."""
+    exits: list[int] = field(default_factory=list[int])
+    replicas: list[Replica] = field(default_factory=list[Replica])
+    port: int = 0
+    admin_port: int = 0
+    metrics_port: int = 0
+    _pods: list[Pod] = field(default_factory=list[Pod])
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list[threading.Thread])
+
+    @property
+    def endpoints_file(self) -> Path:
+        return self.folder / "endpoints" / "servers.json"
+
+    @contextmanager
+    def running(self, count: int) -> Generator["Fleet"]:
+        """`count` ready replicas behind a proxy that answers."""
+        self.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
+        with owned(self.owner):
+            try:
+                for replica in [self.start() for _ in range(count)]:
+                    self.until(lambda r=replica: r.ready, f"replica on port {replica.port} to be ready")
+                self._start_proxy()
+                yield self
+            finally:
+                self._ended.set()
+                for thread in self._threads:
+                    thread.join(self.window_s)
+                for pod in self._pods:
+                    pod.kill()
+
+    def start(self) -> Replica:
+        port = free_port()
+        pod = Pod(self.command(port), log=self.folder / "logs" / f"server-{port}.log", owner=self.owner)
+        self._pods.append(pod)
+        replica = Replica(pod, port)
+        with self._lock:
+            self.replicas.append(replica)
+        self._in_background(lambda: self._probe(replica))
+        return replica
+
+    def _start_proxy(self) -> None:
+        self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
+        proxy = Proxy(
+            endpoints_file=str(self.endpoints_file.resolve()),
+            longest_request_s=drain_budget(self.window_s).longest_request_s,
+            host=HOST,
+            port=self.port,
+            admin_port=self.admin_port,
+            metrics_port=self.metrics_port,
+        )
+        config = self.folder / "envoy.json"
+        config.write_text(json.dumps(bootstrap(self.proxy_change(proxy))))
+        # Two of a machine would else share memory by this number.
+        command = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"]
+        self.proxy = Pod(command, log=self.folder / "logs" / "envoy.log", owner=self.owner)
+        self._pods.append(self.proxy)
+        self.until(lambda: self._served(), "the proxy to serve")
+
+    def _served(self) -> bool:
+        if self.proxy.exit_code is not None:
+            raise DrillError(f"the proxy ended:\n{self.proxy.tail()}")
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return admin(self.admin_port, "/ready")[0] == 200 and self.stat("membership_healthy") == len(self.replicas)
+        return False
+
+    # -- endpoints --
+
+    def _probe(self, replica: Replica) -> None:
+        while not self._ended.wait(PROBE_PERIOD_S if replica.ready else _POLL_S):
+            if replica.pod.exit_code is not None:
+                self._ended.wait(self.endpoint_delay_s if replica.ready else 0)
+                self._change(replica, False)
+                return
+            if replica.noticed:
+                continue
+            ready = replica.probe(self.probe_path) and not replica.deleted
+            if ready != replica.ready:
+                if not replica.ready and not self.port:  # before anybody asks there is nothing to be late for
+                    self._change(replica, ready)
+                elif not self._ended.wait(self.endpoint_delay_s):
+                    self._change(replica, ready and not replica.deleted)
+
+    def _change(self, replica: Replica, ready: bool) -> None:
+        with self._lock:
+            replica.ready = ready
+            endpoints = sorted(r.endpoint for r in self.replicas if r.ready)
+            write(self.endpoints_file, discovery(CLUSTER, endpoints))
+
+    # -- what happens to replicas; each returns at once --
+
+    def evict(self, replica: Replica) -> None:
+        """A Spot notice: SIGTERM to the pod, and nothing else."""
+        replica.noticed = replica.leaving = True
+        self._in_background(lambda: self._end(replica, self.pre_stop_s))
+
+    def roll_out(self, replica: Replica) -> None:
+        """Deleted: its endpoint is on its way out at once, and so is the pod."""
+        replica.deleted = replica.leaving = True
+
+        def remove() -> None:
+            self._ended.wait(self.endpoint_delay_s)
+            self._change(replica, False)
+
+        self._in_background(remove)
+        self._in_background(lambda: self._end(replica, self.pre_stop_s))
+
+    def kill(self, replica: Replica) -> None:
+        """Gone without notice; its endpoint stays until the probe misses it."""
+        replica.leaving = True
+
+        def end() -> None:
+            replica.pod.kill()
+            self._replace(replica)
+
+        self._in_background(end)
+
+    def freeze(self, replica: Replica, seconds: float) -> None:
+        """Silent for a while, connections open: as a machine that hangs, or whose network is gone."""
+
+        def hold() -> None:
+            os.kill(replica.pod.pid, signal.SIGSTOP)
+            self._ended.wait(seconds)
+            os.kill(replica.pod.pid, signal.SIGCONT)
+
+        self._in_background(hold)
+
+    def lose_proxy(self) -> None:
+        """Killed, with every request in it; another one takes over at another port."""
+        self.proxy.kill()
+        self._start_proxy()
+
+    def _end(self, replica: Replica, pre_stop_s: float) -> None:
+        self._ended.wait(pre_stop_s)
+        code = replica.pod.preempt(self.after_pre_stop_s or self.window_s - pre_stop_s)
+        with self._lock:
+            self.exits.append(code)
+        self._replace(replica)
+
+    def _replace(self, replica: Replica) -> None:
+        while replica.ready and not self._ended.wait(_POLL_S):
+            pass  # only its probe, or its deletion, takes the endpoint out
+        # In one: between them a fleet with a server less would look settled.
+        with self._lock:
+            self.replicas.remove(replica)
+            if not self._ended.is_set():
+                self.start()
+
+    def _in_background(self, work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    # -- what is seen --
+
+    def ready(self) -> list[Replica]:
+        with self._lock:
+            return [replica for replica in self.replicas if replica.ready and not replica.leaving]
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        ends = time.monotonic() + _START_S
+        while not condition():
+            if time.monotonic() > ends:
+                raise DrillError(f"waited {_START_S:.0f} s in vain for {what}")
+            if any(r.pod.exit_code not in (None, 143, 137) for r in self.replicas):
+                broken = next(r for r in self.replicas if r.pod.exit_code not in (None, 143, 137))
+                raise DrillError(f"a replica ended by itself:\n{broken.pod.tail()}")
+            time.sleep(_POLL_S)
+
+    def stat(self, name: str) -> int:
+        """A counter of the proxy about its servers, as `upstream_rq_retry`."""
+        text = admin(self.admin_port, f"/stats?filter=^cluster.{CLUSTER}.{name}$")[1]
+        return int(text.rpartition(":")[2] or 0)
+
+    def settle(self) -> None:
+        """Until every drain has ended and every replacement is ready."""
+        self.until(lambda: len(self.ready()) == len(self.replicas), "all replicas to be ready again")
+
+    def answered(self) -> int:
+        """Predictions that servers answered with 200, by their last log lines and the metrics of those that run."""
+        self.settle()
+        lines = [line for log in (self.folder / "logs").glob("server-*.log") for line in log.read_text().splitlines()]
+        gone = sum(json.loads(line).get("answered", {}).get("200", 0) for line in lines if line.startswith("{"))
+        return gone + sum(_answered(replica.port) for replica in self.replicas if replica.pod.exit_code is None)
+
+
+def _answered(port: int) -> int:
+    text = admin(port, "/metrics")[1]
+    found = (line for line in text.splitlines() if line.startswith('holdfast_server_requests_total{code="200"}'))
+    return int(float(next(found, "0 0").split()[-1]))
+
+
+def admin(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]
+
+
+def find_envoy() -> str:
+    """On PATH or beside this interpreter."""
+    beside = Path(sys.executable).with_name("envoy")
+    found = shutil.which("envoy") or (str(beside) if beside.exists() else "")
+    if not found:
+        raise Unjudged("no envoy on PATH: `make setup` installs one")
+    subprocess.run([found, "--version"], check=True, capture_output=True)  # a wheel of the wrong platform fails here
+    return found

@@ -1,0 +1,283 @@
+"""Pods of a cluster, named by namespace and selector, and the nodes under them.
+
+The drill makes nothing here and deletes nothing but the pods that it evicts. Nodes are hit only if they can be
+taken away anyway (Spot or flex-start), and if nobody else's work runs on them.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.clients.api import Api, Object
+from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, SYSTEM_NAMESPACES
+from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_ROLE, LABEL_SPOT, Role
+from holdfast.drill.events import Follower
+from holdfast.drill.plan import Fault
+from holdfast.drill.runner import Refused
+from holdfast.drill.target import Loss
+from holdfast.drill.targets.node_evictors import NODES, NodeEvictor
+from holdfast.jobs.job_snapshot import JOBS, JOBSETS, disruption, exit_code
+
+_ENDED = ("Succeeded", "Failed")
+_NEVER = (Role.SYSTEM.value, Role.SERVING.value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Named:
+    """The work of the drill."""
+
+    namespace: str
+    selector: str
+    events: Path | None = None
+    """Event file of a trainer; without it lost steps are not measured."""
+
+
+class Cluster:
+    def __init__(self, api: Api, named: Named, fault: Fault, evictor: NodeEvictor, pool: str = "") -> None:
+        """`pool`: of the machines that may be hit; empty: any."""
+        self._api, self._named, self._fault, self._evictor, self._pool = api, named, fault, evictor, pool
+        self._seen: dict[str, Object] = {}
+        """The last look at every pod, by uid: an evicted pod is gone soon after."""
+        self._active: dict[str, Object] = {}
+        self._before: dict[str, Object] = {}
+        self._victims: set[str] = set()
+        self._charged_before: Counter[str] = Counter()
+        self._fault_t: float | None = None
+        self._lost_before = 0
+        self._back_t: float | None = None
+        self._doubles = 0
+        self._losses: list[Loss] = []
+        self._events = Follower(named.events) if named.events else None
+
+    def prepare(self) -> None:
+        self._look()
+        if not self._active:
+            raise InputError(
+                "no such work in the cluster",
+                got=f"{self._named.selector} in namespace {self._named.namespace}",
+                allowed="at least one pod that has not ended",
+                fix="--namespace and --selector of a job that runs",
+            )
+
+    def candidates(self) -> list[str]:
+        self._look()
+        # The oldest first: what an earlier drill took down waits longer each time, by the Job's back-off.
+        running = sorted((p for p in self._active.values() if p["status"].get("phase") == "Running"), key=_age)
+        if self._fault is Fault.EVICT:
+            return [f"pod/{pod['metadata']['name']}" for pod in running]
+        hosts = list(dict.fromkeys(pod["spec"]["nodeName"] for pod in running))
+        reasons = self._refusals(hosts)
+        if hosts and all(reasons.values()):
+            raise Refused("; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:3]))
+        return [f"node/{name}" for name in hosts if not reasons[name]]
+
+    def inject(self, victims: Sequence[str]) -> str:
+        names = [victim.split("/", 1)[1] for victim in victims]
+        self._before = dict(self._active)
+        self._charged_before = self._charges()
+        place = "name" if self._fault is Fault.EVICT else "nodeName"
+        part = "metadata" if self._fault is Fault.EVICT else "spec"
+        self._victims = {uid for uid, pod in self._before.items() if pod[part].get(place) in names}
+        self._lost_before = self._lost_so_far()
+        self._fault_t = time.time()
+        if self._fault is Fault.EVICT:
+            for name in names:
+                self._evict(name)
+            return f"evicted {', '.join(names)}"
+        pools = {name: self._api.get(f"{NODES}/{name}")["metadata"]["labels"].get(LABEL_NODEPOOL, "") for name in names}
+        self._losses = [Loss(self._fault_t, pools[name]) for name in names]
+        return self._evictor.evict(names)
+
+    def recovered(self) -> bool:
+        """As many pods run as before, none of them on what was hit; a trainer with an event file has restored."""
+        self._look()
+        running = [uid for uid, pod in self._active.items() if pod["status"].get("phase") == "Running"]
+        back = len(running) >= len(self._before) and not self._victims & set(running)
+        back = back and (self._events is None or self.lost_steps() is not None)
+        if back and self._back_t is None:
+            self._back_t = time.time()
+        return back
+
+    def losses(self) -> list[Loss]:
+        return self._losses
+
+    def measure(self, metric: str) -> float | None:
+        if metric != "recovered_s":
+            self._look()
+        return METRICS[metric](self)
+
+    def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        return self._evictor.rollback()
+
+    # -- what is measured --
+
+    def missing(self) -> float | None:
+        """Pods that the Jobs want and that do not run; None where no Job owns the pods."""
+        jobs = {pod["metadata"].get("labels", {}).get(LABEL_JOB) for pod in self._active.values()} - {None}
+        if not jobs:
+            return None
+        wanted = sum(_wanted(body) for name in jobs if (body := self._job(str(name))))
+        return max(0, wanted - sum(pod["status"].get("phase") == "Running" for pod in self._active.values()))
+
+    def recovered_s(self) -> float | None:
+        return None if self._back_t is None or self._fault_t is None else self._back_t - self._fault_t
+
+    def charged(self) -> float:
+        """Failures that count against a limit: of the Jobs, or restarts of the JobSets."""
+        return float((self._charges() - self._charged_before).total())
+
+    def doubles(self) -> float:
+        """The most pods that worked on one index at the same time, less one, over all looks."""
+        return float(self._doubles)
+
+    def outside(self) -> float:
+        """Pods that were not meant and went. A JobSet restarts its whole gang by design: not counted."""
+        gone = [uid for uid in set(self._before) - self._victims - set(self._active) if not _in_gang(self._before[uid])]
+        return float(sum(self._seen[uid]["status"].get("phase") != "Succeeded" for uid in gone))
+
+    def false_completions(self) -> float:
+        return float(sum(self._seen[uid]["status"].get("phase") == "Succeeded" for uid in self._victims))
+
+    def crashed(self) -> float:
+        """Victims whose end looks like their own fault."""
+        ends = [self._seen[uid] for uid in self._victims]
+        return float(sum(pod["status"].get("phase") == "Failed" and not disruption(pod) for pod in ends))
+
+    def exit_code(self) -> float | None:
+        """The worst of the victims; None if none was seen."""
+        codes = [code for uid in self._victims if (code := exit_code(self._seen[uid])) is not None]
+        return float(max(codes)) if codes else None
+
+    def commits(self) -> float | None:
+        """None without an event file."""
+        if self._events is None:
+            return None
+        self._events.read()
+        return float(len(self._events.of("commit")))
+
+    def _lost_so_far(self) -> int:
+        """By whatever happened before this drill: its event file may be that of a long run."""
+        if self._events is None:
+            return 0
+        self._events.read()
+        found = self._events.summary()
+        return found.lost if found else 0
+
+    def lost_steps(self) -> float | None:
+        if self._events is None:
+            return None
+        self._events.read()
+        found = self._events.summary()
+        since = self._fault_t or 0.0
+        restored = any(event["t"] >= since for event in self._events.of("restore"))
+        return float(found.lost - self._lost_before) if found and restored else None
+
+    # -- the cluster --
+
+    def _look(self) -> None:
+        path = f"/api/v1/namespaces/{self._named.namespace}/pods"
+        pods = {pod["metadata"]["uid"]: pod for pod in self._api.items(path, labelSelector=self._named.selector)}
+        self._seen |= pods
+        self._active = {uid: pod for uid, pod in pods.items() if _is_active(pod)}
+        shares = Counter(_share(pod) for pod in self._active.values() if _share(pod))
+        self._doubles = max(self._doubles, max(shares.values(), default=1) - 1)
+
+    def _refusals(self, hosts: Sequence[str]) -> dict[str, str]:
+        """Node -> why it must not be hit; empty if it may."""
+        nodes = {node["metadata"]["name"]: node for node in self._api.items(NODES)}
+        others: dict[str, str] = {}
+        for pod in self._api.items("/api/v1/pods"):
+            if _is_active(pod) and not _follows_the_node(pod) and pod["metadata"]["uid"] not in self._seen:
+                meta = pod["metadata"]
+                others[pod["spec"].get("nodeName", "")] = f"{meta['namespace']}/{meta['name']} runs there too"
+        return {
+            name: _refusal(nodes[name], self._pool) or others.get(name, "") or self._evictor.check(nodes[name])
+            for name in hosts
+        }
+
+    def _charges(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for pod in {**self._before, **self._active}.values():
+            labels = pod["metadata"].get("labels", {})
+            if gang := labels.get(LABEL_JOBSET):
+                body = self._api.find(f"{JOBSETS}/namespaces/{self._named.namespace}/jobsets/{gang}") or {}
+                found[f"jobset/{gang}"] = int(body.get("status", {}).get("restartsCountTowardsMax", 0))
+            elif job := labels.get(LABEL_JOB):
+                found[f"job/{job}"] = int((self._job(job) or {}).get("status", {}).get("failed", 0))
+        return found
+
+    def _job(self, name: str) -> Object | None:
+        return self._api.find(f"{JOBS}/namespaces/{self._named.namespace}/jobs/{name}")
+
+    def _evict(self, name: str) -> None:
+        meta = {"name": name, "namespace": self._named.namespace}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
+        self._api.create(f"/api/v1/namespaces/{meta['namespace']}/pods/{name}/eviction", body)
+
+
+def _age(pod: Object) -> tuple[str, str]:
+    return pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]
+
+
+def _is_active(pod: Object) -> bool:
+    return pod["status"].get("phase") not in _ENDED and "deletionTimestamp" not in pod["metadata"]
+
+
+def _share(pod: Object) -> tuple[str, str] | None:
+    """(job, index); None for a pod that has no index."""
+    meta = pod["metadata"]
+    index = meta.get("annotations", {}).get(ANNOTATION_INDEX)
+    return None if index is None else (meta.get("labels", {}).get(LABEL_JOB, ""), index)
+
+
+def _in_gang(pod: Object) -> bool:
+    return LABEL_JOBSET in pod["metadata"].get("labels", {})
+
+
+def _wanted(job: Object) -> int:
+    spec = job["spec"]
+    parallel = int(spec.get("parallelism", 1))
+    rest = int(spec.get("completions", parallel)) - int(job.get("status", {}).get("succeeded", 0))
+    return min(parallel, rest)
+
+
+def _follows_the_node(pod: Object) -> bool:
+    owners = pod["metadata"].get("ownerReferences", ())
+    return pod["metadata"]["namespace"] in SYSTEM_NAMESPACES or any(o["kind"] in ("DaemonSet", "Node") for o in owners)
+
+
+def node_pools(api: Api, named: Named) -> list[str]:
+    """Of the machines that may be hit and on which the named pods run, sorted."""
+    path = f"/api/v1/namespaces/{named.namespace}/pods"
+    pods = api.items(path, labelSelector=named.selector)
+    hosts = {pod["spec"].get("nodeName") for pod in pods if _is_active(pod)}
+    nodes = [node for node in api.items(NODES) if node["metadata"]["name"] in hosts and not _refusal(node)]
+    return sorted({node["metadata"]["labels"].get(LABEL_NODEPOOL, "") for node in nodes} - {""})
+
+
+def _refusal(node: Object, pool: str = "") -> str:
+    labels = node["metadata"].get("labels", {})
+    if pool and labels.get(LABEL_NODEPOOL) != pool:
+        return f"it is not of pool {pool}"
+    if labels.get(LABEL_ROLE) in _NEVER:
+        return f"a {labels[LABEL_ROLE]} node is never hit"
+    if "true" not in (labels.get(LABEL_SPOT), labels.get(LABEL_FLEX_START)):
+        return "it is neither Spot nor flex-start, and would not go by itself"
+    return ""
+
+
+METRICS = {
+    "pods_missing": Cluster.missing,
+    "recovered_s": Cluster.recovered_s,
+    "failures_charged": Cluster.charged,
+    "pods_doubled": Cluster.doubles,
+    "pods_outside_blast": Cluster.outside,
+    "false_completions": Cluster.false_completions,
+    "pods_crashed": Cluster.crashed,
+    "exit_code": Cluster.exit_code,
+    "commits": Cluster.commits,
+    "lost_steps": Cluster.lost_steps,
+}

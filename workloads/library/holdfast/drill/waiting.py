@@ -1,0 +1,27 @@
+"""Waits for what a run under test writes; nobody waits for a time."""
+
+import time
+from collections.abc import Callable
+
+from holdfast.drill.events import Follower
+
+SILENCE_S = 180.0  # no event for so long: the run hangs
+POLL_S = 0.02
+
+
+class DrillError(RuntimeError):
+    """The run under test did something that no eviction explains."""
+
+
+def until(done: Callable[[], bool], *, events: Follower, watch: Callable[[], None], tail: Callable[[], str]) -> None:
+    """Read events until `done`. `watch` runs each round and raises where waiting is in vain; `tail` gives the
+    last lines of a run that fell silent."""
+    heard = time.monotonic()
+    while True:
+        heard = time.monotonic() if events.read() else heard
+        if done():
+            return
+        watch()
+        if time.monotonic() - heard > SILENCE_S:
+            raise DrillError(f"no event for {SILENCE_S:.0f} s:\n{tail()}")
+        time.sleep(POLL_S)

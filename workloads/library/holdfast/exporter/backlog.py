@@ -1,0 +1,69 @@
+"""What is left of the batch jobs, from the view holdfast.job_scaling of the results database.
+
+A thread of its own, so that a slow database never delays a pass. Guarantee: a value older than
+STALE_S is not shown: the series ends, and nobody mistakes an outage for an empty queue.
+"""
+
+# Why it is so: infra/decisions/0072.
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from holdfast.contract.environment import ENV_DATABASE
+from holdfast.contract.errors import Unjudged
+from holdfast.exporter.log import logger
+from holdfast.exporter.sample import Sample, sample
+
+LOG = logger("read-backlog")
+EVERY_S, STALE_S = 30.0, 120.0
+QUERY = "SELECT job, backlog_items, oldest_seconds, replicas_wanted FROM holdfast.job_scaling"
+# A read may not pile up behind itself, and writes nothing.
+OPTIONS = "-c statement_timeout=20000 -c default_transaction_read_only=on"
+
+
+class Backlog(threading.Thread):
+    def __init__(self, uri: str, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(name="backlog", daemon=True)
+        try:
+            import psycopg
+        except ImportError as error:
+            raise Unjudged(f"{ENV_DATABASE} is set, but psycopg is not installed") from error
+        self._psycopg: Any = psycopg
+        self._uri, self._every_s, self._clock = uri, every_s, clock
+        self._closing = threading.Event()
+        self._newest: tuple[float, tuple[Sample, ...]] = (0.0, ())
+
+    def samples(self, now_s: float) -> tuple[Sample, ...]:
+        read_s, found = self._newest
+        return found if now_s - read_s <= STALE_S else ()
+
+    def run(self) -> None:
+        connection: Any = None
+        while not self._closing.is_set():
+            try:
+                connection = connection or self._psycopg.connect(
+                    self._uri, autocommit=True, connect_timeout=5, options=OPTIONS
+                )
+                self._newest = self._clock(), tuple(_samples(connection.execute(QUERY).fetchall()))
+            except self._psycopg.Error as error:
+                # The text of an error may hold the address with its password.
+                LOG.warning("results database: %s", type(error).__name__)
+                with suppress(self._psycopg.Error, AttributeError):
+                    connection.close()
+                connection = None
+            self._closing.wait(self._every_s)
+        if connection:
+            connection.close()
+
+    def close(self) -> None:
+        self._closing.set()
+
+
+def _samples(rows: Iterable[tuple[str, int, float, int]]) -> Iterable[Sample]:
+    for job, items, oldest_s, replicas in rows:
+        yield sample("batch_backlog_items", items, job=job)
+        yield sample("batch_oldest_seconds", oldest_s, job=job)
+        yield sample("batch_replicas_wanted", replicas, job=job)

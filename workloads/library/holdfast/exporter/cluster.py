@@ -1,0 +1,241 @@
+"""What the cluster is like, from watch events of pods, nodes and disruption budgets.
+
+Pure: objects as dicts in, samples out. Guarantee: memory follows the objects that exist, not
+those that have been; of each object only the few fields below are kept.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast.contract.job_identity import JobIdentity
+from holdfast.contract.kubernetes import SYSTEM_NAMESPACES
+from holdfast.contract.values import unix_s
+from holdfast.exporter import ends, lines
+from holdfast.exporter.ends import Ended
+from holdfast.exporter.lines import Line
+from holdfast.exporter.node_usage import NodeUsage, NodeUsages
+from holdfast.exporter.objects import (
+    BY_KUBELET,
+    SPOT,
+    Node,
+    Pod,
+    bound_s,
+    is_taken,
+    read_node,
+    read_pod,
+)
+from holdfast.exporter.queues import Queues
+from holdfast.exporter.risk import Risk
+from holdfast.exporter.sample import Sample, run_labels, sample
+from holdfast.exporter.waits import Waits
+from holdfast.ledger.disruptions import disruption, eviction
+from holdfast.ledger.events import Event
+from holdfast.mover.mover import Pods, Seen
+
+REMEMBERED = 2_000
+# So long after a node is gone a pod may still show that it was a preemption.
+# infra/decisions/0071
+SETTLE_S = 10.0
+
+
+@dataclass(slots=True)
+class Cluster:
+    clock: Callable[[], float] = time.time
+    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
+    budgets: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    preempted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """(pool, zone) -> Spot nodes taken away since the exporter began."""
+    gone: dict[str, Node] = field(default_factory=dict[str, Node])
+    """The last REMEMBERED nodes that were deleted."""
+    risk: Risk = field(default_factory=Risk)
+    waits: Waits = field(default_factory=lambda: Waits("pod_waits_total", ("capacity", "accelerator")))
+    jobs: dict[str, Ended] = field(default_factory=dict[str, Ended])
+    jobsets: dict[str, Ended] = field(default_factory=dict[str, Ended])
+    node_usages: NodeUsages = field(default_factory=NodeUsages)
+    queues: Queues = field(default_factory=Queues)
+    _lines: list[Line] = field(default_factory=list[Line])
+
+    def node(self, change: str, found: Mapping[str, Any]) -> None:
+        name = found["metadata"]["name"]
+        before = self.nodes.get(name)
+        if change == "DELETED":
+            if before and is_taken(found):
+                self._take(name)
+            self._mark_deleted(name)
+            return
+        now = read_node(found)
+        if before is None:
+            self._settle_deleted(name)
+            self._lines.append(lines.node_up(name, now, self.clock()))
+        self.nodes[name] = replace(now, taken=bool(before and before.taken))
+        self.preempted.setdefault((now.pool, now.zone), 0)
+        if now.taken:
+            self._take(name)
+
+    def pod(self, change: str, found: Mapping[str, Any]) -> None:
+        if disruption(found)[0] == BY_KUBELET:
+            # Often the first sign: the pod's condition comes before the node's.
+            self._take((found.get("spec") or {}).get("nodeName") or "")
+        uid = found["metadata"]["uid"]
+        before = self.pods.get(uid)
+        reason, since_s = eviction(found)
+        # One that was not watched while it lived was evicted before this exporter began.
+        if reason and before and before.node and not before.disrupted:
+            self._evicted(found, before, since_s or self.clock(), reason)
+        done = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if change == "DELETED" or done:
+            self.pods.pop(uid, None)
+        else:
+            now = read_pod(found)
+            if before and now.node and not before.node:
+                self._scheduled(found, now)
+            self.pods[uid] = now
+
+    def budget(self, change: str, found: Mapping[str, Any]) -> None:
+        """Those of jobs are left out: without a node, or done, none of their pods is healthy, as it should be."""
+        meta, status = found["metadata"], found.get("status", {})
+        key = (meta["namespace"], meta["name"])
+        if change == "DELETED" or meta["namespace"] in ends.NAMESPACES:
+            self.budgets.pop(key, None)
+        else:
+            self.budgets[key] = max(0, int(status.get("desiredHealthy", 0)) - int(status.get("currentHealthy", 0)))
+
+    def ended(self, now_s: float) -> list[tuple[Ended, NodeUsage | None]]:
+        """Jobs that are due for their receipt, each once, with what they ran on."""
+        found = ends.due(self.jobs, now_s) + ends.due(self.jobsets, now_s)
+        return [(one, self.node_usages.held.pop(one.name, None)) for one in found]
+
+    def running_since(self) -> dict[JobIdentity, float]:
+        """Runs with a pod whose containers run, and since when the first of these does."""
+        found: dict[JobIdentity, float] = {}
+        for pod in self.pods.values():
+            if pod.job and pod.running_since_s:
+                found[pod.identity] = min(found.get(pod.identity, pod.running_since_s), pod.running_since_s)
+        return found
+
+    def seen(self, events: Callable[[str], Iterable[Event]]) -> Seen:
+        """What the mover judges by."""
+        pods: dict[str, Pods] = {}
+        for pod in self.pods.values():
+            if pod.job:
+                before = pods.get(pod.job, Pods())
+                placed = bool(pod.node) and not pod.disrupted
+                pods[pod.job] = Pods(known=before.known + 1, placed=before.placed + placed, accelerator=pod.accelerator)
+        return Seen(
+            pods=pods,
+            spot_machines=[n.machine_type for n in self.nodes.values() if n.capacity == SPOT and not n.taken],
+            waiting_for_spot=[p.accelerator for p in self.pods.values() if p.capacity == SPOT and p.waits_since_s],
+            events=events,
+        )
+
+    def begin_anew(self) -> None:
+        """Another exporter has published all that was counted so far."""
+        self.lines(self.clock())  # nodes that went are published as well
+        self.preempted = dict.fromkeys(self.preempted, 0)
+        self.risk.begin_anew()
+        self.waits.counts.clear()
+        self.queues.begin_anew()
+
+    def forget_all_but(self, kind: str, keys: set[Any]) -> None:
+        """After a fresh list: whatever vanished while nobody watched is gone."""
+        held: dict[Any, Any] = getattr(self if hasattr(self, kind) else self.queues, kind)
+        for key in held.keys() - keys:
+            if kind == "nodes":
+                self._mark_deleted(key)
+            else:
+                del held[key]
+
+    def _mark_deleted(self, name: str) -> None:
+        """The pods' watch may show why a node went only after the nodes' watch showed that it is gone."""
+        if node := self.nodes.pop(name, None):
+            self.risk.left(name, node, self.clock())
+            self.gone[name] = replace(node, gone_s=self.clock())
+        while len(self.gone) > REMEMBERED:
+            del self.gone[next(iter(self.gone))]
+
+    def _settle_deleted(self, name: str) -> None:
+        """A machine may come back under its name before its end was written."""
+        node = self.gone.pop(name, None)
+        if node and node.gone_s:
+            self._lines.append(lines.node_down(name, node))
+
+    def _scheduled(self, found: Mapping[str, Any], pod: Pod) -> None:
+        created, bound = unix_s(found["metadata"].get("creationTimestamp")), bound_s(found) or self.clock()
+        node = self.nodes.get(pod.node)
+        waited = max(0.0, bound - created)
+        if line := lines.scheduled(found["metadata"].get("name", ""), pod, node, bound, waited):
+            self._lines.append(line)
+            self.waits.ended(waited, line["capacity"], line["accelerator"])
+
+    def _evicted(self, found: Mapping[str, Any], pod: Pod, t: float, reason: str) -> None:
+        if line := lines.evicted(found["metadata"].get("name", ""), pod, t, reason):
+            self._lines.append(line)
+
+    def lines(self, now_s: float) -> list[Line]:
+        """What happened since the last call, as event lines of the contract."""
+        for name, node in self.gone.items():
+            if node.gone_s and now_s - node.gone_s >= SETTLE_S:
+                self._lines.append(lines.node_down(name, node))
+                self.gone[name] = replace(node, gone_s=0.0)
+        found, self._lines = [*self._lines, *self.queues.lines], []
+        self.queues.lines = []
+        return found
+
+    def samples(self, now_s: float) -> Iterable[Sample]:
+        self.node_usages.passed(self.pods.values(), self.nodes, now_s)
+        for (pool, zone), count in self.preempted.items():
+            yield sample("preemptions_total", count, pool=pool, zone=zone)
+        yield from self._nodes(now_s)
+        yield from self._pending(now_s)
+        yield from self.waits.samples()
+        yield from self.queues.samples(now_s)
+        yield from self._misplaced()
+        for (namespace, budget), missing in self.budgets.items():
+            yield sample("disruption_budget_shortfall", missing, namespace=namespace, budget=budget)
+
+    def _take(self, name: str) -> None:
+        """Each Spot node counts once, however many signs it gives."""
+        where = self.nodes if name in self.nodes else self.gone
+        node = where.get(name)
+        if node is None or node.taken:
+            return
+        where[name] = replace(node, taken=True)
+        if node.capacity == SPOT:
+            key = node.pool, node.zone
+            self.preempted[key] = self.preempted.get(key, 0) + 1
+            self.risk.lost(name, node, node.gone_s or self.clock())
+
+    def _nodes(self, now_s: float) -> Iterable[Sample]:
+        for name, node in self.nodes.items():
+            if node.capacity == SPOT and not node.taken:
+                self.risk.lived(name, node, now_s)
+        yield from self.risk.samples()
+        ends: dict[JobIdentity, float] = {}
+        for pod in self.pods.values():
+            node = self.nodes.get(pod.node)
+            if pod.job and node and node.ends_s:
+                ends[pod.identity] = min(ends.get(pod.identity, node.ends_s), node.ends_s)
+        for run, end in ends.items():
+            yield sample("node_end_seconds", max(0.0, end - now_s), **run_labels(run))
+
+    def _pending(self, now_s: float) -> Iterable[Sample]:
+        longest: dict[tuple[str, str], float] = defaultdict(float)
+        for pod in self.pods.values():
+            waited = now_s - pod.waits_since_s if pod.waits_since_s else 0.0
+            key = pod.capacity, pod.accelerator
+            longest[key] = max(longest[key], waited)
+        for (capacity, accelerator), waited in longest.items():
+            yield sample("pending_seconds", waited, capacity=capacity, accelerator=accelerator)
+
+    def _misplaced(self) -> Iterable[Sample]:
+        counts: dict[str, int] = {namespace: 0 for namespace in SYSTEM_NAMESPACES}
+        for pod in self.pods.values():
+            node = self.nodes.get(pod.node)
+            if pod.system and node and node.capacity != "on-demand":
+                counts[pod.namespace] += 1
+        for namespace, count in counts.items():
+            yield sample("system_pods_on_interruptible", count, namespace=namespace)

@@ -1,0 +1,24 @@
+"""The command `holdfast export`. Its body imports: `--help` must not wait for what only a run needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    project: Annotated[str, typer.Option(help="Cloud project that gets the metrics; empty: Prometheus only.")] = "",
+    location: Annotated[str, typer.Option(help="Region of the cluster.")] = "",
+    cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
+    events: Annotated[Path | None, typer.Option(help="Folder with event files to follow.")] = None,
+    lines: Annotated[
+        Path | None, typer.Option(help="File for lines about nodes and waits; none: standard output.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of /metrics.")] = 9400,
+    every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
+    kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
+) -> None:
+    """Watch pods, nodes, event files and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to Prometheus and the cloud."""
+    from holdfast.exporter.main import serve
+
+    serve(project, location, cluster, events, lines, port, every_s, kubeconfig)

@@ -1,0 +1,204 @@
+"""What the runs of jobs are like, from their event lines.
+
+Pure but for asking its source. Guarantee: a run keeps its newest events only (KEEP_EVENTS), a run silent for FORGET_S
+is dropped, and runs, reasons and classes of error are bounded in number, so memory and series stay flat whatever
+pods write. A line that cannot be used is counted, and never ends a pass.
+"""
+
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.job_identity import JobIdentity
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.exporter.sample import Sample, run_labels, sample
+from holdfast.exporter.sources import Source
+from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
+from holdfast.ledger.gang import below_size_since_us
+from holdfast.ledger.job_ledger import KINDS, job_ledger
+from holdfast.ledger.processes import FOREIGN_TYPES, computing_us
+
+KEEP_EVENTS = 20_000
+KEEP_COMMITS = 20
+FORGET_S = 7 * 86_400
+# A run that writes nothing for so long, and has no pod that runs, has ended or waits: its state is no news.
+ALIVE_S = 3_600
+MOST_RUNS, MOST_ERROR_CLASSES, MOST_REFUSALS = 2_000, 20, 1_000
+# Exits that are no crash: done, stopped with notice, taken without.
+NO_CRASH = frozenset({EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_KILLED})
+
+
+class Standing(NamedTuple):
+    """What the ledger of a run shows of it."""
+
+    goodput: float
+    useful_paid: float
+    elastic: bool
+    below_size_since_us: int | None
+
+
+@dataclass(slots=True)
+class Run:
+    kind: str
+    events: deque[Event] = field(default_factory=lambda: deque[Event](maxlen=KEEP_EVENTS))
+    commits: deque[float] = field(default_factory=lambda: deque[float](maxlen=KEEP_COMMITS))
+    crashes: int = 0
+    skipped: int = 0
+    dead: int = 0
+    failures: Counter[str] = field(default_factory=Counter[str])
+    newest_s: float = 0.0
+    """Of the lines that its own processes wrote."""
+    heard_s: float = 0.0
+    """Of all lines about it."""
+    restored_s: float = 0.0
+    """When its present attempt stood where the newest save left it."""
+    complete: bool = False
+    fallen: set[str] = field(default_factory=set[str])
+    """Hosts whose process crashed since anything last started: the pods of a gang fall together, and once."""
+    _standing: Standing | None = None
+    """Until another line comes."""
+    _computed: tuple[tuple[float, float], float] | None = None
+    """Between which moments it was asked last how long it computed, and the answer; until another line comes."""
+
+    def take(self, event: Event, *, counts: bool) -> None:
+        """`counts`: it is new, and was not published by an exporter before this one."""
+        t, fields = event.t_us / 1e6, event.fields
+        self.heard_s = max(self.heard_s, t)
+        self.events.append(event)
+        self._standing = self._computed = None
+        if event.type in FOREIGN_TYPES:
+            return
+        self.newest_s = max(self.newest_s, t)
+        match event.type:
+            case "start":
+                self.complete = False
+                self.fallen.clear()
+            case "commit":
+                self.commits.append(t)
+                self.crashes = 0
+            case "stored":
+                self.crashes = 0
+            case "restore":
+                self.restored_s = t
+                self.skipped += counts * len(fields.get("skipped") or ())
+            case "exit":
+                self.complete = fields.get("code") == EXIT_COMPLETE
+                if fields.get("code") not in NO_CRASH:
+                    self._fell(event.process)
+            case "dead_lettered":
+                self.dead += counts
+            case "item_failed":
+                self.failures[self._error_class(str(fields.get("error_class") or "unknown"))] += counts
+            case _:
+                pass
+
+    def _fell(self, process: str) -> None:
+        """A host that falls again does so in another attempt, even if none got as far as to start."""
+        host = process.rsplit("-", 2)[0]
+        if not self.fallen or host in self.fallen:
+            self.crashes += 1
+            self.fallen.clear()
+        self.fallen.add(host)
+
+    def _error_class(self, name: str) -> str:
+        """Each is a series that is kept for years."""
+        return name if name in self.failures or len(self.failures) < MOST_ERROR_CLASSES else "other"
+
+    def samples(self, run: JobIdentity, now_s: float, running_since_s: float | None) -> Iterable[Sample]:
+        if not self.newest_s:
+            return  # it waits for its first node
+        labels = run_labels(run)
+        yield sample("restores_skipped_total", self.skipped, **labels)
+        if running_since_s is not None or now_s - self.newest_s <= ALIVE_S:
+            yield sample("fruitless_restarts", self.crashes, **labels)
+            standing = self._stands()
+            yield sample("goodput_ratio", standing.goodput, **labels)
+            yield sample("useful_paid_ratio", standing.useful_paid, **labels)
+            if standing.elastic and running_since_s is not None and not self.complete:
+                since_us = standing.below_size_since_us
+                below_s = 0.0 if since_us is None else max(0.0, now_s - since_us / 1e6)
+                yield sample("gang_below_size_seconds", below_s, **labels)
+        if self.kind != KIND_TRAINING:
+            yield sample("dead_letters_total", self.dead, **labels)
+            for error_class, count in self.failures.items():
+                yield sample("batch_failures_total", count, **labels, error_class=error_class)
+        elif running_since_s is not None and not self.complete:
+            yield sample("last_commit_age_seconds", self.unsaved_s(now_s, running_since_s), **labels)
+            gaps = [b - a for a, b in zip(self.commits, list(self.commits)[1:], strict=False)]
+            if gaps and self._owes_a_commit(now_s, running_since_s, usual_s := statistics.median(gaps)):
+                yield sample("commit_interval_seconds", usual_s, **labels)
+
+    def _stands(self) -> Standing:
+        """A pass comes far more often than a line, and each would go through all that the run ever wrote."""
+        if self._standing is None:
+            # Lines of a pod and of the watcher come by different ways, so not in the order of their time.
+            ledger = job_ledger(sorted(self.events, key=lambda event: event.t_us))
+            sizes = ledger.account.sizes
+            self._standing = Standing(ledger.goodput, ledger.useful_paid, bool(sizes), below_size_since_us(sizes))
+        return self._standing
+
+    def _owes_a_commit(self, now_s: float, running_since_s: float, usual_s: float) -> bool:
+        """A start takes as long as it takes, and what a loss without notice cost is gone: an attempt is held to the
+        interval once it has saved, or had the time to save twice."""
+        if self.commits[-1] >= running_since_s:
+            return True
+        return self.restored_s >= running_since_s and now_s - self.restored_s > 2 * usual_s
+
+    def unsaved_s(self, now_s: float, running_since_s: float) -> float:
+        """Time that it computed since its newest commit. Hours without a node count nothing; a hang counts in full."""
+        committed_s = self.commits[-1] if self.commits else 0.0
+        return self._computed_s(committed_s, running_since_s) + max(0.0, now_s - max(running_since_s, committed_s))
+
+    def _computed_s(self, begin_s: float, end_s: float) -> float:
+        if self._computed is None or self._computed[0] != (begin_s, end_s):
+            us = computing_us(self.events, round(begin_s * 1e6), round(end_s * 1e6))
+            self._computed = (begin_s, end_s), us / 1e6
+        return self._computed[1]
+
+
+@dataclass(slots=True)
+class Jobs:
+    source: Source
+    since_s: float = 0.0
+    """Counters count from here on, or each restart would count again what was published long ago."""
+    runs: dict[JobIdentity, Run] = field(default_factory=dict[JobIdentity, Run])
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """(job of the pod that wrote them, reason) -> lines that were not used."""
+
+    def read(self, now_s: float | None = None) -> None:
+        """`now_s`: the reader's clock, against which lines from the future are refused."""
+        for written in self.source.news():
+            reading = parse(written.lines, job=written.job, now_s=now_s)
+            for reason, count in reading.problems.items():
+                if reason not in KEPT_PROBLEMS:
+                    self._refuse(written.job, reason, count)
+            for event in reading.events:
+                if event.kind in KINDS:
+                    self._take(event)
+
+    def events(self, job: str) -> list[Event]:
+        """The newest ones of all its runs."""
+        return [event for run, held in self.runs.items() if run.job == job for event in held.events]
+
+    def _take(self, event: Event) -> None:
+        run = JobIdentity(job=event.job, index=event.run_index)
+        if run not in self.runs and len(self.runs) >= MOST_RUNS:
+            self._refuse("", "lines of more runs than are followed", 1)
+            return
+        self.runs.setdefault(run, Run(event.kind)).take(event, counts=event.t_us >= self.since_s * 1e6)
+
+    def _refuse(self, job: str, reason: str, count: int) -> None:
+        key = job, reason
+        self.refused[key if key in self.refused or len(self.refused) < MOST_REFUSALS else ("", "other")] += count
+
+    def samples(self, now_s: float, running: Mapping[JobIdentity, float]) -> Iterable[Sample]:
+        """`running`: runs that have a pod whose containers run, and since when."""
+        for run in [run for run, held in self.runs.items() if now_s - held.heard_s > FORGET_S]:
+            del self.runs[run]
+        for run, held in self.runs.items():
+            yield from held.samples(run, now_s, running.get(run))
+        for (job, reason), count in self.refused.items():
+            yield sample("event_lines_refused_total", count, job=job, reason=reason)

@@ -1,0 +1,97 @@
+"""Event lines of the node watcher: nodes that came and went, pods that got one, jobs that were moved.
+
+Pure but for `append`.
+"""
+
+import json
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
+from holdfast.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_NODE, KIND_TRAINING
+from holdfast.exporter.objects import Node, Pod
+
+Line = dict[str, Any]
+KIND_OF = {NAMESPACE_TRAINING: KIND_TRAINING, NAMESPACE_BATCH: KIND_BATCH}
+WATCHER = f"watcher-{socket.gethostname()}"
+PREEMPTED, EXPIRED, DELETED = "preempted", "expired", "deleted"
+SCHEDULED, EVICT, ADMITTED, MOVED = "scheduled", "evict", "admitted", "moved"
+# A flex-start node goes within minutes of its planned end.
+EXPIRY_S = 900.0
+
+
+def node_up(name: str, node: Node, t: float) -> Line:
+    """`seconds`: its age, as it may have come before anybody watched."""
+    return _of_node("node_up", name, node, t) | {"seconds": _age(node, t)}
+
+
+def node_down(name: str, node: Node) -> Line:
+    t = node.gone_s
+    expired = node.ends_s and t >= node.ends_s - EXPIRY_S
+    reason = EXPIRED if expired else PREEMPTED if node.taken else DELETED
+    return _of_node("node_down", name, node, t) | {"reason": reason, "seconds": _age(node, t)}
+
+
+def scheduled(name: str, pod: Pod, node: Node | None, t: float, waited_s: float) -> Line | None:
+    """None for pods that belong to no job of ours."""
+    line = _of_pod(SCHEDULED, name, pod, t)
+    where = {"node": pod.node, "pool": node.pool if node else ""}
+    what = {"capacity": node.capacity if node else pod.capacity, "accelerator": pod.accelerator}
+    return line | {"seconds": round(waited_s, 3)} | where | what if line else None
+
+
+def admitted(queue: str, flavor: str, accelerator: str, t: float, waited_s: float) -> Line:
+    """Of no job, as the lines of nodes: it is about the queue, and comes before any process of the job."""
+    where = {"queue": queue, "flavor": flavor, "accelerator": accelerator}
+    return _line(ADMITTED, t, "", KIND_NODE, WATCHER) | {"seconds": round(waited_s, 3)} | where
+
+
+def evicted(name: str, pod: Pod, t: float, reason: str) -> Line | None:
+    """The platform ended a pod: what no process can write that is killed."""
+    line = _of_pod(EVICT, name, pod, t)
+    return line | {"signal": "SIGTERM", "target": name, "reason": reason} if line else None
+
+
+def moved(namespace: str, job: str, t: float, source: str, capacity: str, reason: str) -> Line:
+    """The mover sent a job to another capacity."""
+    head = _line(MOVED, t, job, KIND_OF[namespace], WATCHER)
+    return head | {"source": source, "capacity": capacity, "reason": reason}
+
+
+def append(target: Path | None, lines: Iterable[Line]) -> None:
+    """To a file, or to standard output, where the cloud's log agent reads it."""
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    if not text:
+        return
+    if target is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("a") as handle:
+        handle.write(text)
+
+
+def _of_pod(event_type: str, name: str, pod: Pod, t: float) -> Line | None:
+    kind = KIND_OF.get(pod.namespace)
+    return _line(event_type, t, pod.job, kind, name) | pod.identity.fields() if kind and pod.job else None
+
+
+def _of_node(event_type: str, name: str, node: Node, t: float) -> Line:
+    where = {"node": name, "pool": node.pool, "zone": node.zone}
+    return (
+        _line(event_type, t, "", KIND_NODE, WATCHER)
+        | where
+        | {"machine_type": node.machine_type, "capacity": node.capacity}
+    )
+
+
+def _line(event_type: str, t: float, job: str, kind: str, process: str) -> Line:
+    return {"v": EVENT_VERSION, "t": round(t, 6), "event": event_type, "job": job, "kind": kind, "process": process}
+
+
+def _age(node: Node, t: float) -> float:
+    return round(max(0.0, t - node.born_s), 3) if node.born_s else 0.0

@@ -1,0 +1,178 @@
+"""Event lines from Cloud Logging, where the standard output of every pod goes on GKE.
+
+Reads through one log view, so that the exporter sees containers' output and no other log. A thread
+of its own: a slow answer never delays a pass. Guarantee: a line is handed on once; one that comes up to LATE_S late
+is not missed; what could not be read is logged, and read the next time.
+"""
+
+# Why it is so: infra/decisions/0105.
+
+import json
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from google.auth.exceptions import GoogleAuthError
+from requests import RequestException
+
+from holdfast.contract.errors import Unjudged
+from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING, events_view
+from holdfast.contract.telemetry import EVENT_VERSION
+from holdfast.contract.values import rfc3339, unix_s
+from holdfast.exporter.lines import EVICT, SCHEDULED
+from holdfast.exporter.log import logger
+from holdfast.exporter.objects import JOB_LABELS
+from holdfast.exporter.sources import Lines, of
+from holdfast.ledger.events import Reading, parse
+
+LOG = logger("read-lines")
+URL = "https://logging.googleapis.com/v2/entries:list"
+EVERY_S, LATE_S, TIMEOUT_S = 15.0, 120.0, 30.0
+# 60 reads a minute are all that a project has.
+PAGE, PAGES_A_TURN, PAGES_A_JOB = 1000, 5, 100
+LOOK_BACK_S = 6 * 3600.0
+REMEMBERED = 50_000
+HTTP_OK = 200
+_OF_KUBERNETES = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
+NOBODY = "(a pod of no job)"
+# What the exporter writes about the pods of jobs: waits for a node, and evictions. No job's own pod knows either.
+OF_THE_WATCHER = (EVICT, SCHEDULED)
+# The log agent copies the labels of pods, with "_" in place of ".".
+_JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
+
+
+class Session(Protocol):
+    """Of google.auth or requests."""
+
+    def post(self, url: str, *, json: Mapping[str, Any], timeout: float) -> Any: ...
+
+
+class CloudLogs(threading.Thread):
+    def __init__(
+        self,
+        session: Session,
+        project: str,
+        cluster: str,
+        *,
+        url: str = URL,
+        clock: Callable[[], float] = time.time,
+        every_s: float = EVERY_S,
+    ) -> None:
+        super().__init__(name="event-lines", daemon=True)
+        self._session, self._url, self._clock, self._every_s = session, url, clock, every_s
+        self._view, self._cluster = events_view(project, cluster), cluster
+        self._closing, self._lock = threading.Event(), threading.Lock()
+        self._waiting: dict[str, list[bytes]] = {}
+        """By job of the pod that wrote them."""
+        self._newest = rfc3339(clock() - LOOK_BACK_S)
+        self._asked: dict[str, Any] = {}
+        """The query whose pages are not all read."""
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def news(self) -> Iterable[Lines]:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        return [Lines(lines, job) for job, lines in waiting.items()]
+
+    def of_job(self, job: str, begin_s: float) -> Reading:
+        if not _OF_KUBERNETES.fullmatch(job):
+            # Nothing of that name can have run, and in a filter it would ask for something else.
+            return Reading()
+        asked = self._query(rfc3339(begin_s - LATE_S), job)
+        lines: list[bytes] = []
+        for _ in range(PAGES_A_JOB):
+            page = self._page(asked)
+            # What other pods wrote about it is none of its account.
+            lines += [line for entry, line in _entries(page) if speaks_for(entry, job)]
+            if not (token := page.get("nextPageToken")):
+                return of(job, begin_s, parse(lines, job=job, now_s=self._clock()))
+            asked["pageToken"] = token
+        raise Unjudged(f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: read them with `monitoring receipt`")
+
+    def run(self) -> None:
+        while not self._closing.is_set():
+            self.turn()
+            self._closing.wait(self._every_s)
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def turn(self) -> None:
+        try:
+            for _ in range(PAGES_A_TURN):
+                if not self._read_page():
+                    return
+            LOG.warning("event lines: more than can be read at once; at %s", self._newest)
+        except Unjudged as error:
+            LOG.warning("event lines: %s", error)
+
+    def _read_page(self) -> bool:
+        """Whether there is another page now."""
+        if not self._asked:
+            since_s = unix_s(self._newest) - LATE_S
+            self._asked = self._query(rfc3339(since_s))
+        page = self._page(self._asked)
+        fresh = [(entry, line) for entry, line in _entries(page) if entry["insertId"] not in self._seen]
+        for entry, _ in fresh:
+            self._seen[entry["insertId"]] = None
+            self._newest = max(self._newest, _seconds(entry["timestamp"]))
+        while len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        with self._lock:
+            for entry, line in fresh:
+                self._waiting.setdefault(job_of_pod(entry), []).append(line)
+        token = page.get("nextPageToken")
+        self._asked = self._asked | {"pageToken": token} if token else {}
+        return bool(token)
+
+    def _query(self, since: str, job: str = "") -> dict[str, Any]:
+        watched = " OR ".join(f'"{each}"' for each in OF_THE_WATCHER)
+        wanted = [
+            'resource.type="k8s_container"',
+            f'resource.labels.cluster_name="{self._cluster}"',
+            f'(resource.labels.namespace_name=("{NAMESPACE_TRAINING}" OR "{NAMESPACE_BATCH}") OR '
+            f'(resource.labels.namespace_name="{NAMESPACE_MONITORING}" AND jsonPayload.event=({watched})))',
+            f"jsonPayload.v={EVENT_VERSION}",
+            "jsonPayload.event:*",
+            f'timestamp>="{since}"',
+        ]
+        wanted += [f'jsonPayload.job="{job}"'] if job else []
+        asked = {"resourceNames": [self._view], "filter": " AND ".join(wanted)}
+        return asked | {"orderBy": "timestamp asc", "pageSize": PAGE}
+
+    def _page(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            answer = self._session.post(self._url, json=asked, timeout=TIMEOUT_S)
+            if answer.status_code == HTTP_OK:
+                return answer.json()
+        except (RequestException, GoogleAuthError) as error:
+            raise Unjudged(f"Cloud Logging did not answer: {type(error).__name__}") from error
+        needs = f"; {self._view} needs roles/logging.viewAccessor" if answer.status_code in (403, 404) else ""
+        raise Unjudged(f"Cloud Logging answered {answer.status_code}{needs}")
+
+
+def job_of_pod(entry: Mapping[str, Any]) -> str:
+    """The job that an entry may speak for: by what the log agent, and not the container, states in it."""
+    place = (entry.get("resource") or {}).get("labels") or {}
+    if place.get("namespace_name") == NAMESPACE_MONITORING:
+        line = entry["jsonPayload"]
+        return str(line.get("job") or NOBODY) if line.get("event") in OF_THE_WATCHER else NOBODY
+    labels = entry.get("labels") or {}
+    return next((name for label in _JOB_LABELS if (name := labels.get(label))), NOBODY)
+
+
+def speaks_for(entry: Mapping[str, Any], job: str) -> bool:
+    return job_of_pod(entry) == job
+
+
+def _entries(page: Mapping[str, Any]) -> Iterable[tuple[dict[str, Any], bytes]]:
+    for entry in page.get("entries", ()):
+        yield entry, json.dumps(entry["jsonPayload"], sort_keys=True).encode()
+
+
+def _seconds(text: str) -> str:
+    """In whole seconds: nanoseconds are more than a query needs."""
+    return rfc3339(unix_s(text))

@@ -1,0 +1,55 @@
+"""What each job's machines were, and for how long: what a receipt is priced by. Pure.
+
+A node that several jobs share counts for each by its part.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.exporter.objects import Node, Pod
+
+Place = tuple[str, str, str]
+"""Machine type, region, capacity."""
+# A pass that comes later than this does not know what was in between.
+LONGEST_GAP_S = 120.0
+REMEMBERED = 2_000
+
+
+@dataclass(slots=True)
+class NodeUsage:
+    node_s: dict[Place, float] = field(default_factory=lambda: defaultdict[Place, float](float))
+    pod_s: float = 0.0
+    on_s: float = 0.0
+    """Time with at least one pod on a node."""
+
+
+@dataclass(slots=True)
+class NodeUsages:
+    held: dict[str, NodeUsage] = field(default_factory=lambda: defaultdict[str, NodeUsage](NodeUsage))
+    _until_s: float = 0.0
+
+    def passed(self, pods: Iterable[Pod], nodes: Mapping[str, Node], now_s: float) -> None:
+        spent, self._until_s = now_s - self._until_s, now_s
+        if not 0 < spent <= LONGEST_GAP_S:
+            return
+        jobs_of: dict[str, set[str]] = defaultdict(set)
+        busy: set[str] = set()
+        for pod in pods:
+            if pod.job and pod.node in nodes:
+                jobs_of[pod.node].add(pod.job)
+                self.held[pod.job].pod_s += spent
+                busy.add(pod.job)
+        for job in busy:
+            self.held[job].on_s += spent
+        self._forget(busy)
+        for name, jobs in jobs_of.items():
+            node = nodes[name]
+            for job in jobs:
+                place = node.machine_type, node.zone.rpartition("-")[0], node.capacity
+                self.held[job].node_s[place] += spent / len(jobs)
+
+    def _forget(self, busy: set[str]) -> None:
+        """Jobs that were deleted before they ended get no receipt, and must not stay."""
+        for job in [job for job in self.held if job not in busy][: max(0, len(self.held) - REMEMBERED)]:
+            del self.held[job]

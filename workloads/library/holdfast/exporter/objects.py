@@ -1,0 +1,158 @@
+"""What the exporter keeps of a node and of a pod: the few fields below. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.contract import pools
+from holdfast.contract.capacity import QUEUES, Capacity
+from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX, JobIdentity, is_count
+from holdfast.contract.kubernetes import (
+    ANNOTATION_INDEX,
+    LABEL_CLUSTER_QUEUE,
+    LABEL_JOB,
+    LABEL_JOBSET,
+    LABEL_MACHINE_TYPE,
+    SYSTEM_NAMESPACES,
+)
+from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.values import unix_s
+from holdfast.ledger.disruptions import disruption
+
+# Of a pod, the first of these names its job; ours also names those of a Deployment.
+JOB_LABELS = (LABEL_HOLDFAST_JOB, LABEL_JOBSET, LABEL_JOB)
+# Taints and reasons that show that a node is being taken away, not scaled down.
+TERMINATION_TAINTS = frozenset({"cloud.google.com/impending-node-termination"})
+SHUTDOWN_REASONS = ("node is shutting down",)
+SPOT = "spot"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    pool: str
+    zone: str
+    machine_type: str
+    capacity: str
+    born_s: float
+    ends_s: float
+    """Planned end; 0 without one."""
+    taken: bool
+    """It got the order to shut down."""
+    gone_s: float = 0.0
+    """When it was deleted, until that is written; 0 before and after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    namespace: str
+    job: str
+    index: int | None
+    """Of its run, where each index of the job trains apart."""
+    node: str
+    running_since_s: float
+    """Its containers run since; 0 if they do not."""
+    waits_since_s: float
+    """Unschedulable since; 0 if it is not."""
+    capacity: str
+    accelerator: str
+    system: bool
+    disrupted: bool = False
+    """The platform ends it."""
+
+    @property
+    def identity(self) -> JobIdentity:
+        return JobIdentity(job=self.job, index=self.index)
+
+
+def read_node(found: Mapping[str, Any]) -> Node:
+    meta = found["metadata"]
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    return Node(
+        pool=labels.get(pools.LABEL_NODEPOOL, ""),
+        zone=labels.get(pools.LABEL_ZONE, ""),
+        machine_type=labels.get(LABEL_MACHINE_TYPE, ""),
+        capacity=_capacity(labels),
+        born_s=unix_s(meta.get("creationTimestamp")),
+        ends_s=unix_s(annotations.get(ANNOTATION_TERMINATION)),
+        taken=is_taken(found),
+    )
+
+
+def is_taken(found: Mapping[str, Any]) -> bool:
+    taints = (found.get("spec") or {}).get("taints") or []
+    if any(taint.get("key") in TERMINATION_TAINTS for taint in taints):
+        return True
+    conditions = (found.get("status") or {}).get("conditions") or []
+    return any(
+        c.get("type") == "Ready"
+        and c.get("status") != "True"
+        and any(r in (c.get("message") or "") for r in SHUTDOWN_REASONS)
+        for c in conditions
+    )
+
+
+# The kubelet ends pods for one reason that sets this: its node is shutting down.
+BY_KUBELET = "TerminationByKubelet"
+
+
+def _asked(labels: Mapping[str, str], selector: Mapping[str, str]) -> str:
+    """Of a pod. One whose job may be moved selects a pool's class and no capacity: its queue shows which that is."""
+    if labels.get(LABEL_CLUSTER_QUEUE) == QUEUES[Capacity.SPOT]:
+        return SPOT
+    return _capacity(selector)
+
+
+def _capacity(labels: Mapping[str, str]) -> str:
+    """Of a node's labels, or of a pod's selector."""
+    if labels.get(pools.LABEL_SPOT) == "true" or labels.get(pools.LABEL_PROVISIONING) == SPOT:
+        return SPOT
+    flex = labels.get(pools.LABEL_FLEX_START) == "true" or labels.get(pools.LABEL_PROVISIONING) == "flex-start"
+    return "flex-start" if flex else "on-demand"
+
+
+def read_pod(found: Mapping[str, Any]) -> Pod:
+    meta, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    labels, selector = meta.get("labels") or {}, spec.get("nodeSelector") or {}
+    owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
+    return Pod(
+        namespace=meta["namespace"],
+        job=job_of(labels),
+        index=_index(labels),
+        node=spec.get("nodeName") or "",
+        running_since_s=_running_since(status),
+        waits_since_s=_unschedulable_since(status),
+        capacity=_asked(labels, selector),
+        accelerator=selector.get(pools.LABEL_ACCELERATOR, "none"),
+        # DaemonSets belong on every node, and static pods are the node's own.
+        system=meta["namespace"] in SYSTEM_NAMESPACES and not owners & {"DaemonSet", "Node"},
+        disrupted=bool(disruption(found)[0]),
+    )
+
+
+def job_of(labels: Mapping[str, str]) -> str:
+    """Of a pod; empty for pods of no job."""
+    return next((name for label in JOB_LABELS if (name := labels.get(label, ""))), "")
+
+
+def _index(labels: Mapping[str, str]) -> int | None:
+    index = labels.get(ANNOTATION_INDEX, "")
+    return int(index) if labels.get(LABEL_RUN_PER_INDEX) == "true" and is_count(index) else None
+
+
+def _running_since(status: Mapping[str, Any]) -> float:
+    started = [(each.get("state") or {}).get("running") or {} for each in status.get("containerStatuses") or ()]
+    return min((s for each in started if (s := unix_s(each.get("startedAt")))), default=0.0)
+
+
+def bound_s(found: Mapping[str, Any]) -> float:
+    for condition in (found.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            return unix_s(condition.get("lastTransitionTime"))
+    return 0.0
+
+
+def _unschedulable_since(status: Mapping[str, Any]) -> float:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return unix_s(condition.get("lastTransitionTime"))
+    return 0.0

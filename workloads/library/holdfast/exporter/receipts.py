@@ -1,0 +1,122 @@
+"""Makes the receipt of every job that ends: a line in the log, JSON on standard output, an annotation on its object.
+
+A thread of its own, since reading all that a job wrote takes time. Guarantee: no receipt rather
+than a guessed one; why there is none is logged.
+"""
+
+# Why it is so: infra/decisions/0106.
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.exporter.ends import Ended
+from holdfast.exporter.log import logger
+from holdfast.exporter.node_usage import NodeUsage
+from holdfast.exporter.sources import Source
+from holdfast.ledger.job_ledger import JobLedger, job_ledgers
+from holdfast.ledger.money import Prices, prices_of
+from holdfast.ledger.receipt import Receipt, leave, receipt
+
+LOG = logger("receipt")
+TRIES, AGAIN_S = 5, 60.0
+Leave = Callable[[Receipt, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    ended: Ended
+    node_usage: NodeUsage | None
+
+
+class Receipts(threading.Thread):
+    def __init__(self, source: Source, leave_it: Leave, *, again_s: float = AGAIN_S) -> None:
+        super().__init__(name="receipts", daemon=True)
+        self._source, self._leave, self._again_s = source, leave_it, again_s
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+
+    def order(self, ended: Ended, node_usage: NodeUsage | None) -> None:
+        self._orders.put(Order(ended, node_usage))
+
+    def run(self) -> None:
+        while (order := self._orders.get()) and not self._closing.is_set():
+            for _ in range(TRIES):
+                if self._made(order) or self._closing.wait(self._again_s):
+                    break
+
+    def finish(self) -> None:
+        """Ends after what is ordered."""
+        self._orders.put(None)
+
+    def close(self) -> None:
+        """Ends after the one in hand: the others are still without a receipt when the next exporter looks."""
+        self._closing.set()
+        self.finish()
+
+    def _made(self, order: Order) -> bool:
+        """Whether it is settled; False: worth another try."""
+        name = order.ended.name
+        try:
+            made = make(order, self._source)
+            where = self._leave(made, order.ended.namespace)
+        except (Unjudged, ApiException, OSError) as error:
+            LOG.warning("no receipt of %s yet: %s", name, error)
+            return False
+        except InputError as error:
+            LOG.warning("no receipt of %s: %s: %s", name, error.what, error.got)
+            return True
+        LOG.info("%s; left on %s", made.line(), where)
+        print(json.dumps(made.as_json()), flush=True)
+        return True
+
+
+def make(order: Order, source: Source) -> Receipt:
+    reading = source.of_job(order.ended.name, order.ended.began_s)
+    if reading.problems:
+        LOG.warning("receipt of %s: unused lines: %s", order.ended.name, dict(reading.problems))
+    found = job_ledgers(reading.events)
+    if not found:
+        raise Unjudged("it wrote no event line that could be read")
+    if not order.node_usage or not order.node_usage.node_s:
+        raise InputError(
+            "its machines were not seen",
+            got="no pod of it on a node",
+            allowed="a job watched while it ran",
+            fix="price it with `monitoring receipt`",
+        )
+    return receipt(found, *lane_prices(found, order.node_usage))
+
+
+def lane_prices(runs: Sequence[JobLedger], node_usage: NodeUsage) -> tuple[float, float, float]:
+    """Dollars an hour of one lane of the ledger, as paid and on demand, and the hours of its lanes on machines."""
+    paid = demand = 0.0
+    for (machine, region, capacity), seconds in node_usage.node_s.items():
+        prices = prices_of(machine, region)
+        paid += seconds * _paid(prices, capacity)
+        demand += seconds * prices.on_demand
+    # A rigid gang is one lane whatever its size, an elastic one has one for each place; a batch has one for each worker, and runs by index have one each.
+    gang = runs[0].kind == KIND_TRAINING and runs[0].index is None and runs[0].lanes == 1
+    lane_s = node_usage.on_s if gang else node_usage.pod_s
+    return paid / lane_s, demand / lane_s, lane_s / 3600
+
+
+def _paid(prices: Prices, capacity: str) -> float:
+    if capacity == Capacity.SPOT.value:
+        return prices.spot
+    return (prices.flex_start or prices.on_demand) if capacity == Capacity.FLEX_START.value else prices.on_demand
+
+
+def leaver(api: client.ApiClient) -> Leave:
+    def leave_it(made: Receipt, namespace: str) -> str:
+        return leave(made, namespace, api)
+
+    return leave_it

@@ -1,0 +1,135 @@
+"""What starting a manifest buys: machines, dollars an hour, and with --hours when it would be done.
+
+A pod pays for its share of a machine's GPUs; a job without GPUs has no price in the table and says so.
+"""
+
+import math
+from dataclasses import dataclass
+
+from holdfast.clients.api import Object
+from holdfast.contract.capacity import Capacity, Placement
+from holdfast.contract.machines import MACHINE_TYPES, MachineType
+from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_SPOT, Pool
+from holdfast.jobs.nodes import gpus, tolerates
+from holdfast.lint.objects import quantity
+from holdfast.place.prices import Table
+from infra.environments import Environment
+
+GIB = 1024**3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Purchase:
+    job: str
+    capacity: Capacity
+    pools: tuple[str, ...]
+    pods: int
+    gpus: int
+    usd_per_hour: float | None
+    """Of the dearest pool that may serve it, or of the machine that auto-provisioning would take; None where
+    the table has no price."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """One capacity for the same work. NaN where refused."""
+
+    placement: Placement
+    usd_per_hour: float
+    finish_p50_h: float
+    finish_p95_h: float
+    usd_p95: float
+    refused: str
+
+
+def pools_of(pod_spec: Object, env: Environment) -> list[Pool]:
+    """The pools of the environment whose nodes the pod selects and tolerates."""
+    selector: dict[str, str] = pod_spec.get("nodeSelector", {})
+    return [
+        pool for pool in env.pools() if selector.items() <= pool.node_labels().items() and _tolerated(pod_spec, pool)
+    ]
+
+
+def capacity_of(pod_spec: Object) -> Capacity:
+    """By the selector alone, for nodes that no environment lists."""
+    selector: dict[str, str] = pod_spec.get("nodeSelector", {})
+    if LABEL_FLEX_START in selector:
+        return Capacity.FLEX_START
+    return Capacity.SPOT if LABEL_SPOT in selector else Capacity.ON_DEMAND
+
+
+def usd_per_hour(pod_spec: Object, pool: Pool, env: Environment, prices: Table) -> float | None:
+    """Of one pod: its share of the machine by GPUs. Queued nodes cost what flex-start costs."""
+    if not pool.gpus_per_node:
+        return None
+    capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity
+    quote = prices.quote(MACHINE_TYPES[pool.machine_type], env.price_region, capacity)
+    return quote.usd * gpus(pod_spec) / pool.gpus_per_node if quote else None
+
+
+def node_usd_per_hour(pod_spec: Object, env: Environment, prices: Table) -> float | None:
+    """Of one pod on the first pool that it fits."""
+    fitting = pools_of(pod_spec, env)
+    return usd_per_hour(pod_spec, fitting[0], env, prices) if fitting else None
+
+
+def provisioned(pod_spec: Object, env: Environment) -> list[MachineType]:
+    """Machines that auto-provisioning may make for a flex-start pod: its accelerator, and room for what it asks."""
+    accelerator = pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
+    if capacity_of(pod_spec) is not Capacity.FLEX_START or not env.auto_provisioning.cap(accelerator):
+        return []
+    asked = [c.get("resources", {}).get("requests", {}) for c in pod_spec.get("containers", ())]
+    cpus, memory = (sum(quantity(each.get(name, 0)) or 0 for each in asked) for name in ("cpu", "memory"))
+    return [
+        machine
+        for machine in MACHINE_TYPES.values()
+        if machine.accelerator == accelerator and machine.gpus >= gpus(pod_spec)
+        if machine.vcpus > cpus and machine.memory_gib * GIB > memory
+    ]
+
+
+def _rates(pod_spec: Object, fitting: list[Pool], env: Environment, prices: Table) -> list[float | None]:
+    """Of one pod: in each pool that fits, or else on the cheapest machine that would be made, which is what GKE takes."""
+    if fitting:
+        return [usd_per_hour(pod_spec, pool, env, prices) for pool in fitting]
+    quotes = [prices.quote(machine, env.price_region, Capacity.FLEX_START) for machine in provisioned(pod_spec, env)]
+    return [min(quote.usd for quote in quotes if quote)] if any(quotes) else []
+
+
+def purchase(body: Object, size: int, pod_spec: Object, env: Environment, prices: Table) -> Purchase:
+    fitting = pools_of(pod_spec, env)
+    rates = _rates(pod_spec, fitting, env, prices)
+    known = [rate for rate in rates if rate is not None]
+    return Purchase(
+        job=body["metadata"]["name"],
+        capacity=fitting[0].capacity if fitting else capacity_of(pod_spec),
+        pools=tuple(pool.name for pool in fitting),
+        pods=size,
+        gpus=size * gpus(pod_spec),
+        usd_per_hour=size * max(known) if known and len(known) == len(rates) else None,
+    )
+
+
+def forecasts(bought: Purchase, hours: float, accelerator: str, env: Environment) -> list[Forecast]:
+    """Every capacity for `hours` of undisturbed work, the refused ones with their reason."""
+    from holdfast.place import ask, job
+
+    asked = job.Job(accelerator=accelerator, gpus=bought.gpus, hours=hours)
+    answer = ask.answer(asked, ask.Belief(), env.price_region)
+    return [
+        Forecast(
+            placement=option.placement,
+            usd_per_hour=option.usd_per_hour,
+            finish_p50_h=math.nan if option.refused else option.finish_at(50),
+            finish_p95_h=math.nan if option.refused else option.finish_at(95),
+            usd_p95=math.nan if option.refused else option.usd_at(95),
+            refused=option.refused,
+        )
+        for option in answer.options
+    ]
+
+
+def _tolerated(pod_spec: Object, pool: Pool) -> bool:
+    tolerations = pod_spec.get("tolerations", ())
+    taints = [{"key": t.key, "value": t.value, "effect": t.effect.value} for t in pool.taints]
+    return all(any(tolerates(t, taint) for t in tolerations) for taint in taints)

@@ -1,0 +1,165 @@
+"""The commands submit, list, explain and follow. Bodies import: `--help` must not wait for what only a run needs."""
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_STOPPED
+
+if TYPE_CHECKING:
+    from holdfast.jobs.submit import Caps, Plan
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]
+Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
+Events = Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")]
+Env = Annotated[str, typer.Option(help="Environment of the cluster that is asked; always named.")]
+
+
+def submit(
+    manifest: Annotated[Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")],
+    job: Annotated[str, typer.Option(help="One job of the manifest; default: all of them.")] = "",
+    env: Annotated[str, typer.Option(help="Whose pools it buys; a file that names its own needs none.")] = "",
+    hours: Annotated[float | None, typer.Option(help="Undisturbed work, for finish time and total.")] = None,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
+    max_usd: Annotated[float | None, typer.Option(help="Refuse above this total (p95); needs --hours.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show and judge, send nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a manifest buys, refuse it over a cap (exit 4), else start it."""
+    from holdfast.clients.api import Api
+    from holdfast.jobs import show
+    from holdfast.jobs import submit as room
+
+    made = _planned(manifest, job, env, room.Caps(usd_per_hour=max_usd_per_hour, usd=max_usd), hours)
+    if as_json:
+        show.as_json(made.as_json())
+    else:
+        show.plan(made, str(manifest))
+    if made.refusals:
+        for refusal in made.refusals:
+            show.note(f"refused: {refusal}")
+        raise typer.Exit(EXIT_STOPPED)
+    if dry_run:
+        return
+    agree(yes)
+    for name in room.apply(Api(kubeconfig), made.documents):
+        show.note(f"applied {name}")
+    show.note(f"Next: holdfast explain {made.purchases[0].job} --env {made.environment}")
+    if any(document["kind"] in ("Job", "JobSet") for document in made.documents):
+        show.note(f"Next: holdfast follow {made.purchases[0].job} --env {made.environment}")
+
+
+def _planned(file: Path, job: str, env: str, caps: "Caps", hours: float | None) -> "Plan":
+    """Of a manifest, or of the file of a job of one's own, which names its environment itself."""
+    from holdfast.jobs import manifest, submit
+    from holdfast.jobs.own import commands, file_text
+    from holdfast.place import prices
+    from infra import environments
+
+    documents = manifest.documents(file)
+    if documents and file_text.is_job(documents[0]):
+        prepared = commands.read(documents[0], file)
+        manifest.agreed(file, prepared.env.name, env)
+        return commands.plan(prepared, caps, hours)
+    chosen = manifest.only(manifest.checked(file, documents), job)
+    named = manifest.agreed(file, manifest.environment(file), env)
+    return submit.plan(chosen, environments.load(named), prices.load(), caps, hours)
+
+
+def list_jobs(
+    env: Env = "",
+    events: Events = None,
+    namespace: Namespace = "",
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """Jobs with EVICTED and CRASHED apart, age of the last save, dollars so far."""
+    from holdfast.clients.api import Api
+    from holdfast.jobs import listing, show
+    from holdfast.place import prices
+    from infra import environments
+
+    environment = environments.load(env)
+    with _asking():
+        found = listing.rows(Api(kubeconfig), environment, prices.load(), events, namespace)
+    if as_json:
+        show.as_json(listing.as_json(found))
+    elif found:
+        show.listing(found)
+    else:
+        show.note("no jobs")
+
+
+def explain(
+    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
+    env: Env = "",
+    events: Events = None,
+    namespace: Namespace = "",
+    kubeconfig: Kubeconfig = None,
+    as_json: Json = False,
+) -> None:
+    """Why a job waits, restarts or is slow: six lines with the number that blocks."""
+    from holdfast.clients.api import Api
+    from holdfast.jobs import explain as room
+    from holdfast.jobs import show
+    from infra import environments
+
+    environment = environments.load(env)
+    with _asking():
+        found = room.explain(Api(kubeconfig), job, namespace, events, environment)
+    if as_json:
+        show.as_json(found.as_json())
+    else:
+        show.explanation(found)
+
+
+def follow(
+    job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
+    env: Env = "",
+    events: Annotated[Path | None, typer.Option(help="Folder that keeps its event lines, for list and report.")] = None,
+    namespace: Namespace = "",
+    timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 604_800,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Follow a job to its end: why it waits, its event lines as its pods print them, its receipt."""
+    from holdfast.clients.api import Api
+    from holdfast.jobs import following, job_snapshot, show
+    from infra import environments
+
+    environment = environments.load(env)
+    with _asking():
+        api = Api(kubeconfig)
+        found = job_snapshot.find(api, job, namespace)
+        if found.kind == "Deployment":
+            fix = f"holdfast explain {job} --env {env}"
+            raise InputError("it never ends", got=f"{job}, a Deployment", allowed="a JobSet or a Job", fix=fix)
+        asked = following.Following(timeout_s=timeout_s, events=events)
+        raise typer.Exit(following.follow(api, environment, found, asked, show.note))
+
+
+@contextmanager
+def _asking() -> Generator[None]:
+    """A cluster that will not answer leaves nothing to judge by."""
+    from holdfast.clients.api import ApiError
+
+    try:
+        yield
+    except ApiError as error:
+        raise Unjudged(f"the cluster does not answer: {error}") from error
+
+
+def agree(yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
+    if not typer.confirm("Start it?", err=True):
+        raise typer.Exit(EXIT_STOPPED)

@@ -1,0 +1,114 @@
+"""`explain JOB`: six lines that say where a job stands, what blocks it, and the command that shows it."""
+
+# Why it is so: infra/decisions/0100.
+
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from holdfast.clients.api import Api
+from holdfast.contract.pools import LABEL_FLEX_START, LABEL_POOL_CLASS
+from holdfast.jobs import buying, cluster_snapshot, job_snapshot
+from holdfast.jobs.cause import Cause, Reason
+from holdfast.jobs.causes import cause_of, state_of
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.job_snapshot import JobSnapshot, waited_s
+from holdfast.jobs.losses import losses
+from holdfast.ledger.job_summary import JobSummary, read_job_summaries
+from holdfast.place import prices
+from infra.environments import Environment
+
+SCHEMA = "holdfast.explanation/2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    job: str
+    namespace: str
+    state: str
+    cause: Cause
+    similar: str
+
+    def lines(self) -> list[tuple[str, str]]:
+        rows = [
+            ("state", self.state),
+            ("blocker", self.cause.blocker),
+            ("position", self.cause.position),
+            ("similar", self.similar),
+            ("do", self.cause.action),
+            ("evidence", self.cause.evidence),
+        ]
+        return [(name, text) for name, text in rows if text]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA} | asdict(self)
+
+
+def explain(
+    api: Api, name: str, namespace: str = "", events: Path | None = None, env: Environment | None = None
+) -> Explanation:
+    """env: where its machines have their prices; None: nothing is in dollars."""
+    job = job_snapshot.find(api, name, namespace)
+    cluster = cluster_snapshot.take_snapshot(api, job.namespace)
+    summary = read_job_summaries(events).get(job.name) if events else None
+    cause = cause_of(job, cluster)
+    rate = buying.node_usd_per_hour(job.pod_spec, env, prices.load()) if env and summary and summary.size else None
+    if cause.reason is Reason.NONE and (text := progress_text(summary, time.time(), rate)):
+        cause = replace(cause, blocker=f"{cause.blocker}; {text}")
+    return Explanation(
+        job=job.name,
+        namespace=job.namespace,
+        state=state_of(job, losses(job, cluster.events, summary.orderly_exits if summary else 0)),
+        cause=cause,
+        similar=similar(job, cluster),
+    )
+
+
+def similar(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
+    """What other jobs' pods of the same class of pools waited for a node, as far as the cluster still knows."""
+    selector: dict[str, str] = job.pod_spec.get("nodeSelector", {})
+    own = {pod["metadata"]["uid"] for pod in job.pods}
+    waits = sorted(
+        wait
+        for pod in cluster.others
+        if pod["metadata"]["uid"] not in own and _same_class(pod["spec"].get("nodeSelector", {}), selector)
+        if (wait := waited_s(pod)) is not None
+    )
+    no_eta = "; Google gives no ETA for flex-start" if LABEL_FLEX_START in selector else ""
+    if not waits:
+        return f"no other pod of this class has started here yet{no_eta}"
+    percentiles = quantiles(waits, n=20, method="inclusive") if len(waits) > 1 else waits * 19
+    return f"{len(waits)} pods of this class waited p50 {percentiles[9]:.0f} s, p95 {percentiles[18]:.0f} s{no_eta}"
+
+
+def _same_class(other: dict[str, str], own: dict[str, str]) -> bool:
+    return all(other.get(key) == own.get(key) for key in (LABEL_POOL_CLASS, LABEL_FLEX_START))
+
+
+def progress_text(summary: JobSummary | None, now_s: float, usd_per_hour: float | None = None) -> str:
+    """`useful 27.6 % of its time, step 1200, saved 40 s ago`; empty where it has written nothing."""
+    if summary is None:
+        return ""
+    saved_age_s = summary.saved_age_s(now_s)
+    facts = [
+        f"useful {100 * summary.useful_ratio:.1f} % of its time" if summary.useful_ratio is not None else "",
+        f"step {summary.step}" if summary.step is not None else "",
+        f"saved {saved_age_s:.0f} s ago" if saved_age_s is not None else "",
+        size_text(summary, now_s, usd_per_hour),
+    ]
+    return ", ".join(fact for fact in facts if fact)
+
+
+def size_text(summary: JobSummary, now_s: float, usd_per_hour: float | None = None) -> str:
+    """`7/8 nodes for 20 min (3.2 node-hours missing, $1.09 to make up)`; empty for a rigid job. The price is of a node."""
+    size = summary.size
+    if size is None:
+        return ""
+    minutes = max(0.0, now_s - size.begin_us / 1e6) / 60
+    hours = summary.missing_node_s / 3600
+    # Nobody bills a node that is not there; its work is still to be done, at this price.
+    price = f", ${hours * usd_per_hour:.2f} to make up" if usd_per_hour is not None else ""
+    missing = f" ({hours:.1f} node-hours missing{price})" if hours else ""
+    return f"{size.nodes}/{size.places} nodes for {minutes:.0f} min{missing}"

@@ -1,0 +1,151 @@
+"""A job followed to its end: what it waits for, its event lines, its receipt. Needs nothing but the API server."""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.clients.api import Api, ApiError, Object
+from holdfast.contract.errors import Unjudged
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.contract.job_identity import LABEL_RUN_PER_INDEX
+from holdfast.contract.kubernetes import ANNOTATION_INDEX
+from holdfast.contract.pools import LABEL_NODEPOOL
+from holdfast.contract.roles import NAMESPACE_BATCH
+from holdfast.contract.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
+from holdfast.jobs import explain, job_snapshot
+from holdfast.jobs.bill import bill
+from holdfast.jobs.job_snapshot import JobSnapshot
+from holdfast.jobs.pod_lines import PodLines
+from holdfast.ledger.disruptions import eviction
+from infra.environments import Environment
+
+POLL_S, LATER_POLL_S, YOUNG_S = 2.0, 15.0, 600.0
+"""A look lists the cluster: often while somebody sits before it, less often when it has run for long."""
+PATIENCE_S = 20.0
+"""So long it may wait before it is explained why."""
+WATCHER = "follower"
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Following:
+    evict: bool = False
+    """Its first pod that runs is taken away, once."""
+    timeout_s: float = 7200
+    patience_s: float = PATIENCE_S
+    events: Path | None = None
+    """Folder that keeps its event lines; None: they go with the command."""
+
+
+@dataclass(kw_only=True)
+class Followed:
+    """What was seen of the job: its pods are gone when it ends."""
+
+    lines: PodLines
+    pods: dict[str, Object] = field(default_factory=dict[str, Object])
+    taken: set[str] = field(default_factory=set[str])
+    """Pods whose eviction has its line."""
+    pool: str = ""
+    """Of a node that it ran on."""
+    evicted: str = ""
+    """Name of the pod that was taken away."""
+    waits_since: float = 0.0
+    reported: list[str] = field(default_factory=list[str])
+
+
+def follow(api: Api, env: Environment, job: JobSnapshot, asked: Following, report: Report) -> int:
+    """Reports what changes, evicts once if asked, and prints the receipt. The exit code: 0 complete, 1 failed."""
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        folder = asked.events or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-follow-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "none.jsonl").touch()  # a folder without a file is refused, and no pod has written yet
+        seen = Followed(lines=PodLines(folder))
+        while not (ended := _look(api, job, asked, seen, report)):
+            if (took_s := time.monotonic() - begun) > asked.timeout_s:
+                raise Unjudged(
+                    f"{job.name} has not ended after {asked.timeout_s:.0f} s: holdfast explain {job.name} --env {env.name}"
+                )
+            time.sleep(POLL_S if took_s < YOUNG_S else LATER_POLL_S)
+        report(ended.finished)
+        seen.pods |= {pod["metadata"]["uid"]: pod for pod in ended.pods}
+        print(bill(ended, env, folder, list(seen.pods.values()), seen.pool))
+    return EXIT_DONE if ended.finished == "Complete" else EXIT_FINDINGS
+
+
+def _look(api: Api, job: JobSnapshot, asked: Following, seen: Followed, report: Report) -> JobSnapshot | None:
+    """One look at the job; the job itself when it has ended."""
+    job = job_snapshot.find(api, job.name, job.namespace)
+    seen.pods |= {pod["metadata"]["uid"]: pod for pod in job.pods}
+    for pod in job.pods:
+        seen.lines.look(api, pod)
+        _note_eviction(job, pod, seen)
+    seen.pool = seen.pool or _pool(api, job)
+    if job.finished:
+        return job
+    _report(explain.explain(api, job.name, job.namespace, seen.lines.folder), job, asked, seen, report)
+    if asked.evict and not seen.evicted:
+        _evict(api, job, seen, report)
+    return None
+
+
+def _note_eviction(job: JobSnapshot, pod: Object, seen: Followed) -> None:
+    """As the node watcher does: no process can write that it is killed."""
+    meta, (reason, since_s) = pod["metadata"], eviction(pod)
+    if not reason or meta["uid"] in seen.taken:
+        return
+    seen.taken.add(meta["uid"])
+    apart = meta.get("labels", {}).get(LABEL_RUN_PER_INDEX) == "true"
+    index = {"index": int(meta["annotations"][ANNOTATION_INDEX])} if apart else {}
+    kind = KIND_BATCH if job.namespace == NAMESPACE_BATCH else KIND_TRAINING
+    head = {"v": EVENT_VERSION, "t": since_s, "event": "evict", "job": job.name, "kind": kind}
+    about = {"process": WATCHER, "signal": "SIGTERM", "target": meta["name"], "reason": reason}
+    with (seen.lines.folder / f"{WATCHER}.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(head | index | about) + "\n")
+
+
+def _pool(api: Api, job: JobSnapshot) -> str:
+    named = next((name for pod in job.phase("Running") if (name := pod["spec"].get("nodeName"))), "")
+    node = api.find(f"/api/v1/nodes/{named}") if named else None
+    return node["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") if node else ""
+
+
+def _report(found: explain.Explanation, job: JobSnapshot, asked: Following, seen: Followed, report: Report) -> None:
+    """A line when the state changes; all six when it has waited for long, and again when their blocker changes."""
+    lines = [found.state]
+    now = time.monotonic()
+    if job.phase("Running"):
+        seen.waits_since = 0.0
+        lines = [f"{found.state}; {found.cause.blocker}"]
+    else:
+        seen.waits_since = seen.waits_since or now
+        if now - seen.waits_since >= asked.patience_s:
+            lines = [f"{name}: {text}" for name, text in found.lines()]
+    if lines != seen.reported:
+        seen.reported = lines
+        for line in lines:
+            report(line)
+
+
+def _evict(api: Api, job: JobSnapshot, seen: Followed, report: Report) -> None:
+    """Through the Eviction API, as a drain does it; a budget that refuses now is asked again."""
+    running = job.phase("Running")
+    if not running:
+        return
+    meta = running[0]["metadata"]
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+    }
+    try:
+        api.create(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/eviction", body)
+    except ApiError as error:
+        report(f"not evicted yet: {error}")
+        return
+    seen.evicted = meta["name"]
+    report(f"evicted {meta['name']}, as asked")

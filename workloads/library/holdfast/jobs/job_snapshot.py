@@ -1,0 +1,219 @@
+"""One job of the cluster with what belongs to it: its pods, and its place in the queue.
+
+A job is a JobSet, a Job that no JobSet owns, or a Deployment of workers. Nothing here judges.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from holdfast.clients.api import Api, Object
+from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, LABEL_JOB, LABEL_JOBSET, LABEL_NAME, api_path
+from holdfast.contract.roles import NAMESPACE_BATCH
+from holdfast.contract.values import moment
+from holdfast.ledger import disruptions
+
+JOBSETS, JOBS, KUEUE, APPS = api_path(JOBSET_API), api_path(JOB_API), api_path(KUEUE_API), "/apis/apps/v1"
+LISTED = (
+    ("JobSet", JOBSETS, "jobsets", LABEL_JOBSET),
+    ("Job", JOBS, "jobs", LABEL_JOB),
+    ("Deployment", APPS, "deployments", LABEL_NAME),
+)
+"""Kind, API, plural, and the label of its pods that names it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSnapshot:
+    body: Object
+    pods: list[Object]
+    workload: Object | None = None
+    """Kueue's record of the job; None where no queue holds it."""
+
+    @property
+    def name(self) -> str:
+        return self.body["metadata"]["name"]
+
+    @property
+    def namespace(self) -> str:
+        return self.body["metadata"]["namespace"]
+
+    @property
+    def uid(self) -> str:
+        """Empty for a manifest that was not sent."""
+        return self.body["metadata"].get("uid", "")
+
+    @property
+    def kind(self) -> str:
+        return self.body["kind"]
+
+    @property
+    def status(self) -> Object:
+        return self.body.get("status", {})
+
+    @property
+    def suspended(self) -> bool:
+        return bool(self.body["spec"].get("suspend"))
+
+    @property
+    def size(self) -> int:
+        """Pods that run at once when all is well."""
+        if self.kind != "JobSet":
+            return int(self.body["spec"].get("parallelism" if self.kind == "Job" else "replicas", 1))
+        groups = self.body["spec"]["replicatedJobs"]
+        return sum(int(g.get("replicas", 1)) * int(g["template"]["spec"].get("parallelism", 1)) for g in groups)
+
+    @property
+    def wanted(self) -> int:
+        """Pods that should run now: those that succeeded are not made again."""
+        if self.kind == "Deployment":
+            return self.size
+        if self.kind == "JobSet":
+            return self.size - len(self.phase("Succeeded"))
+        left = int(self.body["spec"].get("completions") or self.size) - int(self.status.get("succeeded", 0))
+        return max(0, min(self.size, left))
+
+    @property
+    def pod_spec(self) -> Object:
+        """Of the first group; ours have one."""
+        spec = self.body["spec"]
+        holder = spec if self.kind != "JobSet" else spec["replicatedJobs"][0]["template"]["spec"]
+        return holder["template"]["spec"]
+
+    @property
+    def finished(self) -> str:
+        """`Complete`, `Failed` or nothing yet."""
+        found = {c["type"]: c["status"] for c in self.status.get("conditions") or ()}
+        if found.get("Failed") == "True":
+            return "Failed"
+        return "Complete" if "True" in (found.get("Complete"), found.get("Completed")) else ""
+
+    @property
+    def active(self) -> list[Object]:
+        return self.phase("Running") + self.phase("Pending")
+
+    def phase(self, name: str) -> list[Object]:
+        return [pod for pod in self.pods if pod["status"].get("phase") == name]
+
+
+def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
+    """JobSets, then Jobs of their own, then Deployments of workers."""
+    pods = list(api.items(path_in("/api/v1", "pods", namespace)))
+    workloads = list(api.items(path_in(KUEUE, "workloads", namespace)))
+    for kind, group, plural, label in LISTED:
+        for body in api.items(path_in(group, plural, namespace)):
+            meta = body["metadata"]
+            if kind == "Job" and LABEL_JOBSET in meta.get("labels", {}):
+                continue
+            if kind == "Deployment" and meta["namespace"] != NAMESPACE_BATCH:
+                continue  # servers and the platform's own
+            yield JobSnapshot(
+                body=body | {"kind": kind},
+                pods=[pod for pod in pods if _belongs(pod, meta, label)],
+                workload=next((w for w in workloads if meta["uid"] in owners(w)), None),
+            )
+
+
+def find(api: Api, name: str, namespace: str = "") -> JobSnapshot:
+    """The job called `name`, or the newest that was made of it; an InputError for none, or one in several namespaces."""
+    views = list(all_jobs(api, namespace))
+    found = [job for job in views if job.name == name] or _newest_of(views, name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        places = ", ".join(job.namespace for job in found)
+        raise InputError("job name is not unique", got=f"{name} in {places}", allowed="one job", fix="--namespace NAME")
+    names = sorted({job.name for job in views})
+    near = get_close_matches(name, names, n=1)
+    raise InputError(
+        "no such job",
+        got=name,
+        allowed=", ".join(names[:10]) or "none: no job in this cluster",
+        fix=f"did you mean {near[0]}?" if near else "`holdfast list --env NAME`",
+    )
+
+
+def _newest_of(views: list[JobSnapshot], run: str) -> list[JobSnapshot]:
+    """One a namespace. A job's own name ends in a digest of its template, which people do not type."""
+    made = [job for job in views if job.body["metadata"].get("labels", {}).get(LABEL_NAME) == run]
+    made.sort(key=lambda job: job.body["metadata"].get("creationTimestamp", ""))
+    return list({job.namespace: job for job in made}.values())
+
+
+def owners(body: Object) -> set[str]:
+    return {owner["uid"] for owner in body["metadata"].get("ownerReferences", ())}
+
+
+def condition(body: Object, kind: str) -> Object:
+    """Empty where the object has none of this kind."""
+    found = body.get("status", {}).get("conditions") or ()
+    return next((c for c in found if c["type"] == kind), {})
+
+
+def disruption(pod: Object) -> str:
+    """Why the platform ended the pod; empty if the platform did not."""
+    return disruptions.disruption(pod)[0]
+
+
+def containers(pod: Object) -> list[Object]:
+    """Statuses, those of init containers first."""
+    status = pod["status"]
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def exit_code(pod: Object) -> int | None:
+    """The first non-zero one of its containers."""
+    for status in containers(pod):
+        code = status.get("state", {}).get("terminated", {}).get("exitCode")
+        if code:
+            return int(code)
+    return None
+
+
+def crashed(job: JobSnapshot) -> list[Object]:
+    """Pods that ended by their own fault and are still there."""
+    return [pod for pod in job.phase("Failed") if not disruption(pod)]
+
+
+def when(text: str) -> float:
+    """Unix seconds of Kubernetes' time."""
+    at = moment(text)
+    assert at, text
+    return at.timestamp()
+
+
+def waited_s(pod: Object) -> float | None:
+    """From creation to a node; None while it has none."""
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") != "True":
+        return None
+    return max(0.0, when(scheduled["lastTransitionTime"]) - when(pod["metadata"]["creationTimestamp"]))
+
+
+def held_since_s(job: JobSnapshot) -> float | None:
+    """Unix seconds since which Kueue holds the job back: its creation, or its last eviction; None where it does not.
+
+    As the exporter counts queue_wait_seconds.
+    """
+    workload = job.workload
+    if workload is None or condition(workload, "Admitted").get("status") == "True":
+        return None
+    evicted = condition(workload, "Evicted")
+    times = [workload["metadata"]["creationTimestamp"]]
+    times += [evicted["lastTransitionTime"]] if evicted.get("status") == "True" else []
+    return max(map(when, times))
+
+
+def held_for_s(job: JobSnapshot, now_s: float) -> float:
+    """0 where Kueue does not hold it."""
+    since_s = held_since_s(job)
+    return 0.0 if since_s is None else max(0.0, now_s - since_s)
+
+
+def path_in(group: str, plural: str, namespace: str) -> str:
+    return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"
+
+
+def _belongs(pod: Object, owner: Object, label: str) -> bool:
+    meta = pod["metadata"]
+    return meta["namespace"] == owner["namespace"] and meta.get("labels", {}).get(label) == owner["name"]

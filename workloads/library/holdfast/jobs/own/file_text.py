@@ -1,0 +1,105 @@
+"""The job file as text: written with a comment for every field, read with an error for every fault."""
+
+import io
+import json
+from dataclasses import MISSING, asdict, fields
+from difflib import get_close_matches
+from typing import Any, cast
+
+from ruamel.yaml import YAML
+
+from holdfast.contract.errors import InputError
+from holdfast.jobs.own.job_file import OwnJob, documented
+from holdfast.place.job_file import SCHEMA
+
+ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
+SCHEMA_FILE = "workloads/library/holdfast/jobs/own/job.schema.json"
+_HEAD = f"""\
+# yaml-language-server: $schema={SCHEMA_FILE}
+# A job of one's own; `holdfast submit FILE` shows its price and starts it.
+schema: {SCHEMA}
+"""
+_REST = "\n# What else it can say, with what holds while it says nothing:\n"
+
+
+def dump(job: OwnJob) -> str:
+    """Short: what is always asked, what was stated, and the rest as comments."""
+    values, stated = asdict(job), _HEAD
+    rest = _REST
+    for each in fields(OwnJob):
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        lines = _lines(each.name, values[each.name])
+        if each.name in ALWAYS or values[each.name] != default:
+            stated += f"# {each.metadata['about']}\n{lines}"
+        else:
+            rest += f"# {each.metadata['about']}\n" + "".join(f"#   {line}\n" for line in lines.splitlines())
+    return stated + rest
+
+
+def is_job(document: Any) -> bool:
+    return isinstance(document, dict) and str(document.get("schema", "")).startswith(SCHEMA.partition("/")[0] + "/")
+
+
+def parse(document: dict[str, Any], where: str) -> OwnJob:
+    """InputError names the file and the field."""
+    if document.get("schema") != SCHEMA:
+        got, fix = document.get("schema"), "write it anew with `holdfast new-job`"
+        raise InputError(f"{where}: schema", got=got, allowed=SCHEMA, fix=fix)
+    given = {key: value for key, value in document.items() if key != "schema"}
+    known = {each.name: each for each in fields(OwnJob)}
+    for key in given:
+        if key not in known:
+            near = get_close_matches(str(key), known, n=1)
+            fix = f"did you mean {near[0]}?" if near else f"see {SCHEMA_FILE}"
+            raise InputError(f"{where}: unknown field", got=key, allowed=", ".join(known), fix=fix)
+    try:
+        return OwnJob(**{key: _typed(key, value, known[key].metadata["schema"]) for key, value in given.items()})
+    except InputError as error:
+        raise InputError(f"{where}: {error.what}", got=error.got, allowed=error.allowed, fix=error.fix) from error
+    except TypeError as error:
+        missing = [n for n, each in known.items() if n not in given and each.default is each.default_factory is MISSING]
+        raise InputError(f"{where}: a field is missing", got=error, allowed=", ".join(missing), fix="add it") from error
+
+
+def json_schema() -> str:
+    """Of the file, for editors; committed beside this module."""
+    properties = {name: schema | {"description": about} for name, about, schema in documented()}
+    for each in fields(OwnJob):
+        if each.default is not MISSING:
+            properties[each.name]["default"] = each.default
+    body = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A job of one's own",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["schema", "name", "environment", "image", "command"],
+        "properties": {"schema": {"const": SCHEMA}} | properties,
+    }
+    return json.dumps(body, indent=2) + "\n"
+
+
+def _typed(key: str, value: Any, schema: dict[str, Any]) -> Any:
+    """As the dataclass has it. Python would take a text for a list of letters, and YAML reads 3 where "3" was meant."""
+    kinds = schema.get("type", "string")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    right = {
+        "string": isinstance(value, str),
+        "boolean": isinstance(value, bool),
+        "integer": isinstance(value, int) and not isinstance(value, bool),
+        "number": isinstance(value, int | float) and not isinstance(value, bool),
+        "array": isinstance(value, list) and all(isinstance(each, str) for each in value),
+        "object": isinstance(value, dict) and all(isinstance(each, str) for pair in value.items() for each in pair),
+    }
+    if not any(right[kind] for kind in kinds):
+        of_type = f"a value of type {' or '.join(kinds)}"
+        allowed = {"array": "a list of texts", "object": "texts by name"}.get(kinds[0], of_type)
+        raise InputError(key, got=f"{value!r}"[:120], allowed=allowed, fix="put numbers and words like yes in quotes")
+    return tuple(cast(list[str], value)) if kinds == ["array"] else value
+
+
+def _lines(key: str, value: Any) -> str:
+    yaml, stream = YAML(), io.StringIO()
+    yaml.width = 120
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump({key: list(value) if isinstance(value, tuple) else value}, stream)
+    return stream.getvalue()

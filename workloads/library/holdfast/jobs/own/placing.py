@@ -1,0 +1,196 @@
+"""Which of the offered machines a job takes: as asked, as the planner computes, or as the matrix says."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.contract.capacity import QUEUES, Capacity, Placement, PlacementRule
+from holdfast.contract.errors import InputError
+from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
+from holdfast.jobs.own.job_file import AUTO, OwnJob
+from holdfast.jobs.own.offers import Offer, fitting
+from holdfast.place import advice, ask, option_names
+from holdfast.place.ask import Answer
+from holdfast.place.belief import Option
+from holdfast.place.choose import keeping
+from holdfast.place.job import Job
+from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
+from holdfast.place.plan import Plan
+from holdfast.place.prices import Table
+from infra.environments import Environment
+
+CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
+_CHEAPEST_FIRST = (Capacity.SPOT, Capacity.FLEX_START, Capacity.QUEUED, Capacity.ON_DEMAND)
+_OF = {
+    Placement.SPOT: (Capacity.SPOT,),
+    Placement.HYBRID: (Capacity.SPOT,),
+    Placement.FLEX_START: (Capacity.FLEX_START, Capacity.QUEUED),
+    Placement.ON_DEMAND: (Capacity.ON_DEMAND,),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    offer: Offer | None
+    """None: CPU only."""
+    rule: PlacementRule
+    reason: str
+    plan: Plan | None = None
+    """It may be moved: what was priced."""
+
+
+def place(job: OwnJob, env: Environment, prices: Table) -> Placed:
+    """InputError where the environment has no such GPUs, or not with this capacity."""
+    if not job.gpu_count:
+        return Placed(offer=None, rule=PlacementRule.PLATFORM, reason=_cpu_only(job))
+    found = fitting(env, job.accelerator, job.gpu_count, job.pods)
+    usable = [offer for offer in found if not _refused(job, offer.capacity)]
+    by_price = sorted(usable, key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(env, prices)))
+    if job.capacity != AUTO:
+        return _as_asked(job, by_price, found)
+    if not by_price:
+        raise _nowhere(job, found)
+    # The planner counts a gang as lost with one of its nodes.
+    return _planned(job, env, by_price) if job.hours and not job.elastic else _by_matrix(job, by_price)
+
+
+def workload(job: OwnJob) -> Workload:
+    """The job as the matrix sees it."""
+    return Workload(
+        kind=Kind.BATCH if job.predictor or job.steady else Kind.TRAINING,
+        resumable=job.resumes,
+        nodes=job.pods if job.gang or job.elastic else 1,
+        elastic=job.elastic,
+        deadline=Deadline.of(job.hours, job.deadline_hours or math.inf),
+        beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,
+    )
+
+
+def _cpu_only(job: OwnJob) -> str:
+    if job.capacity not in (AUTO, Capacity.ON_DEMAND):
+        raise InputError(
+            "capacity of a job without GPUs", got=job.capacity, allowed="auto, on-demand", fix="leave it out"
+        )
+    return "on demand: without a GPU it costs little, and nobody takes it away"
+
+
+def _refused(job: OwnJob, capacity: Capacity) -> str:
+    """Why a capacity cannot serve this job; empty where it can."""
+    if capacity is Capacity.SPOT and not job.resumes:
+        return "each eviction starts a job that cannot resume over"
+    if job.steady and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
+        return "its nodes end by plan, and these workers never do"
+    if job.elastic and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
+        return "a lost node comes back after hours in a queue, or never: take spot, or a fixed number of nodes"
+    if capacity is Capacity.FLEX_START and job.gang:
+        return "its nodes come one by one, and a gang pays for those that wait: take queued"
+    if capacity is Capacity.QUEUED and not job.gang:
+        return "it is for nodes that must come together: take flex-start"
+    return ""
+
+
+def _as_asked(job: OwnJob, usable: Sequence[Offer], found: Sequence[Offer]) -> Placed:
+    chosen = next((offer for offer in usable if offer.capacity == job.capacity), None)
+    if chosen is None:
+        why = _refused(job, Capacity(job.capacity)) or f"{job.environment} has no such machines with this capacity"
+        allowed = ", ".join(sorted({offer.capacity.value for offer in usable})) or "none for this job"
+        raise InputError(
+            f"capacity: {why}", got=job.capacity, allowed=allowed, fix=f"--capacity {AUTO}, or other GPUs"
+        )  # fmt: skip
+    return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason="as asked")
+
+
+def _nowhere(job: OwnJob, found: Sequence[Offer]) -> InputError:
+    why = "; ".join(f"{offer.capacity.value}: {_refused(job, offer.capacity)}" for offer in found)
+    return InputError(
+        "no capacity for this job", got=why, allowed="another number of nodes, or GPUs", fix="change --nodes"
+    )
+
+
+def _by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
+    rule = decide(workload(job))
+    chosen = next((offer for offer in usable if offer.capacity in _OF[rule.placement]), None)
+    if chosen is not None:
+        return Placed(offer=chosen, rule=rule.id, reason=f"{chosen.capacity.value}: {rule.reason}")
+    chosen = usable[0]
+    reason = (
+        f"{chosen.capacity.value}: the matrix says {rule.placement.value}, which {job.environment} does not offer here"
+    )
+    return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason)
+
+
+def question(job: OwnJob, usable: Sequence[Offer]) -> Job:
+    """What the planner is asked about the job; usable: at least one offer."""
+    return Job(
+        accelerator=job.accelerator,
+        gpus=usable[0].machine.gpus * job.pods,
+        hours=job.hours,
+        deadline_h=job.deadline_hours or math.inf,
+        checkpoint_h=CHECKPOINT_H if job.resumes else math.inf,
+        batch=bool(job.predictor),
+        offered=frozenset(offer.machine.name for offer in usable),
+    )
+
+
+def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
+    """By the planner's dollars and hours, over the machines that the environment has."""
+    asked = question(job, usable)
+    answer = ask.answer(asked, ask.Belief(), env.price_region)
+    for option in sorted(keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)):
+        chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
+        # Whatever turns to on-demand in time needs somebody who moves it.
+        moves = option.placement is Placement.HYBRID or option_names.in_time(option) is not None
+        if chosen is None or (moves and not _movable(chosen, usable, option)):
+            continue
+        if option_names.any_zone(option) and not _several_zones(chosen, env):
+            continue
+        first = option is answer.chosen
+        reason = answer.reason if first else f"{option.policy}: the cheapest that {env.name} offers"
+        plan = _plan(asked, answer, option, chosen.capacity) if moves else None
+        return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason, plan=plan)
+    if job.deadline_hours:
+        raise InputError(
+            f"nothing that {env.name} offers keeps the deadline", got=f"{job.deadline_hours:g} h for {job.hours:g} h of work",
+            allowed="on-demand or flex-start machines of this GPU, or both Spot and on-demand",
+            fix="add a NodeGroup with capacity=Capacity.ON_DEMAND and role=Role.TRAINING, or move the deadline",
+        )  # fmt: skip
+    return _by_matrix(job, usable)
+
+
+def _movable(chosen: Offer, usable: Sequence[Offer], option: Option) -> bool:
+    """Both ends of the way are there, and a policy of one's own and not a ComputeClass walks it."""
+    # A gang that was provisioned at once is bound to those nodes by its ProvisioningRequest.
+    ends = chosen.capacity is not Capacity.QUEUED and Capacity.ON_DEMAND in {offer.capacity for offer in usable}
+    return ends and option_names.in_time(option) is not None
+
+
+def _several_zones(chosen: Offer, env: Environment) -> bool:
+    zones = (chosen.pool.zones if chosen.pool else ()) or env.zones
+    return len(zones) > 1
+
+
+def _plan(asked: Job, answer: Answer, option: Option, cheaper: Capacity) -> Plan:
+    policy = option_names.in_time(option)
+    price, demand = (advice.quote(asked, answer.world, option.region, c) for c in (cheaper, Capacity.ON_DEMAND))
+    assert policy is not None and price is not None and demand is not None, "an option without a price is refused"
+    churn = advice.job_churn(asked, answer.world.churn.per_hour, answer.world.together)
+    # The end of a flex-start node is announced, so nothing is lost and no checkpoint is paid for.
+    taken = cheaper is Capacity.SPOT
+    return Plan(
+        policy=policy.name,
+        work_h=asked.hours,
+        deadline_h=asked.deadline_h,
+        restart_h=asked.restart_h,
+        interval_h=min(advice.interval_h(asked, churn), asked.hours) if taken else 0.0,
+        checkpoint_h=min(asked.checkpoint_h, asked.hours) if taken else 0.0,
+        spot_usd=price.usd,
+        on_demand_usd=demand.usd,
+        spot_queue=QUEUES[cheaper],
+    )
+
+
+def _rule(job: OwnJob, capacity: Capacity) -> PlacementRule:
+    """The row of the matrix that fits the job and places it so; else the row that fits it."""
+    asked = workload(job)
+    rows = (row for row in (decide(asked), *RULES) if row.when.matches(asked) and capacity in _OF[row.placement])
+    return next((row.id for row in rows), decide(asked).id)

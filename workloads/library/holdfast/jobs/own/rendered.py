@@ -1,0 +1,190 @@
+"""A job file to the objects that the cluster gets, made by the builders of the platform's own jobs, and linted."""
+
+import io
+from dataclasses import replace
+
+from ruamel.yaml import YAML
+
+from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_RULE, LABEL_MOVES, QUEUES, Capacity
+from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_RUN
+from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import (
+    ANNOTATION_PROVISIONED_RUN,
+    DRIVER_LATEST,
+    LABEL_DRIVER,
+    PRIORITY_FLEX,
+    PRIORITY_PLATFORM,
+    PRIORITY_SPOT,
+)
+from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
+from holdfast.contract.pools import GPU_TAINT, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_MAX_RUN, QUEUED_TAINT
+from holdfast.jobs.own import batch, launching, mounts
+from holdfast.jobs.own.job_file import OnNotice, OwnJob
+from holdfast.jobs.own.placing import Placed
+from holdfast.lint.engine import Options, lint_texts
+from holdfast.manifests.deployments import deployment
+from holdfast.manifests.elastic import ElasticGang, elastic
+from holdfast.manifests.pods import Size, Work
+from holdfast.manifests.policies import budget, peers
+from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.manifests.training import DAY_S, Gang, Task, gang, job
+from infra.environments.runs import SHARED
+
+HEAD = "# Written by `holdfast new-job`; change the job file and write it anew.\n# holdfast: environment={}\n"
+# What an ordinary program writes goes where it may; torch asks the system for the name of its user.
+HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
+FLEX_GRACE_S = 60
+
+
+def bodies(own: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
+    """The objects in the order in which they are sent; what the job needs before it."""
+    work = _placed(own, placed, _work(own, context, placed))
+    work = batch.predicting(own, context, work) if own.predictor else launching.started(own, work)
+    found = [body for body in (mounts.provider_class(own, context),) if body]
+    if own.steady:
+        reason = "Upgrades and drains take one worker at a time. Spot preemption does not ask."
+        found.append(budget(own.name, own.namespace, own.name, reason))
+        return [*found, deployment(context, own.namespace, replace(work, restart=None), own.pods)]
+    queue = QUEUES[placed.offer.capacity] if placed.offer else ""
+    if own.elastic:
+        return [*found, *elastic(context, _elastic(own, work, queue))]
+    if not own.gang:
+        return [
+            *found,
+            _movable(
+                job(
+                    context,
+                    Task(
+                        name=own.name,
+                        pods=own.pods,
+                        deadline_s=_deadline_s(own),
+                        queue=queue,
+                        work=work,
+                        namespace=own.namespace,
+                        restarts=own.restarts,
+                    ),
+                ),
+                placed,
+            ),
+        ]
+    reason = "An eviction through the API restarts the whole gang: one at a time. Spot preemption does not ask."
+    found.append(peers(own.name))
+    found.append(budget(own.name, own.namespace, own.name, reason, keep=own.pods - 1))
+    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)} if queue == QUEUES[Capacity.QUEUED] else {}
+    restarts = 0 if longest else own.restarts  # such nodes are not used twice
+    given = Gang(
+        work=work,
+        pods=own.pods,
+        queue=queue,
+        deadline_s=_deadline_s(own),
+        restarts=restarts,
+        annotations=longest,
+    )
+    return [*found, _movable(gang(context, given), placed)]
+
+
+def _elastic(own: OwnJob, work: Work, queue: str) -> ElasticGang:
+    return ElasticGang(
+        work=work, nodes=own.pods, min_nodes=own.min_nodes, queue=queue, deadline_s=_deadline_s(own), restarts=own.restarts
+    )  # fmt: skip
+
+
+def _movable(body: Body, placed: Placed) -> Body:
+    """Whoever moves it finds it by the label, and what was priced in the annotation."""
+    if placed.plan is not None:
+        meta = body["metadata"]
+        meta["labels"] = meta.get("labels", {}) | {LABEL_MOVES: "true"}
+        meta["annotations"] = meta.get("annotations", {}) | {ANNOTATION_PLAN: placed.plan.text()}
+    return body
+
+
+def text(own: OwnJob, found: list[Body]) -> str:
+    yaml, stream = YAML(), io.StringIO()
+    yaml.explicit_start = True
+    yaml.width = 120
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump_all(found, stream)
+    return HEAD.format(own.environment) + stream.getvalue()
+
+
+def judge(name: str, written: str) -> None:
+    """InputError with the rule where the linter finds anything: what it would find later is refused now."""
+    report = lint_texts({name: written}, Options())
+    if report.active:
+        first = report.active[0]
+        raise InputError(
+            f"{first.rule}: {first.message}", got=first.where or first.object_name,
+            allowed=f"what `holdfast rules {first.rule}` says", fix=first.fix,
+        )  # fmt: skip
+
+
+def _work(own: OwnJob, context: RenderContext, placed: Placed) -> Work:
+    env = {ENV_RUN: own.name, ENV_CHECKPOINTS: own.checkpoints or context.checkpoints, **HOMELESS}
+    mounted = mounts.of(own)
+    return Work(
+        name=own.name,
+        role=own.role,
+        image=own.image,
+        job=own.name,
+        command=list(own.command),
+        size=_size(own, placed),
+        pool=None,
+        priority=PRIORITY_PLATFORM,
+        grace_s=FLEX_GRACE_S,
+        restart="Never",
+        env=env | own.env | mounted.env,
+        reads_run=own.name if _signs(own) else "",
+        writes_run=own.name if own.role == SHARED else "",
+        volumes=mounted.volumes,
+        annotations={ANNOTATION_RULE: placed.rule.value} | mounted.annotations,
+    )
+
+
+def _signs(own: OwnJob) -> bool:
+    """Whether it takes the run's key where the environment signs. A wrapped program knows nothing of checkpoints."""
+    return not (own.checkpoint_key or own.predictor or own.on_notice == OnNotice.WRAP)
+
+
+def _size(own: OwnJob, placed: Placed) -> Size:
+    disk = mounts.disk(own)
+    if placed.offer is None:
+        return Size(cpu=f"{own.cpus:g}", memory=own.memory, disk=disk, scratch=own.scratch)
+    size = Size.share(placed.offer.machine, own.gpu_count, disk=disk)
+    return replace(size, scratch=own.scratch, shared_memory=own.shm or size.shared_memory)
+
+
+def _placed(own: OwnJob, placed: Placed, work: Work) -> Work:
+    """Where it may run, under which priority, and how long it has after a notice."""
+    offer = placed.offer
+    if offer is None:
+        return work
+    if placed.plan is not None:
+        # Neither selector nor toleration of a capacity: the flavor of the queue that it is in puts them in.
+        selector = {LABEL_ACCELERATOR: offer.accelerator}
+        return replace(
+            work,
+            tolerations=[GPU_TAINT],
+            selector=selector,
+            priority=PRIORITY_FLEX,
+            grace_s=offer.pool.window.pod_s if offer.pool else FLEX_GRACE_S,
+            calls_kubernetes=offer.pool is None,  # as below
+        )
+    if offer.pool is not None:
+        spot = offer.capacity is Capacity.SPOT
+        # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.
+        priority = PRIORITY_SPOT if spot and not own.gang else PRIORITY_FLEX
+        grace_s = offer.pool.window.pod_s if spot else FLEX_GRACE_S
+        return replace(work, pool=offer.pool, priority=priority, grace_s=grace_s)
+    queued = offer.capacity is Capacity.QUEUED
+    selector = {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: offer.accelerator, LABEL_DRIVER: DRIVER_LATEST}
+    return replace(
+        work,
+        tolerations=[GPU_TAINT, QUEUED_TAINT] if queued else [GPU_TAINT],
+        selector=selector | ({} if queued else {LABEL_MAX_RUN: str(DAY_S)}),
+        priority=PRIORITY_FLEX,
+        calls_kubernetes=True,  # a flex-start node says in an annotation when it ends
+    )
+
+
+def _deadline_s(own: OwnJob) -> int:
+    return round(own.max_hours * 3600)

@@ -1,0 +1,84 @@
+"""What Kueue says of a held job: how much is asked, lent and used, and its place in the line. Pure."""
+
+from typing import Any
+
+from holdfast.clients.api import Object
+from holdfast.contract.pools import GPU_RESOURCE
+from holdfast.jobs.cause import Cause, Reason, brief
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.job_snapshot import JobSnapshot, condition, held_for_s
+from holdfast.jobs.nodes import gpus
+
+
+def held(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """None where Kueue does not have the job, or has admitted it."""
+    workload = job.workload
+    if workload is None or condition(workload, "Admitted").get("status") == "True":
+        return None
+    evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
+    queue = workload["spec"].get("queueName", "")
+    if condition(workload, "QuotaReserved").get("status") == "True":
+        return Cause(
+            reason=Reason.GATE,
+            blocker=_checks(workload),
+            position=f"past queue {queue}, waiting for {held_for_s(job, cluster.taken_s):.0f} s",
+            action="wait for whoever runs the check, or take it from the ClusterQueue",
+            evidence=evidence,
+        )
+    line = sorted(_waiting(cluster.workloads, queue), key=_turn)
+    place = 1 + next((i for i, w in enumerate(line) if w["metadata"]["uid"] == workload["metadata"]["uid"]), 0)
+    return Cause(
+        reason=Reason.QUOTA,
+        blocker=_blocker(job, workload, _cluster_queue(cluster, queue), queue),
+        position=f"{place} of {len(line)} waiting in queue {queue}, for {held_for_s(job, cluster.taken_s):.0f} s",
+        action="wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments",
+        evidence=evidence,
+    )
+
+
+def _blocker(job: JobSnapshot, workload: Object, found: Object | None, queue: str) -> str:
+    """In GPUs, if they are short; otherwise in Kueue's own words."""
+    if found is None:
+        return f"queue {queue} does not exist in {job.namespace}, so nothing can admit the job"
+    active = condition(found, "Active")
+    if active.get("status") == "False":
+        return f"queue {queue} admits nothing: {brief(str(active.get('message', '')))}"
+    asked = job.size * gpus(job.pod_spec)
+    lent = sum(_amount(r["nominalQuota"]) for r in _gpu_rows(found["spec"].get("resourceGroups"), "flavors"))
+    used = sum(_amount(r["total"]) for r in _gpu_rows([found.get("status", {})], "flavorsReservation"))
+    why = str(condition(workload, "QuotaReserved").get("message", ""))
+    if why and asked <= lent - used:
+        return f"quota: {brief(why)}"
+    return f"quota: asks for {asked} {GPU_RESOURCE}, queue {queue} lends {lent}, {used} are in use"
+
+
+def _checks(workload: Object) -> str:
+    open_ = [c for c in workload["status"].get("admissionChecks") or () if c["state"] != "Ready"]
+    unready = (f"{c['name']} is {c['state']}" + (f" ({c['message']})" if c.get("message") else "") for c in open_)
+    return f"quota is reserved, admission check {brief(', '.join(unready) or 'not done')}"
+
+
+def _cluster_queue(cluster: ClusterSnapshot, queue: str) -> Object | None:
+    local = next((q for q in cluster.local_queues if q["metadata"]["name"] == queue), None)
+    wanted = local["spec"]["clusterQueue"] if local else None
+    return next((q for q in cluster.cluster_queues if q["metadata"]["name"] == wanted), None)
+
+
+def _gpu_rows(groups: list[dict[str, Any]] | None, key: str) -> list[dict[str, Any]]:
+    flavors = [flavor for group in groups or () for flavor in group.get(key) or ()]
+    return [row for flavor in flavors for row in flavor["resources"] if row["name"] == GPU_RESOURCE]
+
+
+def _amount(quantity: object) -> int:
+    return int(str(quantity))
+
+
+def _waiting(workloads: list[Object], queue: str) -> list[Object]:
+    mine = [w for w in workloads if w["spec"].get("queueName") == queue and w["spec"].get("active", True)]
+    return [
+        w for w in mine if all(condition(w, kind).get("status") != "True" for kind in ("QuotaReserved", "Finished"))
+    ]
+
+
+def _turn(workload: Object) -> tuple[int, str]:
+    return -int(workload["spec"].get("priority") or 0), workload["metadata"]["creationTimestamp"]

@@ -1,0 +1,119 @@
+"""Tables of submit, list and explain: data on stdout, never cut off when nobody sits at a terminal."""
+
+import json
+import math
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from holdfast.contract.printable import printable
+from holdfast.contract.values import finite
+from holdfast.jobs.explain import Explanation
+from holdfast.jobs.listing import Row
+from holdfast.jobs.losses import Count
+from holdfast.jobs.submit import Plan
+
+LIST_HEAD = (
+    "NAME", "KIND", "CAPACITY", "STATUS", "WHY", "STEP", "SAVED", "EVICTED", "CRASHED", "WAITED", "RAN", "USEFUL%", "$SOFAR",
+)  # fmt: skip
+
+
+def as_json(body: dict[str, Any]) -> None:
+    print(json.dumps(finite(body), indent=1))
+
+
+def explanation(found: Explanation) -> None:
+    for name, text in found.lines():
+        print(f"{name + ':':10} {printable(text, 4_000)}")
+
+
+def listing(found: list[Row]) -> None:
+    rows = [
+        (
+            row.name, row.kind, row.capacity, row.status, row.why, _or_dash(row.step), _age(row.saved_age_s),
+            counted(row.evicted), counted(row.crashed), _age(row.waited_s), _age(row.ran_s),
+            "-" if row.useful_ratio is None else f"{100 * row.useful_ratio:.1f}", _usd(row.usd),
+        )
+        for row in found
+    ]  # fmt: skip
+    _grid(LIST_HEAD, rows)
+
+
+def plan(made: Plan, file: str) -> None:
+    """What will be bought, on stderr where the manifest itself goes to stdout."""
+    head = ("JOB", "CAPACITY", "POOL", "PODS", "GPUS", "$/H")
+    rows = [
+        (
+            b.job,
+            b.capacity.value,
+            " ".join(b.pools) or ("none" if b.usd_per_hour is None else "auto-provisioned"),
+            str(b.pods),
+            str(b.gpus),
+            _usd(b.usd_per_hour),
+        )
+        for b in made.purchases
+    ]
+    _grid(head, rows)
+    if made.forecasts:
+        print()
+        _forecasts(made)
+    print(f"\nPrices of {made.price_date}, list price without discounts; {file}")
+
+
+def _forecasts(made: Plan) -> None:
+    head = ("CAPACITY", "$/H", "FINISH p50", "FINISH p95", "$ TOTAL p95", "CHOSEN", "WHY")
+    own = made.purchases[0].capacity.value
+    rows = [
+        (
+            f.placement.value, _usd(f.usd_per_hour), _hours(f.finish_p50_h), _hours(f.finish_p95_h), _usd(f.usd_p95),
+            "yes" if f.placement.value == own else "", f.refused or "-",
+        )
+        for f in made.forecasts
+    ]  # fmt: skip
+    _grid(head, rows)
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _grid(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    terminal = sys.stdout.isatty()
+    # No markup: names and messages come from the cluster.
+    console = Console(
+        width=None if terminal else 400, no_color=not terminal, highlight=False, markup=False, soft_wrap=not terminal
+    )
+    table = Grid(box=None, pad_edge=False, header_style="bold" if terminal else "")
+    for title in head:
+        table.add_column(title, no_wrap=not terminal, overflow="fold")
+    for row in rows:
+        table.add_row(*map(printable, row))
+    console.print(table)
+
+
+def counted(value: Count) -> str:
+    """`3+`: at least 3."""
+    return f"{value.number}{'' if value.exact else '+'}"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _usd(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.2f}"
+
+
+def _hours(value: float) -> str:
+    return "-" if not math.isfinite(value) else f"{value:.1f} h"

@@ -1,0 +1,151 @@
+"""Pods that have no node: gates, volumes, taints, the autoscaler's word, full pools. Pure."""
+
+import re
+from dataclasses import dataclass
+
+from holdfast.clients.api import Object
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_FLEX_START
+from holdfast.jobs import events, flex, nodes
+from holdfast.jobs.cause import Cause, Reason, brief, describe
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.job_snapshot import JobSnapshot, condition
+
+_UNPLACED = ("Unschedulable", "SchedulerError", "SchedulingGated")
+_VOLUME = re.compile(
+    r"persistentvolume|persistent volume|storageclass|volume node affinity|max volume count", re.IGNORECASE
+)
+_NOWHERE = re.compile(r"0/(\d+) nodes are available: \1 node\(s\) didn't match Pod's node affinity")
+_SCALING = ("FailedScaleUp", "NotTriggerScaleUp", "TriggeredScaleUp")
+# What the autoscaler says, and what it means; the first that matches counts.
+_SCALE_UP = (
+    (r"quota.?exceeded|exceeded.*quota", Reason.QUOTA, "ask Google for more: `gcloud compute regions describe REGION` shows limits and use"),
+    (r"out.?of.?resources|stock.?out|resource_pool_exhausted|enough resources|in backoff", Reason.STOCK_OUT, "wait, allow more zones or machine types, or take flex-start: `holdfast place`"),
+    (r"max (node group size|cluster limit|limit) reached|no\.scale\.up\.nap.*limit", Reason.POOL_LIMIT, "wait for another job to end, or raise the pool's maximum in infra/environments"),
+    (r"triggered scale-up: ", Reason.SCALE_UP, "wait: a GPU node takes minutes to come up"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The job's pods without a node; the first speaks for all."""
+
+    job: JobSnapshot
+    cluster: ClusterSnapshot
+    pods: list[Object]
+    fit: nodes.Fit
+
+    @property
+    def pod(self) -> Object:
+        return self.pods[0]
+
+    @property
+    def scheduler(self) -> str:
+        return brief(str(condition(self.pod, "PodScheduled").get("message", "")))
+
+    def cause(self, reason: Reason, why: str, action: str, evidence: str = "") -> Cause:
+        many = f"{len(self.pods)} of {self.job.size} pods have no node: "
+        return Cause(reason=reason, blocker=many + why, action=action, evidence=evidence or describe(self.pod))
+
+
+def unplaced(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    found = [p for p in job.phase("Pending") if condition(p, "PodScheduled").get("reason") in _UNPLACED]
+    if not found:
+        return None
+    waiting = _Waiting(job, cluster, found, nodes.fit(found[0]["spec"], cluster.nodes, cluster.others))
+    return next(cause for check in _CHECKS if (cause := check(waiting)))
+
+
+def _gated(waiting: _Waiting) -> Cause | None:
+    gates = ", ".join(gate["name"] for gate in waiting.pod["spec"].get("schedulingGates") or ())
+    action = "whoever set the gate takes it away: Kueue when it admits, a controller when it is done"
+    return waiting.cause(Reason.GATE, f"held by the gate {gates}", action) if gates else None
+
+
+def _volume(waiting: _Waiting) -> Cause | None:
+    if not _VOLUME.search(waiting.scheduler):
+        return None
+    namespace = waiting.job.namespace
+    volumes = waiting.pod["spec"].get("volumes") or ()
+    names = [v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v]
+    known = {claim["metadata"]["name"]: claim for claim in waiting.cluster.claims}
+    for name in names:
+        if name not in known:
+            why = f"claim {name} does not exist in {namespace}"
+            action = "create the claim, or correct claimName in the manifest"
+            return waiting.cause(Reason.VOLUME, why, action, f"kubectl get pvc -n {namespace}")
+    for name in names:
+        if known[name].get("status", {}).get("phase") != "Bound":
+            why = f"claim {name} is {_unbound(known[name], waiting.cluster)}"
+            action = "correct its storage class or size, or make the volume that it asks for"
+            return waiting.cause(Reason.VOLUME, why, action, f"kubectl describe pvc -n {namespace} {name}")
+    action = "a disk serves one zone and few nodes: use its zone, or a bucket, which serves all"
+    return waiting.cause(Reason.VOLUME, waiting.scheduler, action)
+
+
+def _unbound(claim: Object, cluster: ClusterSnapshot) -> str:
+    asked = claim["spec"].get("resources", {}).get("requests", {}).get("storage", "?")
+    storage = claim["spec"].get("storageClassName") or "no storage class"
+    event = events.newest(cluster.events, {claim["metadata"]["uid"]})
+    why = f": {events.message(event)}" if event else ""
+    return brief(f"{claim.get('status', {}).get('phase', 'Pending')}, {asked} of {storage}{why}")
+
+
+def _taint(waiting: _Waiting) -> Cause | None:
+    found = waiting.fit.untolerated
+    if found is None:
+        return None
+    action = "use the manifest of this pool: `python -m workloads render`"
+    return waiting.cause(Reason.TAINT, f"{found[1]} nodes bear {found[0]}", action)
+
+
+def _autoscaler(waiting: _Waiting) -> Cause | None:
+    """Its newest word on any of the pods. What only says that no pool fits is left to the next checks."""
+    event = events.newest(waiting.cluster.events, {p["metadata"]["uid"] for p in waiting.pods}, *_SCALING)
+    if event is None:
+        return None
+    text = brief(events.message(event))
+    pattern = next((known for known in _SCALE_UP if re.search(known[0], text, re.IGNORECASE)), None)
+    if pattern and not (pattern[1] is Reason.SCALE_UP and _flexible(waiting.pod)):
+        return waiting.cause(pattern[1], f"{event['reason']}: {text}", pattern[2])
+    if event["reason"] == "FailedScaleUp":
+        action = "mend what it names; `gcloud logging read` has the autoscaler's visibility events"
+        return waiting.cause(Reason.CAPACITY, f"FailedScaleUp: {text}", action)
+    return None
+
+
+def _request(waiting: _Waiting) -> Cause | None:
+    return flex.queued(waiting.job, waiting.cluster)
+
+
+def _flex(waiting: _Waiting) -> Cause | None:
+    if not _flexible(waiting.pod) or waiting.fit.selected:
+        return None
+    why = f"no flex-start node yet, each wants {waiting.fit.wanted} {GPU_RESOURCE}"
+    return waiting.cause(Reason.FLEX_QUEUE, why, flex.PATIENCE)
+
+
+def _selector(waiting: _Waiting) -> Cause | None:
+    """By the labels, or by an affinity, which only the scheduler has judged."""
+    action = "compare the selector with `python -m infra pools`; a pool at 0 nodes scales up within minutes"
+    if not waiting.fit.selected:
+        return waiting.cause(Reason.SELECTOR, f"no node matches {waiting.fit.selector}", action)
+    if _NOWHERE.match(waiting.scheduler):
+        return waiting.cause(Reason.SELECTOR, waiting.scheduler, action)
+    return None
+
+
+def _full(waiting: _Waiting) -> Cause:
+    """GPUs, if they are short; otherwise the scheduler's own count of what is."""
+    fit = waiting.fit
+    action = "wait for a node or for another job to end, or ask for fewer at once"
+    if fit.wanted > fit.most_free:
+        why = f"each wants {fit.wanted} {GPU_RESOURCE}, the fitting nodes have {fit.free} of {fit.total} free"
+        return waiting.cause(Reason.CAPACITY, why + (f", at most {fit.most_free} on one" if fit.free else ""), action)
+    return waiting.cause(Reason.CAPACITY, waiting.scheduler, action)
+
+
+def _flexible(pod: Object) -> bool:
+    return LABEL_FLEX_START in pod["spec"].get("nodeSelector", {})
+
+
+_CHECKS = (_gated, _volume, _request, _taint, _autoscaler, _flex, _selector, _full)

@@ -1,0 +1,31 @@
+"""The command `holdfast receipt`. Its body imports: `--help` must not wait for what only a run needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def receipt(
+    events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
+    job: Annotated[str, typer.Argument(help="The job that ended.")],
+    usd_per_hour: Annotated[float, typer.Option(help="What one machine of the job costs.")],
+    on_demand_usd_per_hour: Annotated[float, typer.Option(help="What it costs on demand.")],
+    annotate: Annotated[str, typer.Option(help="Namespace of the JobSet or Job that gets the receipt.")] = "",
+    kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Print what a job cost, what evictions wasted of it, and what on-demand would have cost."""
+    from holdfast.ledger.receipt import show
+
+    show(
+        events,
+        job,
+        usd_per_hour,
+        on_demand_usd_per_hour,
+        as_json=as_json,
+        namespace=annotate,
+        kubeconfig=kubeconfig,
+    )

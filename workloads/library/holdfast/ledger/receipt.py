@@ -1,0 +1,158 @@
+"""The receipt of a job: what was paid, what evictions wasted of it, what on-demand would have cost.
+
+The line goes to the log, the JSON to whoever adds it up, the annotation onto the JobSet or Job. Prices are given,
+never guessed.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.kubernetes import JOB_API, JOBSET_API, api_path
+from holdfast.ledger.events import read_folder
+from holdfast.ledger.job_ledger import UNPAID, JobLedger, job_ledgers
+from holdfast.ledger.timeline import STATES, Span, State
+
+SCHEMA = "holdfast.receipt/1"
+ANNOTATION = "holdfast.dev/receipt"
+WASTED = frozenset({State.LOST, State.RESTARTING, State.RESTORING})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    job: str
+    evictions: int
+    machine_hours: float
+    useful_hours: float
+    waited_hours: float
+    paid_usd: float
+    wasted_usd: float
+    on_demand_usd: float
+    """The same useful hours on machines that nobody takes away."""
+    usd_per_useful_hour: float | None
+    largest_loss_s: float
+    moves: int = 0
+    """Times that it was sent to another capacity."""
+    missing_node_hours: float = 0.0
+    """Of an elastic gang's places without a node while the others worked: not billed, and work not done."""
+    missing_usd: float = 0.0
+    """What those hours cost where they are made up, at the price paid."""
+
+    def line(self) -> str:
+        rate = (
+            "no useful hour" if self.usd_per_useful_hour is None else f"${self.usd_per_useful_hour:.2f} per useful hour"
+        )
+        return (
+            f"{self.job}: paid ${self.paid_usd:.2f} ({rate}), ${self.wasted_usd:.2f} of it wasted by "
+            f"{self.evictions} evictions; on demand ${self.on_demand_usd:.2f}; largest loss {self.largest_loss_s:.0f} s"
+            + (f"; moved {self.moves} times" if self.moves else "")
+            + self._missing()
+        )
+
+    def _missing(self) -> str:
+        if not self.missing_node_hours:
+            return ""
+        return f"; {self.missing_node_hours:.1f} node-hours missing, ${self.missing_usd:.2f} to make up"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA} | asdict(self)
+
+
+JOBSET, JOB = api_path(JOBSET_API) + "/namespaces/{}/jobsets/{}", api_path(JOB_API) + "/namespaces/{}/jobs/{}"
+HTTP_NOT_FOUND = 404
+
+
+def annotate(made: Receipt, namespace: str, kubeconfig: str) -> str:
+    from holdfast.clients.kubernetes_api import connect
+
+    return leave(made, namespace, connect(kubeconfig))
+
+
+def leave(made: Receipt, namespace: str, api: Any) -> str:
+    """Writes the receipt onto the JobSet of that name, or onto the Job; returns which."""
+    from kubernetes.client.exceptions import ApiException
+
+    body = {"metadata": {"annotations": {ANNOTATION: json.dumps(made.as_json())}}}
+    for place in (JOBSET, JOB):
+        path = place.format(namespace, made.job)
+        headers = {"Content-Type": "application/merge-patch+json", "Accept": "application/json"}
+        request = api.param_serialize("PATCH", path, header_params=headers, body=body, auth_settings=["BearerToken"])
+        answer: Any = api.call_api(*request, _request_timeout=30)
+        if answer.status != HTTP_NOT_FOUND:
+            if answer.status >= 400:
+                raise Unjudged(f"{path}: {ApiException(status=answer.status, reason=answer.reason)}")
+            return path
+    raise InputError("no object for the receipt", got=f"{namespace}/{made.job}", allowed="a JobSet or Job", fix="give --namespace")  # fmt: skip
+
+
+def receipt(
+    runs: Sequence[JobLedger], usd_per_hour: float, on_demand_usd_per_hour: float, watched_h: float | None = None
+) -> Receipt:
+    """`runs`: of one job, at least one; prices are those of one lane. `watched_h`: hours of its lanes on machines, where
+    somebody watched; the time beyond them that no line explains was a wait, in a queue or for a node."""
+    hours = {state: sum(run.totals_us()[state] for run in runs) / 3.6e9 for state in STATES}
+    accounted_h = sum(h for state, h in hours.items() if state not in UNPAID)
+    paid_h = accounted_h if watched_h is None else watched_h
+    away_h = max(0.0, accounted_h - paid_h)
+    # A first start is no waste: an undisturbed run has it too.
+    first_start_h = sum(s.length_us for run in runs for s in _first_starts(run)) / 3.6e9
+    wasted_h = max(0.0, sum(hours[state] for state in WASTED) - first_start_h - away_h)
+    useful_h = hours[State.PRODUCTIVE]
+    return Receipt(
+        job=runs[0].job,
+        evictions=sum(len(run.recoveries) for run in runs),
+        machine_hours=paid_h,
+        useful_hours=useful_h,
+        waited_hours=hours[State.WAITING] + away_h,
+        paid_usd=paid_h * usd_per_hour,
+        wasted_usd=wasted_h * usd_per_hour,
+        on_demand_usd=(paid_h - wasted_h) * on_demand_usd_per_hour,
+        usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
+        largest_loss_s=max((s.length_us for run in runs for s in run.spans if s.state is State.LOST), default=0) / 1e6,
+        moves=sum(run.account.moves for run in runs),
+        missing_node_hours=hours[State.DEGRADED],
+        missing_usd=hours[State.DEGRADED] * usd_per_hour,
+    )
+
+
+def _first_starts(found: JobLedger) -> list[Span]:
+    """Restarting and restoring before a lane's first work."""
+    begun: set[int] = set()
+    spans: list[Span] = []
+    for span in found.spans:
+        if span.state in (State.PRODUCTIVE, State.LOST):
+            begun.add(span.lane)
+        elif span.lane not in begun and span.state in WASTED:
+            spans.append(span)
+    return spans
+
+
+def show(
+    events: Path,
+    job: str,
+    usd_per_hour: float,
+    on_demand_usd_per_hour: float,
+    *,
+    as_json: bool,
+    namespace: str = "",
+    kubeconfig: str = "",
+) -> None:
+    for name, price in (("--usd-per-hour", usd_per_hour), ("--on-demand-usd-per-hour", on_demand_usd_per_hour)):
+        if not 0 < price < 10_000:
+            raise InputError(
+                f"{name} is no price", got=price, allowed="dollars an hour, above 0", fix="give what the machine costs"
+            )
+    known: dict[str, list[JobLedger]] = defaultdict(list)
+    for found in job_ledgers(read_folder(events).events):
+        known[found.job].append(found)
+    if job not in known:
+        raise InputError("no such job", got=job, allowed=", ".join(known) or "none", fix="name a job of these events")
+    made = receipt(known[job], usd_per_hour, on_demand_usd_per_hour)
+    print(json.dumps(made.as_json()) if as_json else made.line())
+    if namespace:
+        print(f"annotated {annotate(made, namespace, kubeconfig)}", file=sys.stderr)

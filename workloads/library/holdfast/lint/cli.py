@@ -1,0 +1,53 @@
+"""The commands `holdfast lint` and `holdfast rules`. Bodies import: `--help` must not wait for what only a run needs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.contract.exit_codes import EXIT_FINDINGS
+
+FORMAT_NAMES = ("text", "json", "sarif", "github", "markdown")
+Env = Annotated[str, typer.Option("--env", help="Environment; else the file's own, the configuration's, or example.")]
+
+
+def lint(
+    paths: Annotated[list[Path], typer.Argument(help="YAML or JSON files, and folders of them.")],
+    env: Env = "",
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", help=f"{', '.join(FORMAT_NAMES)}; repeatable.")
+    ] = None,
+    outputs: Annotated[list[Path] | None, typer.Option("--output", help="File for the --format before it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="pyproject.toml; else the nearest one.")] = None,
+    no_ignore: Annotated[bool, typer.Option("--no-ignore", help="Judge as if nothing were ignored.")] = False,
+    baseline: Annotated[Path | None, typer.Option(help="Findings to accept for now.")] = None,
+    write_baseline: Annotated[Path | None, typer.Option(help="Write all findings to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Judge manifests by what the platform offers. Exit 1: errors or warnings; 2: nothing to judge."""
+    from holdfast.lint import run
+
+    request = run.Request(
+        paths=tuple(paths),
+        environment=env,
+        formats=("json",) if as_json else tuple(formats or ["text"]),
+        outputs=tuple(outputs or []),
+        config=config,
+        use_ignores=not no_ignore,
+        baseline=baseline,
+        write_baseline=write_baseline,
+    )
+    if run.run(request):
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def rules(
+    rule: Annotated[str, typer.Argument(help="HF101 or HF101-slug; none lists all.")] = "",
+    whole: Annotated[bool, typer.Option("--whole", help="Examples as whole objects.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """What a rule finds, why, and how to mend it."""
+    from holdfast.lint import pages
+
+    sys.stdout.write(pages.show(rule, whole=whole, as_json=as_json))

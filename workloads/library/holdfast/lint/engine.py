@@ -1,0 +1,206 @@
+"""Files in, report out: read, look at everything together, apply the rules, then the ignores.
+
+Nothing here prints, and no rule sees a file: order is read -> world -> rules -> ignores.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import date
+from itertools import islice
+from multiprocessing import get_context
+from os import cpu_count
+from pathlib import Path
+
+from holdfast.contract.errors import InputError
+from holdfast.lint.document import Document, load_text, read
+from holdfast.lint.finding import Finding, Hit, Severity, shortened
+from holdfast.lint.ignores import Ignore, apply, of_annotations, of_comments
+from holdfast.lint.objects import Object, objects
+from holdfast.lint.platform import Platform
+from holdfast.lint.registry import ON_PATCHES, Context, Rule, all_rules, subjects
+from holdfast.lint.world import World
+from infra.environments import load
+
+SUFFIXES = (".yaml", ".yml", ".json")
+SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}
+MOST_HITS = 100  # of one rule about one object: a flood hides what else is wrong
+PARALLEL_FROM = 150  # files; below it, starting a second process costs more than it saves
+_DIRECTIVE = re.compile(r"^#\s*holdfast:\s*environment=(\S+)\s*$", re.MULTILINE)
+# Linter's own findings about text that is not judged.
+_TROUBLES = {"broken": "HF904", "template": "HF905", "huge": "HF906", "duplicate": "HF503"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    environment: str = "example"
+    """For files that do not name theirs by a `# holdfast: environment=NAME` line."""
+    ignores: Sequence[Ignore] = ()
+    """From the configuration file."""
+    use_ignores: bool = True
+    today: date = field(default_factory=date.today)
+
+
+@dataclass
+class File:
+    path: str
+    documents: list[Document]
+    comments: list[Ignore]
+    environment: str
+
+
+@dataclass(kw_only=True)
+class Report:
+    files: int = 0
+    objects: int = 0
+    unjudged: int = 0
+    """Documents that are templates, broken, or too large."""
+    foreign: int = 0
+    """YAML documents that are no Kubernetes objects."""
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def active(self) -> list[Finding]:
+        return [finding for finding in self.findings if not finding.suppressed]
+
+    @property
+    def suppressed(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.suppressed]
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.active)
+
+
+def collect(paths: Iterable[Path]) -> list[Path]:
+    """The files to read: named ones whatever their suffix, and YAML and JSON below folders."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            found.update(dict.fromkeys(sorted(_below(path))))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise InputError("nothing at this path", got=path, allowed="files and folders", fix="correct the path")
+    return list(found)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        hidden = path.name.startswith(".") or path.name in SKIPPED_FOLDERS
+        if path.is_dir() and not path.is_symlink() and not hidden:
+            yield from _below(path)
+        elif path.suffix in SUFFIXES and path.is_file():
+            yield path
+
+
+def lint(paths: Iterable[Path], options: Options) -> Report:
+    """Judge everything below `paths`; the files are seen as one set for each environment."""
+    return judge(_read_all(collect(paths), options.environment), options)
+
+
+def lint_texts(texts: dict[str, str], options: Options) -> Report:
+    """The same for texts by file name."""
+    return judge([read_text(name, text, options.environment) for name, text in texts.items()], options)
+
+
+def _read_all(paths: list[Path], environment: str) -> list[File]:
+    if len(paths) < PARALLEL_FROM:
+        return [_read_file(path, environment) for path in paths]
+    # Not fork: the caller may have threads. Started once for all, because parsing is most of the work.
+    with ProcessPoolExecutor(cpu_count(), mp_context=get_context("spawn")) as pool:
+        return list(pool.map(_read_file, paths, [environment] * len(paths), chunksize=25))
+
+
+def _read_file(path: Path, environment: str) -> File:
+    try:
+        text = load_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
+        return File(path.as_posix(), [Document.unreadable(reason)], [], environment)
+    return read_text(path.as_posix(), text, environment)
+
+
+def read_text(name: str, text: str, environment: str) -> File:
+    return File(name, list(read(text)), of_comments(name, text), named_by(text) or environment)
+
+
+def named_by(text: str) -> str:
+    """The environment that a file names itself; empty: none."""
+    named = _DIRECTIVE.search(text, 0, 2_000)
+    return named.group(1) if named else ""
+
+
+def judge(files: list[File], options: Options) -> Report:
+    report = Report(files=len(files))
+    for environment in dict.fromkeys(file.environment for file in files):
+        mine = [file for file in files if file.environment == environment]
+        _judge_environment(mine, Platform.of(load(environment)), options, report)
+    report.findings.sort(key=lambda f: (f.file, f.mark.line, f.mark.column, f.rule))
+    return report
+
+
+def _judge_environment(files: list[File], platform: Platform, options: Options, report: Report) -> None:
+    found = [obj for file in files for document in file.documents for obj in objects(document, file.path)]
+    context = Context(platform, World(found))
+    findings = [f for file in files for f in _troubles(file)]
+    findings += [f for obj in found for f in _judge_object(obj, context)]
+    documents = [document for file in files for document in file.documents]
+    report.objects += len(found)
+    report.unjudged += sum(any(t.kind != "duplicate" for t in d.troubles) for d in documents)
+    report.foreign += sum(d.value is not None and not objects(d, "") for d in documents)
+    if not options.use_ignores:
+        report.findings += findings
+        return
+    ignores = [ignore for file in files for ignore in file.comments]
+    ignores += [ignore for obj in found for ignore in of_annotations(obj)]
+    report.findings += apply([*ignores, *options.ignores], findings, options.today)
+
+
+def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
+    patch = context.world.is_patch(obj)
+    for rule in all_rules().values():
+        if rule.check is None or (patch and rule.id not in ON_PATCHES):
+            continue
+        for subject in subjects(obj, rule):
+            for hit in islice(rule.check(subject, context), MOST_HITS):
+                yield _finding(rule, hit, obj)
+
+
+def _finding(rule: Rule, hit: Hit, obj: Object) -> Finding:
+    return Finding(
+        rule=rule.id,
+        severity=rule.severity,
+        message=shortened(hit.message),
+        fix=hit.fix or rule.fix,
+        file=obj.file,
+        mark=obj.document.at((*obj.root, *hit.path), of_key=hit.on_key),
+        object_name=obj.title,
+        where=".".join(str(step) for step in hit.path),
+        basis=hit.basis,
+    )
+
+
+def _troubles(file: File) -> Iterator[Finding]:
+    for document in file.documents:
+        for trouble in document.troubles:
+            rule = all_rules()[_TROUBLES[trouble.kind]]
+            yield Finding(
+                rule=rule.id,
+                severity=rule.severity,
+                message=trouble.message,
+                fix=rule.fix,
+                file=file.path,
+                mark=trouble.mark,
+                object_name="",
+            )
+
+
+def suppress(report: Report, fingerprints: set[str], reason: str) -> int:
+    """Silence the findings of a baseline; returns how many there were."""
+    before = len(report.suppressed)
+    report.findings = [
+        replace(f, suppressed=reason) if not f.suppressed and f.fingerprint in fingerprints else f
+        for f in report.findings
+    ]
+    return len(report.suppressed) - before

@@ -1,0 +1,116 @@
+"""What a rule says about a place, and the constant it was judged by."""
+
+import ast
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path as FilePath
+
+from holdfast.contract.printable import MOST_CHARACTERS, printable
+from holdfast.lint.document import Mark, Path
+
+
+class Severity(StrEnum):
+    ERROR = "error"  # it will not run, loses work, or is unsafe
+    WARNING = "warning"  # it runs, and will hurt
+    INFO = "info"  # worth knowing; never fails a check
+
+    @property
+    def rank(self) -> int:
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The fact that a finding rests on, and where that fact is written: `file` relative to the package root."""
+
+    fact: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{printable(self.fact)} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a rule's check yields: a path inside the object, and words. Empty `fix` means the rule's own.
+
+    `on_key`: the key at the path is what is wrong, not its value.
+    """
+
+    path: Path
+    message: str
+    basis: Basis | None = None
+    fix: str = ""
+    on_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A hit in its place. `object_name` is `Kind/namespace/name`; it names the finding in baselines."""
+
+    rule: str
+    severity: Severity
+    message: str
+    fix: str
+    file: str
+    mark: Mark
+    object_name: str
+    where: str = ""
+    """Dotted path in the object."""
+    basis: Basis | None = None
+    suppressed: str = field(default="")
+    """Reason of the ignore that silenced it; empty means that it counts."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Stays the same when lines move or numbers in the message change."""
+        text = "|".join((self.rule, self.file, self.object_name, self.where))
+        return sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.mark.line}:{self.mark.column}"
+
+
+def shortened(text: str) -> str:
+    """A name out of a file may be as long as the file."""
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "..."
+
+
+LIBRARY = "workloads/library/"
+
+
+@cache
+def _source(module: str) -> tuple[str, ast.Module]:
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, module
+    file = FilePath(spec.origin)
+    parts = module.split(".")
+    root = file.parents[len(parts) - 1 + (file.name == "__init__.py")]
+    folder = LIBRARY if parts[0] == "holdfast" else ""
+    return folder + file.relative_to(root).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
+
+
+def constant(module: str, name: str, fact: str) -> Basis:
+    """Basis for a name assigned or defined in a module of ours."""
+    file, tree = _source(module)
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names = [t.id for t in targets if isinstance(t, ast.Name)] + [getattr(node, "name", "")]
+        if name in names and isinstance(node, ast.stmt):
+            return Basis(fact, file, node.lineno)
+    raise LookupError(f"{module} has no {name}")
+
+
+def literal(module: str, keyword: str, value: str, fact: str) -> Basis:
+    """Basis for a literal `keyword="value"` in a module, else for the module's first line."""
+    file, tree = _source(module)
+    for node in ast.walk(tree):
+        given = node.value if isinstance(node, ast.keyword) and node.arg == keyword else None
+        if isinstance(given, ast.Constant) and given.value == value:
+            return Basis(fact, file, given.lineno)
+    return Basis(fact, file, 1)

@@ -1,0 +1,172 @@
+"""What an environment offers to pods: pools, auto-provisioned nodes, windows, caps, and where each is written.
+
+Built from an environment by `Platform.of`; rules ask it and quote its `Basis` in their findings.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from math import inf
+
+from holdfast.contract import pools as contract
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.kubernetes import LABEL_DRIVER
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
+from holdfast.lint.finding import Basis, constant, literal
+from holdfast.lint.objects import near
+from infra.environments import Environment
+
+# NAP makes Spot nodes for pods that tolerate and select this; unlike our pools it taints them by itself.
+NAP_SPOT_TAINT = Taint(key=contract.LABEL_SPOT, value="true")
+# Labels that Kubernetes and GKE set on every node, so that no list of ours can refute a selector on them.
+UNJUDGED_LABELS = (
+    "kubernetes.io/",
+    "beta.kubernetes.io/",
+    "node.kubernetes.io/",
+    "failure-domain.beta.kubernetes.io/",
+    "node-role.kubernetes.io/",
+    "topology.gke.io/",
+    "topology.kubernetes.io/region",
+    "cloud.google.com/",
+    "iam.gke.io/",
+    "node.gke.io/",
+    "sandbox.gke.io/",
+    "networking.gke.io/",
+    "projectcalico.org/",
+)
+# GKE sets many labels under cloud.google.com/; these are the ones that a pool of ours can refute.
+JUDGED_LABELS = (
+    contract.LABEL_SPOT,
+    contract.LABEL_FLEX_START,
+    contract.LABEL_PROVISIONING,
+    contract.LABEL_ACCELERATOR,
+    contract.LABEL_NODEPOOL,
+)
+# Selectors that order something from the autoscaler instead of matching a pool.
+ORDERING_LABELS = (
+    contract.LABEL_MAX_RUN,
+    contract.LABEL_RECYCLE_LEAD,
+    LABEL_DRIVER,
+    "cloud.google.com/gke-capacity-check-wait-time-seconds",
+    "cloud.google.com/gke-consolidation-delay-seconds",
+    "cloud.google.com/machine-family",
+    "cloud.google.com/gke-boot-disk",
+    "cloud.google.com/gke-os-distribution",
+    "cloud.google.com/gke-accelerator-count",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """All that rules know. The cluster-wide names come from the files under examination, not from here."""
+
+    environment: str
+    pools: tuple[Pool, ...]
+    zones: tuple[str, ...]
+    caps: dict[str, int]
+    """Accelerator -> GPUs that auto-provisioning may buy."""
+
+    @classmethod
+    def of(cls, environment: Environment) -> "Platform":
+        caps = {cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators}
+        return cls(environment=environment.name, pools=environment.pools(), zones=environment.zones, caps=caps)
+
+    @cached_property
+    def offers(self) -> tuple[Pool, ...]:
+        """The pools, and one stand-in for each kind of node that auto-provisioning makes when asked."""
+        return (*self.pools, *self._auto_provisioned())
+
+    def _auto_provisioned(self) -> Iterable[Pool]:
+        base = Pool(
+            name="auto-provisioned",
+            role=Role.BATCH,
+            capacity=Capacity.ON_DEMAND,
+            machine_type="",
+            min_nodes=0,
+            max_nodes=1,
+            window=DEFAULT_WINDOW,
+        )
+        yield base
+        yield replace(base, name="auto-provisioned-spot", capacity=Capacity.SPOT, taints=(NAP_SPOT_TAINT,))
+        for accelerator in self.caps:
+            most = max((m.gpus for m in MACHINE_TYPES.values() if m.accelerator == accelerator), default=1)
+            gpu = replace(base, accelerator=accelerator, gpus_per_node=most, taints=(GPU_TAINT,))
+            yield replace(gpu, name=f"auto-provisioned-{accelerator}")
+            spot = (GPU_TAINT, NAP_SPOT_TAINT)
+            yield replace(gpu, name=f"auto-provisioned-spot-{accelerator}", capacity=Capacity.SPOT, taints=spot)
+            yield replace(gpu, name=f"flex-start-{accelerator}", capacity=Capacity.FLEX_START)
+
+    def labels(self, pool: Pool) -> dict[str, str]:
+        """Labels of a node; auto-provisioned ones carry none of ours."""
+        labels = pool.node_labels()
+        if pool not in self.pools:
+            ours = (contract.LABEL_POOL_CLASS, contract.LABEL_ROLE, contract.LABEL_NODEPOOL)
+            labels = {key: value for key, value in labels.items() if key not in ours}
+        return labels
+
+    def pool_zones(self, pool: Pool) -> tuple[str, ...]:
+        return pool.zones or self.zones
+
+    @cached_property
+    def taints(self) -> tuple[Taint, ...]:
+        """Every taint that a node of this platform may carry."""
+        known = [taint for pool in self.pools for taint in pool.taints]
+        return tuple(dict.fromkeys([*known, GPU_TAINT, FLEX_TAINT, contract.QUEUED_TAINT, NAP_SPOT_TAINT]))
+
+    @cached_property
+    def label_values(self) -> dict[str, set[str]]:
+        """Label key -> values that some pool has."""
+        values: dict[str, set[str]] = {contract.LABEL_ZONE: set(self.zones)}
+        for pool in self.offers:
+            for key, value in self.labels(pool).items():
+                values.setdefault(key, set()).add(value)
+        return values
+
+    # -- Where it is written --
+
+    def basis(self, pool: Pool, fact: str) -> Basis:
+        module = f"infra.environments.{self.environment}"
+        if pool in self.pools:
+            return literal(module, "name", pool.pool_class or pool.name, fact)
+        if pool.accelerator:
+            return literal(module, "accelerator", pool.accelerator, fact)
+        return constant("holdfast.contract.lifecycle", "DEFAULT_WINDOW", fact)
+
+    def window_basis(self, pool: Pool) -> Basis:
+        return self.basis(pool, f"pool {pool.name} gives a pod {pool.window.pod_s} s")
+
+    def cap_basis(self, accelerator: str) -> Basis:
+        fact = f"at most {self.caps.get(accelerator, 0)} x {accelerator} from auto-provisioning"
+        return literal(f"infra.environments.{self.environment}", "accelerator", accelerator, fact)
+
+
+def machine_size(pool: Pool) -> tuple[float, float]:
+    """vCPUs and bytes of memory of one node; infinite where the machine is not known beforehand."""
+    machine = MACHINE_TYPES.get(pool.machine_type)
+    return (float(machine.vcpus), machine.memory_gib * 2.0**30) if machine else (inf, inf)
+
+
+@cache
+def is_judged(key: str) -> bool:
+    """Whether a selector on this label can be held against the pools; a near miss of such a label can."""
+    if key in JUDGED_LABELS:
+        return True
+    if key in ORDERING_LABELS:
+        return False
+    return not key.startswith(UNJUDGED_LABELS) or bool(near(key, JUDGED_LABELS, cutoff=0.95))
+
+
+def tolerates(toleration: dict[str, object], taint: Taint) -> bool:
+    """Kubernetes' own test: an empty key with Exists tolerates all, an empty effect any effect."""
+    key, operator = toleration.get("key") or "", toleration.get("operator") or "Equal"
+    if toleration.get("effect") not in (None, "", taint.effect.value):
+        return False
+    if operator == "Exists":
+        return key in ("", taint.key)
+    return key == taint.key and (toleration.get("value") or "") == taint.value
+
+
+def repels(taint: Taint) -> bool:
+    return taint.effect is not Effect.PREFER_NO_SCHEDULE

@@ -1,0 +1,274 @@
+"""HF15x: elastic gangs: a Job by index whose other pods go on without a lost one."""
+
+# Why it is so: infra/decisions/0035.
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES, ENV_GANG_PORT
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Container, Job, Object, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.registry import Context, rule
+from holdfast.lint.world import has_labels, match_labels
+from holdfast.manifests import waiting_for_pods
+
+DOC_INDEXED = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index"
+DOC_SUCCESS = "https://kubernetes.io/docs/concepts/workloads/controllers/job/#success-policy"
+DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
+DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-policies/"
+DOC_AFFINITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/"
+DOC_READY = "https://kueue.sigs.k8s.io/docs/tasks/manage/setup_wait_for_pods_ready/"
+ZONE = "topology.kubernetes.io/zone"
+PORT = 29_500
+_LABELS = "{app.kubernetes.io/name: wide}"
+GOOD = f"""\
+apiVersion: v1
+kind: Service
+metadata: {{name: wide, namespace: training}}
+spec: {{clusterIP: None, publishNotReadyAddresses: true, selector: {_LABELS}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: wide, namespace: training}}
+spec:
+  podSelector: {{matchLabels: {_LABELS}}}
+  policyTypes: [Ingress]
+  ingress: [{{from: [{{podSelector: {{matchLabels: {_LABELS}}}}}], ports: [{{port: 1024, endPort: 65535, protocol: TCP}}]}}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {{name: wide, namespace: training, annotations: {{holdfast.dev/reason: the least that the gang works with}}}}
+spec: {{minAvailable: 2, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {{matchLabels: {_LABELS}}}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: wide, namespace: training}}
+spec:
+  completionMode: Indexed
+  completions: 4
+  parallelism: 4
+  backoffLimitPerIndex: 3
+  activeDeadlineSeconds: 86400
+  ttlSecondsAfterFinished: 86400
+  successPolicy: {{rules: [{{succeededCount: 1}}]}}
+  podFailurePolicy:
+    rules:
+    - {{action: Ignore, onPodConditions: [{{type: DisruptionTarget, status: "True"}}]}}
+    - {{action: FailJob, onExitCodes: {{operator: In, values: [2, 70]}}}}
+  template:
+    metadata: {{labels: {_LABELS}}}
+    spec:
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      priorityClassName: spot-workload-low
+      restartPolicy: Never
+      serviceAccountName: trainer
+      subdomain: wide
+      terminationGracePeriodSeconds: 15
+      securityContext: {{runAsNonRoot: true, runAsUser: 65532, seccompProfile: {{type: RuntimeDefault}}}}
+      nodeSelector: {{holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "true"}}
+      tolerations:
+      - {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}
+      - {{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}}
+      affinity:
+        podAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+          - {{topologyKey: {ZONE}, labelSelector: {{matchLabels: {_LABELS}}}}}
+      containers:
+      - name: main
+        image: registry.example/trainer@sha256:{"1" * 64}
+        command: [python, train.py]
+        env:
+        - {{name: {ENV_GANG_NODES}, value: "4"}}
+        - {{name: {ENV_GANG_MIN_NODES}, value: "2"}}
+        resources:
+          limits: {{cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}}
+        securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}
+"""
+
+
+def _but(old: str, new: str) -> str:
+    assert old in GOOD, old
+    return GOOD.replace(old, new)
+
+
+def _main(pod: Pod | None) -> Container | None:
+    """The container that is a member of an elastic gang."""
+    listed = (each for each in pod.containers if "containers" in each.path) if pod else ()
+    return next((each for each in listed if ENV_GANG_NODES in each.env or _trains_elastic(each.words)), None)
+
+
+def _trains_elastic(words: list[str]) -> bool:
+    triples = zip(words, words[1:], words[2:], strict=False)
+    return any(triple == ("holdfast", "train", "elastic") for triple in triples)
+
+
+def _number(main: Container, variable: str, option: str, default: int) -> int:
+    words = main.words
+    stated = words[words.index(option) + 1 :][:1] if option in words else []
+    text = as_text(stated[0] if stated else main.env.get(variable))
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else default
+
+
+@rule(
+    "HF150", "elastic-not-by-index", Severity.ERROR, on=Job,
+    what="An elastic gang whose Job does not make a lost place again by itself.",
+    why="Without backoffLimitPerIndex one place's back-off or failure is everybody's; in a JobSet, or with fewer pods at"
+        " once than places, a lost one restarts the others or never comes.",
+    source=DOC_INDEXED, fix="a plain Job: completionMode Indexed, backoffLimitPerIndex, completions and parallelism = nodes",
+    bad=_but("  backoffLimitPerIndex: 3\n", "  backoffLimit: 3\n"), good=GOOD,
+)  # fmt: skip
+def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
+    main = _main(job.pod)
+    if main is None:
+        return
+    nodes = _number(main, ENV_GANG_NODES, "--nodes", job.parallelism)
+    if job.in_jobset:
+        yield Hit(job.path, "a JobSet restarts all of its pods for one")
+    elif job.spec.get("completionMode") != "Indexed" or "backoffLimitPerIndex" not in job.spec:
+        yield Hit(job.path, "places are not counted apart")
+    elif not nodes == as_int(job.spec.get("completions")) == as_int(job.spec.get("parallelism")):
+        yield Hit((*job.path, "parallelism"), f"{nodes} places, {job.parallelism} pods at once")
+
+
+@rule(
+    "HF151", "elastic-job-never-ends", Severity.ERROR, on=Job,
+    what="An elastic gang whose Job waits for every place to succeed.",
+    why="A place for which no node came back never succeeds: the Job stays open after the work is done, and its pending"
+        " pod gets a node for nothing.",
+    source=DOC_SUCCESS, fix="add successPolicy: {rules: [{succeededCount: 1}]}",
+    bad=_but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD,
+)  # fmt: skip
+def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
+    rules = as_list(dig(job.spec, "successPolicy", "rules"))
+    if _main(job.pod) and not job.in_jobset and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]:
+        yield Hit(job.path, "is complete only when every place has succeeded")
+
+
+@rule(
+    "HF152", "elastic-budget-is-not-the-least", Severity.ERROR, on=Job,
+    what="An elastic gang without a PodDisruptionBudget of its least number of nodes.",
+    why="A drain may take the gang below the number with which it works, or, with a higher one, waits for nothing.",
+    source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
+    fix="one PodDisruptionBudget over its pods, minAvailable = the gang's least number of nodes",
+    bad=_but("minAvailable: 2", "minAvailable: 3"), good=GOOD,
+)  # fmt: skip
+def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
+    main = _main(job.pod)
+    if main is None or job.pod is None:
+        return
+    least = _number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
+    kept = [
+        as_int(budget.spec.get("minAvailable")) for budget in context.world.selecting("PodDisruptionBudget", job.pod)
+    ]
+    if least > 1 and kept != [least]:
+        stated = ", ".join(map(str, kept)) or "no budget"
+        yield Hit(job.path, f"the gang works with {least} nodes; its pods have {stated}")
+
+
+def _selects(selector: Any, pod: Pod) -> bool:
+    """By matchLabels; an empty selector takes every pod."""
+    return has_labels(pod, match_labels(selector))
+
+
+@rule(
+    "HF153", "elastic-over-zones", Severity.WARNING, on=Pod,
+    what="An elastic gang that is not kept in one zone.",
+    why="A lost node's replacement may come elsewhere; from then on every step's gradients cross zones, slower and billed.",
+    source=DOC_AFFINITY, fix=f"require podAffinity to its own pods by topologyKey {ZONE}, or select one zone",
+    bad=_but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD,
+)  # fmt: skip
+def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    if _main(pod) is None or ZONE in as_map(pod.spec.get("nodeSelector")):
+        return
+    together = as_list(dig(pod.spec, "affinity", "podAffinity", required))
+    own = [each for each in together if dig(each, "topologyKey") == ZONE and _selects(dig(each, "labelSelector"), pod)]
+    terms = as_list(dig(pod.spec, "affinity", "nodeAffinity", required, "nodeSelectorTerms"))
+    keys = [as_text(dig(each, "key")) for term in terms for each in as_list(dig(term, "matchExpressions"))]
+    if not own and ZONE not in keys:
+        yield Hit(pod.at, "its pods may be in several zones")
+
+
+@rule(
+    "HF154", "elastic-without-names", Severity.ERROR, on=Pod,
+    what="Members of an elastic gang that cannot find each other by name before they are ready.",
+    why="A pod has a name in DNS only below a headless Service of its subdomain, and until it is ready only with"
+        " publishNotReadyAddresses: a newcomer would wait for the gang and the gang for it.",
+    source=DOC_DNS, fix="set subdomain, and a Service of that name: clusterIP None, publishNotReadyAddresses true",
+    bad=_but("publishNotReadyAddresses: true, ", ""), good=GOOD,
+)  # fmt: skip
+def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
+    if _main(pod) is None or pod.job is None:
+        return
+    name = as_text(pod.spec.get("subdomain"))
+    service = context.world.named("Service", name, pod.owner.namespace) if name else None
+    if service is None:
+        yield Hit(pod.at, f"no Service {name}" if name else "has no subdomain")
+    elif service.spec.get("clusterIP") != "None" or service.spec.get("publishNotReadyAddresses") is not True:
+        yield Hit((*pod.at, "subdomain"), f"Service {name} does not name pods that are not ready")
+
+
+@rule(
+    "HF155", "elastic-port-closed", Severity.ERROR, on=Pod,
+    what="A NetworkPolicy closes the ports by which members of an elastic gang ask each other.",
+    why="Each member then takes the others for lost: every pod founds a gang of its own, or none has enough.",
+    source=DOC_POLICY, fix="allow TCP 1024 to 65535 from the gang's own pods: gloo and NCCL take whatever is free",
+    bad=_but("port: 1024, endPort: 65535", "port: 29500"), good=GOOD,
+)  # fmt: skip
+def elastic_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
+    main = _main(pod)
+    if main is None:
+        return
+    port = _number(main, ENV_GANG_PORT, "--port", PORT)
+    bounds = [p for p in context.world.selecting("NetworkPolicy", pod) if "Ingress" in _types(p)]
+    opened = [rule_ for policy in bounds for rule_ in as_list(policy.spec.get("ingress"))]
+    closed = [at for at in (port, port + 1) if not any(_opens(each, at, pod) for each in opened)]
+    if bounds and closed:
+        names = ", ".join(sorted(policy.name for policy in bounds))
+        yield Hit(pod.at, f"port {closed[0]} is closed by {names}")
+
+
+def _types(policy: Object) -> list[Any]:
+    return as_list(policy.spec.get("policyTypes")) or ["Ingress"]
+
+
+def _opens(ingress: Any, port: int, pod: Pod) -> bool:
+    listed = as_list(dig(ingress, "from"))
+    reached = not listed or any(
+        _selects(dig(each, "podSelector"), pod)
+        for each in listed
+        if isinstance(dig(each, "podSelector"), dict) and not dig(each, "namespaceSelector")
+    )
+    ports = as_list(dig(ingress, "ports"))
+    return reached and (not ports or any(_covers(each, port) for each in ports))
+
+
+def _covers(each: Any, port: int) -> bool:
+    first = as_int(dig(each, "port"))
+    last = as_int(dig(each, "endPort")) or first
+    return as_text(dig(each, "protocol")) in ("", "TCP") and (first is None or first <= port <= (last or first))
+
+
+_KUEUE = """\
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+{}
+"""
+
+
+@rule(
+    "HF156", "kueue-suspends-what-waits", Severity.ERROR, on=Object,
+    what="Kueue's configuration leaves WaitForPodsReady on with limits that jobs of this platform pass.",
+    why="Since 0.19 it is on unless switched off: a job that misses one pod for half an hour is suspended as a whole, so"
+        " an elastic gang loses its other nodes, and a job whose nodes take longer to come is queued anew for ever.",
+    source=DOC_READY, fix=waiting_for_pods.FIX,
+    bad=_KUEUE.format("waitForPodsReady: {recoveryTimeout: 0s}"),
+    good=_KUEUE.format("waitForPodsReady: {timeout: 12h, recoveryTimeout: 0s}"),
+)  # fmt: skip
+def kueue_suspends_what_waits(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "Configuration" or not as_text(obj.body.get("apiVersion")).startswith("config.kueue.x-k8s.io/"):
+        return
+    limits = as_map(obj.body.get("waitForPodsReady"))
+    for field, effect in waiting_for_pods.hazards(obj.body):
+        yield Hit(("waitForPodsReady", field)[: (1 + (field in limits)) if limits else 0], effect)

@@ -1,0 +1,285 @@
+"""HF2xx: where bytes are kept, and whether they are still there after an eviction."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from holdfast.contract.kubernetes import FUSE_DRIVER
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig, quantity
+from holdfast.lint.registry import Context, rule
+
+DOC_VOLUMES = "https://kubernetes.io/docs/concepts/storage/volumes/"
+DOC_FUSE = "https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage-fuse-csi-driver-setup"
+_CHECKPOINT = re.compile(r"check.?points?|ckpts?", re.IGNORECASE)
+_FOLDER_OPTION = re.compile(r"(checkpoints|ckpts|[-_](dir|directory|path|folder))$", re.IGNORECASE)
+_RELATIVE = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*/?")
+# Nothing expands ~ in the arguments of a container.
+_OUTPUTS = ("--output_dir", "--output-dir")
+_IN_LAYER = ("./", "../", "~")
+_LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
+
+
+def _volumes(pod: Pod) -> dict[str, tuple[Path, dict[str, Any]]]:
+    listed = enumerate(as_list(pod.spec.get("volumes")))
+    return {as_text(dig(v, "name")): ((*pod.at, "volumes", i), as_map(v)) for i, v in listed}
+
+
+def _checkpoint_paths(container: Container, *, for_outputs: bool = False) -> Iterator[tuple[str, Path]]:
+    """Folders in which a container is to keep checkpoints, with the place that names them.
+
+    `for_outputs`: also the folder that trainers of Hugging Face write checkpoints into.
+    """
+    for index, item in enumerate(as_list(container.body.get("env"))):
+        if _CHECKPOINT.search(as_text(dig(item, "name"))) and as_text(dig(item, "value")).startswith(
+            ("/", "file:", *_IN_LAYER)
+        ):
+            yield as_text(dig(item, "value")).removeprefix("file://"), (*container.path, "env", index, "value")
+    for key in ("command", "args"):
+        words = [str(w) for w in as_list(container.body.get(key))]
+        for index, (flag, value) in enumerate(pairwise([*words, ""])):
+            name, equals, given = flag.partition("=")
+            path = given if equals else value
+            relative = _is_folder(name, path) and not container.body.get("workingDir")
+            named = _CHECKPOINT.search(name) or (for_outputs and name in _OUTPUTS)
+            if name.startswith("--") and named and (path.startswith("/") or relative):
+                yield path, (*container.path, key, index if equals else index + 1)
+    for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
+        if _CHECKPOINT.search(as_text(dig(mount, "name")) + as_text(dig(mount, "mountPath"))):
+            yield as_text(dig(mount, "mountPath")), (*container.path, "volumeMounts", index, "mountPath")
+
+
+def _is_folder(name: str, value: str) -> bool:
+    """A relative path, given to an option for a folder; a model's name or a number is none."""
+    if value.startswith(_IN_LAYER):
+        return True
+    return bool(_FOLDER_OPTION.search(name) and _RELATIVE.fullmatch(value[:200])) and not value.isdecimal()
+
+
+def _volume_of(container: Container, path: str) -> dict[str, Any] | None:
+    """The volume whose mount holds `path`; None means the container's own layer."""
+    inside = [m for m in container.mounts if m and (path == m or path.startswith(m.rstrip("/") + "/"))]
+    if not inside:
+        return None
+    return _volumes(container.pod).get(container.mounts[max(inside, key=len)], ((), {}))[1]
+
+
+@rule(
+    "HF201", "checkpoint-on-lost-disk", Severity.ERROR, on=Pod,
+    what="Checkpoints go to a disk that goes away with the pod or the node: emptyDir, hostPath, local SSD, own layer.",
+    why="After an eviction another node starts with an empty disk, and the run begins at step 0.",
+    source=DOC_VOLUMES, fix="write to a bucket: --checkpoints gs://BUCKET/PREFIX", base="job-pod",
+    bad="""\
+volumes: [{name: checkpoints, emptyDir: {sizeLimit: 10Gi}}]
+containers:
+- name: main
+  image: registry.example/trainer@sha256:1111111111111111111111111111111111111111111111111111111111111111
+  env: [{name: CHECKPOINT_DIR, value: /checkpoints}]
+  volumeMounts: [{name: checkpoints, mountPath: /checkpoints}]
+  resources: {limits: {cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}}
+  securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+""",
+    good="""\
+containers:
+- name: main
+  image: registry.example/trainer@sha256:1111111111111111111111111111111111111111111111111111111111111111
+  command: [python, -m, trainer, --checkpoints, gs://bucket/runs]
+  resources: {limits: {cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}}
+  securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+""",
+)  # fmt: skip
+def checkpoint_on_lost_disk(pod: Pod, context: Context) -> Iterator[Hit]:
+    trains = pod.job is not None and context.place(pod).interruptible
+    for container in pod.containers:
+        for path, at in _checkpoint_paths(container, for_outputs=trains):
+            volume = _volume_of(container, path)
+            if not path.startswith("/"):
+                yield Hit(at, f"{path} is relative: the container's own layer")
+            elif volume is None:
+                yield Hit(at, f"{path} is the container's own layer")
+            elif "emptyDir" in volume:
+                yield Hit(at, f"{path} is an emptyDir, deleted with the pod")
+            elif "hostPath" in volume:
+                local = _LOCAL_SSD.search(as_text(dig(volume, "hostPath", "path")))
+                yield Hit(at, f"{path} is {'a local SSD' if local else 'a disk'} of the node, gone with it")
+            elif _is_ephemeral(volume):
+                yield Hit(at, f"{path} is an ephemeral volume, deleted with the pod")
+
+
+def _is_ephemeral(volume: dict[str, Any]) -> bool:
+    return "ephemeral" in volume
+
+
+@rule(
+    "HF202", "checkpoint-through-fuse", Severity.WARNING, on=Pod,
+    what="Checkpoints are written through Cloud Storage FUSE.",
+    why="A file is in the bucket only after close, the flush runs inside the window, and SIGTERM during a write can hang"
+        " the sidecar.",
+    source="https://github.com/GoogleCloudPlatform/gcs-fuse-csi-driver/issues/257",
+    fix="write checkpoints through the SDK; keep FUSE for reading data", base="job-template",
+    bad="""\
+metadata: {annotations: {gke-gcsfuse/volumes: "true"}}
+spec:
+  volumes: [{name: store, csi: {driver: gcsfuse.csi.storage.gke.io, volumeAttributes: {bucketName: b}}}]
+  containers:
+  - name: main
+    image: registry.example/trainer@sha256:1111111111111111111111111111111111111111111111111111111111111111
+    args: [--checkpoints, /store/runs]
+    volumeMounts: [{name: store, mountPath: /store}]
+""",
+    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}',
+)  # fmt: skip
+def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for path, at in _checkpoint_paths(container):
+            volume = _volume_of(container, path)
+            if FUSE_DRIVER in (dig(volume, "csi", "driver"), _claimed_driver(volume, pod, context)):
+                yield Hit(at, f"{path} is a bucket through FUSE")
+
+
+@rule(
+    "HF203", "rwo-volume-shared", Severity.ERROR, on=Pod,
+    what="Several pods at once mount one ReadWriteOnce volume.",
+    why="It attaches to one node; the pods on other nodes stay in ContainerCreating.",
+    source="https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
+    fix="use a bucket, a ReadOnlyMany volume, or one claim for each pod",
+    bad="""\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: shared, namespace: training}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 10Gi}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: training}
+spec:
+  parallelism: 2
+  template:
+    spec:
+      containers: [{name: main, image: train}]
+      volumes: [{name: shared, persistentVolumeClaim: {claimName: shared}}]
+""",
+    good="""\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: shared, namespace: training}
+spec: {accessModes: [ReadOnlyMany], resources: {requests: {storage: 10Gi}}}
+""",
+)  # fmt: skip
+def rwo_volume_shared(pod: Pod, context: Context) -> Iterator[Hit]:
+    for at, volume in _volumes(pod).values() if pod.replicas > 1 else []:
+        name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+        claim = context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
+        modes = as_list(claim.spec.get("accessModes")) if claim else []
+        if modes and all(mode in ("ReadWriteOnce", "ReadWriteOncePod") for mode in modes):
+            yield Hit(
+                (*at, "persistentVolumeClaim", "claimName"), f"{pod.replicas} pods share {name}, which is {modes[0]}"
+            )
+
+
+@rule(
+    "HF204", "fuse-without-annotation", Severity.ERROR, on=Pod,
+    what="A Cloud Storage FUSE volume without the pod annotation that injects its sidecar.",
+    why="Without the sidecar the mount fails and the pod does not start.",
+    source=DOC_FUSE, fix='annotate the pod template: gke-gcsfuse/volumes: "true"', base="job-template",
+    bad="spec: {volumes: [{name: data, csi: {driver: gcsfuse.csi.storage.gke.io, readOnly: true,"
+        " volumeAttributes: {bucketName: b}}}]}",
+    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}\n'
+         "spec: {volumes: [{name: data, csi: {driver: gcsfuse.csi.storage.gke.io, readOnly: true,"
+         " volumeAttributes: {bucketName: b}}}]}",
+)  # fmt: skip
+def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
+    if str(pod.annotations.get("gke-gcsfuse/volumes")).lower() == "true":
+        return
+    for at, volume in _volumes(pod).values():
+        if dig(volume, "csi", "driver") == FUSE_DRIVER:
+            yield Hit((*at, "csi"), "no sidecar will mount this volume")
+        if _claimed_driver(volume, pod, context) == FUSE_DRIVER:
+            yield Hit((*at, "persistentVolumeClaim"), "no sidecar will mount this bucket through FUSE")
+
+
+def _claimed_driver(volume: dict[str, Any] | None, pod: Pod, context: Context) -> str:
+    """The CSI driver of the volume that a claim names; empty where the files do not show it."""
+    name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+    claim = context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
+    bound = context.world.named("PersistentVolume", as_text(claim.spec.get("volumeName"))) if claim else None
+    return as_text(dig(bound.spec, "csi", "driver")) if bound else ""
+
+
+@rule(
+    "HF205", "emptydir-without-limit", Severity.WARNING, on=Pod,
+    what="An emptyDir without sizeLimit.",
+    why="It fills the node's disk, and the kubelet evicts other pods for it.",
+    source=DOC_VOLUMES, fix="set sizeLimit", base="job-pod",
+    bad="volumes: [{name: tmp, emptyDir: {}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]",
+)  # fmt: skip
+def emptydir_without_limit(pod: Pod, context: Context) -> Iterator[Hit]:
+    for at, volume in _volumes(pod).values():
+        # In memory it is bounded by the memory limits of the pod.
+        in_memory = dig(volume, "emptyDir", "medium") == "Memory"
+        if "emptyDir" in volume and not in_memory and not dig(volume, "emptyDir", "sizeLimit"):
+            yield Hit((*at, "emptyDir"), "may fill the node's disk")
+
+
+@rule(
+    "HF206", "zonal-disk-on-spot", Severity.WARNING, on=Object,
+    what="A claim on a zonal disk class for work that moves between zones.",
+    why="A zonal disk ties its pod to one zone, and Spot capacity comes and goes by zone.",
+    source="https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/regional-pd",
+    fix="use a regional disk class, or a bucket",
+    bad="""\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: scratch, namespace: training}
+spec: {accessModes: [ReadWriteOnce], storageClassName: standard-rwo, resources: {requests: {storage: 10Gi}}}
+""",
+    good="""\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: scratch, namespace: training}
+spec: {accessModes: [ReadWriteOnce], storageClassName: regional-rwo, resources: {requests: {storage: 10Gi}}}
+""",
+)  # fmt: skip
+def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
+    work = obj.kind == "PersistentVolumeClaim" and obj.namespace in ("training", "batch")
+    if work and obj.spec.get("storageClassName") in ("standard", "standard-rwo", "premium-rwo"):
+        yield Hit(("spec", "storageClassName"), f"{obj.spec.get('storageClassName')} makes a disk in one zone")
+
+
+@rule(
+    "HF207", "scratch-above-limit", Severity.WARNING, on=Pod,
+    what="An emptyDir may hold more than the pod's limit of ephemeral storage.",
+    why="The kubelet evicts the pod when all that it wrote passes the limit, long before the folder is full.",
+    source="https://kubernetes.io/docs/concepts/storage/ephemeral-storage/",
+    fix="raise the limit of ephemeral-storage above the sizeLimit", base="job-pod",
+    bad="volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]",
+)  # fmt: skip
+def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
+    limits = [quantity(c.limit("ephemeral-storage")) for c in pod.containers if "containers" in c.path]
+    most = sum(limit for limit in limits if limit)
+    for at, volume in _volumes(pod).values() if most else []:
+        size = quantity(dig(volume, "emptyDir", "sizeLimit")) or 0.0
+        if size > most and dig(volume, "emptyDir", "medium") != "Memory":
+            yield Hit((*at, "emptyDir", "sizeLimit"), f"holds {size / 2**30:g} GiB, the pod may write {most / 2**30:g}")
+
+
+# Of other kinds a controller may add volumes of its own.
+_PLAIN_KINDS = ("Pod", "Job", "CronJob", "JobSet", "Deployment", "DaemonSet", "ReplicaSet")
+
+
+@rule(
+    "HF208", "mount-of-no-volume", Severity.ERROR, on=Pod,
+    what="A container mounts a volume that the pod does not have.",
+    why="The API server refuses every pod of it.",
+    source=DOC_VOLUMES, fix="use the volume's name", base="container",
+    bad="volumeMounts: [{name: data, mountPath: /data}]", good="env: []",
+)  # fmt: skip
+def mount_of_no_volume(pod: Pod, context: Context) -> Iterator[Hit]:
+    known = _volumes(pod)
+    for container in pod.containers if pod.owner.kind in _PLAIN_KINDS else []:
+        for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
+            name = as_text(dig(mount, "name"))
+            if name and name not in known:
+                yield Hit((*container.path, "volumeMounts", index, "name"), f"the pod has no volume {name}")

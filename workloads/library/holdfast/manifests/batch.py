@@ -1,0 +1,155 @@
+"""Batch inference: a Job that fills a queue, one that ends with it, and steady workers that follow the backlog."""
+
+from collections.abc import Iterator
+
+from kubernetes import client
+
+from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.kubernetes import (
+    AUTOSCALING_METRIC_API,
+    JOB_API,
+    PRIORITY_PLATFORM,
+    PRIORITY_SPOT,
+    api_group,
+)
+from holdfast.contract.roles import NAMESPACE_BATCH
+from holdfast.contract.telemetry import METRIC_PREFIX
+from holdfast.manifests import data, database
+from holdfast.manifests.deployments import deployment
+from holdfast.manifests.pods import Size, Work, template
+from holdfast.manifests.render_context import Body, RenderContext, meta, plain, versioned
+from holdfast.manifests.training import DAY_S, Task, gpu_size, ignoring, job
+
+LOAD, DRAIN, STEADY = "batch-load", "batch-drain", "batch-steady"
+MAX_WORKERS = 8
+WANTED = "workers-wanted"
+LANES = {DRAIN: 1, STEADY: 2}  # they run at the same time
+
+
+def samples(context: RenderContext) -> Iterator[Body]:
+    yield load(context)
+    yield drain(context)
+    yield steady(context)
+    yield measured(context)
+    yield follower(context)
+
+
+def _queue(context: RenderContext, lane: int) -> list[str]:
+    """Options of the lane that a job has to itself; none where the environment has no such lane: the database's queue."""
+    if lane > context.env.queue.lanes:
+        return []
+    purpose = context.env.lanes[lane - 1]
+    topics, subscriptions = (f"projects/{context.env.project}/{kind}" for kind in ("topics", "subscriptions"))
+    return [
+        *("--topic", f"{topics}/{context.env.topic(purpose)}"),
+        *("--subscription", f"{subscriptions}/{context.env.topic(purpose)}"),
+    ]
+
+
+def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
+    results, window = database.access(context, "batch"), context.batch.window.pod_s
+    words = ["python", "-m", "holdfast", "batch", "run", name, "--checkpoints", context.checkpoints]
+    if context.small:
+        # One by one: so few items would be done before a machine can be taken away.
+        words += ["--micro-batch", "1"]
+    queue = _queue(context, LANES[name])
+    if queue:
+        queue += ["--dead-topic", f"projects/{context.env.project}/topics/{context.env.topic('dead')}"]
+    return Work(
+        name=name,
+        role="batch",
+        job=name,
+        reads_run="train-gang",
+        command=[*words, "--run", "train-gang", "--window", str(window), *queue],
+        size=gpu_size(context.batch),
+        pool=context.batch,
+        selector=context.pins,
+        priority=PRIORITY_SPOT,
+        grace_s=window,
+        restart=restart,
+        env=results.env,
+        sidecars=results.sidecars,
+        volumes=results.volumes,
+        annotations={ANNOTATION_RULE: PlacementRule.BATCH.value},
+    )
+
+
+def load(context: RenderContext) -> Body:
+    """The dataset into the queue, each item once however often this runs."""
+    results = database.access(context, "batch")
+    work = Work(
+        name=LOAD,
+        role="batch",
+        job=LOAD,
+        command=[
+            *("python", "-m", "holdfast", "batch", "enqueue", DRAIN),
+            *("--source", context.small.items if context.small else data.PATH),
+            *_queue(context, LANES[DRAIN]),
+        ],
+        size=Size(cpu="1", memory="2Gi"),
+        pool=None,
+        priority=PRIORITY_PLATFORM,
+        grace_s=30,
+        restart="Never",
+        env=results.env,
+        sidecars=results.sidecars,
+        volumes=[(data.volume(), data.PATH), *results.volumes],
+        annotations={ANNOTATION_RULE: PlacementRule.PLATFORM.value} | data.SIDECAR,
+    )
+    spec = client.V1JobSpec(
+        backoff_limit=3,
+        active_deadline_seconds=DAY_S,
+        ttl_seconds_after_finished=DAY_S,
+        pod_failure_policy=ignoring(EXIT_PREEMPTED),
+        template=template(context, work),
+    )
+    job_body = client.V1Job(api_version=JOB_API, kind="Job", metadata=meta(LOAD, NAMESPACE_BATCH), spec=spec)
+    return versioned(plain(job_body))
+
+
+def drain(context: RenderContext) -> Body:
+    """Workers end when the queue is empty: nodes go to zero without any autoscaler of pods."""
+    pods = min(context.small.workers if context.small else MAX_WORKERS, context.batch.max_nodes)
+    work = _work(context, DRAIN, restart="Never")
+    return job(
+        context,
+        Task(name=DRAIN, pods=pods, deadline_s=7 * DAY_S, queue="spot", work=work, namespace=NAMESPACE_BATCH),
+    )
+
+
+def steady(context: RenderContext) -> Body:
+    """For queues that never end. Replicas belong to the autoscaler and are not stated."""
+    return deployment(context, NAMESPACE_BATCH, _work(context, STEADY, restart=None))
+
+
+def measured(context: RenderContext) -> Body:
+    """The exporter computes how many workers meet the deadline; GKE's managed adapter reads it, so nothing is installed."""
+    selector = f'cluster_name="{context.env.cluster_name}",job="{STEADY}"'
+    query = f"max({METRIC_PREFIX.replace('.', '_').replace('/', ':')}_batch_replicas_wanted{{{selector}}})"
+    metric = {"promql": {"name": WANTED, "query": query}}
+    head = {"apiVersion": AUTOSCALING_METRIC_API, "kind": "AutoscalingMetric"}
+    return head | {"metadata": plain(meta(STEADY, NAMESPACE_BATCH)), "spec": {"metrics": [metric]}}
+
+
+def follower(context: RenderContext) -> Body:
+    source = client.V2ExternalMetricSource(
+        metric=client.V2MetricIdentifier(name=f"{api_group(AUTOSCALING_METRIC_API)}|{STEADY}|{WANTED}"),
+        target=client.V2MetricTarget(type="AverageValue", average_value="1"),
+    )
+    calm = client.V2HPAScalingRules(stabilization_window_seconds=600)
+    scaler = client.V2HorizontalPodAutoscaler(
+        api_version="autoscaling/v2",
+        kind="HorizontalPodAutoscaler",
+        metadata=meta(STEADY, NAMESPACE_BATCH),
+        spec=client.V2HorizontalPodAutoscalerSpec(
+            scale_target_ref=client.V2CrossVersionObjectReference(
+                api_version="apps/v1", kind="Deployment", name=STEADY
+            ),
+            min_replicas=1,
+            max_replicas=min(MAX_WORKERS, context.batch.max_nodes),
+            metrics=[client.V2MetricSpec(type="External", external=source)],
+            behavior=client.V2HorizontalPodAutoscalerBehavior(scale_down=calm),
+        ),
+    )
+    return plain(scaler)

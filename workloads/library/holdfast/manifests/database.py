@@ -1,0 +1,82 @@
+"""How batch pods reach the results database: by the Cloud SQL Auth Proxy beside them, or by a service file of yours."""
+
+# Why it is so: infra/decisions/0064.
+
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from kubernetes import client
+
+from holdfast.contract.environment import ENV_DATABASE, ENV_SCHEMA_WAIT_S
+from holdfast.contract.roles import RESULTS_DATABASE
+from holdfast.manifests.pods import Size, restricted
+from holdfast.manifests.render_context import RenderContext
+
+# The role of digests.json: a copy of Google's image in the registry of the environment.
+PROXY = "cloud-sql-proxy"
+POSTGRES_PORT = 5_432
+# What the proxy dials on the instance; 5432 is refused there without a certificate.
+INSTANCE_PORT = 3_307
+HEALTH_PORT = 9_801
+# A worker that comes with the platform waits for its migration, whose image it has to pull, too.
+SCHEMA_WAIT_S = 1_200
+# Where the environment has no Cloud SQL: `kubectl -n batch create secret generic results --from-file=pg_service.conf`.
+# A file, since an environment variable is shown by every `describe`; libpq reads host, user and password from it.
+SECRET, SECRET_DIR, SERVICE_FILE = "results", "/etc/holdfast/results", "pg_service.conf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """What a pod that uses the database has beside its own."""
+
+    env: dict[str, str]
+    sidecars: list[client.V1Container] = field(default_factory=list[client.V1Container])
+    volumes: list[tuple[client.V1Volume, str]] = field(default_factory=list[tuple[client.V1Volume, str]])
+
+
+def access(context: RenderContext, role: str) -> Access:
+    if context.env.database is None:
+        env = {ENV_DATABASE: "postgresql:///?service=results", "PGSERVICEFILE": f"{SECRET_DIR}/{SERVICE_FILE}"}
+        return Access(env=env, volumes=[(_secret(), SECRET_DIR)])
+    user = quote(context.env.database_user(role), safe="")
+    # Plain on the loopback; the proxy encrypts, proves who we are and fetches the password of the hour.
+    waiting = {ENV_SCHEMA_WAIT_S: str(SCHEMA_WAIT_S)}
+    uri = f"postgresql://{user}@127.0.0.1:{POSTGRES_PORT}/{RESULTS_DATABASE}?sslmode=disable"
+    return Access(env={ENV_DATABASE: uri} | waiting, sidecars=[_proxy(context)])
+
+
+def port(context: RenderContext) -> int:
+    return POSTGRES_PORT if context.env.database is None else INSTANCE_PORT
+
+
+def _secret() -> client.V1Volume:
+    source = client.V1SecretVolumeSource(secret_name=SECRET, default_mode=0o440)
+    return client.V1Volume(name=SECRET, secret=source)
+
+
+def _proxy(context: RenderContext) -> client.V1Container:
+    """A native sidecar: up before the worker starts, there until it has ended, and no reason for a Job to go on."""
+    limits = Size(cpu="500m", memory="256Mi", disk="100Mi").limits()
+    return client.V1Container(
+        name=PROXY,
+        image=context.image(PROXY),
+        image_pull_policy="Always",
+        restart_policy="Always",
+        args=[
+            "--private-ip",
+            "--auto-iam-authn",
+            "--structured-logs",
+            f"--port={POSTGRES_PORT}",
+            "--health-check",
+            "--http-address=0.0.0.0",
+            f"--http-port={HEALTH_PORT}",
+            "--exit-zero-on-sigterm",
+            context.env.database_connection,
+        ],
+        ports=[client.V1ContainerPort(container_port=HEALTH_PORT)],
+        resources=client.V1ResourceRequirements(limits=limits, requests=limits),
+        startup_probe=client.V1Probe(
+            http_get=client.V1HTTPGetAction(path="/startup", port=HEALTH_PORT), period_seconds=1, failure_threshold=60
+        ),
+        security_context=restricted(),
+    )

@@ -1,0 +1,183 @@
+"""What every builder is handed: the environment, its pools, image digests. A builder spells no label and no taint."""
+
+# Why it is so: infra/decisions/0061.
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.environment import ENV_JOB
+from holdfast.contract.errors import InputError
+from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB
+from holdfast.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
+from holdfast.contract.pools import LABEL_NODEPOOL, Pool, Role
+from holdfast.manifests import skips
+from infra.environments import Environment
+
+Body = dict[str, Any]
+DIGESTS = Path(__file__).parents[3] / "images" / "digests.json"
+VERSION_LENGTH = 8
+_HEX = re.compile("[0-9a-f]{64}")
+_API = client.ApiClient()
+
+
+def plain(model: Any) -> Body:
+    """A model as the API server takes it, with the checks that it fails on purpose."""
+    body: Any = _API.sanitize_for_serialization(model)
+    return marked(body)
+
+
+def marked(body: Body) -> Body:
+    about = body.get("metadata", {})
+    skipped = skips.annotations(body.get("kind", ""), about.get("namespace"), about.get("name", ""))
+    if skipped:
+        about["annotations"] = about.get("annotations", {}) | skipped
+    return body
+
+
+def meta(name: str, namespace: str | None = None, **more: Any) -> client.V1ObjectMeta:
+    labels = {LABEL_NAME: name, LABEL_PART_OF: PART_OF} | more.pop("labels", {})
+    return client.V1ObjectMeta(name=name, namespace=namespace, labels=labels, **more)
+
+
+def versioned(body: Body) -> Body:
+    """A Job or JobSet whose name ends in a digest of its spec, and whose pods know that name.
+
+    Its template cannot be changed once it exists: with another image it must be another object, beside the old one (infra/decisions/0068).
+    """
+    text = json.dumps(body["spec"], sort_keys=True, separators=(",", ":"))
+    name = f"{body['metadata']['name']}-{sha256(text.encode()).hexdigest()[:VERSION_LENGTH]}"
+    body["metadata"]["name"] = name
+    for template in templates(body["spec"]):
+        if LABEL_HOLDFAST_JOB in template["metadata"]["labels"]:  # else its processes write no lines of a job
+            template["metadata"]["labels"][LABEL_HOLDFAST_JOB] = name
+        for container in template["spec"]["containers"]:
+            for variable in container["env"]:
+                if variable["name"] == ENV_JOB:
+                    variable["value"] = name
+    return body
+
+
+def templates(spec: Body) -> list[Body]:
+    """The pod templates of a Job or JobSet."""
+    groups = spec.get("replicatedJobs")
+    return [group["template"]["spec"]["template"] for group in groups] if groups else [spec["template"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    """The samples cut down, for a cluster that lives for hours: all work on Spot shares one pool."""
+
+    pool: Pool
+    workers: int
+    """Of the batch."""
+    items: str
+    """Source of the batch, in the pod."""
+
+
+@dataclass(frozen=True)
+class RenderContext:
+    env: Environment
+    small: Small | None = None
+    """None: every sample as large as its own pools allow."""
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Role -> sha256 of its image; written by whoever pushes the images. InputError where the file is damaged."""
+        try:
+            known: Any = json.loads(DIGESTS.read_text(encoding="utf-8"))
+            mine: dict[str, str] = known.get(self.env.name, {})
+            # Anything else would be rendered as it is, and found by the nodes that cannot pull it.
+            wrong = [role for role, digest in mine.items() if not _HEX.fullmatch(digest)]
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise self._damaged(error) from error
+        if wrong:
+            raise self._damaged(f"{wrong[0]} of {self.env.name}: {mine[wrong[0]]!r:.80}")
+        return mine
+
+    def _damaged(self, why: object) -> InputError:
+        return InputError(
+            "file of image digests",
+            got=f"{'/'.join(DIGESTS.parts[-3:])}: {why}",
+            allowed="environment -> role -> 64 hex digits, as `make images` writes it",
+            fix=f"git checkout {'/'.join(DIGESTS.parts[-3:])}, or make images ENV={self.env.name}",
+        )
+
+    def image(self, role: str) -> str:
+        # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff, it runs nothing else.
+        return f"{self.env.image_registry}/{role}@sha256:{self.digests.get(role, '0' * 64)}"
+
+    def require_digests(self, roles: Sequence[str], fix: str) -> None:
+        """InputError where one of `roles` has no image yet; for what is sent to a cluster, not for what is rendered."""
+        absent = [role for role in roles if role not in self.digests]
+        if absent:
+            raise InputError(
+                f"image digests of {self.env.name}",
+                got=f"none for {', '.join(absent)} in {'/'.join(DIGESTS.parts[-3:])}",
+                allowed=f"the sha256 of each in {self.env.image_registry}",
+                fix=fix,
+            )
+
+    def pool(self, role: Role, capacity: Capacity) -> Pool | None:
+        return next((p for p in self.env.pools() if (p.role, p.capacity) == (role, capacity)), None)
+
+    @cached_property
+    def training(self) -> Pool:
+        return self._spot(Role.TRAINING, Role.BATCH)
+
+    @cached_property
+    def batch(self) -> Pool:
+        return self._spot(Role.BATCH, Role.TRAINING)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """Selector beside the pool's own, which is that of its class."""
+        return {LABEL_NODEPOOL: self.small.pool.name} if self.small else {}
+
+    def _spot(self, *roles: Role) -> Pool:
+        if self.small:
+            return self.small.pool
+        found = next((p for role in roles if (p := self.pool(role, Capacity.SPOT))), None)
+        if found is None:
+            raise InputError(
+                f"environment {self.env.name}",
+                got="no Spot group of role training or batch",
+                allowed="at least one",
+                fix="add a NodeGroup with capacity=Capacity.SPOT",
+            )
+        return found
+
+    @property
+    def system(self) -> Pool:
+        return next(p for p in self.env.pools() if p.role is Role.SYSTEM)
+
+    def trains(self, run: str) -> bool:
+        """Whether the environment has a place for its checkpoints."""
+        return not self.env.storage.runs or any(run == known.name for known in self.env.storage.runs)
+
+    @property
+    def checkpoints(self) -> str:
+        return f"gs://{self.env.bucket('checkpoints')}"
+
+    def flex_gpus(self, accelerator: str) -> int:
+        """GPUs on flex-start nodes that come one by one. Auto-provisioning's rest is shared out, since it is one cap."""
+        rest = self.env.quota_gpus(accelerator)
+        return rest - rest // 2 + self._grouped(accelerator, Capacity.FLEX_START)
+
+    def queued_gpus(self, accelerator: str) -> int:
+        """GPUs on flex-start nodes that come all at once."""
+        return self.env.quota_gpus(accelerator) // 2 + self._grouped(accelerator, Capacity.QUEUED)
+
+    def _grouped(self, accelerator: str, capacity: Capacity) -> int:
+        fitting = (g for g in self.env.groups if (g.accelerator, g.capacity) == (accelerator, capacity))
+        return sum(self.env.quota_gpus(group.name) for group in fitting)

@@ -1,0 +1,156 @@
+"""The proxy before the servers: Envoy, a watcher of their endpoints and the drain that Envoy lacks beside it."""
+
+# Why it is so: infra/decisions/0049.
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kubernetes import client
+
+from holdfast.contract import serving
+from holdfast.contract.capacity import ANNOTATION_RULE, PlacementRule
+from holdfast.contract.kubernetes import LABEL_NAME, PRIORITY_SERVING
+from holdfast.contract.roles import NAMESPACE_SERVING
+from holdfast.manifests.deployments import deployment
+from holdfast.manifests.envoy import Proxy, bootstrap
+from holdfast.manifests.pods import Probes, Size, Work, restricted
+from holdfast.manifests.policies import budget
+from holdfast.manifests.rbac import within
+from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+from holdfast.manifests.serving_deployment import overflow_pool, port, probes, scraping
+
+SERVER = "server"  # the role: account and image
+ENVOY = "envoy"  # the role in digests.json: a copy of Envoy's own image in the registry of the environment
+PROXIES = 2
+CONFIG_DIR, ENDPOINTS_DIR = "/etc/envoy", "/run/endpoints"
+ANNOTATION_CAPACITY = "holdfast.dev/serving-capacity"
+HOST_NAME = "kubernetes.io/hostname"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstHop:
+    """A proxy, with the names on both of its sides."""
+
+    name: str
+    servers: str
+    """Headless Service of those that answer."""
+    clients: str
+    """Service that is asked."""
+    rights: str = "endpoints"
+    """Role and binding of its watcher."""
+    health_port: int = 0
+    """Where servers answer for their readiness; 0: where they answer requests."""
+
+
+SERVING = FirstHop(name="proxy", servers=SERVER, clients="serving")
+
+
+def proxies(context: RenderContext, hop: FirstHop, about: dict[str, str] | None = None) -> Iterator[Body]:
+    """`about`: annotations of the Service that clients ask."""
+    account = client.V1ServiceAccount(
+        api_version="v1",
+        kind="ServiceAccount",
+        metadata=meta(hop.name, NAMESPACE_SERVING),
+        automount_service_account_token=False,
+    )
+    yield plain(account)
+    rules = [
+        client.V1PolicyRule(api_groups=["discovery.k8s.io"], resources=["endpointslices"], verbs=["list", "watch"])
+    ]
+    yield from within(hop.rights, rules, NAMESPACE_SERVING, account=hop.name, account_namespace=NAMESPACE_SERVING)
+    yield _configuration(context, hop)
+    yield deployment(context, NAMESPACE_SERVING, _proxy_work(context, hop), PROXIES)
+    yield scraping(hop.name, {LABEL_NAME: hop.name}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH)
+    yield budget(hop.name, NAMESPACE_SERVING, hop.name, "The first hop of every request: one at a time")
+    yield plain(
+        client.V1Service(
+            api_version="v1",
+            kind="Service",
+            metadata=meta(hop.clients, NAMESPACE_SERVING, annotations=about),
+            spec=client.V1ServiceSpec(type="ClusterIP", selector={LABEL_NAME: hop.name}, ports=[port()]),
+        )
+    )
+
+
+def _configuration(context: RenderContext, hop: FirstHop) -> Body:
+    longest_s = serving.drain_budget(overflow_pool(context).window.pod_s).longest_request_s
+    proxy = Proxy(endpoints_file=f"{ENDPOINTS_DIR}/servers.json", longest_request_s=longest_s)
+    text = json.dumps(bootstrap(proxy), indent=2) + "\n"
+    return plain(
+        client.V1ConfigMap(
+            api_version="v1", kind="ConfigMap", metadata=meta(hop.name, NAMESPACE_SERVING), data={"envoy.json": text}
+        )
+    )
+
+
+def _proxy_work(context: RenderContext, hop: FirstHop) -> Work:
+    window_s = overflow_pool(context).window.pod_s
+    admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
+    counted = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
+    watch = ["python", "-m", "holdfast", "serve", "endpoints"]
+    watch += ["--service", hop.servers, "--namespace", NAMESPACE_SERVING]
+    watch += ["--health-port", str(hop.health_port)] if hop.health_port else []
+    configured = client.V1Volume(name="config", config_map=client.V1ConfigMapVolumeSource(name=hop.name))
+    shared = client.V1Volume(name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi"))
+    return Work(
+        name=hop.name,
+        role=hop.name,
+        image=context.image(ENVOY),
+        command=[ENVOY, "-c", f"{CONFIG_DIR}/envoy.json", "-l", "warning", "--concurrency", "2"],
+        size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
+        pool=context.system,
+        priority=PRIORITY_SERVING,
+        # Its machines are never taken away: the hook has the whole grace, and a request the rest.
+        grace_s=window_s + 15,
+        calls_kubernetes=True,
+        ports=[serving.PORT, serving.PROXY_METRICS_PORT],
+        probes=Probes(readiness=probes(serving.SIDECAR_PORT).readiness, liveness=_listening()),
+        pre_stop_get=DRAIN_HOOK,
+        sidecars=[
+            draining(context, f"{admin}/ready", window_s, "--drain", f"{admin}/healthcheck/fail", "--count", counted),
+            _beside(
+                context,
+                "watch",
+                [*watch, "--out", f"{ENDPOINTS_DIR}/servers.json"],
+                [client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)],
+            ),
+        ],
+        volumes=[(configured, CONFIG_DIR), (shared, ENDPOINTS_DIR)],
+        annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
+        spread_over=HOST_NAME,
+    )
+
+
+DRAIN_HOOK = client.V1HTTPGetAction(path=serving.DRAIN_PATH, port=serving.SIDECAR_PORT)
+"""PreStop of a container with `draining` beside it."""
+
+
+def draining(context: RenderContext, health_url: str, window_s: int, *options: str) -> client.V1Container:
+    """The drain for a server that has none: its readiness, and the hook before its SIGTERM."""
+    words = ["python", "-m", "holdfast", "serve", "sidecar", "--health", health_url, "--window", str(window_s)]
+    return _beside(context, "drain", [*words, *options], [])
+
+
+def _beside(
+    context: RenderContext, name: str, command: list[str], mounts: list[client.V1VolumeMount]
+) -> client.V1Container:
+    """Started before the main container, ended after it."""
+    limits = {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
+    scratch = client.V1VolumeMount(name="tmp", mount_path="/tmp")
+    return client.V1Container(
+        name=name,
+        image=context.image(SERVER),
+        image_pull_policy="Always",
+        restart_policy="Always",
+        command=command,
+        resources=client.V1ResourceRequirements(limits=limits, requests=limits),
+        security_context=restricted(),
+        volume_mounts=[scratch, *mounts],
+    )
+
+
+def _listening() -> client.V1Probe:
+    return client.V1Probe(
+        tcp_socket=client.V1TCPSocketAction(port=serving.PORT), period_seconds=10, failure_threshold=6
+    )

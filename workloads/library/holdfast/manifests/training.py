@@ -1,0 +1,301 @@
+"""Training: a gang on Spot as JobSet, independent tasks as a Job by index, planned runs on flex-start."""
+
+# Why it is so: infra/decisions/0063.
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kubernetes import client
+
+from holdfast.contract.capacity import ANNOTATION_RULE, Capacity, PlacementRule
+from holdfast.contract.environment import (
+    ENV_ATTEMPT,
+    ENV_CHARGED_FAILURES,
+    ENV_COMPLETION_INDEX,
+    ENV_IGNORED_FAILURES,
+    ENV_JOB,
+)
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, FATAL_EXIT_CODES
+from holdfast.contract.kubernetes import (
+    ANNOTATION_CHARGED_FAILURES,
+    ANNOTATION_IGNORED_FAILURES,
+    ANNOTATION_PROVISIONED_RUN,
+    ANNOTATION_RESTART,
+    DRIVER_LATEST,
+    JOB_API,
+    JOBSET_API,
+    LABEL_DRIVER,
+    LABEL_QUEUE,
+    PRIORITY_FLEX,
+    PRIORITY_SPOT,
+)
+from holdfast.contract.lifecycle import FLEX_MAX_RUN_S
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.pools import (
+    GPU_TAINT,
+    LABEL_ACCELERATOR,
+    LABEL_FLEX_START,
+    LABEL_MAX_RUN,
+    QUEUED_TAINT,
+    Pool,
+    Role,
+)
+from holdfast.contract.roles import NAMESPACE_TRAINING
+from holdfast.manifests import data
+from holdfast.manifests.pods import MAIN, Size, Work, annotation, template
+from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
+from holdfast.manifests.rbac import reading
+from holdfast.manifests.render_context import Body, RenderContext, marked, meta, plain, versioned
+from infra.environments.runs import SHARED
+
+DAY_S = 86_400
+INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in
+NODES = 2
+FLEX_NODES = 4
+# Where Kubernetes counts the starts before this one. A Job by index counts crashes and evictions apart.
+RESTARTS = {ENV_ATTEMPT: annotation(ANNOTATION_RESTART)}
+FAILURES = {
+    ENV_CHARGED_FAILURES: annotation(ANNOTATION_CHARGED_FAILURES),
+    ENV_IGNORED_FAILURES: annotation(ANNOTATION_IGNORED_FAILURES),
+}
+ADDED_UP = {ENV_ATTEMPT: f"$({ENV_CHARGED_FAILURES})+$({ENV_IGNORED_FAILURES})"}
+# The first pod of a gang. Kubernetes expands the variable, which holds the name that the JobSet has in the end.
+HEAD = f"$({ENV_JOB})-workers-0-0.$({ENV_JOB})"
+DISRUPTED = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
+
+
+def samples(context: RenderContext) -> Iterator[Body]:
+    if context.trains("train-gang"):
+        yield from _sample_gang(context)
+    if context.trains("train-sweep"):
+        yield sweep(context)
+    for accelerator in (cap.accelerator for cap in context.env.auto_provisioning.accelerators):
+        yield from flex(context, accelerator)
+        yield from queued(context, accelerator)
+
+
+def _sample_gang(context: RenderContext) -> Iterator[Body]:
+    yield peers("train-gang")
+    yield gang(context, joined(_spot_gang(context)))
+    reason = (
+        "An eviction through the API restarts the whole gang: drains take one node at a time. "
+        "Spot preemption does not ask."
+    )
+    yield budget("train-gang", NAMESPACE_TRAINING, "train-gang", reason, keep=NODES - 1)
+
+
+def rights(context: RenderContext) -> Iterator[Body]:
+    """A flex-start node shows in an annotation when it ends."""
+    rules = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["get"])]
+    accounts = [run.account for run in context.env.storage.runs] or [SHARED]
+    yield from reading("holdfast-planned-end", rules, accounts=accounts, namespace=NAMESPACE_TRAINING)
+
+
+def gpu_size(pool: Pool) -> Size:
+    """A pod that fills a node, with room left for the system's own pods."""
+    return Size.share(MACHINE_TYPES[pool.machine_type], pool.gpus_per_node)
+
+
+def command(context: RenderContext, run: str, pool: Pool) -> list[str]:
+    """One rank for each GPU of the machine, and one pod for each machine."""
+    words = ["python", "-m", "holdfast", "train", "run", "--checkpoints", context.checkpoints, "--run", run]
+    words += ["--ranks", str(pool.gpus_per_node), "--steps", "100000", "--every", "auto", "--device", "cuda"]
+    return [*words, "--data", data.PATH]
+
+
+def spot_work(context: RenderContext, name: str, pool: Pool, rule: PlacementRule, run: str = "") -> Work:
+    """On Spot, with the pool's window as its grace. `run` differs where pods train apart."""
+    return Work(
+        name=name,
+        role="trainer",
+        job=name,
+        run_per_index=INDEX in run,
+        reads_run=name,
+        writes_run=name,
+        command=command(context, run or name, pool),
+        size=gpu_size(pool),
+        pool=pool,
+        selector=context.pins,
+        priority=PRIORITY_SPOT,
+        grace_s=pool.window.pod_s,
+        restart="Never",
+        volumes=[(data.volume(), data.PATH)],
+        annotations={ANNOTATION_RULE: rule.value} | data.SIDECAR,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """Pods that need each other: all or none."""
+
+    work: Work
+    pods: int
+    queue: str
+    """Kueue's, which starts it; empty: it starts at once."""
+    deadline_s: int
+    restarts: int
+    annotations: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def _spot_gang(context: RenderContext) -> Gang:
+    work = spot_work(context, "train-gang", context.training, PlacementRule.TRAINING)
+    # Not below 0: JobSet copies the number into a pod label, and "-5" is no label value, so no pod is made.
+    work = replace(work, priority=PRIORITY_FLEX)
+    return Gang(work=work, pods=NODES, queue="spot", deadline_s=7 * DAY_S, restarts=3)
+
+
+def joined(given: Gang) -> Gang:
+    """The reference trainer with the number of nodes and the place where they find each other."""
+    command = [*given.work.command, "--nodes", str(given.pods), "--rendezvous", f"{HEAD}:{RENDEZVOUS_PORT}"]
+    return replace(given, work=replace(given.work, command=command))
+
+
+def gang(context: RenderContext, given: Gang) -> Body:
+    """An eviction restarts the gang and is free; a crash counts towards maxRestarts."""
+    name, work = given.work.name, replace(given.work, from_pod=given.work.from_pod | RESTARTS)
+    failed = client.V1PodFailurePolicy(
+        rules=[client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])]
+    )
+    spec = client.V1JobSpec(
+        parallelism=given.pods,
+        completions=given.pods,
+        completion_mode="Indexed",
+        backoff_limit=0,
+        active_deadline_seconds=given.deadline_s,
+        pod_failure_policy=failed,
+        template=template(context, work),
+    )
+    preempted = {
+        "name": "preempted",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
+    labels, annotations = queued_by(given.queue), given.annotations or None
+    body = {
+        "apiVersion": JOBSET_API,
+        "kind": "JobSet",
+        "metadata": plain(meta(name, NAMESPACE_TRAINING, labels=labels, annotations=annotations)),
+        "spec": {
+            **({"suspend": True} if given.queue else {}),
+            "ttlSecondsAfterFinished": DAY_S,
+            "failurePolicy": {"maxRestarts": given.restarts, "rules": [preempted]},
+            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": plain(spec)}}],
+        },
+    }
+    return versioned(marked(body))
+
+
+def queued_by(queue: str) -> dict[str, str]:
+    return {LABEL_QUEUE: queue} if queue else {}
+
+
+def ignoring(*in_order: int) -> client.V1PodFailurePolicy:
+    """Evictions and the codes `in_order` do not count. Order matters: an evicted pod has an exit code too."""
+
+    def codes(*values: int) -> client.V1PodFailurePolicyOnExitCodesRequirement:
+        # Named: else a sidecar that ends after the main container would be judged by its own code.
+        return client.V1PodFailurePolicyOnExitCodesRequirement(container_name=MAIN, operator="In", values=list(values))
+
+    return client.V1PodFailurePolicy(
+        rules=[
+            client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED]),
+            client.V1PodFailurePolicyRule(action="FailJob", on_exit_codes=codes(*FATAL_EXIT_CODES)),
+            # Stopped in order before its node's planned end: the next node goes on.
+            client.V1PodFailurePolicyRule(action="Ignore", on_exit_codes=codes(*sorted(in_order))),
+        ]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A plain Job: pods that do not need each other."""
+
+    name: str
+    pods: int
+    deadline_s: int
+    queue: str
+    """Kueue's, which starts it; empty: it starts at once."""
+    work: Work
+    namespace: str = NAMESPACE_TRAINING
+    restarts: int = 3
+    """Crashes of an index; evictions are not counted."""
+
+
+def job(context: RenderContext, task: Task) -> Body:
+    work = replace(task.work, from_pod=task.work.from_pod | FAILURES, env=task.work.env | ADDED_UP)
+    body = client.V1Job(
+        api_version=JOB_API,
+        kind="Job",
+        metadata=meta(task.name, task.namespace, labels=queued_by(task.queue)),
+        spec=client.V1JobSpec(
+            suspend=True if task.queue else None,
+            completion_mode="Indexed",
+            completions=task.pods,
+            parallelism=task.pods,
+            # By index: one back-off for all would double with every round of evictions, ignored or not.
+            backoff_limit_per_index=task.restarts,
+            active_deadline_seconds=task.deadline_s,
+            ttl_seconds_after_finished=DAY_S,
+            pod_failure_policy=ignoring(EXIT_PREEMPTED),
+            template=template(context, work),
+        ),
+    )
+    return versioned(plain(body))
+
+
+def sweep(context: RenderContext) -> Body:
+    """Each index is a run of its own."""
+    name = "train-sweep"
+    work = spot_work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-{INDEX}")
+    return job(context, Task(name=name, pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
+
+
+def _flex_work(context: RenderContext, name: str, accelerator: str, run: str, selector: dict[str, str]) -> Work:
+    machine = next(m for m in MACHINE_TYPES.values() if m.accelerator == accelerator)
+    # No window: its end is planned, and the process reads it from the node.
+    pool = Pool(
+        name="flex",
+        role=Role.TRAINING,
+        capacity=Capacity.ON_DEMAND,
+        machine_type=machine.name,
+        min_nodes=0,
+        max_nodes=1,
+        gpus_per_node=machine.gpus,
+        taints=(GPU_TAINT,),
+    )
+    return replace(
+        spot_work(context, name, pool, PlacementRule.GANG, run),
+        pool=None,
+        tolerations=[GPU_TAINT],
+        # Auto-provisioning would install GKE's default driver, which is too old for the CUDA of our images.
+        selector=selector | {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: accelerator, LABEL_DRIVER: DRIVER_LATEST},
+        priority=PRIORITY_FLEX,
+        grace_s=60,
+        calls_kubernetes=True,
+    )
+
+
+def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
+    """Node by node as capacity comes. A node ends after a day; its index goes on with the next one."""
+    name = f"train-flex-{accelerator.removeprefix('nvidia-')}"
+    work = _flex_work(context, name, accelerator, f"{name}-{INDEX}", {LABEL_MAX_RUN: str(DAY_S)})
+    pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
+    if pods and context.trains(name):
+        # Longer than a node lives: hours in Google's queue count too.
+        yield job(context, Task(name=name, pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
+
+
+def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
+    """All nodes at once or none, through Kueue and a ProvisioningRequest.
+
+    No restarts: such nodes are not used twice. Submitted anew, the run resumes.
+    """
+    name = f"train-queued-{accelerator.removeprefix('nvidia-')}"
+    work = _flex_work(context, name, accelerator, name, {})
+    pods = min(FLEX_NODES, context.queued_gpus(accelerator) // work.size.gpus)
+    longest = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
+    if pods and context.trains(name):
+        work = replace(work, tolerations=[GPU_TAINT, QUEUED_TAINT])
+        given = Gang(work=work, pods=pods, queue="queued", deadline_s=FLEX_MAX_RUN_S, restarts=0, annotations=longest)
+        yield peers(name)
+        yield gang(context, joined(given))

@@ -1,0 +1,175 @@
+"""One step: look at the jobs that may be moved, move those whose policy asks for it, announce each move.
+
+A step of the exporter's leader. Guarantee: a job is touched when its policy moves it and at no other time, and each
+request leaves it able to go on; without a mover it stays where it is.
+"""
+
+# Why it is so: infra/decisions/0058, infra/decisions/0059.
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.ledger.events import Event
+from holdfast.mover import patches
+from holdfast.mover.capacity import SpotSeen
+from holdfast.mover.cluster_api import ClusterApi, Refused
+from holdfast.mover.objects import Movable, movables
+from holdfast.mover.progress import done_h
+from holdfast.place.plan import Standing
+from holdfast.runtime import logs
+
+LOG = logging.getLogger(f"{logs.NAME}.mover")
+# From the deciding pass to pods that are gone: a pass, Kueue's answer and the grace of a Spot pod.
+REACTION_S = 180.0
+# A plan that cannot be read is announced once for each version of the object, and no more than this many are held.
+REMEMBERED = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """Of one job: how many there are, how many have a node, what GPU they ask for."""
+
+    known: int = 0
+    placed: int = 0
+    accelerator: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the exporter's watches know at this moment."""
+
+    pods: Mapping[str, Pods]
+    """Job -> its pods."""
+    spot_machines: Iterable[str]
+    """Machine types of the Spot nodes that run, as often as there are such nodes."""
+    waiting_for_spot: Iterable[str]
+    """GPUs of the pods that wait for a Spot node."""
+    events: Callable[[str], Iterable[Event]]
+    """Of a job, the newest ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    job: Movable
+    at_s: float
+    source: Standing
+    to: Standing
+    slack_h: float
+
+    @property
+    def reason(self) -> str:
+        if self.to is Standing.ON_DEMAND:
+            return f"{self.slack_h:.2f} h of slack are left, too few to go on {self._where}"
+        return f"{self.slack_h:.2f} h of slack are left, and Spot has been there long enough to pay for the move"
+
+    @property
+    def _where(self) -> str:
+        if self.source is not Standing.WAITING:
+            return f"on {self.source.value}"
+        return f"waiting for {'Spot' if self.job.plan.cheaper is Standing.SPOT else 'flex-start'}"
+
+
+@dataclass(slots=True)
+class Mover:
+    api: ClusterApi
+    spot: SpotSeen = field(default_factory=SpotSeen)
+    moves: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """(job, capacity) -> times that it was sent there since this mover began."""
+    slack_h: dict[str, float] = field(default_factory=dict[str, float])
+    """Of the jobs of the last step."""
+    _refused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+
+    def step(self, seen: Seen, now_s: float) -> list[Move]:
+        """The moves that were made. A refused request is tried again in the next step."""
+        self.spot.look(seen.spot_machines, seen.waiting_for_spot, now_s)
+        jobs, unread = movables(*self.api.read())
+        for meta, why in unread:
+            self._complain(meta["uid"], meta["resourceVersion"], f"{meta['name']} is not moved: {why}")
+        self.slack_h = {}
+        return [move for job in jobs if (move := self._moved(job, seen, now_s))]
+
+    def begin_anew(self) -> None:
+        """Another exporter has published what was counted so far."""
+        self.moves.clear()
+
+    def _moved(self, job: Movable, seen: Seen, now_s: float) -> Move | None:
+        move = self.judge(job, seen, now_s)
+        if job.stranded:
+            self._mended(job)
+            return None
+        if self._unfinished(job):
+            self._released(job)
+            return None
+        if move is None or not self._patched(job, patches.to_queue(job, _queue(job, move.to)), "moved"):
+            return None
+        self._released(job)
+        self.moves[job.name, move.to.value] += 1
+        self.api.announce(job, "PlacementMoved", f"{move.source.value} to {move.to.value}: {move.reason}", now_s)
+        return move
+
+    def judge(self, job: Movable, seen: Seen, now_s: float) -> Move | None:
+        """What the policy asks for now; None: to stay."""
+        pods = seen.pods.get(job.name, Pods())
+        at = standing(job, pods)
+        # Decided as if it were later already: what is decided now takes that long to happen.
+        now_h = (now_s - job.created_s + REACTION_S) / 3_600
+        done = done_h(seen.events(job.name))
+        # Nothing shows whether flex-start could be had: whoever gave it up does not come back.
+        spot = job.plan.cheaper is Standing.SPOT
+        up_for_h = self.spot.up_for_h(pods.accelerator, now_s) if spot else None
+        slack_h = self.slack_h[job.name] = job.plan.slack_h(now_h, done)
+        to = job.plan.move(
+            at, now_h=now_h, done_h=done, up=at is job.plan.cheaper or up_for_h is not None, up_for_h=up_for_h or 0.0
+        )
+        # Waiting in its queue is how the cheaper one is asked for.
+        if to is None or (to is job.plan.cheaper and at is Standing.WAITING):
+            return None
+        return Move(job=job, at_s=now_s, source=at, to=to, slack_h=slack_h)
+
+    def _mended(self, job: Movable) -> None:
+        """Kueue makes the Workload anew from what the job has now; of a selector alone it takes no notice."""
+        if self._patched(job, patches.as_it_was(job), "mended") and job.workload and not job.workload.leaving:
+            self.api.delete(job.workload.path)
+
+    def _patched(self, job: Movable, ops: patches.Patch, done: str) -> bool:
+        try:
+            self.api.patch(job.path, ops)
+        except Refused as error:
+            self._complain(job.uid, job.version, f"{job.name} was not {done}: {error}")
+            return False
+        return True
+
+    def _unfinished(self, job: Movable) -> bool:
+        """A mover died after its patch: the job was started again where it had been, with the other queue's name."""
+        return bool(job.workload and job.workload.admitted and job.workload.queue != job.queue)
+
+    def _released(self, job: Movable) -> None:
+        """What is admitted holds the job where it was; what waits follows the job's label by itself."""
+        if job.workload and job.workload.admitted and not job.workload.leaving:
+            self.api.delete(job.workload.path)
+
+    def _complain(self, uid: str, version: str, why: str) -> None:
+        if (uid, version) not in self._refused and len(self._refused) < REMEMBERED:
+            self._refused.add((uid, version))
+            LOG.warning("%s", why)
+
+
+def standing(job: Movable, pods: Pods) -> Standing:
+    if job.queued_at == job.plan.on_demand_queue:
+        return Standing.ON_DEMAND
+    # A gang stands on nothing until all its pods have a node.
+    return job.plan.cheaper if pods.known and pods.placed == pods.known else Standing.WAITING
+
+
+def samples(mover: Mover) -> Iterator[tuple[str, float, dict[str, str]]]:
+    """Metric, value, labels."""
+    for (job, capacity), count in mover.moves.items():
+        yield "placement_moves_total", count, {"job": job, "capacity": capacity}
+    for job, slack_h in mover.slack_h.items():
+        yield "placement_slack_seconds", slack_h * 3_600, {"job": job}
+
+
+def _queue(job: Movable, to: Standing) -> str:
+    return job.plan.on_demand_queue if to is Standing.ON_DEMAND else job.plan.spot_queue

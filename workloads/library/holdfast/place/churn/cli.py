@@ -1,0 +1,110 @@
+"""Body of `holdfast churn`: from event files, or from what the exporter wrote to Cloud Monitoring."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.values import finite
+from holdfast.ledger.events import read_folder
+from holdfast.place.churn import days as daily
+from holdfast.place.churn import estimate, starts
+from holdfast.place.churn.estimate import Exposure, Group
+from holdfast.place.churn.lookback import span_seconds
+
+DAY_H = 24.0
+Ages = Sequence[tuple[float, float, Exposure]]
+
+
+def show_churn(
+    events: Path | None,
+    project: str,
+    since: str,
+    half_life_days: float,
+    *,
+    as_json: bool,
+    history: str = "",
+    cluster: str = "",
+    clock: Callable[[], float] = time.time,
+) -> None:
+    if (events is None) == (not project):
+        got = "both" if project else "neither"
+        raise InputError("churn has one source", got=got, allowed="--events or --project", fix="give one of them")
+    if not project and (history or cluster):
+        got = "--history with --events" if history else "--cluster with --events"
+        raise InputError("events know neither history nor cluster", got=got, allowed="--project", fix="leave it out")
+    if events is not None:
+        from_events(events, half_life_days, as_json=as_json)
+    else:
+        from_cloud(project, cluster, clock(), since or "30d", half_life_days, history, as_json=as_json)
+
+
+def from_events(events: Path, half_life_days: float, *, as_json: bool) -> None:
+    reading = read_folder(events)
+    now_us = max((e.t_us for e in reading.events), default=round(time.time() * 1e6))
+    found = estimate.lifetimes(reading.events, now_us)
+    if not found:
+        raise Unjudged(f"no node_up or node_down line under {events}: the node watcher writes them")
+    groups, ages = estimate.by_group(found, now_us, half_life_days * DAY_H), estimate.by_age(found)
+    waits = [starts.row(kind, hours) for kind, hours in starts.waits(reading.events).items()]
+    show(groups, ages, {"waits": waits, "problems": dict(reading.problems)}, as_json=as_json)
+
+
+def from_cloud(
+    project: str, cluster: str, now_s: float, since: str, half_life_days: float, history: str, *, as_json: bool
+) -> None:
+    """Clusters are added up, as churn follows pool, machine type and zone; which ones is printed."""
+    from holdfast.place.churn.cloud import read_days
+    from holdfast.place.churn.cloud_series import checked_cluster, checked_project, cloud_reader
+    from holdfast.place.churn.history import recall, remember
+    from holdfast.place.churn.store import open_store
+
+    since_s, project = span_seconds(since), checked_project(project)
+    days, clusters = read_days(cloud_reader(project, checked_cluster(cluster)), now_s, since_s)
+    if len(clusters) > 1:
+        print(f"added up: {', '.join(clusters)}; --cluster NAME shows one of them", file=sys.stderr)
+    if history:
+        # Days of one cluster and days of all must not replace each other.
+        store = open_store(f"{history.rstrip('/')}/{cluster}" if cluster else history)
+        remember(store, days)
+        days = recall(store)
+    groups, ages = daily.by_group(days, now_s, half_life_days * DAY_H), daily.by_age(days)
+    kept_days = [{"day": day.day.isoformat(), "hours": day.hours} for day in days]
+    show(groups, ages, {"days": kept_days, "clusters": clusters}, as_json=as_json)
+
+
+def show(groups: Mapping[Group, Exposure], ages: Ages, more: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        rows = [_row(group, exposure) for group, exposure in groups.items()]
+        bands = [{"from_h": low, "to_h": finite(high)} | _rate(exposure) for low, high, exposure in ages]
+        print(json.dumps({"schema": "holdfast.churn/1", "groups": rows, "ages": bands} | dict(more)))
+        return
+    for group, exposure in groups.items():
+        print(f"{group.pool} {group.machine_type} {group.zone}: {_words(exposure)}")
+    for low, high, exposure in ages:
+        print(f"age {low:g} to {high:g} h: {_words(exposure)}")
+
+
+def _row(group: Group, exposure: Exposure) -> dict[str, object]:
+    return {"pool": group.pool, "machine_type": group.machine_type, "zone": group.zone} | _rate(exposure)
+
+
+def _rate(exposure: Exposure) -> dict[str, object]:
+    low, high = exposure.interval()
+    return {
+        "events": exposure.events,
+        "node_hours": exposure.hours,
+        "per_hour": exposure.per_hour,
+        "low": low,
+        "high": finite(high),
+    }
+
+
+def _words(exposure: Exposure) -> str:
+    if exposure.per_hour is None:
+        return "nobody has watched yet"
+    low, high = exposure.interval()
+    return f"{exposure.per_hour:.4f} an hour (90 %: {low:.4f} to {high:.4f}; {exposure.events:.1f} in {exposure.hours:.1f} node-hours)"

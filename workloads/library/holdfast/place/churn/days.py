@@ -1,0 +1,62 @@
+"""Churn by day: what cloud metrics hold and the history keeps. Pure.
+
+A day is counted from 00:00 UTC for so many full hours; of two counts of one day the fuller one holds the other, so
+merging in any order and any number of times gives the same days.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from itertools import pairwise
+
+from holdfast.place.churn.estimate import AGE_BANDS_H, Exposure, Group
+
+DAY_H = 24
+Rows = Mapping[tuple[Group, float], Exposure]
+"""(group, lower end of the age band in hours) -> what was at risk and what was lost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Day:
+    day: date
+    hours: int
+    """Full hours that were read, from midnight."""
+    rows: Rows
+
+    @property
+    def begin_s(self) -> int:
+        return round(datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC).timestamp())
+
+
+Days = Mapping[date, Day]
+
+
+def merged(one: Day, other: Day) -> Day:
+    """Points that come late add to a day; points that the cloud has dropped for their age take from it."""
+    return max(one, other, key=_fullness)
+
+
+def _fullness(day: Day) -> tuple[int, float, float]:
+    exposures = day.rows.values()
+    return day.hours, math.fsum(e.hours for e in exposures), math.fsum(e.events for e in exposures)
+
+
+def by_group(days: Iterable[Day], now_s: float, half_life_h: float = math.inf) -> dict[Group, Exposure]:
+    sums: dict[Group, Exposure] = defaultdict(Exposure)
+    for day in days:
+        old_h = max(0.0, now_s - day.begin_s) / 3600 - day.hours / 2
+        weight = 0.5 ** (max(0.0, old_h) / half_life_h)
+        for (group, _), exposure in day.rows.items():
+            sums[group] += Exposure(events=exposure.events * weight, hours=exposure.hours * weight)
+    return dict(sorted(sums.items()))
+
+
+def by_age(days: Iterable[Day]) -> list[tuple[float, float, Exposure]]:
+    """In the form of churn.by_age."""
+    sums: dict[float, Exposure] = defaultdict(Exposure)
+    for day in days:
+        for (_, low), exposure in day.rows.items():
+            sums[low] += exposure
+    return [(low, high, sums[low]) for low, high in pairwise(AGE_BANDS_H)]

@@ -1,0 +1,201 @@
+"""The job that advice is asked for, checked at the border."""
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError
+from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES, MachineType, sold
+from holdfast.contract.values import between, duration_s
+from holdfast.place.prices import reference_machine
+
+HOUR_S = 3_600.0
+MAX_GPUS = 1024
+MAX_ITEMS = 10**12
+MAX_HOURS = 10_000
+
+# What people type, reduced to letters and digits: "NVIDIA A100 (80 GB)" and "a100-80gb" are one name.
+ALIASES = {
+    "l4": "nvidia-l4",
+    "l424": "nvidia-l4",
+    "g2": "nvidia-l4",
+    "a100": "nvidia-tesla-a100",
+    "a10040": "nvidia-tesla-a100",
+    "a2highgpu": "nvidia-tesla-a100",
+    "a10080": "nvidia-a100-80gb",
+    "a2ultragpu": "nvidia-a100-80gb",
+    "h100": "nvidia-h100-80gb",
+    "h10080": "nvidia-h100-80gb",
+    "a3highgpu": "nvidia-h100-80gb",
+    "h200": "nvidia-h200-141gb",
+    "h200141": "nvidia-h200-141gb",
+    "a3ultragpu": "nvidia-h200-141gb",
+    "b200": "nvidia-b200",
+    "a4highgpu": "nvidia-b200",
+}
+# Known to Google and to the node label; no price of theirs is in the table.
+UNPRICED = {"gb200": "nvidia-gb200", "a4x": "nvidia-gb200"}
+_NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    accelerator: str
+    gpus: int
+    hours: float
+    """Of undisturbed work on all GPUs together, by the clock."""
+    deadline_h: float = math.inf
+    checkpoint_h: float = 30 / HOUR_S
+    """How long one checkpoint blocks; inf: the job cannot resume."""
+    restart_h: float = 5 / 60
+    batch: bool = False
+    """Work from a queue: an eviction loses a micro-batch, checkpoints do not matter."""
+    items: int = 0
+    """What the hours of a queue get through; 0: nobody counted."""
+    min_nodes: int = 0
+    """An elastic gang goes on with so many; 0: a rigid one, which stops with one of its nodes."""
+    max_nodes: int = 0
+    """Of an elastic gang, all with the same number of GPUs."""
+    offered: frozenset[str] = frozenset()
+    """The machine types that may be used, as those of an environment's pools; empty: any."""
+
+    def __post_init__(self) -> None:
+        between("hours", self.hours, 1e-3, MAX_HOURS, fix="give the hours of work by the clock, as in --hours 40h")
+        between("GPUs", self.gpus, 1, MAX_GPUS, fix="give how many GPUs run at once")
+        between("restart", self.restart_h, 0, MAX_HOURS, fix="as in --restart 5m")
+        between("items", self.items, 0, MAX_ITEMS, fix="how many items the hours get through, as in --items 2000000")
+        if self.items and not self.batch:
+            raise InputError("--items", got=self.items, allowed="with --batch", fix="add --batch, or leave it out")
+        if self.elastic:
+            self._check_elastic()
+        if not self.checkpoint_h > 0:
+            raise InputError("checkpoint", got=f"{self.checkpoint_h:g} h", allowed="more than 0", fix="as in 30s")
+        if not any(self.machine_for(capacity) for capacity in Capacity):
+            sizes = sorted({m.gpus for m in MACHINE_TYPES.values() if m.accelerator == self.accelerator})
+            allowed = ", ".join(sorted(self.offered)) or f"multiples of {' or '.join(map(str, sizes))}"
+            raise InputError(
+                f"no machine with {self.accelerator} makes up {self.gpus} GPUs",
+                got=self.gpus, allowed=allowed, fix="take another number of GPUs, or another environment",
+            )  # fmt: skip
+        need_h = self.hours + self.restart_h
+        if not self.deadline_h >= need_h:
+            raise InputError(
+                "impossible deadline",
+                got=f"{self.deadline_h:.4g} h",
+                allowed=f"at least {need_h:.4g} h: the work and one start, even on-demand",
+                fix="move the deadline, or use more GPUs so that --hours shrinks",
+            )
+
+    def _check_elastic(self) -> None:
+        if self.batch or not self.resumable:
+            raise InputError(
+                "nodes as a range", got="a queue" if self.batch else "a job that cannot resume",
+                allowed="a training that resumes", fix="give one number of nodes",
+            )  # fmt: skip
+        if not 1 <= self.min_nodes < self.max_nodes or self.gpus % self.max_nodes:
+            raise InputError(
+                "nodes of an elastic gang", got=f"{self.min_nodes}..{self.max_nodes} for {self.gpus} GPUs",
+                allowed="MIN..MAX with MIN below MAX, and as many GPUs on each node", fix="as in --gpus 8 --nodes 4..8",
+            )  # fmt: skip
+
+    @property
+    def elastic(self) -> bool:
+        return bool(self.max_nodes)
+
+    @property
+    def resumable(self) -> bool:
+        return math.isfinite(self.checkpoint_h)
+
+    def machine_for(self, capacity: Capacity) -> MachineType | None:
+        """Of the machines sold so of which a whole number makes up the GPUs: training takes the largest, a queue the
+        one with the least host for a GPU; the usual one among equals. None where none is sold."""
+        usual = reference_machine(self.accelerator)
+        fitting = [
+            m
+            for m in MACHINE_TYPES.values()
+            if m.accelerator == self.accelerator and self.gpus % m.gpus == 0 and sold(m, capacity)
+            if not self.offered or m.name in self.offered
+            if not self.elastic or m.gpus * self.max_nodes == self.gpus
+            # Its GPUs sit on two boards with less memory each; nothing in the price table is for it.
+            if "mega" not in m.name
+        ]
+        # Items of a queue do not talk, so all that a larger machine adds is the price of its cores and memory. Which the
+        # predictor needs, nobody but the environment knows: without one it is the usual machine.
+        if self.batch and (self.offered or usual not in fitting):
+            return min(fitting, key=_host_share, default=None)
+        # A gang talks within a machine for free.
+        size = (min if self.batch else max)((m.gpus for m in fitting), default=0)
+        equal = [m for m in fitting if m.gpus == size]
+        return usual if usual in equal else next(iter(equal), None)
+
+    @property
+    def machine(self) -> MachineType:
+        """Of the capacity that sells most kinds; every machine is sold on Spot."""
+        found = (self.machine_for(c) for c in (Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND))
+        return next(m for m in found if m is not None)
+
+    @property
+    def nodes(self) -> int:
+        return self.gpus // self.machine.gpus
+
+
+def _host_share(machine: MachineType) -> tuple[float, float, bool, int]:
+    """Cores and memory for each GPU, which the price follows; then the usual one, then the smallest."""
+    gpus = machine.gpus
+    return machine.vcpus / gpus, machine.memory_gib / gpus, machine != reference_machine(machine.accelerator), gpus
+
+
+def accelerator(name: str) -> str:
+    """The label's value of `a100`, `A100-80GB`, `NVIDIA H100 80GB HBM3` or itself."""
+    if name.lower() in ACCELERATORS:
+        return name.lower()
+    typed = _NOISE.sub("", re.sub(r"hbm\d?e?", "", name.lower()))
+    if known := ALIASES.get(typed):
+        return known
+    names = sorted({*(a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS), *ACCELERATORS})
+    if unpriced := UNPRICED.get(typed):
+        raise InputError(
+            "unpriced GPU", got=f"{name}: no source of the price table has {unpriced}", allowed=", ".join(names),
+            fix="take one of these, or add its machines to workloads/library/holdfast/contract/machines.py, its SKUs to"
+            " workloads/library/holdfast/place/catalog.py, and run `holdfast prices refresh`",
+        )  # fmt: skip
+    near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
+    raise InputError(
+        "unknown GPU",
+        got=name,
+        allowed=", ".join(names),
+        fix=f"did you mean {near[0]}?"
+        if near
+        else "take one of these, or add it to workloads/library/holdfast/contract/machines.py",
+    )
+
+
+def duration_h(text: str, what: str) -> float:
+    """Hours of `30s`, `5m`, `72h`, `3d`; `none` is infinite. A number without a unit is refused."""
+    if text.strip() == "none":
+        return math.inf
+    seconds = duration_s(text)
+    if seconds is None:
+        bare = text.strip() if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else ""
+        fix = f"did you mean {bare}s, {bare}m or {bare}h?" if bare else "as in 30s, 5m, 72h, 3d"
+        raise InputError(what, got=text, allowed="a number with s, m, h or d", fix=fix)
+    return seconds / HOUR_S
+
+
+def clock_hours(hours: str, gpu_hours: str, gpus: int) -> float:
+    """Of --hours or --gpu-hours, of which one is given. A bare number is hours: the option's name says so."""
+    # 320 GPU-hours on 8 GPUs are 40 by the clock: mixed up, the answer is wrong by the number of GPUs.
+    if bool(hours) == bool(gpu_hours):
+        raise InputError(
+            "how long the job works", got="both" if hours else "neither", allowed="--hours or --gpu-hours",
+            fix="give --hours by the clock (40h), or --gpu-hours for all GPUs added up (320h on 8)",
+        )  # fmt: skip
+    if hours:
+        return _named_hours(hours, "hours")
+    return _named_hours(gpu_hours, "GPU-hours") / max(gpus, 1)
+
+
+def _named_hours(text: str, what: str) -> float:
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else duration_h(text, what)

@@ -1,0 +1,255 @@
+"""The decision matrix as data: what a workload is like -> which capacity it runs on.
+
+Rules are tried in order and the first match
+answers; every workload matches one. The matrix is the answer without numbers: `holdfast place`
+computes the same question from prices and churn, and says when a row is wrong for a given job.
+"""
+
+# Why it is so: infra/decisions/0050.
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.contract.capacity import Placement, PlacementRule
+
+
+class Kind(StrEnum):
+    PLATFORM = "platform"
+    SERVING = "serving"
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+    TRAINING = "training"
+
+
+class Deadline(StrEnum):
+    """LOOSE: at least TIGHT_SLACK times the undisturbed run time is left; TIGHT: less."""
+
+    NONE = "none"
+    LOOSE = "loose"
+    TIGHT = "tight"
+
+    @classmethod
+    def of(cls, hours: float, deadline_h: float) -> "Deadline":
+        if math.isinf(deadline_h):
+            return cls.NONE
+        return cls.LOOSE if deadline_h >= TIGHT_SLACK * hours else cls.TIGHT
+
+
+# Below this ratio of time left to run time, one cold start per few hours already breaks the deadline.
+TIGHT_SLACK = 1.1
+# With 2 nodes elasticity saves 3 % on recorded capacity, with 4 already 5 %, with 16 30 %.
+WORTH_ELASTIC = 4
+# What the vendor announces at most; the prices of the day stay within it or carry a note.
+MAX_DISCOUNT = {Placement.SPOT: 0.91, Placement.FLEX_START: 0.53, Placement.ON_DEMAND: 0.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """The six questions that decide."""
+
+    kind: Kind
+    resumable: bool = True
+    """Another machine can go on where this one stopped."""
+    nodes: int = 1
+    """That must run at the same time."""
+    elastic: bool = False
+    """A gang whose other nodes go on without a lost one: each holds the whole state."""
+    deadline: Deadline = Deadline.NONE
+    beyond_flex: bool = False
+    """One uninterrupted run would outlive a flex-start node (7 days)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """Fields left out match everything."""
+
+    kinds: frozenset[Kind] = frozenset(Kind)
+    resumable: bool | None = None
+    nodes: int = 1
+    """At least."""
+    elastic: bool | None = None
+    deadlines: frozenset[Deadline] = frozenset(Deadline)
+    beyond_flex: bool | None = None
+
+    def matches(self, workload: Workload) -> bool:
+        return (
+            workload.kind in self.kinds
+            and workload.deadline in self.deadlines
+            and self.resumable in (None, workload.resumable)
+            and workload.nodes >= self.nodes
+            and self.elastic in (None, workload.elastic)
+            and self.beyond_flex in (None, workload.beyond_flex)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    id: PlacementRule
+    scenario: str
+    placement: Placement
+    reason: str
+    source: str
+    """Where the reason can be checked."""
+    when: Condition = field(default_factory=Condition)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the printed matrix."""
+
+    rule: str
+    scenario: str
+    placement: str
+    discount: str
+    reason: str
+    source: str
+
+
+# A deadline of any kind excludes what may queue without end.
+_DATED = frozenset({Deadline.LOOSE, Deadline.TIGHT})
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id=PlacementRule.PLATFORM,
+        scenario="Controllers, queues, monitoring, add-ons",
+        placement=Placement.ON_DEMAND,
+        reason="every recovery goes through them: evicted together with the work, nothing is left to restart it",
+        source="infra/rules: system pods never on Spot",
+        when=Condition(kinds=frozenset({Kind.PLATFORM})),
+    ),
+    Rule(
+        id=PlacementRule.ONLINE,
+        scenario="Online inference",
+        placement=Placement.HYBRID,
+        reason="a request cannot wait for a node: the on-demand base carries the promise, Spot the overflow",
+        source="GKE: ComputeClass priorities",
+        when=Condition(kinds=frozenset({Kind.SERVING})),
+    ),
+    Rule(
+        id=PlacementRule.INTERACTIVE,
+        scenario="Notebooks, debugging",
+        placement=Placement.ON_DEMAND,
+        reason="a person waits, and what is in memory is in no checkpoint",
+        source="GKE: Spot VMs, no guarantee of capacity",
+        when=Condition(kinds=frozenset({Kind.INTERACTIVE})),
+    ),
+    Rule(
+        id=PlacementRule.NO_SLACK,
+        scenario=f"Deadline with less than {TIGHT_SLACK - 1:.0%} slack",
+        placement=Placement.ON_DEMAND,
+        reason="neither a queue nor an eviction fits in the time that is left",
+        source="infra place --deadline",
+        when=Condition(deadlines=frozenset({Deadline.TIGHT})),
+    ),
+    Rule(
+        id=PlacementRule.DEADLINE_FIXED,
+        scenario="Deadline, cannot resume",
+        placement=Placement.ON_DEMAND,
+        reason="flex-start may queue without end, and one eviction starts the run over",
+        source="GKE: flex-start requests have no promised start",
+        when=Condition(resumable=False, deadlines=_DATED),
+    ),
+    Rule(
+        id=PlacementRule.DEADLINE,
+        scenario="Deadline with slack, resumable",
+        placement=Placement.HYBRID,
+        reason="Spot while progress is ahead, on-demand from the hour at which only it still arrives in time",
+        source="infra place --deadline",
+        when=Condition(deadlines=frozenset({Deadline.LOOSE})),
+    ),
+    Rule(
+        id=PlacementRule.FIXED_LONG,
+        scenario="Cannot resume, longer than 7 days",
+        placement=Placement.ON_DEMAND,
+        reason="flex-start nodes end after 7 days, Spot loses the whole run",
+        source="GKE: flex-start, max run duration 604800 s",
+        when=Condition(resumable=False, beyond_flex=True),
+    ),
+    Rule(
+        id=PlacementRule.FIXED,
+        scenario="Cannot resume, up to 7 days",
+        placement=Placement.FLEX_START,
+        reason="waits once, then runs undisturbed; on Spot each eviction costs the whole run",
+        source="closed form without checkpoints: M (e^(W/M) - 1)",
+        when=Condition(resumable=False),
+    ),
+    Rule(
+        id=PlacementRule.ELASTIC,
+        scenario=f"Training on {WORTH_ELASTIC} nodes or more, each with the whole state",
+        placement=Placement.SPOT,
+        reason="an elastic gang loses the missing node's share only; with 2 nodes or 3 that saves little",
+        source="closed form of gangs; infra/decisions/0035",
+        when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=WORTH_ELASTIC, elastic=True),
+    ),
+    Rule(
+        id=PlacementRule.GANG,
+        scenario="Training on 2 or 3 nodes at once, or with state sharded over nodes",
+        placement=Placement.FLEX_START,
+        reason="all nodes arrive together; on Spot one loss stops all, and the survivors are billed while they wait",
+        source="closed form of gangs; GKE: queued provisioning",
+        when=Condition(kinds=frozenset({Kind.TRAINING}), nodes=2),
+    ),
+    Rule(
+        id=PlacementRule.BATCH,
+        scenario="Batch inference from a queue",
+        placement=Placement.SPOT,
+        reason="an eviction loses one micro-batch, so churn hardly matters and the discount is kept",
+        source="infra place --checkpoint 0.1s",
+        when=Condition(kinds=frozenset({Kind.BATCH})),
+    ),
+    Rule(
+        id=PlacementRule.TRAINING,
+        scenario="Training or fine-tuning with checkpoints",
+        placement=Placement.SPOT,
+        reason="cheapest while evictions stay under the flip point that `place` prints; above it flex-start",
+        source="infra place; Young 1974, Daly 2006",
+    ),
+)
+
+
+def decide(workload: Workload) -> Rule:
+    """The first rule that matches; the last rule matches everything."""
+    # No default after the loop: a workload without a rule must fail in the tests, not run somewhere.
+    return next(rule for rule in RULES if rule.when.matches(workload))
+
+
+def rows() -> tuple[Row, ...]:
+    """The matrix as it is printed."""
+    return tuple(
+        Row(
+            rule=rule.id.value,
+            scenario=rule.scenario,
+            placement=rule.placement.value,
+            discount=_discount(rule.placement),
+            reason=rule.reason,
+            source=rule.source,
+        )
+        for rule in RULES
+    )
+
+
+def markdown() -> str:
+    """The table between the matrix markers of the README."""
+    head = ("Workload", "Runs on", "Discount", "Because", "Rule")
+    body = ((r.scenario, r.placement, r.discount, r.reason, f"`{r.rule}`") for r in rows())
+    return "\n".join([_line(head), _line("---" for _ in head), *map(_line, body)])
+
+
+def as_json() -> dict[str, object]:
+    return {
+        "schema": "holdfast.matrix/1",
+        "rows": [{name: getattr(row, name) for name in Row.__slots__} for row in rows()],
+    }
+
+
+def _discount(placement: Placement) -> str:
+    if placement is Placement.HYBRID:
+        return "on the Spot part"
+    share = MAX_DISCOUNT[placement]
+    return f"up to {share:.0%}" if share else "none"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

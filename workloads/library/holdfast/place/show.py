@@ -1,0 +1,89 @@
+"""Prints what the placement room answers: tables on standard output, JSON on request, the rest on standard error."""
+
+import datetime
+import json
+import sys
+from typing import Any
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.machines import ACCELERATORS, MachineType
+from holdfast.place import matrix as decision
+from holdfast.place import prices as price_table
+
+
+def matrix(*, as_json: bool, markdown: bool) -> None:
+    if as_json:
+        print_json(decision.as_json())
+    elif markdown:
+        print(decision.markdown())
+    else:
+        print_table(
+            ("rule", "workload", "runs on", "discount", "because"),
+            [(r.rule, r.scenario, r.placement, r.discount, r.reason) for r in decision.rows()],
+        )
+
+
+def prices(*, as_json: bool) -> None:
+    table = price_table.load()
+    rows = [
+        (accelerator, region, machine.name, *(_price(table, machine, region, c) for c in price_table.CAPACITIES))
+        for accelerator in ACCELERATORS
+        for machine in [price_table.reference_machine(accelerator)]
+        for region in table.regions(accelerator)
+    ]
+    head = ("gpu", "region", "machine", *(c.value for c in price_table.CAPACITIES))
+    if as_json:
+        body = [dict(zip(head, row, strict=True)) | {"as_of": _dates(table, row[0], row[1])} for row in rows]
+        print_json(
+            {"schema": "holdfast.price-list/1", "fetched_at": table.fetched_at.isoformat(), "usd_per_hour": body}
+        )
+    else:
+        print_table(head, rows)
+        print(basis(table), file=sys.stderr)
+        print("* inferred: from the same GPU elsewhere, or its ratio there", file=sys.stderr)
+        for note in table.notes:
+            print(f"note: {note.accelerator} in {note.region}: {note.text}", file=sys.stderr)
+
+
+def refreshed(table: price_table.Table) -> None:
+    listed = sum(sku.basis == price_table.LISTED for sku in table.skus)
+    print(f"{price_table.TABLE}: {listed} SKUs listed, {len(table.skus) - listed} inferred, {table.fetched_at}")
+
+
+def basis(table: price_table.Table) -> str:
+    age = table.age_days(datetime.datetime.now(tz=datetime.UTC).date())
+    stale = f"; {age} days old, `holdfast prices refresh`" if age > price_table.STALE_DAYS else ""
+    return f"prices of {table.fetched_at}, list, USD{stale}; * inferred"
+
+
+def _dates(table: price_table.Table, accelerator: str, region: str) -> dict[str, str | None]:
+    """Date of each capacity's price; null where a part has none."""
+    machine = price_table.reference_machine(accelerator)
+    quotes = {c: table.quote(machine, region, c) for c in price_table.CAPACITIES}
+    return {c.value: quote.as_of or None for c, quote in quotes.items() if quote}
+
+
+def _price(table: price_table.Table, machine: MachineType, region: str, capacity: Capacity) -> str:
+    quote = table.quote(machine, region, capacity)
+    return "-" if quote is None else f"{quote.usd:.4f}{'*' if quote.inferred else ''}"
+
+
+def print_json(body: dict[str, Any]) -> None:
+    print(json.dumps(body, indent=2))
+
+
+def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Off a terminal nothing is coloured, cut or padded to the right."""
+    if sys.stdout.isatty():
+        # Importing it takes a tenth of an answer's time, and a pipe needs none of it.
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        table = RichTable(*head, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*row)
+        Console(markup=False).print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

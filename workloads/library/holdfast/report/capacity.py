@@ -1,0 +1,195 @@
+"""What capacity did, from the node watcher's lines: losses by hour and pool, waits, churn. Pure."""
+
+import math
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.ledger.events import Event
+from holdfast.ledger.job_ledger import JobLedger
+from holdfast.place.churn import estimate
+from holdfast.place.churn.estimate import Exposure, Group
+
+HOUR_US = 3_600_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waited:
+    """How long waits of one kind lasted."""
+
+    n: int
+    """Waits that ended."""
+    p50_s: float | None
+    p95_s: float | None
+    longest_s: float | None
+    rounded_up: bool = False
+    """Percentiles are upper ends of bands."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait(Waited):
+    """Of pods, for a node."""
+
+    accelerator: str
+    capacity: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueWait(Waited):
+    """Of jobs, in Kueue's queues."""
+
+    queue: str
+    flavor: str
+    """`none` while no quota is reserved."""
+    accelerator: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """Productive share of a job's time from its beginning on, as the exporter reported it."""
+
+    job: str
+    hours: int
+    """Hours of the window with a value."""
+    newest: float
+    lowest: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saves:
+    """How one training job kept its work."""
+
+    job: str
+    commits: int
+    failed: int
+    blocked_s: float
+    age_p50_s: float | None
+    """Age of the newest commit when an eviction came."""
+    age_max_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capacities:
+    """Of one cluster."""
+
+    cluster: str = ""
+    """`<location>/<name>`; empty where the source names none."""
+    waits: tuple[Wait, ...] = ()
+    queue_waits: tuple[QueueWait, ...] = ()
+    losses: tuple[tuple[str, str, int], ...] = ()
+    """(hour, pool, preemptions)"""
+    churn: tuple[tuple[Group, Exposure], ...] = ()
+    ages: tuple[tuple[float, float, Exposure], ...] = ()
+    # Of most, not of all: a price needs one machine type, and a cluster may run several.
+    spot: tuple[str, str] = ("", "")
+    """Machine type and zone of most Spot nodes; empty where no line names one."""
+    saves: tuple[Saves, ...] = ()
+    shares: tuple[Share, ...] = ()
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self.churn or self.waits or self.queue_waits or self.losses or self.shares)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cluster": self.cluster,
+            "waits": [wait_row(wait) for wait in self.waits],
+            "queue_waits": [wait_row(wait) for wait in self.queue_waits],
+            "useful_time": [asdict(share) for share in self.shares],
+            "preemptions": [{"hour": hour, "pool": pool, "count": count} for hour, pool, count in self.losses],
+            "churn": [churn_row(group, exposure) for group, exposure in self.churn],
+            "saves": [asdict(saves) for saves in self.saves],
+        }
+
+
+def wait_row(wait: Waited) -> dict[str, Any]:
+    """JSON knows no infinity: null is `longer than any band`, or `no wait ended`."""
+    row = asdict(wait)
+    for name in ("p50", "p95", "longest"):
+        value = row.pop(f"{name}_s")
+        # Python would write `Infinity`, which no other JSON reader accepts.
+        row[f"{name}_seconds"] = value if value is not None and math.isfinite(value) else None
+    return row
+
+
+def churn_row(group: Group, exposure: Exposure) -> dict[str, Any]:
+    low, high = exposure.interval()
+    rate = {"events": exposure.events, "node_hours": exposure.hours, "per_hour": exposure.per_hour}
+    named = {"pool": group.pool, "machine_type": group.machine_type, "zone": group.zone}
+    return named | rate | {"low": low, "high": high if math.isfinite(high) else None}
+
+
+def capacities(events: Sequence[Event], ledgers: Iterable[JobLedger]) -> Capacities:
+    nodes = [e for e in events if e.type in ("node_up", "node_down")]
+    # A node that is still up counts as at risk until the newest event, not until now: files may be weeks old.
+    lifetimes = estimate.lifetimes(nodes, events[-1].t_us if events else 0)
+    spot = Counter(
+        (str(e.fields.get("machine_type", "")), str(e.fields.get("zone", "")))
+        for e in nodes
+        if e.fields.get("capacity") == "spot"
+    )
+    return Capacities(
+        waits=tuple(
+            Wait(accelerator=accelerator, capacity=capacity, **figures)
+            for (accelerator, capacity), figures in _waits(events, "scheduled", accelerator="none", capacity="")
+        ),
+        queue_waits=tuple(
+            QueueWait(queue=queue, flavor=flavor, accelerator=accelerator, **figures)
+            for (queue, flavor, accelerator), figures in _waits(
+                events, "admitted", queue="none", flavor="none", accelerator="none"
+            )
+        ),
+        losses=tuple((hour, pool, n) for (hour, pool), n in sorted(_losses(nodes).items())),
+        churn=tuple(estimate.by_group(lifetimes, events[-1].t_us).items()) if lifetimes else (),
+        ages=tuple(estimate.by_age(lifetimes)) if lifetimes else (),
+        spot=spot.most_common(1)[0][0] if spot else ("", ""),
+        # Failed saves alone are reason enough: a job that never committed is the one to look at.
+        saves=tuple(_saves(x) for x in ledgers if x.account.commits_us or x.account.failed_saves),
+    )
+
+
+def _waits(events: Iterable[Event], event_type: str, **named: str) -> Iterable[tuple[tuple[str, ...], dict[str, Any]]]:
+    """(values of the fields named, figures) by the fields. `named`: field -> what stands for an absent one."""
+    by_kind: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for event in events:
+        if event.type == event_type:
+            kind = tuple(str(event.fields.get(name, absent)) for name, absent in named.items())
+            by_kind[kind].append(float(event.fields.get("seconds") or 0))
+    for kind, waited in sorted(by_kind.items()):
+        waited.sort()
+        # Only waits that ended: what waits still has written no line (--project shows those as well).
+        yield kind, {"n": len(waited), "p50_s": at(waited, 50), "p95_s": at(waited, 95), "longest_s": waited[-1]}
+
+
+def at(ordered: Sequence[float], percent: int) -> float:
+    """Nearest rank: an observation that was really made."""
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def _losses(nodes: Iterable[Event]) -> Counter[tuple[str, str]]:
+    return Counter(
+        # In UTC: in local time the hour of a clock change would hold two hours of losses.
+        (f"{datetime.fromtimestamp(e.t_us // HOUR_US * 3600, UTC):%Y-%m-%dT%H:00Z}", str(e.fields.get("pool", "")))
+        for e in nodes
+        # Nodes also go when the autoscaler scales down; those are no losses.
+        if e.type == "node_down" and str(e.fields.get("reason", "")) in estimate.PREEMPTED
+    )
+
+
+def _saves(found: JobLedger) -> Saves:
+    commits = found.account.commits_us
+    # The commit before each eviction, else the beginning of the job.
+    before = (found.begin_us, *commits)
+    # `before` is one longer than `commits`, so the index found is that of the newest commit before the eviction.
+    ages = sorted((r.t_us - before[bisect_right(commits, r.t_us)]) / 1e6 for r in found.recoveries)
+    return Saves(
+        job=found.run,
+        commits=len(commits),
+        failed=found.account.failed_saves,
+        blocked_s=sum(us for state, us in found.totals_us().items() if state == "checkpointing") / 1e6,
+        age_p50_s=at(ages, 50) if ages else None,
+        age_max_s=ages[-1] if ages else None,
+    )

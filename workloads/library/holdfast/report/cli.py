@@ -1,0 +1,178 @@
+"""Body of `holdfast report`: reads, judges, writes. Imported only when the command runs."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.progress import working
+from holdfast.ledger.events import read_folder
+from holdfast.ledger.job_ledger import JobLedger, job_ledgers
+from holdfast.ledger.money import Money, money, prices_of
+from holdfast.place.churn.lookback import span_seconds
+from holdfast.report.capacity import Capacities, capacities
+from holdfast.report.model import Report, build, role_order
+from holdfast.report.objectives import Verdict
+
+
+def write_report(
+    events: Path,
+    summary: Path | None,
+    out: Path,
+    *,
+    as_json: bool,
+    since: str = "",
+    machine: str = "",
+    region: str = "",
+) -> int:
+    """Returns the exit code: 1 if an objective is broken."""
+    from holdfast.report.page import render
+
+    # Judged before anything is drawn: bad input must leave the page of yesterday as it is.
+    with working(f"report on {events}"):
+        report = read_report(events, summary, since, machine, region)
+        write_whole(out, render(report))
+    print(json.dumps(report.as_json()) if as_json else report.answer)
+    print(f"Next: open {out}", file=sys.stderr)
+    return exit_code(report)
+
+
+def one_source(events: Path | None, project: str, cluster: str = "", *of_events: object) -> Path | None:
+    """The folder, or None for the cloud, which knows nothing of the options `of_events`."""
+    if (events is None) == (not project):
+        # Never both: the same preemption stands in each of them and would be counted twice.
+        got = "both" if project else "neither"
+        raise InputError("a report has one source", got=got, allowed="--events or --project", fix="give one of them")
+    if project and any(of_events):
+        allowed = "--cluster, --since and --out"
+        raise InputError("Cloud Monitoring knows no prices", got="--summary, --machine or --region", allowed=allowed, fix="leave it out")  # fmt: skip
+    if cluster and events:
+        raise InputError("events name no cluster", got="--cluster with --events", allowed="--project", fix="leave it out")  # fmt: skip
+    return events
+
+
+def write_cloud_report(
+    project: str, out: Path, *, since: str, as_json: bool, cluster: str = "", clock: Callable[[], float] = time.time
+) -> int:
+    """Never breaks an objective: the cloud's series hold none."""
+    from holdfast.place.churn import cloud_series
+    from holdfast.report.cloud import cloud_report
+    from holdfast.report.page import render
+
+    span_s = span_seconds(since or "7d")
+    reader = cloud_series.cloud_reader(cloud_series.checked_project(project), cloud_series.checked_cluster(cluster))
+    with working(f"report on {project}"):
+        report = cloud_report(reader, clock(), span_s)
+        write_whole(out, render(report))
+    print(json.dumps(report.as_json()) if as_json else report.answer)
+    print(f"Next: open {out}", file=sys.stderr)
+    return EXIT_DONE
+
+
+def read_report(events: Path, summary: Path | None, since: str = "", machine: str = "", region: str = "") -> Report:
+    span_s = span_seconds(since) if since else 0.0
+    reading = read_folder(events)
+    # An empty page would look like a quiet week; a wrong folder must not.
+    if not reading.events:
+        raise Unjudged(f"no usable event line under {events}: {dict(reading.problems) or 'the files are empty'}")
+    # Counted from the newest event: a copied folder may be old, and "the last hour" of it would be empty.
+    newest_us = reading.events[-1].t_us
+    kept = [e for e in reading.events if not span_s or e.t_us >= newest_us - span_s * 1e6]
+    found = job_ledgers(kept)
+    seen = capacities(kept, found)
+    return build(found, reading.problems, read_summary(summary), seen, _money(found, seen, machine, region))
+
+
+def _money(found: Sequence[JobLedger], seen: Capacities, machine: str, region: str) -> Money | None:
+    """Priced on the machine of the options, else on the one seen most; None where neither is known."""
+    # A price follows from both; half of it filled in from the events could price a machine where it is not sold.
+    if bool(machine) != bool(region):
+        allowed = "--machine and --region together"
+        raise InputError("a price needs both", got=machine or region, allowed=allowed, fix="add the other one")
+    at, zone = seen.spot
+    # A zone is its region and one more letter: us-central1-a.
+    machine, region = machine or at, region or zone.rpartition("-")[0]
+    priced = machine in MACHINE_TYPES and bool(MACHINE_TYPES[machine].accelerator)
+    # A machine that the events name may have no price: then no money. One that was asked for fails in prices_of.
+    if not machine or not region or (not priced and machine == at):
+        return None
+    # A baseline is never evicted and the naive twin is no product: either would bend what Spot costs.
+    ours = [x for x in found if role_order(x.run) == 1]
+    return money(ours, prices_of(machine, region))
+
+
+def exit_code(report: Report) -> int:
+    broken = any(goal.verdict is Verdict.BROKEN for goal in report.objectives)
+    return EXIT_FINDINGS if broken else EXIT_DONE
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, as a rename is atomic within one file system only; by process, as two reports may run.
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def read_summary(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _bad_summary(path, error.strerror or "cannot be read") from error
+    except ValueError as error:
+        raise _bad_summary(path, f"no JSON ({error})") from error
+    # JSON may be valid and no object; every reader below takes a mapping for granted.
+    if not isinstance(found, dict):
+        raise _bad_summary(path, "no object")
+    for part in ("training", "batch", "serving"):
+        _check_part(path, part, found.get(part, {}))
+    return found
+
+
+COUNTS = (
+    "evictions",
+    "kills",
+    "steps",
+    "lost_steps",
+    "save_every",
+    "false_completions",
+    "documents",
+    "lost",
+    "duplicated",
+    "servers",
+    "requests",
+    "failed",
+    "shed",
+    "retries",
+    "counts_differ",
+    "p99_ms",
+)
+
+
+def _check_part(path: Path, name: str, part: Any) -> None:
+    if not isinstance(part, dict):
+        raise _bad_summary(path, f"{name} is no object")
+    # A count as text would be compared and formatted long after, with a traceback in the middle of a page.
+    wrong = [key for key in COUNTS if key in part and not isinstance(part[key], int)]
+    if wrong:
+        raise _bad_summary(path, f"{name}.{wrong[0]} is no whole number: {part[wrong[0]]!r}")
+    if "naive" in part:
+        _check_part(path, f"{name}.naive", part["naive"])
+
+
+def _bad_summary(path: Path, got: str) -> InputError:
+    return InputError(
+        f"summary {path} is not usable",
+        got=got,
+        allowed="a JSON object with the objects training and batch, both optional",
+        fix="give the summary.json that the demo or the drill wrote, or leave --summary out",
+    )

@@ -1,0 +1,262 @@
+"""Kill batch workers at random and at each named step; nothing may be lost, doubled or dead-lettered.
+
+    python -m workloads.library.tests.bench.batch_kills --kills 500
+
+Workers are forked from this process, which holds no thread, so that a kill costs no interpreter start.
+A trigger in the database notes every commit of a result: "stored once" is counted there, not believed.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import psycopg
+from psycopg import Connection
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE
+from holdfast.contract.telemetry import KIND_BATCH
+from holdfast.inference.enqueue import enqueue
+from holdfast.inference.items import Item
+from holdfast.inference.predictor.proxy import ProcessPredictor
+from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.queue.postgres import PostgresQueue
+from holdfast.inference.results import jobs, schema
+from holdfast.inference.results.connect import connect, open_pool
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results.postgres import PostgresResults
+from holdfast.inference.worker.batch_worker import Worker
+from holdfast.inference.worker.settings import WorkerSettings
+from holdfast.inference.worker.telemetry import Failpoint, WorkerTelemetry
+from holdfast.runtime.events import EventLog
+from holdfast.runtime.shutdown import Shutdown
+from workloads.library.tests.bench.batch_kill_outcome import MICRO_BATCH, MODES, Outcome, verdict
+from workloads.library.tests.bench.batch_recorder import Recorder
+
+ITEMS = 400
+WORKERS = 3
+KILLS_PER_JOB = 50
+OVERLAP = WorkerSettings(micro_batch=MICRO_BATCH, lease_s=1.0, fill_s=0.002, pull_wait_s=0.1)
+_AUDIT = """
+CREATE TABLE audit (job text, item text, worker text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+$$ BEGIN INSERT INTO public.audit VALUES (NEW.job, NEW.item, NEW.worker); RETURN NEW; END $$;
+CREATE TRIGGER noted AFTER INSERT OR UPDATE ON holdfast.result FOR EACH ROW
+WHEN (NEW.status = 'done') EXECUTE FUNCTION note();
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How one worker is to die: by itself at the n-th `step`, or from outside after `delay_s`."""
+
+    step: Failpoint | None
+    times: int = 1
+    delay_s: float = 0.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="holdfast-batch-kills-") as folder:
+        outcome = play(options.kills, seed=options.seed, folder=Path(folder))
+    for name, value in asdict(outcome).items():
+        print(f"{name:<26} {value}")
+    goals = verdict(outcome, options.kills)
+    print(json.dumps({**asdict(outcome), "seconds": round(time.monotonic() - began, 1), "goals": goals}))
+    return 0 if all(goals.values()) else 1
+
+
+def play(kills: int, *, seed: int, folder: Path) -> Outcome:
+    outcome, dice = Outcome(), random.Random(seed)
+    with EmbeddedPostgres(folder / "db", settings=("fsync=off",)) as server, connect(server.uri) as connection:
+        schema.migrate(connection)
+        with connection.transaction():
+            connection.execute(_AUDIT)
+        expected = _uninterrupted(server.uri, connection, folder)
+        per_job = min(KILLS_PER_JOB, -(-kills // len(MODES)))
+        modes = itertools.cycle(MODES)
+        while outcome.kills < kills:
+            count = min(per_job, kills - outcome.kills)
+            _one_job(server.uri, connection, folder, next(modes), dice, count, outcome, expected)
+    return outcome
+
+
+def _uninterrupted(uri: str, connection: Connection, folder: Path) -> dict[str, str]:
+    _fill(uri, connection, "undisturbed")
+    assert _wait(_fork(uri, "undisturbed", folder, None, "overlap")) == EXIT_COMPLETE
+    return _values(connection, "undisturbed")
+
+
+def _one_job(
+    uri: str,
+    connection: Connection,
+    folder: Path,
+    mode: str,
+    dice: random.Random,
+    kills: int,
+    outcome: Outcome,
+    expected: dict[str, str],
+) -> None:
+    job = f"killed-{outcome.kills}-{mode}"
+    _fill(uri, connection, job)
+    plans = [_plan(dice, outcome.kills + n) for n in range(kills)]
+    living = {_fork(uri, job, folder, plan, mode): plan for plan in plans[:WORKERS]}
+    waiting = plans[WORKERS:]
+    killed: set[int] = set()
+    while living:
+        pid, code = _next_end(living)
+        plan = living.pop(pid)
+        if code == -signal.SIGKILL:
+            outcome.kills += 1
+            killed.add(pid)
+            name = plan.step.value if plan and plan.step else "random"
+            outcome.by_step[name] = outcome.by_step.get(name, 0) + 1
+        elif code != EXIT_COMPLETE:
+            raise RuntimeError(f"a worker of {job} ended with {code}")
+        if waiting:
+            plan = waiting.pop(0)
+            living[_fork(uri, job, folder, plan, mode)] = plan
+    assert _wait(_fork(uri, job, folder, None, mode)) == EXIT_COMPLETE
+    _judge(connection, job, folder, outcome, expected)
+    outcome.worst_kill[mode] = max(outcome.worst_kill[mode], _worst_kill(connection, job, folder, killed))
+
+
+def _plan(dice: random.Random, n: int) -> Plan:
+    """Steps and random moments in turn; the first of each step early, later ones anywhere."""
+    if n % 2:
+        return Plan(step=None, delay_s=dice.uniform(0.02, 0.15))
+    steps = list(Failpoint)
+    return Plan(step=steps[n // 2 % len(steps)], times=1 if n < 2 * len(steps) else dice.randint(1, 3))
+
+
+def _next_end(living: Mapping[int, Plan | None]) -> tuple[int, int]:
+    pid, status = os.waitpid(-1, 0)
+    assert pid in living, pid
+    return pid, os.waitstatus_to_exitcode(status)
+
+
+def _wait(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _fork(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        code = _work(uri, job, folder, plan, mode)
+    finally:
+        os._exit(code)
+
+
+def _arm(plan: Plan | None) -> None:
+    if plan is not None and plan.step is None:
+        # The alarm's default action would be a clean end; this one is not to be caught.
+        signal.signal(signal.SIGALRM, _kill_me)
+        signal.setitimer(signal.ITIMER_REAL, plan.delay_s)
+
+
+def _kill_me(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _work(uri: str, job: str, folder: Path, plan: Plan | None, mode: str) -> int:
+    reached: Counter[Failpoint] = Counter()
+
+    def at(step: Failpoint) -> None:
+        reached[step] += 1
+        if plan is not None and step == plan.step and reached[step] == plan.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    events = EventLog.open(folder / f"{job}.jsonl", job=job, kind=KIND_BATCH)
+    settings = replace(OVERLAP, overlap=mode != "strict")
+    with closing(_predictor(folder / f"{job}.computed", events.process, plan, mode)) as predictor:
+        with connect(uri) as connection:
+            fingerprint = jobs.pin(connection, job, predictor.configuration)
+        with open_pool(uri) as pool:
+            return Worker(
+                queue=PostgresQueue(pool, job, lease_s=settings.lease_s),
+                results=PostgresResults(
+                    pool, job=job, fingerprint=fingerprint, worker=events.process, max_failures=settings.max_failures
+                ),
+                predictor=predictor,
+                settings=settings,
+                shutdown=Shutdown(),
+                telemetry=WorkerTelemetry(events, at),
+            ).run()
+
+
+class _Here(Recorder):
+    def close(self) -> None: ...
+
+
+def _predictor(log: Path, worker: str, plan: Plan | None, mode: str) -> _Here | ProcessPredictor:
+    """Random kills count from a loaded model where it is in a process: its start would outlast them."""
+    if mode == "shipped":
+        spec = PredictorSpec(name="workloads.library.tests.bench.batch_recorder:recorder", model=str(log), run=worker)
+        made = ProcessPredictor(spec, timeout_s=60.0)
+        made.load()
+        _arm(plan)
+        return made
+    _arm(plan)
+    here = _Here(log=str(log), worker=worker)
+    here.load()
+    return here
+
+
+def _fill(uri: str, connection: Connection, job: str) -> None:
+    items = [Item(job=job, id=f"item-{n}", body=f"document {n} of the batch".encode()) for n in range(ITEMS)]
+    with open_pool(uri, size=1) as pool:
+        enqueue(connection, PostgresQueue(pool, job, lease_s=1.0), job, items, lambda _: None)
+
+
+def _values(connection: Connection, job: str) -> dict[str, str]:
+    query = "SELECT item, value::text FROM holdfast.result WHERE job = %s AND status = 'done'"
+    rows = connection.execute(query, (job,)).fetchall()
+    connection.commit()
+    return dict(rows)
+
+
+def _judge(connection: Connection, job: str, folder: Path, outcome: Outcome, expected: dict[str, str]) -> None:
+    values = _values(connection, job)
+    committed = Counter(item for (item,) in connection.execute("SELECT item FROM audit WHERE job = %s", (job,)))
+    dead_letters = connection.execute("SELECT count(*) FROM holdfast.dead_letter WHERE job = %s", (job,)).fetchone()
+    computed = len((folder / f"{job}.computed").read_text().splitlines())
+    assert dead_letters is not None
+    outcome.items += ITEMS
+    outcome.lost += ITEMS - len(values)
+    outcome.duplicated += sum(count - 1 for count in committed.values())
+    outcome.dead_lettered += dead_letters[0]
+    outcome.different += sum(values.get(item) != value for item, value in expected.items())
+    outcome.recomputed += computed - ITEMS
+
+
+def _worst_kill(connection: Connection, job: str, folder: Path, killed: set[int]) -> int:
+    """Of the workers killed: the most items that one had predicted and not committed."""
+    computed = Counter(line.split()[0] for line in (folder / f"{job}.computed").read_text().splitlines())
+    rows = connection.execute("SELECT worker, count(*) FROM audit WHERE job = %s GROUP BY worker", (job,)).fetchall()
+    connection.commit()
+    stored = dict(rows)
+    # A process is named HOST-PID-RANDOM.
+    return max((n - stored.get(w, 0) for w, n in computed.items() if int(w.split("-")[-2]) in killed), default=0)
+
+
+if __name__ == "__main__":
+    assert psycopg  # imported before the first fork
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""One rank of the upload comparison: our writer against DCP's FsspecWriter through gcsfs, to one emulator."""
+
+import argparse
+import json
+import os
+import time
+import warnings
+from pathlib import Path
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from google.cloud import storage as gcs
+
+from holdfast.checkpoint import Checkpointer, PerRank
+from workloads.library.tests.bench.checkpoint_rank import make_state, slowest
+
+ROUNDS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--mib", type=int, required=True)
+    parser.add_argument("--bucket", required=True)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    # Before gcsfs is imported: it would ask for the kind of bucket by gRPC, which the emulator does not speak.
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+    dist.init_process_group("gloo")
+    bucket = options.bucket
+    if dist.get_rank() == 0:
+        gcs.Client().create_bucket(bucket)
+    dist.barrier()
+    tensors = make_state(options.mib)
+    figures: dict[str, list[float]] = {"holdfast": [], "fsspec": []}
+    with Checkpointer(f"gs://{bucket}/ours", {"t": PerRank(tensors)}, run="bench", every=10**9, keep=1) as ckpt:
+        ckpt.tick(1)
+        for number in range(2, 2 + ROUNDS):
+            for name in figures:
+                dist.barrier()
+                began = time.perf_counter()
+                if name == "holdfast":
+                    ckpt.save(number)
+                    assert ckpt.wait()
+                else:
+                    from torch.distributed.checkpoint import FsspecWriter
+
+                    address = os.environ["STORAGE_EMULATOR_HOST"]
+                    writer = FsspecWriter(
+                        f"gs://{bucket}/dcp/{number}", sync_files=False, endpoint_url=address, token="anon"
+                    )
+                    dcp.save(tensors, storage_writer=writer)
+                figures[name].append(slowest(time.perf_counter() - began))
+    if dist.get_rank() == 0:
+        options.out.write_text(json.dumps(figures))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""One rank of the checkpoint benchmark: every method in turn, round after round, so that noise hits all alike.
+
+Started by workloads.library.tests.bench.checkpoint with RANK and the like set; writes its figures as JSON to --out.
+"""
+
+import argparse
+import json
+import os
+import time
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.restore import restore
+from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.tree import PerRank
+from workloads.library.tests.bench.checkpoint_methods import METHODS, DcpSave, Holdfast, Method, Tensors
+from workloads.library.tests.bench.checkpoint_rivals import RIVALS
+
+MIB = 1 << 20
+TENSOR_MIB = 16
+WARM_UP_S = 10.0
+
+Figures = dict[str, dict[str, list[float]]]
+
+
+def make_state(mib: int) -> Tensors:
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    size = TENSOR_MIB * MIB // 4
+    return {
+        f"rank{dist.get_rank()}.{i}": torch.empty(size).uniform_(generator=generator) for i in range(mib // TENSOR_MIB)
+    }
+
+
+class Step:
+    """A stand-in for training: some tens of milliseconds on one core, and one all-reduce."""
+
+    def __init__(self) -> None:
+        self._a = torch.randn(700, 700)
+        self._one = torch.ones(1)
+
+    def run(self) -> float:
+        began = time.perf_counter()
+        for _ in range(2):
+            self._a @ self._a
+        dist.all_reduce(self._one)
+        return time.perf_counter() - began
+
+
+def warm_up(step: Step) -> None:
+    """A job's first save comes after its first interval, which is never below seconds."""
+    until = time.perf_counter() + WARM_UP_S
+    while not everyone_done(time.perf_counter() > until):
+        step.run()
+
+
+def everyone_done(done: bool) -> bool:
+    flag = torch.tensor([int(done)])
+    dist.all_reduce(flag, dist.ReduceOp.MIN)
+    return bool(flag.item())
+
+
+def slowest(seconds: float) -> float:
+    value = torch.tensor([seconds], dtype=torch.float64)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return float(value.item())
+
+
+def one_save(method: Method, number: int, step: Step, loaded: bool) -> dict[str, float]:
+    settle()
+    alone = [step.run() for _ in range(20)] if loaded else []
+    dist.barrier()
+    began = time.perf_counter()
+    method.begin(number)
+    blocking = time.perf_counter() - began
+    beside: list[float] = []
+    while loaded and not everyone_done(not method.busy()):
+        beside.append(step.run())
+    method.finish()
+    total = time.perf_counter() - began
+    figures = {"blocking": slowest(blocking), "total": slowest(total)}
+    if beside:
+        normal = sorted(alone)[len(alone) // 2]
+        figures["p95"] = quantile(beside, 0.95) / quantile(alone, 0.95)
+        figures["factor"] = sum(beside) / len(beside) / normal
+        figures["extra"] = sum(beside) - normal * len(beside)
+    return figures
+
+
+def settle() -> None:
+    """What the method before left to the kernel to write would be paid by the next one."""
+    if dist.get_rank() == 0:
+        os.sync()
+    dist.barrier()
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def memcpy_seconds(tensors: Tensors, copies: list[torch.Tensor]) -> float:
+    settle()
+    began = time.perf_counter()
+    for source, target in zip(tensors.values(), copies, strict=True):
+        target.copy_(source)
+    return slowest(time.perf_counter() - began)
+
+
+def saves(folder: Path, tensors: Tensors, names: list[str], rounds: int) -> Figures:
+    figures: Figures = defaultdict(lambda: defaultdict(list))
+    step = Step()
+    copies = [torch.ones_like(tensor) for tensor in tensors.values()] if len(names) > 1 else []
+    methods: list[Any] = [(METHODS | RIVALS)[name](folder, tensors) for name in names]
+    for method in methods:
+        if method.name in RIVALS:  # their own start slows whoever saves beside them; ours is measured from its first
+            one_save(method, 1, step, loaded=False)
+    warm_up(step)
+    for number in range(2, 2 + 2 * rounds):
+        loaded = number % 2 == 1
+        for method in methods:
+            if copies and not loaded:
+                figures["memcpy"]["blocking"].append(memcpy_seconds(tensors, copies))
+            for kind, value in one_save(method, number, step, loaded).items():
+                figures[method.name][f"{kind}_loaded" if loaded else kind].append(value)
+    for method in methods:
+        method.close()
+    return figures
+
+
+def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[float]]:
+    """Both read what the last save left into tensors that exist: from the disk, as on a new node, and from the cache."""
+    names = [f"{name} {cache}" for cache in ("cold", "warm") for name in ("holdfast", "dcp.load")]
+    figures: dict[str, list[float]] = {name: [] for name in names}
+    ranks = Ranks.of_job(timeout_s=600)
+    newest = max((folder / DcpSave.name).iterdir(), key=lambda p: int(p.name))
+    expected = {key: tensor.clone() for key, tensor in tensors.items()}
+    for _ in range(rounds):
+        for name in figures:
+            for tensor in tensors.values():
+                tensor.zero_()
+            if name.endswith("cold"):  # of its own files only: "warm" is what the last read of a method left
+                forget(folder / Holdfast.name if name.startswith("holdfast") else newest)
+            dist.barrier()
+            began = time.perf_counter()
+            if name.startswith("holdfast"):
+                storage = open_storage(str(folder / Holdfast.name))
+                found = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
+                assert found.step and not found.skipped, found
+            else:
+                dcp.load(tensors, checkpoint_id=newest)
+            figures[name].append(slowest(time.perf_counter() - began))
+            assert all(torch.equal(tensors[key], expected[key]) for key in tensors), name
+    return figures
+
+
+def forget(folder: Path) -> None:
+    """Drop the files below from the page cache; they are durable."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--mib", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--restore", action="store_true")
+    parser.add_argument("--announce", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    tensors = make_state(options.mib)
+    if options.announce:
+        for _ in range(5):  # what training itself allocates is none of the checkpoint's
+            Step().run()
+        dist.barrier()
+        (options.folder / "state-is-there").touch()
+        time.sleep(1)
+    result: dict[str, Any] = {"saves": saves(options.folder, tensors, options.methods, options.rounds)}
+    if options.restore:
+        result["restores"] = restores(options.folder, tensors, options.rounds)
+    if dist.get_rank() == 0:
+        options.out.write_text(json.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

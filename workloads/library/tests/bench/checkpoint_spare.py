@@ -1,0 +1,199 @@
+"""Steps of one rank beside an upload, where another core is idle, with controls that tell what the machine adds.
+
+Started by workloads.library.tests.bench.checkpoint with RANK and the like set; writes its figures as JSON to --out. `nothing`
+repeats the quiet steps, so its ratio is the noise; `spin` runs a loop that touches no memory on the other
+core, so its ratio is what any neighbour costs here: sibling threads of one core share its units and clock.
+`copy` saves the same bytes without a library: its ratio is what the copy, the memory and the disk cost, and that of
+`checked copy` what the checksums add, whoever computes them.
+"""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from workloads.library.tests.bench.checkpoint_bare import BareCopy
+from workloads.library.tests.bench.checkpoint_methods import Holdfast
+from workloads.library.tests.bench.checkpoint_rank import Step, make_state, quantile, warm_up
+
+STEPS = 30
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """One step, with what the kernel did to the training process meanwhile."""
+
+    wall_s: float
+    cpu_s: float
+    """Of the thread that computes: more than alone means shared memory and caches, less than `wall_s` waiting."""
+    queued_s: float
+    """That it was ready and had no core."""
+    faults: int
+    preempted: int
+
+
+Round = list[Taken]
+
+
+def taken(step: Step) -> Taken:
+    before, cpu, queued = resource.getrusage(resource.RUSAGE_SELF), time.thread_time(), _queued_s()
+    wall_s = step.run()
+    cpu, after = time.thread_time() - cpu, resource.getrusage(resource.RUSAGE_SELF)
+    return Taken(
+        wall_s=wall_s,
+        cpu_s=cpu,
+        queued_s=_queued_s() - queued,
+        faults=after.ru_minflt - before.ru_minflt,
+        preempted=after.ru_nivcsw - before.ru_nivcsw,
+    )
+
+
+def _queued_s() -> float:
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
+@contextmanager
+def spinning() -> Generator[None]:
+    program = "print(flush=True)\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Save(Protocol):
+    def busy(self) -> bool: ...
+
+    def finish(self) -> None: ...
+
+
+def beside(save: Save, step: Step) -> Round:
+    found: Round = []
+    while save.busy():
+        found.append(taken(step))
+    save.finish()
+    return found
+
+
+def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
+    step, state = Step(), make_state(mib)
+    method = Holdfast(folder, state)
+    threads = torch.get_num_threads()
+    bare, checked = (BareCopy(folder, state.values(), training_threads=threads, checked=c) for c in (False, True))
+
+    def quiet() -> Round:
+        return [taken(step) for _ in range(STEPS)]
+
+    def beside_an_upload(number: int) -> Round:
+        method.begin(number)
+        return beside(method, step)
+
+    def beside_a_copy(copy: BareCopy) -> Round:
+        copy.begin()
+        return beside(copy, step)
+
+    def beside_a_spinner(_: int) -> Round:
+        with spinning():
+            return quiet()
+
+    warm_up(step)
+    kinds: dict[str, Callable[[int], Round]] = {
+        "upload": beside_an_upload,
+        "copy": lambda _: beside_a_copy(bare),
+        "checked copy": lambda _: beside_a_copy(checked),
+        "nothing": lambda _: quiet(),
+        "spin": beside_a_spinner,
+    }
+    alone: dict[str, list[Round]] = {kind: [] for kind in kinds}
+    beside_it: dict[str, list[Round]] = {kind: [] for kind in kinds}
+    for number in range(2, 2 + rounds):
+        for kind, run in kinds.items():
+            alone[kind].append(quiet())
+            beside_it[kind].append(run(number))
+    method.close()
+    bare.close()
+    checked.close()
+    figures = {kind: _ratios(beside_it[kind], alone[kind]) for kind in kinds}
+    upload = beside_it["upload"]
+    for name in ("copy", "checked copy"):
+        key = f"p95_over_{name.replace(' ', '_')}"
+        figures["upload"] |= {
+            key: _p95(upload) / _p95(beside_it[name]),
+            f"{key}_95_percent": interval(upload, beside_it[name]),
+        }
+    return figures
+
+
+def _ratios(beside_it: Sequence[Round], alone: Sequence[Round]) -> dict[str, Any]:
+    with_it, without = _flat(beside_it), _flat(alone)
+    shares = {"median": 0.5, "p95": 0.95}
+    found: dict[str, Any] = {
+        name: quantile([one.wall_s for one in with_it], share) / quantile([one.wall_s for one in without], share)
+        for name, share in shares.items()
+    }
+    computing = [quantile([one.cpu_s for one in taken], 0.95) for taken in (with_it, without)]
+    counts = {
+        "queued_ms_a_step": 1000 * sum(one.queued_s for one in with_it) / len(with_it),
+        "queued_ms_a_step_alone": 1000 * sum(one.queued_s for one in without) / len(without),
+        "faults_a_step": sum(one.faults for one in with_it) / len(with_it),
+        "preempted_a_step": sum(one.preempted for one in with_it) / len(with_it),
+    }
+    return found | {"cpu_p95": computing[0] / computing[1], "steps": len(with_it)} | counts
+
+
+def interval(ours: Sequence[Round], others: Sequence[Round]) -> tuple[float, float]:
+    """Of ours over the others' 95th percentile, by resampling whole rounds: what 95 of 100 such benches would show.
+
+    A round of both at a time: they stood side by side, so a noisy minute met both.
+    """
+    generator = random.Random(0)
+
+    def one() -> float:
+        rounds = generator.choices(range(len(ours)), k=len(ours))
+        return _p95([ours[i] for i in rounds]) / _p95([others[i] for i in rounds])
+
+    found = sorted(one() for _ in range(RESAMPLES))
+    return found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES)]
+
+
+def _p95(rounds: Sequence[Round]) -> float:
+    return quantile([one.wall_s for one in _flat(rounds)], 0.95)
+
+
+def _flat(rounds: Sequence[Round]) -> Round:
+    return [one for found in rounds for one in found]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--mib", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    options.out.write_text(json.dumps(measure(options.folder, options.mib, options.rounds)))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

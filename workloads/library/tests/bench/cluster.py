@@ -1,0 +1,206 @@
+"""`python -m workloads.library.tests.bench.cluster`: a storm takes 30 % of the Spot nodes of a real control plane.
+
+First plain Jobs, per-index Jobs and JobSets side by side on a small cluster, then the kind that is rendered on
+1,000 nodes with 5,000 pods. Prints a table, and as the last line one JSON object whose `goals` are true or false.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.clients.api import Api
+from holdfast.contract.pools import Pool
+from infra import environments
+from tests.cluster.sim import nodes, operators, storm
+from tests.cluster.sim.control_plane import ControlPlane
+from tests.cluster.sim.host import Scale
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.tools.build import TOOLS, build
+from workloads.library.tests.bench.cluster_jobs import KINDS, Kind
+
+GANG = 100
+LOST_SHARE = 0.3
+STEADY_GOAL_S, MEMORY_GOAL_GB = 60.0, 2.5
+COMPARED_S = 120.0  # a plain Job backs off for many minutes: that it is not steady by then is its result
+LARGE = Scale(lease_s=40, parallelism=8, apiserver_heap_mib=1300)
+MIB = 1 << 20
+PAGE = 4096 / MIB
+WRITERS = 16
+
+
+@dataclass(kw_only=True)
+class Figures:
+    kind: str
+    nodes: int
+    pods: int
+    nodes_ready_s: float = 0.0
+    pods_running_s: float = float("inf")
+    pods_hit: int = 0
+    steady_s: float = float("inf")
+    """From the notice to as many ready pods as before; inf: not within the limit."""
+    jobs_complete: int = 0
+    jobs: int = 0
+    charged: int = 0
+    rss_mib: dict[str, float] = field(default_factory=dict)
+    """Of each process, when their sum was largest."""
+
+    @property
+    def memory_gb(self) -> float:
+        return sum(self.rss_mib.values()) * MIB / 1e9
+
+
+class PeakRss:
+    """Of all processes of the control plane together, sampled."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.peak: dict[str, float] = {}
+        self._plane, self._stop = plane, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.5):
+            now = {name: rss_mib(pid) for name, pid in self._plane.processes.pids().items()}
+            self.peak = max(self.peak, now, key=lambda sample: sum(sample.values()))
+
+    def close(self) -> dict[str, float]:
+        self._stop.set()
+        self._thread.join()
+        return self.peak
+
+
+def rss_mib(pid: int) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
+def measure(kind: Kind, pool: Pool, count: int, pods: int, limit_s: float) -> Figures:
+    """One kind of job on a control plane of its own, so that memory and queues are its own too."""
+    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), LARGE)
+    try:
+        api = Api(plane.start())
+        if kind.needs_jobset:
+            operators.install(operators.JOBSET, plane, api)
+        rss = PeakRss(plane)
+        found = play(kind, pool, api, Figures(kind=kind.name, nodes=count, pods=pods, jobs=pods // GANG), limit_s)
+        found.rss_mib = rss.close()
+        return found
+    finally:
+        plane.stop()
+        shutil.rmtree(plane.folder, ignore_errors=True)
+
+
+def play(kind: Kind, pool: Pool, api: Api, found: Figures, limit_s: float) -> Figures:
+    world = World(api, "bench")
+    world.create()
+    began = time.monotonic()
+    names = [f"node-{n}" for n in range(found.nodes)]
+    wanted = [nodes.node(pool, name, labels=world.selector) for name in names]
+    with ThreadPoolExecutor(WRITERS) as writers:
+        list(writers.map(partial(api.create, nodes.NODES), wanted))
+    until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
+    found.nodes_ready_s = time.monotonic() - began
+
+    began = time.monotonic()
+    for n in range(found.jobs):
+        kind.create(world, pool, f"job-{n}", GANG)
+    try:
+        until("all pods run", lambda: ready_pods(world) >= found.pods, limit_s)
+    except AssertionError:
+        return found  # no storm over a cluster that is not steady
+    found.pods_running_s = time.monotonic() - began
+
+    began = time.monotonic()
+    found.pods_hit = storm.preempt(api, names[: int(found.nodes * LOST_SHARE)], timeout_s=limit_s)
+    with suppress(AssertionError):  # the figures say how far it got
+        until("as many pods run as before", lambda: steady(world, found.pods), limit_s)
+        found.steady_s = time.monotonic() - began
+        until("all jobs are complete", lambda: kind.release(world, found.jobs, WRITERS), limit_s)
+    found.jobs_complete, found.charged = kind.complete(world), kind.charged(world)
+    return found
+
+
+def ready_pods(world: World) -> int:
+    """By the Jobs' own count: one list of a few objects instead of thousands of pods."""
+    return sum(job["status"].get("ready") or 0 for job in world.api.items(world.path("jobs", "/apis/batch/v1")))
+
+
+def steady(world: World, pods: int) -> bool:
+    """The Jobs' count lags behind the storm, so the pods themselves have the last word."""
+    if ready_pods(world) < pods:
+        return False
+    return sum("deletionTimestamp" not in pod["metadata"] for pod in world.pods("Running")) >= pods
+
+
+def show(rows: list[Figures]) -> None:
+    table = Table(box=None, pad_edge=False)
+    heads = (
+        "kind",
+        "nodes",
+        "pods",
+        "nodes ready s",
+        "pods run s",
+        "hit",
+        "steady again s",
+        "complete",
+        "charged",
+        "GB",
+    )
+    for head in heads:
+        table.add_column(head, justify="left" if head == "kind" else "right")
+    for r in rows:
+        table.add_row(
+            r.kind, str(r.nodes), str(r.pods), f"{r.nodes_ready_s:.1f}", f"{r.pods_running_s:.1f}", str(r.pods_hit),
+            f"{r.steady_s:.1f}", f"{r.jobs_complete}/{r.jobs}", str(r.charged), f"{r.memory_gb:.2f}",
+        )  # fmt: skip
+    Console(width=140).print(table)
+
+
+def goals(large: Figures) -> dict[str, bool]:
+    return {
+        "all_jobs_complete": large.jobs_complete == large.jobs,
+        "no_failure_charged": large.charged == 0,
+        "steady_under_60_s": large.steady_s < STEADY_GOAL_S,
+        "memory_under_2_5_gb": large.memory_gb < MEMORY_GOAL_GB,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=5000)
+    parser.add_argument("--kind", choices=[kind.name for kind in KINDS], default="per-index")
+    parser.add_argument("--side-by-side", type=int, default=100, help="nodes of the comparison, 5 pods each; 0: none")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a step may take")
+    args = parser.parse_args()
+    for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"):
+        build(TOOLS[name])
+    pool = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+    rows: list[Figures] = []
+    if args.side_by_side:
+        small = args.side_by_side
+        pods, limit_s = max(GANG, small * 5 // GANG * GANG), min(args.limit, COMPARED_S)
+        rows += [measure(kind, pool, small, pods, limit_s) for kind in KINDS]
+    chosen = next(kind for kind in KINDS if kind.name == args.kind)
+    rows.append(measure(chosen, pool, args.nodes, args.pods // GANG * GANG, args.limit))
+    show(rows)
+    figures = [{k: (None if v == float("inf") else v) for k, v in asdict(row).items()} for row in rows]
+    print(json.dumps({"bench": "cluster", "figures": figures, "goals": goals(rows[-1])}))
+
+
+if __name__ == "__main__":
+    main()

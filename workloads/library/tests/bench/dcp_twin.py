@@ -1,0 +1,77 @@
+"""What PyTorch offers today, for comparison: torchrun and dcp.async_save, with no code for signals.
+
+Run as `torchrun --standalone --nproc-per-node 2 -m workloads.library.tests.bench.dcp_twin FOLDER EVENTS STEPS EVERY`. Model, data
+and batch are the trainer's; the position in the data follows from the step.
+"""
+
+import os
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.runtime.events import EventLog
+from holdfast.training.config import TrainConfig
+from holdfast.training.data import Corpus, Samples, mixed_seed
+from holdfast.training.meter import Meter
+from holdfast.training.model import ByteGPT, next_byte_loss
+from holdfast.training.trainer import share
+from workloads.library.tests.fork_server import die_with
+
+
+def main(folder: Path, events_path: Path, steps: int, every: int) -> None:
+    die_with(os.getppid())  # torchrun puts it into a session of its own and does not take it along
+    config = TrainConfig(checkpoints=str(folder), steps=steps, every=every, device="cpu", report_every=1)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, group = dist.get_rank(), dist.new_group(backend="gloo")  # on the training's own group async_save hangs
+    samples = Samples(text=Corpus.read(None).text, context=config.model.context, seed=config.seed)
+    torch.manual_seed(config.seed)
+    model = ByteGPT(config.model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
+    events = EventLog.open(events_path, job="dcp", kind="training")
+    first = newest(folder)
+    if first:
+        weights, moments = get_state_dict(model, optimizer)
+        dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder / str(first))
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+    if rank == 0:
+        events.emit("restore", step=first, seconds=0.0, skipped=[])
+    replicas = DistributedDataParallel(model)
+    meter = Meter(events, every=config.report_every)
+    meter.begin(first, lead=rank == 0)
+    saving: Future[object] | None = None
+    for step in range(first, steps):
+        torch.manual_seed(mixed_seed(config.seed, step, rank))
+        inputs, following = share(samples, step * config.batch, config, rank)
+        loss = next_byte_loss(replicas(inputs), following)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        meter.step(step + 1, loss.detach())
+        if (step + 1) % every == 0:
+            if saving:
+                saving.result()
+            began = time.monotonic()
+            weights, moments = get_state_dict(model, optimizer)
+            state = {"model": weights, "optimizer": moments}
+            saving = dcp.async_save(state, checkpoint_id=folder / str(step + 1), process_group=group)
+            if rank == 0:
+                events.emit("save", step=step + 1, blocking_seconds=time.monotonic() - began, bytes=0)
+    if saving:
+        saving.result()
+    dist.destroy_process_group()  # else an exit now and then aborts: a thread of gloo still runs
+
+
+def newest(folder: Path) -> int:
+    return max((int(p.name) for p in folder.glob("*") if (p / ".metadata").exists()), default=0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

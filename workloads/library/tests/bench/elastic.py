@@ -1,0 +1,171 @@
+"""`python -m workloads.library.tests.bench.elastic`: how long an elastic gang stands still when a member leaves, dies, freezes or comes.
+
+Gangs of real processes on this machine. A time is from the signal to the first step that a survivor applies with the
+others; for growth it is the gap between two steps of a survivor. The cost of an undisturbed step is the gang's loop
+against the same loop with nothing but one all-reduce, turn by turn in the same processes. Beside it the same death
+under the rigid gang of this project, and under torchrun min:max and torchft, each as delivered and tuned; a rival that
+cannot run here is a row with the reason. Prints a table, then one JSON line with the goals.
+"""
+
+import argparse
+import json
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from workloads.library.tests.bench import elastic_rigid
+from workloads.library.tests.bench.elastic_rivals import FT_STOCK, FT_TUNED, STOCK, TUNED, one_killed
+from workloads.library.tests.bench.elastic_step import no_more_than, step_costs
+from workloads.library.tests.bench.rival_home import CannotRun
+from workloads.library.tests.training.elastic.kills import SETTINGS, WarmGang, prepared
+
+ROUNDS = 3
+NODES = 3
+WAIT_S = 120.0
+NEVER_ENDS = 10**6
+
+
+def gang_in(folder: Path) -> WarmGang:
+    settings = SETTINGS | {"steps": NEVER_ENDS, "every": NEVER_ENDS, "silent_s": 15.0, "connect_s": 10.0}
+    return WarmGang(folder, nodes=NODES, **settings)
+
+
+def applied(gang: WarmGang, epoch: int) -> list[dict[str, Any]]:
+    return [line for line in gang.ledger() if line["what"] == "applied" and line["epoch"] >= epoch]
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    ends = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        if time.monotonic() > ends:
+            raise RuntimeError("waited in vain")
+        time.sleep(0.01)
+    return found
+
+
+def disturbed_s(gang: WarmGang, number: signal.Signals) -> float:
+    """From the signal to place 1 until a survivor has done a step without it."""
+    epoch = until(lambda: applied(gang, 0))[-1]["epoch"]
+    until(lambda: len(applied(gang, epoch)) > 10 * NODES)
+    began = time.monotonic()
+    gang.signal_session(1, number) if number is signal.SIGSTOP else gang.signal(1, number)
+    return float(until(lambda: applied(gang, epoch + 1))[0]["t"]) - began
+
+
+def growth_stall_s(gang: WarmGang) -> float:
+    """The gap between a survivor's last step before the newcomer and its first one with it."""
+    epoch = applied(gang, 0)[-1]["epoch"]
+    gang.start(1)
+    until(lambda: len(applied(gang, epoch + 1)) > NODES)
+    survivor = gang.processes[0].pid
+    times = [line["t"] for line in applied(gang, epoch) if line["process"] == survivor]
+    return max(later - earlier for earlier, later in pairwise(times))
+
+
+def one_gang(folder: Path, number: signal.Signals) -> tuple[float, float]:
+    gang = gang_in(folder)
+    try:
+        gang.start(*range(NODES))
+        lost = disturbed_s(gang, number)
+        if number is signal.SIGSTOP:
+            return lost, 0.0
+        gang.processes[1].wait()
+        return lost, growth_stall_s(gang)
+    finally:
+        gang.close()
+
+
+def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {"notice": [], "death": [], "silent": [], "growth": []}
+    for n in range(rounds):
+        for what, number in (("notice", signal.SIGTERM), ("death", signal.SIGKILL)):
+            lost, grown = one_gang(folder / f"{what}-{n}", number)
+            times[what].append(lost)
+            times["growth"].append(grown)
+    times["silent"].append(one_gang(folder / "silent", signal.SIGSTOP)[0])
+    return times
+
+
+def rivals(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
+    found = {elastic_rigid.RIGID: several(lambda n: elastic_rigid.one_killed(folder / f"rigid-{n}"), rounds)}
+    for kind in (FT_TUNED, FT_STOCK, TUNED, STOCK):
+        # Minutes each as delivered.
+        count = 1 if kind == STOCK else rounds
+        found[kind] = several(lambda n, kind=kind: one_killed(folder / f"{kind}-{n}", kind), count)
+    return found
+
+
+def several(once: Callable[[int], dict[str, float]], rounds: int) -> dict[str, Any]:
+    """The median of each figure, and every death; why a round has none where not all do."""
+    played: list[dict[str, float]] = []
+    without: list[str] = []
+    for n in range(rounds):
+        try:
+            played.append(once(n))
+        except CannotRun as error:
+            without.append(str(error))
+    failed = {"not_run": f"{len(without)} of {rounds} times: {without[0]}"} if without else {}
+    if not played:
+        return failed
+    middle = {what: statistics.median(each[what] for each in played) for what in played[0]}
+    return middle | {"deaths_s": [each["death_s"] for each in played]} | failed
+
+
+def row(found: dict[str, Any], ours_s: float) -> str:
+    """Of a rival: its death, how many times ours that is, what else is known of it, and why a round has no figure."""
+    reason = f"  not run {found['not_run']}" if "not_run" in found else ""
+    if "death_s" not in found:
+        return reason
+    text = f"{found['death_s']:10.2f}{max(found['deaths_s']):10.2f}{found['death_s'] / ours_s:7.0f} times ours"
+    if "all_reduce_ms" in found:
+        return f"{text}; a step of one number {found['all_reduce_ms']:g} ms{reason}"
+    return (
+        f"{text}; {found['lost_steps']:g} steps of {found['step_ms']:g} ms lost, made up after {found['made_up_s']:g} s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument(
+        "--no-rivals", action="store_true", help="They take minutes, and torchft an environment of its own."
+    )
+    options = parser.parse_args()
+    prepared()
+    with tempfile.TemporaryDirectory(prefix="holdfast-elastic-") as name:
+        folder = Path(name)
+        times = measured(folder, options.rounds)
+        costs, threads = step_costs(folder / "cost")
+        others = {} if options.no_rivals else rivals(folder / "rivals", options.rounds)
+    worst = {what: round(max(found), 3) for what, found in times.items()}
+    middle = {what: round(statistics.median(found), 3) for what, found in times.items()}
+    step_s = 0.05
+    print(f"{'':24s}{'median s':>10s}{'worst s':>10s}")
+    for what in times:
+        print(f"{what:24s}{middle[what]:10.3f}{worst[what]:10.3f}")
+    for kind, found in others.items():
+        print(f"{'death, ' + kind:24s}{row(found, middle['death'])}")
+    print(f"{'threads of a gang':24s}{100 * threads:9.2f} % of a core")
+    for kind, cost_of in costs.items():
+        cost, lowest, highest = (100 * cost_of[figure] for figure in ("cost", "at_least", "at_most"))
+        print(f"{'a step, ' + kind:24s}{cost:9.2f} % over a bare all-reduce ({lowest:.2f} to {highest:.2f})")
+    goals = {
+        "notice_at_most_1_s_and_a_step": middle["notice"] <= 1.0 + step_s,
+        "death_at_most_2_s": middle["death"] <= 2.0,
+        "silent_at_most_20_s": worst["silent"] <= 20.0,
+        "stall_of_survivors_while_growing_at_most_3_s": middle["growth"] <= 3.0,
+        "an_undisturbed_step_costs_at_most_1_percent": no_more_than(0.01, costs),
+    }
+    result = {"schema": "holdfast.bench.elastic/1", "median_s": middle, "worst_s": worst, "step_cost": costs}
+    print(json.dumps(result | {"threads_of_a_core": threads, "rivals": others, "goals": goals}))
+    sys.exit(0 if all(goals.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What an undisturbed step of an elastic gang costs beyond one all-reduce of its gradients.
+
+Two members of a gang, by the library's own loop. A step of it and two bare ones, each with one flat buffer, the same
+backward passes and one all-reduce of the same group, take turns in the same processes, each first as often as the
+others, so that a busy moment of the machine meets all. What the second bare one costs beyond the first is noise. By the
+clock, where ranks that share cores wait for each other, and by rank 0's own CPU time. The gang's threads run beside
+all: their CPU time is that of a gang that stands still.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.model import ByteGPT, ModelConfig, next_byte_loss
+from workloads.library.tests.training.elastic.gangs import free_ports
+from workloads.library.tests.training.warm import Fork
+
+RANKS, SHARDS, ROUNDS, WARM = 2, 3, 300, 6
+RESAMPLES = 2_000
+STILL_S = 3.0
+NEVER = 10**6
+MODEL = ModelConfig(context=64, width=96, layers=2, heads=2)
+SAMPLES = 4
+Times = tuple[float, float]
+"""By the clock, and of this process's CPU time."""
+Step = Callable[[], None]
+
+
+def step_costs(folder: Path) -> tuple[dict[str, dict[str, float]], float]:
+    """Kind -> its cost over a bare step, and of a bare one over another: the median of the ratios of neighbours, less 1,
+    and between what 95 of 100 such benches would show it. With it what the threads of a gang that stands still take of
+    a core."""
+    costs: dict[str, dict[str, float]] = {}
+    threads: list[float] = []
+    for kind in ("plain", "exact"):
+        still, rounds = _measured(folder / kind, exact=kind == "exact")
+        for at, clock in enumerate(("", "_cpu")):
+            gang, bare, again = np.array(rounds)[:, :, at].T
+            costs[kind + clock] = _over(gang, bare)
+            costs[f"{kind}_noise{clock}"] = _over(again, bare)
+        threads.append(still)
+    return costs, round(max(threads), 4)
+
+
+def no_more_than(cost: float, costs: dict[str, dict[str, float]]) -> bool:
+    """By the clock; by CPU time where the clock cannot tell, and then only if it does not speak against it."""
+    clock, cpu = costs["plain"], costs["plain_cpu"]
+    return clock["cost"] <= cost or (clock["at_least"] <= cost and cpu["cost"] <= cost)
+
+
+def _over(ours: np.ndarray, others: np.ndarray) -> dict[str, float]:
+    ratios = ours / others - 1
+    drawn = np.random.default_rng(0).choice(ratios, (RESAMPLES, len(ratios)))
+    lowest, highest = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    figures = {"cost": np.median(ratios), "at_least": lowest, "at_most": highest}
+    return {name: round(float(value), 4) for name, value in figures.items()}
+
+
+def _measured(home: Path, *, exact: bool) -> tuple[float, list[list[Times]]]:
+    home.mkdir(parents=True)
+    nodes = tuple(("127.0.0.1", port) for port in free_ports(RANKS))
+    ranks = [Fork(lambda rank=rank: _member(rank, nodes, home, exact=exact)) for rank in range(RANKS)]
+    if any([rank.wait() for rank in ranks]):
+        raise RuntimeError("a member of the gang that is measured failed")
+    return json.loads((home / "times").read_text())
+
+
+def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path, *, exact: bool) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = ByteGPT(MODEL)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    text = torch.randint(0, 255, (SAMPLES, MODEL.context + 1))
+
+    def loss() -> torch.Tensor:
+        return next_byte_loss(model(text[:, :-1]), text[:, 1:])
+
+    gang = ElasticGang(
+        str(home / "checkpoints"), {"model": model, "optimizer": optimizer}, run="cost", nodes=nodes, index=rank,
+        min_nodes=RANKS, shards=RANKS * SHARDS, exact=exact, every=NEVER,
+    )  # fmt: skip
+    with gang:
+        steps = gang.steps(NEVER)
+        bare = _bare(model, optimizer, loss)
+
+        def elastic() -> None:
+            next(steps)
+            for _ in gang.shards():
+                gang.backward(loss())
+            if gang.reduce():
+                optimizer.step()
+
+        rounds = [_round([elastic, bare, bare], number) for number in range(WARM + ROUNDS)][WARM:]
+        used = time.process_time()
+        time.sleep(STILL_S)
+        still = (time.process_time() - used) / STILL_S
+        dist.barrier()
+    if rank == 0:
+        (home / "times").write_text(json.dumps([still, rounds]))
+
+
+def _bare(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> Step:
+    parameters = list(model.parameters())
+    flat = torch.zeros(sum(p.numel() for p in parameters))
+    views = [
+        view.view(p.shape) for view, p in zip(flat.split([p.numel() for p in parameters]), parameters, strict=True)
+    ]
+
+    def step() -> None:
+        flat.zero_()
+        for parameter, view in zip(parameters, views, strict=True):
+            parameter.grad = view
+        for _ in range(SHARDS):
+            (loss() / (RANKS * SHARDS)).backward()
+        dist.all_reduce(flat)
+        optimizer.step()
+
+    return step
+
+
+def _round(steps: list[Step], number: int) -> list[Times]:
+    """In the order of `steps`; another of them begins each time."""
+    times: dict[int, Times] = {}
+    for place in range(len(steps)):
+        at = (place + number) % len(steps)
+        times[at] = _timed(steps[at])
+    return [times[at] for at in range(len(steps))]
+
+
+def _timed(step: Step) -> Times:
+    dist.barrier()
+    began, used = time.monotonic(), time.process_time()
+    step()
+    return time.monotonic() - began, time.process_time() - used

@@ -1,0 +1,151 @@
+"""The page of figures, from what the benches said last.
+
+`python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make target, keeps its last JSON line under
+`recorded/` with day and machine, and writes the page anew; without arguments only the page is written. The README's
+table of figures is written with it.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[3]
+RECORDED = HERE / "recorded"
+PAGE = HERE / "FIGURES.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
+HEAD = """# Figures
+
+Written by `python -m workloads.library.tests.bench.figures` from what each bench printed last, goals that were missed included.
+`python -m workloads.library.tests.bench.figures record TARGET` runs one anew and records it. Machines differ and are noisy: read the
+ratios, which compare within one run.
+"""
+VERDICTS: dict[bool | str, str] = {True: "met", False: "**missed**", "not run": "not run"}
+"""Of a goal; a bench says "not run" where the machine lacks what it takes."""
+LIST_SHOWN = 6
+# What the README says of each bench, filled in from its recorded result.
+HEADLINES = {
+    "bench-training": "after a restart the first step comes after {restarts[first_step_s][holdfast]:.1f} s (torchrun with DCP"
+    " {restarts[first_step_s][torchrun + dcp.async_save]:.1f}); useful share under evictions {goodput[share][holdfast]:.0%}"
+    " (naive {goodput[share][naive]:.0%}, torchrun {goodput[share][torchrun + dcp.async_save]:.0%})",
+    "bench-checkpoint": "{corruption[holdfast][injected]} damaged checkpoints, {corruption[holdfast][undetected]} loaded"
+    " (DCP {corruption[dcp][undetected]})",
+    "bench-elastic": "a node dies, the next step comes after {median_s[death]:.2f} s (rigid gang"
+    " {rivals[holdfast rigid][death_s]:.1f}, torchft {rivals[torchft tuned][death_s]:.1f})",
+    "bench-batch": "{kills} kills: {kills_lost} items lost, {kills_duplicated} stored twice;"
+    " {ours_share_of_bare_loop:.0%} of a bare loop's throughput",
+    "bench-server": "{drains_posts:,} requests through {drains_actions} evictions and roll-outs: {drains_failed} failed",
+    "bench-placement": "1,000 jobs x 200 starts x all policies in {cpu_seconds:.1f} s of CPU; what is chosen came as late as told"
+    " within {lateness[points apart, chosen]:.1f} points",
+    "bench-month": "a month of {jobs} jobs, {happened[evictions]} evictions and {happened[droughts]} droughts under the real alerts",
+    "bench-monitoring": "{figures[events]:,} events read in {figures[read_s]:.0f} s; the exporter sees a loss after"
+    " {figures[lag_p50_s]:.1f} s among {figures[pods]:,} pods",
+    "bench-lint": "{files:,} manifests in {seconds:.0f} s; precision {precision:.0%}, recall {recall:.0%}",
+    "bench-synth": "all stacks of the example in {wall_s:.1f} s (with CDKTF's own import {plain_wall_s:.0f})",
+    "bench-cluster": "{figures[3][pods_hit]:,} of {figures[3][pods]:,} pods evicted at once on simulated nodes: steady again after"
+    " {figures[3][steady_s]:.0f} s, {figures[3][charged]} failures counted against a job",
+}
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["record"] and len(sys.argv) > 2:
+        record(*sys.argv[2:])
+    elif len(sys.argv) > 1:
+        sys.exit(f"error: got {' '.join(sys.argv[1:])}; allowed: nothing, or record TARGET [NAME=VALUE...]")
+    PAGE.write_text(page(RECORDED))
+    README.write_text(with_summary(README.read_text(), summary(RECORDED)))
+
+
+def record(target: str, *settings: str) -> None:
+    """A bench that misses a goal exits with 1 and is recorded all the same; one that fails has no last line."""
+    last = ""
+    with subprocess.Popen(["make", target, *settings], cwd=ROOT, stdout=subprocess.PIPE, text=True) as bench:
+        for line in bench.stdout or ():
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    try:
+        found = json.loads(last)
+    except ValueError:
+        found = None
+    if not (isinstance(found, dict) and found.get("goals")):
+        sys.exit(f"error: {target} ended with {bench.returncode} and without its JSON line; nothing was recorded")
+    facts = {"command": " ".join(("make", target, *settings)), "day": f"{datetime.now(UTC):%Y-%m-%d}"}
+    RECORDED.mkdir(exist_ok=True)
+    text = json.dumps({**facts, "machine": machine(), "result": found}, indent=1, ensure_ascii=False)
+    (RECORDED / f"{target}.json").write_text(text + "\n")
+
+
+def machine() -> str:
+    """Cores, memory and processor, as far as the system tells."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cpuinfo = Path("/proc/cpuinfo")
+    models = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
+    model = models[0].partition(":")[2].strip() if models else platform.processor() or platform.machine()
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}, {model}"
+
+
+def page(folder: Path) -> str:
+    recorded = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    return HEAD + "".join(f"\n{section(one)}" for one in recorded)
+
+
+def summary(folder: Path) -> str:
+    """The table between the figures' markers of the README: a line for each bench."""
+    rows = ["| command | what it printed last | goals met | day |", "|---|---|---|---|"]
+    for target, headline in HEADLINES.items():
+        recorded = json.loads((folder / f"{target}.json").read_text())
+        goals = [*recorded["result"]["goals"].values()]
+        sentence = headline.format(**recorded["result"])
+        rows.append(f"| `make {target}` | {sentence} | {goals.count(True)} of {len(goals)} | {recorded['day']} |")
+    return "\n".join(rows)
+
+
+def with_summary(readme: str, table: str) -> str:
+    before, _, rest = readme.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
+
+
+def section(recorded: dict[str, Any]) -> str:
+    result = dict(recorded["result"])
+    goals: dict[str, bool | str] = result.pop("goals")
+    result.pop("schema", None)
+    met = sum(kept is True for kept in goals.values())
+    judged = [f"| {words(name)} | {VERDICTS[kept]} |" for name, kept in goals.items()]
+    rows = [f"| {name} | {value} |" for name, value in flat(result)]
+    return (
+        f"## `{recorded['command']}`\n\n{recorded['day']}; {recorded['machine']}; {met} of {len(goals)} goals met.\n\n"
+        + "\n".join(["| goal | |", "|---|---|", *judged, "", "| figure | |", "|---|---|", *rows, ""])
+    )
+
+
+def flat(value: Any, name: str = "") -> list[tuple[str, str]]:
+    """Every figure with the names that lead to it; long lists only by their length."""
+    if isinstance(value, dict):
+        return [
+            row for key, inner in value.items() for row in flat(inner, f"{name}, {words(key)}" if name else words(key))
+        ]
+    if isinstance(value, list) and (len(value) > LIST_SHOWN or any(isinstance(one, dict | list) for one in value)):
+        return [(name, f"{len(value)} rows")]
+    return [(name, ", ".join(map(shown, value)) if isinstance(value, list) else shown(value))]
+
+
+def words(key: str) -> str:
+    return str(key).replace("_", " ").replace("|", "/")
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else words(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""One lane of the kill matrix: a run is killed again and again until it is done, then compared to the last bit.
+
+Every start leaves one JSON line in the results, so that a matrix can be played in slices. Bits alone prove no restore:
+a run that begins again at step 0 each time ends with the same ones. So each start also notes what it lost.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from holdfast.checkpoint.failpoints import POINTS
+from holdfast.contract.environment import ENV_KILL_AT
+from workloads.library.tests.training.runs import PATIENCE_S, Run
+
+TARGETS = ("rank 0", "rank 1", "agent", "uploader", "all")
+STEPS, EVERY = 60, 4
+# An interval, a save in flight, and one that went down with its uploader.
+LOST_STEPS_MAX = 3 * EVERY
+OPTIONS = ("--batch", "4", "--keep", "2")
+ENDS_BY_POWER_LOSS = {75, 137, 143}  # what the pod's first process may leave; never a bug, never success
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kill:
+    number: int = 0
+    target: str
+    """One of TARGETS, or a named point."""
+    after_steps: int = 0
+    """At a point: when it is reached for the n-th time."""
+    delay_s: float = 0.0
+
+    @property
+    def is_point(self) -> bool:
+        return self.target in POINTS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What one start with one kill came to."""
+
+    number: int
+    target: str
+    struck: bool
+    lost_steps: int | None
+    """Steps done again after the restore; None where no restore came to its end, or nothing was done before."""
+    restored: int | None = None
+    """Step that was restored; 0: none was there."""
+    committed: int = 0
+    """The newest commit reported before this start."""
+    wrong: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    run: str
+    differing: str = ""
+
+
+@dataclass(kw_only=True)
+class Results:
+    """An append-only file of lines, shared by the lanes."""
+
+    path: Path
+
+    def add(self, record: Start | Comparison) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+
+    def starts(self) -> list[Start]:
+        return [Start(**line) for line in self._lines() if "target" in line]
+
+    def comparisons(self) -> list[Comparison]:
+        return [Comparison(**line) for line in self._lines() if "run" in line]
+
+    def _lines(self) -> list[dict[str, object]]:
+        text = self.path.read_text() if self.path.exists() else ""
+        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+
+@dataclass(kw_only=True)
+class Lane:
+    folder: Path
+    reference: Run
+    results: Results
+    kind: type[Run] = Run
+    _runs: int = 0
+
+    def play(self, kills: Iterator[Kill]) -> None:
+        run = self._new_run()
+        for kill in kills:
+            if self._strike(run, kill):
+                self._compare(run)
+                run = self._new_run()
+        before = Before.of(run)
+        run.env = {}
+        code = run.complete()
+        self._note(run, Kill(number=-1, target="nothing"), before, struck=False)
+        if code == 0:
+            self._compare(run)
+        else:
+            self.results.add(Comparison(run=run.folder.name, differing=f"did not resume: {run.log()[-600:]}"))
+
+    def _new_run(self) -> Run:
+        self._runs += 1
+        return new_run(self.kind, self.folder / f"killed-{self._runs}")
+
+    def _compare(self, run: Run) -> None:
+        differing = ""
+        try:
+            if run.digest != self.reference.digest or run.losses() != self.reference.losses():
+                differing = run.digest
+        except AssertionError as error:  # one step, two losses
+            differing = str(error)
+        self.results.add(Comparison(run=str(run.folder), differing=differing))
+
+    def _strike(self, run: Run, kill: Kill) -> bool:
+        """One start of the run with one kill; true when the run came to its end nevertheless."""
+        before = Before.of(run)
+        run.env = {ENV_KILL_AT: f"{kill.target}:{kill.after_steps}" if kill.is_point else ""}
+        with run.started() as process:
+            struck = _at_point(process) if kill.is_point else _at_random(run, process, kill, before.events)
+            code = process.wait(PATIENCE_S)
+        code = 128 - code if code < 0 else code
+        fine = code in ENDS_BY_POWER_LOSS if struck and kill.target != "uploader" else code == 0
+        self._note(run, kill, before, struck=struck, wrong="" if fine else f"{kill}: exit {code}: {run.log()[-600:]}")
+        return code == 0
+
+    def _note(self, run: Run, kill: Kill, before: "Before", *, struck: bool, wrong: str = "") -> None:
+        restored = [event["step"] for event in run.events()[before.events :] if event["event"] == "restore"]
+        self.results.add(
+            Start(
+                number=kill.number,
+                target=kill.target,
+                struck=struck,
+                lost_steps=max(0, before.reached - restored[0]) if restored and before.reached else None,
+                restored=restored[0] if restored else None,
+                committed=before.committed,
+                wrong=wrong,
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Before:
+    """What a run had reported when a start began."""
+
+    events: int
+    reached: int
+    committed: int
+
+    @classmethod
+    def of(cls, run: Run) -> "Before":
+        events = run.events()
+        return cls(
+            events=len(events),
+            reached=max((event["last_step"] for event in events if event["event"] == "window"), default=0),
+            committed=max((event["step"] for event in events if event["event"] == "commit"), default=0),
+        )
+
+
+def new_run(kind: type[Run], folder: Path) -> Run:
+    return kind(folder=folder, steps=STEPS, every=EVERY, options=OPTIONS)
+
+
+def _at_random(run: Run, process: subprocess.Popen[str], kill: Kill, begun: int) -> bool:
+    """Wait until this start has done its steps, then kill; false when the run was over before."""
+    until = time.monotonic() + PATIENCE_S
+    while sum(e["event"] == "window" for e in run.events()[begun:]) < kill.after_steps:
+        if process.poll() is not None or time.monotonic() > until:
+            return False
+        time.sleep(0.005)
+    time.sleep(kill.delay_s)  # part of the plan: moves the kill off the moment of the report
+    return process.poll() is None and _kill_target(process.pid, kill.target)
+
+
+def _at_point(process: subprocess.Popen[str]) -> bool:
+    """Wait for the death at the point. An uploader's death takes the pod along: the machine is gone.
+
+    False when the run ended by itself before the point was reached as often as planned.
+    """
+    until, known = time.monotonic() + PATIENCE_S, set[int]()
+    while process.poll() is None and time.monotonic() < until:
+        ranks, uploaders = _pod(process.pid)
+        alive = {p.pid for p in uploaders if _not_zombie(p)}
+        if known - alive and len(ranks) == 2 and all(_not_zombie(r) for r in ranks):
+            return _kill_target(process.pid, "all")
+        known |= alive
+        time.sleep(0.02)
+    return process.poll() != 0
+
+
+def _kill_target(agent: int, target: str) -> bool:
+    ranks, uploaders = _pod(agent)
+    victims = {
+        "rank 0": ranks[:1],
+        "rank 1": ranks[1:2],
+        "agent": [psutil.Process(agent)],
+        "uploader": uploaders[:1],
+        "all": [psutil.Process(agent), *ranks, *uploaders],
+    }[target]
+    return any([_kill(victim) for victim in victims])  # a list: every one of them is to die
+
+
+def _pod(agent: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """The ranks of an agent and their uploaders."""
+    uploaders = list[psutil.Process]()
+    try:
+        ranks = sorted(psutil.Process(agent).children(), key=lambda p: p.pid)
+    except psutil.NoSuchProcess:
+        return [], []
+    for rank in ranks:
+        with suppress(psutil.NoSuchProcess):
+            uploaders += rank.children()
+    return ranks, uploaders
+
+
+def _kill(victim: psutil.Process) -> bool:
+    try:
+        victim.kill()
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+def _not_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

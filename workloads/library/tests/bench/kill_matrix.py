@@ -1,0 +1,130 @@
+"""`python -m workloads.library.tests.bench.kill_matrix [--kills N] [--seed S]`: power losses at random moments and at named points.
+
+A run is killed again and again until it is done; then its loss curve and its digest are held against those of
+a run that nothing disturbed, to the last bit. Kills hit a rank, the agent, the uploader or all of them, after
+a random number of steps, or the process that reaches a named point of staging, upload, commit, restore or
+retention. Two runs at a time, forked from one import of torch. With --minutes it stops early, and with the same
+--results file the next call goes on. Prints a table, then one JSON line with the goals.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.checkpoint.failpoints import POINTS
+from workloads.library.tests.bench.kill_lane import LOST_STEPS_MAX, TARGETS, Kill, Lane, Results, new_run
+from workloads.library.tests.training.warm import Fork, WarmRun, prepare
+
+LANES = 2
+MAY_GO_UNREACHED = ("retention.uncommitted",)  # needs an abandoned attempt of a certain age
+
+
+def plan(kills: int, seed: int) -> list[Kill]:
+    """Every point in turn and random moments for every target, shuffled by the seed."""
+    rng = random.Random(seed)
+    chosen = [
+        Kill(target=point, after_steps=1 + n // len(POINTS))
+        for n, point in enumerate(itertools.islice(itertools.cycle(POINTS), kills // 3))
+    ]
+    for target in itertools.islice(itertools.cycle(TARGETS), kills - len(chosen)):
+        chosen.append(Kill(target=target, after_steps=rng.randint(1, 9), delay_s=rng.uniform(0, 0.1)))
+    rng.shuffle(chosen)
+    return chosen
+
+
+def endless(kills: int, seed: int) -> Iterator[Kill]:
+    """Some kills fall due after their run has ended; the next seeds' plans make up for them."""
+    plans = itertools.chain.from_iterable(plan(kills, later) for later in itertools.count(seed))
+    for number, kill in enumerate(plans):
+        yield Kill(number=number, target=kill.target, after_steps=kill.after_steps, delay_s=kill.delay_s)
+
+
+def share(lane: int, results: Results, *, kills: int, seed: int, until: float) -> Iterator[Kill]:
+    """One lane's kills, from where an earlier slice ended, until enough have struck or the time is up."""
+    played = {start.number for start in results.starts()}
+    for kill in endless(kills, seed):
+        if kill.number % LANES != lane or kill.number in played:
+            continue
+        struck = sum(start.struck for start in results.starts())
+        if struck >= kills or time.monotonic() > until:
+            return
+        print(f"{struck:4d} struck, next: {kill.target}", file=sys.stderr, flush=True)
+        yield kill
+
+
+def play(folder: Path, results: Results, *, kills: int, seed: int, minutes: float) -> None:
+    until = time.monotonic() + minutes * 60
+    prepare()
+    reference = new_run(WarmRun, folder / "undisturbed")
+    if reference.complete() != 0:
+        raise RuntimeError(f"the undisturbed run failed:\n{reference.log()}")
+
+    def lane(number: int) -> None:
+        mine = share(number, results, kills=kills, seed=seed, until=until)
+        Lane(folder=folder / f"lane-{number}", reference=reference, results=results, kind=WarmRun).play(mine)
+
+    lanes = [Fork(lambda number=number: lane(number)) for number in range(LANES)]
+    if any([fork.wait() for fork in lanes]):
+        raise RuntimeError("a lane ended early")
+
+
+def verdict(results: Results, wanted: int) -> dict[str, object]:
+    starts, comparisons = results.starts(), results.comparisons()
+    wrong = [start.wrong for start in starts if start.wrong]
+    differing = [comparison for comparison in comparisons if comparison.differing]
+    struck = [start.target for start in starts if start.struck]
+    restored = [(start.restored, start.committed) for start in starts if start.restored is not None]
+    lost = max((start.lost_steps or 0 for start in starts), default=0)
+    return {
+        "schema": "holdfast.bench.kill-matrix/1",
+        "kills": len(struck),
+        "runs_compared": len(comparisons),
+        "lost_steps_max": lost,
+        "restores": sum(step > 0 for step, _ in restored),
+        "wrong": wrong[:5],
+        "differing": [f"{each.run}: {each.differing}" for each in differing[:5]],
+        "goals": {
+            f"at_least_{wanted}_kills": len(struck) >= wanted,
+            "every_target_and_point_hit": set(struck) >= {*TARGETS, *POINTS} - {*MAY_GO_UNREACHED},
+            "resume_always_works": not wrong,
+            "restores_happened": any(step > 0 for step, _ in restored),
+            "newest_commit_never_moves_back": all(step >= committed for step, committed in restored),
+            "lost_at_most_an_interval_and_what_was_in_flight": lost <= LOST_STEPS_MAX,
+            "loss_curve_and_parameters_bit_exact": bool(comparisons) and not differing,
+        },
+    }
+
+
+def show(results: Results) -> None:
+    print(f"{'target':26s}{'kills':>6s}{'lost steps, max':>17s}{'wrong':>7s}")
+    starts = results.starts()
+    for target in sorted({start.target for start in starts}):
+        row = [start for start in starts if start.target == target]
+        lost = max(start.lost_steps or 0 for start in row)
+        print(f"{target:26s}{sum(s.struck for s in row):6d}{lost:17d}{sum(bool(s.wrong) for s in row):7d}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--results", type=Path, help="Goes on where an earlier call with this file stopped.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="holdfast-kill-matrix-") as folder:
+        results = Results(path=options.results or Path(folder) / "results.jsonl")
+        play(Path(folder), results, kills=options.kills, seed=options.seed, minutes=options.minutes)
+        show(results)
+        result = verdict(results, options.kills)
+    print(json.dumps(result))
+    sys.exit(0 if all(dict(result["goals"]).values()) else 1)  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    main()

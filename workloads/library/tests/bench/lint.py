@@ -1,0 +1,51 @@
+"""1,000 manifests through the linter, in a process of its own; then precision and recall. `python -m workloads.library.tests.bench.lint`."""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from holdfast.lint.pages import example_text
+from holdfast.lint.registry import all_rules
+from workloads.library.tests.bench.lint_judged import judged
+
+COUNT, GOAL_S = 1_000, 10.0
+ENTRY = "from workloads.manifests.cli import hook; hook()"
+
+
+def write(folder: Path) -> None:
+    """The rendered files and the rules' examples, over and over: clean and full of findings."""
+    rendered = sorted((Path(__file__).parents[4] / "workloads/rendered/example").glob("*/[!k]*.yaml"))
+    texts = [part for file in rendered for part in file.read_text().split("---\n") if "kind:" in part]
+    texts += [example_text(rule, rule.bad) for rule in all_rules().values() if rule.id < "HF9"]
+    for number in range(COUNT):
+        (folder / f"{number:04}.yaml").write_text(texts[number % len(texts)])
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder)
+        began = time.perf_counter()
+        command = [sys.executable, "-c", ENTRY, str(folder), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seconds = time.perf_counter() - began
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 1, done.stderr
+    cpu = used.ru_utime + used.ru_stime
+    report = json.loads(done.stdout)
+    print(f"{'files':>8} {'objects':>8} {'findings':>9} {'seconds':>8} {'CPU s':>6}")
+    print(f"{report['files']:>8} {report['objects']:>8} {len(report['findings']):>9} {seconds:>8.2f} {cpu:>6.2f}")
+    quality = judged()
+    print(quality.lines())
+    goals = {"thousand_manifests_under_10_s": seconds < GOAL_S} | quality.goals()
+    spent = {"seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2), "files": report["files"]}
+    found = {"strangers_files": quality.files, "precision": round(quality.precision, 3), "recall": quality.recalled}
+    print(json.dumps(spent | found | {"goals": goals}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""`python -m workloads.library.tests.bench.monitoring`: a ledger and a report of a million events, and the exporter beside a large cluster.
+
+The exporter runs as a process of its own. Detection lag is from the notice to a pod on a Spot node until the
+counter under /metrics rises. Prints a table, and as the last line one JSON object whose `goals` are true or false.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from holdfast.clients.api import Api, ApiError
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.ledger.events import parse
+from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.report.capacity import capacities
+from holdfast.report.model import build
+from holdfast.report.page import render
+from infra import environments
+from tests.cluster.sim import nodes
+from tests.cluster.sim.control_plane import ControlPlane, Scale
+from tests.cluster.sim.stages import GOING, PREEMPT
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.library.tests import sample
+from workloads.library.tests.bench.cluster_jobs import KINDS
+
+LEDGER_GOAL_S, LAG_GOAL_S, SUM_GOAL_MS, REPORT_GOAL_MB = 5.0, 5.0, 1.0, 1.5
+GANG, WRITERS = 100, 16
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def million_events(count: int) -> dict[str, float]:
+    """Lines of many jobs that are killed and come back; reading, accounting and the report timed apart."""
+    kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(400))
+    one = sample.encoded(sample.training("job", total=20_000, every=20, kills=kills))
+    text = b"\n".join(one)
+    lines: list[bytes] = []
+    while len(lines) < count:
+        name = b"%d-" % len(lines)  # a process is of one job only: its clock is followed through the file
+        named = text.replace(b'"job": "', b'"job": "' + name).replace(b'"process": "', b'"process": "' + name)
+        lines += named.split(b"\n")
+    lines = lines[:count]
+    began = time.perf_counter()
+    reading = parse(lines)
+    read = time.perf_counter()
+    found = job_ledgers(reading.events)
+    done = time.perf_counter()
+    assert not reading.problems
+    unsummed_us = max(abs(sum(x.totals_us().values()) - x.wall_us) for x in found)
+    began_page = time.perf_counter()
+    page = render(build(found, reading.problems, {}, capacities(reading.events, found)))
+    page_s, page_mb = time.perf_counter() - began_page, len(page.encode()) / 1e6
+    sizes = {"events": len(lines), "jobs": len(found), "unsummed_ms": unsummed_us / 1e3, "report_mb": page_mb}
+    return sizes | {"read_s": read - began, "ledger_s": done - read, "report_s": page_s}
+
+
+@contextmanager
+def exporter(kubeconfig: Path, port: int, every_s: float) -> Iterator[int]:
+    command = [sys.executable, "-m", "monitoring", "export", "--kubeconfig", str(kubeconfig)]
+    command += ["--port", str(port), "--every-s", str(every_s), "--lines", os.devnull]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def metric(port: int, name: str) -> float:
+    """Sum over its series; below zero while nothing is served."""
+    try:
+        with OPENER.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            rows = answer.read().decode().splitlines()
+    except OSError:
+        return -1.0
+    values = [float(row.rpartition(" ")[2]) for row in rows if row.startswith(f"holdfast_{name}")]
+    return sum(values) if values else -1.0
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: float) -> dict[str, float]:
+    pool = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+    kind = next(kind for kind in KINDS if kind.name == "per-index")
+    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), Scale(lease_s=40, parallelism=8))
+    try:
+        kubeconfig = plane.start()
+        api = Api(kubeconfig)
+        world = World(api, "bench")
+        world.create()
+        names = [f"node-{n}" for n in range(count)]
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(
+                writers.map(lambda name: api.create(nodes.NODES, nodes.node(pool, name, labels=world.selector)), names)
+            )
+        until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
+        for n in range(pods // GANG):
+            kind.create(world, pool, f"job-{n}", GANG)
+        with suppress(AssertionError):  # the figure says how many do
+            until("pods run", lambda: running(world) >= pods, limit_s)
+        return measured(api, kubeconfig, port, losses) | {"nodes": count, "pods": pods, "pods_running": running(world)}
+    finally:
+        plane.stop()
+        shutil.rmtree(plane.folder, ignore_errors=True)
+
+
+def running(world: World) -> int:
+    return sum(job["status"].get("ready") or 0 for job in world.api.items(world.path("jobs", "/apis/batch/v1")))
+
+
+def measured(api: Api, kubeconfig: Path, port: int, losses: int) -> dict[str, float]:
+    victims = sorted({pod["spec"]["nodeName"] for pod in api.items("/api/v1/pods") if pod["spec"].get("nodeName")})
+    with exporter(kubeconfig, port, every_s=1.0) as pid:
+        began = time.monotonic()
+        until("the exporter has seen the cluster", lambda: metric(port, "exporter_heartbeat_seconds") > 0 or None, 120)
+        first_s, cpu, started = time.monotonic() - began, cpu_s(pid), time.monotonic()
+        lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
+        elapsed = time.monotonic() - started
+        return {
+            "first_pass_s": first_s,
+            "lag_p50_s": statistics.median(lags),
+            "lag_p99_s": statistics.quantiles(lags, n=100)[98],
+            "lag_max_s": max(lags),
+            "losses": losses,
+            "cpu_share": (cpu_s(pid) - cpu) / elapsed,
+            "rss_mib": rss_mib(pid),
+        }
+
+
+def lag(api: Api, port: int, victim: str, expected: int) -> float:
+    """One node is taken; the clock starts before the notice is written."""
+    began = time.monotonic()
+    take(api, victim)
+    until(f"{expected} preemptions are told", lambda: metric(port, "preemptions_total") >= expected or None, 60)
+    seen = time.monotonic() - began
+    nodes.remove(api, [victim])
+    return seen
+
+
+def take(api: Api, victim: str) -> None:
+    """The notice, then its pods. Only theirs are listed: five thousand would take longer than what is measured."""
+    api.merge(f"{nodes.NODES}/{victim}", {"metadata": {"labels": {GOING: "true"}}, "spec": {"unschedulable": True}})
+    for pod in api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={victim}"):
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        with suppress(ApiError):  # gone by itself
+            api.merge(path, {"metadata": {"annotations": {PREEMPT: str(EXIT_PREEMPTED)}}})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=5000)
+    parser.add_argument("--losses", type=int, default=100)
+    parser.add_argument("--port", type=int, default=19_400)
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds that a step may take")
+    args = parser.parse_args()
+    ledger = million_events(args.events)
+    cluster = beside_a_cluster(args.nodes, args.pods, args.losses, args.port, args.limit) if args.nodes else {}
+    for name, value in (ledger | cluster).items():
+        print(f"{name:>16} {value:12.3f}")
+    goals = {
+        "ledger_of_a_million_events_under_5_s": ledger["ledger_s"] < LEDGER_GOAL_S,
+        "states_sum_to_wall_time_within_1_ms": ledger["unsummed_ms"] < SUM_GOAL_MS,
+        "report_under_1.5_mb": ledger["report_mb"] < REPORT_GOAL_MB,
+    }
+    if cluster:
+        goals["detection_lag_p99_under_5_s"] = cluster["lag_p99_s"] < LAG_GOAL_S
+    print(json.dumps({"bench": "monitoring", "figures": ledger | cluster, "goals": goals}))
+
+
+if __name__ == "__main__":
+    main()

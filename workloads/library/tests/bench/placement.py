@@ -1,0 +1,132 @@
+"""`make bench-placement [TRACES=DIR]`: policies side by side, their speed, and the goals of the placement room.
+
+The public recordings are not part of this repository: give the folder that holds aws-02-15-2023 and
+aws-10-26-2022 to compare with the figures measured on them before. Without it, made-up traces stand in.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.place import policies
+from holdfast.place.policies import Policy
+from holdfast.place.runs import Runs
+from holdfast.place.simulate import simulate
+from holdfast.place.traces import Recorded, Trace
+from workloads.library.tests.bench.placement_checks import choice_regret, closed_forms, daly_figures, flips, never_late
+from workloads.library.tests.bench.placement_gangs import goals as gang_goals
+from workloads.library.tests.bench.placement_lateness import goals as lateness_goals
+from workloads.library.tests.bench.placement_optimum import optimum_gaps, zone_series, zone_table
+from workloads.library.tests.bench.placement_policies import (
+    COMPARED,
+    RATIO,
+    baseline,
+    dominates,
+    made_up,
+    recordings,
+    side_by_side,
+)
+
+ANSWER = ["place", "--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--traces", type=Path, help="folder of the public recordings")
+    parser.add_argument("--starts", type=int, default=2_000)
+    parser.add_argument("--jobs", type=int, default=1_000)
+    asked = parser.parse_args()
+    goals = {
+        "daly_117_57_9_minutes": daly_figures(),
+        "simulator_equals_closed_forms_within_1_percent": closed_forms(),
+    }
+    traces = recordings(asked.traces) if asked.traces else made_up()
+    costs = side_by_side(traces, asked.starts)
+    if asked.traces:
+        goals["baseline_table_within_2_points"] = baseline(costs, traces)
+    goals["patient_costs_no_more_than_uniform_on_each_trace"] = dominates(costs)
+    goals["none_of_10000_feasible_deadlines_missed"] = never_late()
+    gaps = optimum_gaps(traces, min(asked.starts, 40))
+    goals["chosen_within_5_percent_of_the_offline_optimum_at_70_h"] = gaps[70.0]["chosen"] <= 5.0
+    goals["chosen_within_8_percent_of_the_offline_optimum_at_52_h"] = gaps[52.0]["chosen"] <= 8.0
+    print("\nthe same on gangs in the recorded H100 zones")
+    optimum_gaps(zone_series(), min(asked.starts, 10))
+    cheap, published = zone_table()
+    goals["any_zone_costs_at_most_36_percent_on_h100_gangs"] = cheap
+    goals["any_zone_costs_no_more_than_the_published_policy"] = published
+    goals |= gang_goals()
+    judged, lateness = lateness_goals(traces if asked.traces else [])
+    goals |= judged
+    goals["choice_within_half_a_point_of_the_best_policy"] = choice_regret(traces, min(asked.starts, 300))
+    goals["printed_flip_within_2_percent_of_the_simulated"] = flips()
+    seconds, cpu_s = speed(traces, asked.jobs, 200)
+    goals["1000_jobs_200_starts_all_policies_under_8_cpu_s"] = cpu_s < 8.0
+    answers_s = command_cpu_s(ANSWER)
+    goals["an_answer_under_0.6_cpu_s"] = answers_s < 0.6
+    goals["help_under_0.3_cpu_s"] = command_cpu_s(["place", "--help"]) < 0.3
+    print(
+        json.dumps(
+            {
+                "schema": "holdfast.bench/1",
+                "bench": "placement",
+                "seconds": seconds,
+                "cpu_seconds": cpu_s,
+                "lateness": lateness,
+                "goals": goals,
+            }
+        )
+    )
+
+
+def speed(traces: list[Trace], jobs: int, starts: int) -> tuple[float, float]:
+    """Jobs of 4 to 48 h with slack of 5 % to 200 %, each from `starts` places of one recording, under all policies."""
+    rng, recorded = np.random.default_rng(3), Recorded.of(traces)
+    work = np.repeat(rng.uniform(4, 48, jobs), starts)
+    path = np.repeat(rng.integers(len(traces), size=jobs), starts)
+    count = jobs * starts
+    runs = Runs(
+        work_h=work, restart_h=np.repeat(rng.uniform(0.05, 0.4, jobs), starts),
+        deadline_h=work * np.repeat(rng.uniform(1.15, 3, jobs), starts) + 0.5,
+        interval_h=np.full(count, 0.3), checkpoint_h=np.full(count, 0.01), spot_usd=np.full(count, 1 / RATIO),
+        on_demand_usd=np.ones(count), idle_usd=np.zeros(count), keep_h=np.zeros(count), path=path,
+        offset_h=rng.uniform(0, recorded.hours[path]),
+    )  # fmt: skip
+    everything: tuple[Policy, ...] = (policies.WAIT, policies.ON_DEMAND_ONLY, *COMPARED)
+    total, cpu = 0.0, time.process_time()
+    print(f"\n{jobs} jobs x {starts} starts")
+    for policy in everything:
+        took = timed(lambda policy=policy: simulate(runs, recorded.paths, policy))
+        total += took
+        print(f"  {policy.name:18} {took:5.2f} s")
+    used = time.process_time() - cpu
+    print(f"  {'all':18} {total:5.2f} s, {used:.2f} s of CPU")
+    return total, used
+
+
+def command_cpu_s(arguments: list[str]) -> float:
+    """CPU of one command, from an empty interpreter; the least of three, for noise only adds."""
+    used: list[float] = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "infra", *arguments], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    print(f"`infra {' '.join(arguments)}`: {min(used):.2f} s of CPU")
+    return min(used)
+
+
+def timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()

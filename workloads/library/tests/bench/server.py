@@ -1,0 +1,85 @@
+"""The online server: requests lost over evictions, roll-outs and deaths; batching, overload, model changes, rivals.
+
+    python -m workloads.library.tests.bench.server                              # what `make bench-server` runs: 13 minutes
+    python -m workloads.library.tests.bench.server --posts 11200 --evictions 5 --rollouts 1 --sections drains controls
+    make bench-server SECTIONS="batching rivals"
+
+Real server processes behind a real Envoy, k6 as the client. Ends with one JSON line; `goals` says true, false or
+"not run" for each number that is promised. Endpoints move as late as in a cluster: see workloads/library/holdfast/drill/serving/fleet.py.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from workloads.library.tests.bench.server_capacity import batching, overload, swaps
+from workloads.library.tests.bench.server_drains import controls, deaths, drains, late
+from workloads.library.tests.bench.server_goals import DELAYS_S, verdict
+from workloads.library.tests.bench.server_rivals import rivals
+from workloads.library.tests.bench.server_vanished import vanished
+
+SECTIONS = ("drains", "late", "deaths", "vanished", "controls", "batching", "overload", "swaps", "rivals")
+VANISHED, VANISHED_S = 3, 45.0
+LATE_S = 20.0
+DEATH_S = 4.5
+"""For each death: with two of four ready at least, so that some wait for a replacement."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--posts", type=int, default=112_000)
+    parser.add_argument("--rate", type=float, default=400.0, help="of the open loop, a second")
+    parser.add_argument("--evictions", type=int, default=50)
+    parser.add_argument("--rollouts", type=int, default=10)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--freezes", type=int, default=5)
+    parser.add_argument("--swaps", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of overload; of the rest a share")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    options = parser.parse_args()
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-server-bench-") as name:
+        folder = Path(name)
+        measured = {
+            "drains": lambda: drains(
+                folder,
+                posts=options.posts,
+                rate=options.rate,
+                evictions=options.evictions,
+                rollouts=options.rollouts,
+            ),
+            "late": lambda: late(folder, rate=options.rate, seconds=LATE_S, delays_s=DELAYS_S),
+            "vanished": lambda: vanished(folder, rate=options.rate, seconds=VANISHED_S, count=VANISHED),
+            "deaths": lambda: deaths(
+                folder,
+                rate=options.rate,
+                seconds=(options.kills + options.freezes) * DEATH_S,
+                kills=options.kills,
+                freezes=options.freezes,
+            ),
+            "controls": lambda: controls(folder, rate=options.rate, seconds=options.seconds * 0.4),
+            "batching": lambda: batching(folder, seconds=options.seconds / 6),
+            "overload": lambda: overload(folder, seconds=options.seconds),
+            "swaps": lambda: swaps(folder, count=options.swaps),
+            "rivals": lambda: rivals(folder, seconds=options.seconds / 6),
+        }
+        for section in options.sections:
+            began = time.monotonic()
+            found = measured[section]()
+            print(json.dumps(found), file=sys.stderr, flush=True)
+            figures |= found
+            figures[f"{section}_section_s"] = round(time.monotonic() - began, 1)
+            print(f"{section} done after {figures[f'{section}_section_s']} s", file=sys.stderr, flush=True)
+    goals = verdict(figures)
+    for key, value in figures.items():
+        print(f"{key:<34} {value}")
+    print(json.dumps({**figures, "goals": goals}))
+    return 1 if False in goals.values() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""What batching brings, what overload does, and models that change under full load: one server, no proxy."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workloads.library.tests.bench.server_client import INFER, k6
+from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
+from workloads.library.tests.inference.server.serving import PREDICTORS, Served, served, texts, until
+
+BATCH = 32
+USERS = 4 * BATCH
+"""Of the batching: with two batches of users the next batch is only full where the client comes back within one, and
+then the client's speed is measured."""
+OVERLOAD = 3.0
+DEADLINE_S = 4.0
+SCALE = 32.0
+"""Of the predictor's time in the overload, so that the model is the limit and not this machine's cores."""
+
+
+def url(server: Served) -> str:
+    return f"http://127.0.0.1:{server.port}{INFER}"
+
+
+def batching(folder: Path, *, seconds: float) -> dict[str, Any]:
+    """The same users, the same predictor: batches of 32, and one at a time."""
+    figures: dict[str, Any] = {}
+    for name, batch in (("batched", BATCH), ("single", 1)):
+        with served(folder, "--batch", str(batch)) as server:
+            before_s = _cpu_s(server)
+            counted = k6(url(server), seconds=seconds, users=USERS, folder=folder)
+            batches = server.metric("holdfast_server_batch_items_count")
+            figures[f"{name}_items_a_batch"] = round(server.metric("holdfast_server_batch_items_sum") / batches, 1)
+            figures[f"{name}_cpu_ms_a_request"] = round(1000 * (_cpu_s(server) - before_s) / counted.asked, 3)
+            figures[f"{name}_per_s"] = round(counted.ok / seconds, 1)
+            figures[f"{name}_p99_ms"] = counted.answered_ms.get("p(99)")
+            figures[f"{name}_failed"] = counted.failed - counted.codes.get("429", 0)
+    figures["batching_factor"] = round(figures["batched_per_s"] / figures["single_per_s"], 2)
+    return figures
+
+
+def _cpu_s(server: Served) -> float:
+    """Of the server and its predicting process."""
+    process = psutil.Process(server.process.pid)
+    times = [each.cpu_times() for each in (process, *process.children())]
+    return sum(each.user + each.system for each in times)
+
+
+def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
+    batch_s = SCALE * (BATCH_S + ITEM_S * BATCH)
+    capacity = BATCH / batch_s
+    options = ("--model", str(SCALE), "--longest-request", str(DEADLINE_S), "--batch", str(BATCH))
+    with served(folder, *options) as server, _memory(server) as seen:
+        counted = k6(url(server), rate=OVERLOAD * capacity, seconds=seconds, users=1000, folder=folder)
+    return {
+        "overload_capacity_per_s": round(capacity, 1),
+        "overload_answered_share": round(counted.ok / seconds / capacity, 3),
+        "overload_bound_ms": round(1000 * (DEADLINE_S + batch_s)),
+        "overload_answered_p99_ms": counted.answered_ms.get("p(99)"),
+        "overload_refused_p99_ms": counted.refused_ms.get("p(99)"),
+        "overload_codes": counted.codes,
+        # Let in, and then too late: neither answered nor refused at once.
+        "overload_late_share": round(counted.codes.get("504", 0) / counted.asked, 4),
+        "overload_dropped": counted.dropped,
+        # After the first tenth: by then every buffer has been needed once.
+        "overload_rss_growth_mib": round((max(seen[-len(seen) // 2 :]) - seen[len(seen) // 10]) / 2**20, 1),
+    }
+
+
+@contextmanager
+def _memory(server: Served) -> Generator[list[int]]:
+    process, seen, ended = psutil.Process(server.process.pid), list[int](), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.5):
+            seen.append(process.memory_info().rss)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        thread.join()
+
+
+def swaps(folder: Path, *, count: int) -> dict[str, Any]:
+    """Every answer by one commit, under as many clients as keep the model busy."""
+    step = folder / "step"
+    step.write_text("1")
+    mixtures: list[Any] = []
+    failed: list[Any] = []
+    commits: set[str] = set()
+    asked = 0
+    ended = threading.Event()
+
+    def client(server: Served) -> int:
+        connection, done = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60), 0
+        while not ended.is_set():
+            connection.request("POST", INFER, texts("a", "b", "c"))
+            response = connection.getresponse()
+            body = response.read()
+            done += 1
+            if response.status != 200:
+                failed.append((response.status, body))
+                continue
+            answer = json.loads(body)
+            named = answer["model_version"]
+            commits.add(named)
+            if {f"run/step-{n}/played" for n in answer["outputs"][0]["data"]} != {named}:
+                mixtures.append(answer)
+        return done
+
+    with (
+        served(folder, "--model", str(step), predictor=f"{PREDICTORS}:stepped") as server,
+        ThreadPoolExecutor(24) as pool,
+    ):
+        clients = [pool.submit(client, server) for _ in range(24)]
+        began = time.monotonic()
+        for n in range(2, count + 2):
+            until(lambda n=n: f"run/step-{n - 1}/played" in commits, f"answers of step {n - 1}")
+            step.write_text(str(n))
+            loaded = server.request("POST", "/v2/repository/models/model/load", b"")
+            assert loaded.json["outcome"] == "taken", loaded
+        seconds = time.monotonic() - began
+        until(lambda: f"run/step-{count + 1}/played" in commits, "answers of the last step")
+        ended.set()
+        asked = sum(each.result() for each in clients)
+    return {
+        "swaps": count,
+        "swaps_seconds_each": round(seconds / count, 2),
+        "swaps_asked": asked,
+        "swaps_failed": len(failed),
+        "swaps_mixtures": len(mixtures),
+        "swaps_commits_seen": len(commits),
+    }

@@ -1,0 +1,181 @@
+"""Evictions, roll-outs, kills and freezes under load, and the layouts of the field that must fail at the same."""
+
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.drill.serving.fleet import HOST, Command, Fleet, Replica, holdfast_server
+from workloads.library.tests.bench.server_client import INFER, Counted, k6
+
+PREDICTOR = "workloads.library.tests.inference.server.playing_predictors:gpu_like"
+OURS = holdfast_server(PREDICTOR)
+REPLICAS = 4
+FREEZE_S = 5.0
+Action = Callable[[Fleet, Replica], None]
+
+
+def evict(fleet: Fleet, replica: Replica) -> None:
+    fleet.evict(replica)
+
+
+def roll_out(fleet: Fleet, replica: Replica) -> None:
+    fleet.roll_out(replica)
+
+
+def kill(fleet: Fleet, replica: Replica) -> None:
+    fleet.kill(replica)
+
+
+def freeze(fleet: Fleet, replica: Replica) -> None:
+    fleet.freeze(replica, FREEZE_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    counted: Counted
+    retries: int
+    by_proxy: int
+    by_servers: int | None
+    wanted: int
+    done: int
+    """Of the actions wanted, those that found a replica to hit."""
+
+    def figures(self, name: str) -> dict[str, Any]:
+        found = {
+            "posts": self.counted.asked,
+            "failed": self.counted.failed,
+            "arrivals_not_made": self.counted.dropped,
+            "retries": self.retries,
+            "actions": self.done,
+            "actions_wanted": self.wanted,
+            "codes": self.counted.codes,
+            "p99_ms": self.counted.answered_ms.get("p(99)"),
+            "by_proxy": self.by_proxy,
+            "by_servers": self.by_servers,
+        }
+        return {f"{name}_{key}": value for key, value in found.items()}
+
+
+def under_load(
+    fleet: Fleet,
+    actions: Sequence[Action],
+    *,
+    rate: float,
+    seconds: float,
+    least_ready: int = 2,
+    counting: bool = False,
+) -> Outcome:
+    """The actions spread over the load, each on a ready replica, and never below `least_ready` of them. `counting`: the
+    servers' own count too, which ours leave behind when they end in order."""
+    done = 0
+
+    def act() -> None:
+        nonlocal done
+        began = time.monotonic()
+        rng = random.Random(22)
+        for n, action in enumerate(actions):
+            due = began + (n + 0.5) * seconds / len(actions)
+            time.sleep(max(0.0, due - time.monotonic()))  # a schedule, not a wait for a condition
+            while len(ready := fleet.ready()) <= least_ready and time.monotonic() < began + seconds:
+                time.sleep(0.1)
+            if len(ready) > least_ready:
+                action(fleet, rng.choice(ready))
+                done += 1
+
+    with fleet.running(REPLICAS):
+        url = f"http://{HOST}:{fleet.port}{INFER}"
+        counted = k6(url, rate=rate, seconds=seconds, folder=fleet.folder, meanwhile=act)
+        return Outcome(
+            counted=counted,
+            retries=fleet.stat("upstream_rq_retry"),
+            by_proxy=fleet.stat("upstream_rq_2xx"),
+            by_servers=fleet.answered() if counting else None,
+            wanted=len(actions),
+            done=done,
+        )
+
+
+def drains(folder: Path, *, posts: int, rate: float, evictions: int, rollouts: int) -> dict[str, Any]:
+    actions = [evict] * evictions + [roll_out] * rollouts
+    random.Random(7).shuffle(actions)
+    fleet = Fleet(folder=folder / "drains", owner="bench-server", command=OURS)
+    outcome = under_load(fleet, actions, rate=rate, seconds=posts / rate, counting=True)
+    exits = sorted(set(fleet.exits))
+    return outcome.figures("drains") | {"drains_exit_codes": exits}
+
+
+def late(folder: Path, *, rate: float, seconds: float, delays_s: Sequence[int]) -> dict[str, Any]:
+    """Both ways out, with endpoints that follow sooner and later than the contract assumes."""
+    figures: dict[str, Any] = {}
+    for delay_s in delays_s:
+        fleet = Fleet(
+            folder=folder / f"late-{delay_s}", owner="bench-server", command=OURS, endpoint_delay_s=float(delay_s)
+        )
+        figures |= under_load(fleet, [evict, roll_out, evict], rate=rate, seconds=seconds).figures(f"late_{delay_s}s")
+    return figures
+
+
+def deaths(folder: Path, *, rate: float, seconds: float, kills: int, freezes: int) -> dict[str, Any]:
+    actions = [kill] * kills + [freeze] * freezes
+    random.Random(8).shuffle(actions)
+    fleet = Fleet(folder=folder / "deaths", owner="bench-server", command=OURS)
+    return under_load(fleet, actions, rate=rate, seconds=seconds).figures("deaths")
+
+
+def stock(port: int) -> list[str]:
+    """The same predictor's time behind uvicorn as it comes."""
+    return [
+        *(
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "workloads.library.tests.bench.server_twins:app",
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+        ),
+        *("--log-level", "warning"),
+    ]
+
+
+def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
+    """Each must fail: a request lost, or one that only a retry of the proxy saved."""
+    ours: Command = OURS
+    layouts = {
+        # What a server does by itself: no retry hides it.
+        "stock": (Fleet(folder=folder / "stock", owner="bench-server", command=stock, proxy_change=_one_try), evict),
+        # 13 s of preStop sleep, ready all the while, and then the kubelet's two seconds.
+        "prestop": (
+            Fleet(
+                folder=folder / "prestop",
+                owner="bench-server",
+                command=stock,
+                proxy_change=_one_try,
+                pre_stop_s=13.0,
+                after_pre_stop_s=2.0,
+            ),
+            evict,
+        ),
+        "breaker": (
+            Fleet(
+                folder=folder / "breaker",
+                owner="bench-server",
+                command=ours,
+                proxy_change=lambda proxy: replace(proxy, max_retries=None),
+            ),
+            kill,
+        ),
+    }
+    figures: dict[str, Any] = {}
+    for name, (fleet, action) in layouts.items():
+        figures |= under_load(fleet, [action] * 3, rate=rate, seconds=seconds).figures(f"control_{name}")
+    return figures
+
+
+def _one_try(proxy: Any) -> Any:
+    return replace(proxy, tries=1)

@@ -1,0 +1,201 @@
+"""Goodput under evictions: the trainer, the naive twin, and torchrun with dcp.async_save, in alternating slices.
+
+Every slice is one start, some time of training and one eviction, at the same moment for every variant; the variants
+take turns in an order that changes with the seed, so that a busy stretch of the machine meets all of them. They train
+the same model on the same batches, so a step is worth the same for each: its median over the slices that belong
+together. Productive is what the slice added to what a restart finds in the storage; the rest is named by its cause.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workloads.library.tests.training.runs import NAIVE, Run
+
+WINDOW_S = 15.0
+SLICE_S = 40.0
+JITTER_S = 10.0
+ENDLESS = 10_000_000
+EVERY = 50
+OURS, THEIRS = "holdfast", "naive"
+TORCHRUN = "torchrun + dcp.async_save"
+
+
+class DcpRun(Run):
+    def command(self) -> list[str]:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        script = [
+            "-m",
+            "workloads.library.tests.bench.dcp_twin",
+            str(self.folder / "checkpoints"),
+            str(self.events_path),
+        ]
+        return [*torchrun, *script, str(self.steps), str(self.every)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    name: str
+    run: Run
+    stored: Callable[[Run], int]
+    """The step that one more start would go on from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """One start until its eviction is over, in seconds where nothing else is said."""
+
+    wall: float
+    start: float
+    """From the birth of the first process to the first step."""
+    leaving: float
+    """From the notice until the last process is gone."""
+    steps_done: int
+    steps_kept: int
+    step_seconds: tuple[float, ...]
+    parts: Mapping[str, float]
+    """Of the start, where the variant names them."""
+    exit: int
+
+
+def goodput(folder: Path, evictions: int, *, seeds: int = 3, slice_s: float = SLICE_S) -> dict[str, Any]:
+    """Share of the time that went into steps that were kept, by variant and as differences within each turn."""
+    turns: list[dict[str, Slice]] = []
+    for seed in range(seeds):
+        rng = random.Random(seed)
+        variants = _variants(folder / str(seed))
+        for variant in variants:
+            _leave_a_checkpoint(variant.run)
+        for _ in range(evictions):
+            rng.shuffle(variants)
+            length_s = slice_s + rng.uniform(-0.5, 0.5) * min(JITTER_S, slice_s / 2)
+            turns.append({variant.name: _played(variant, length_s) for variant in variants})
+    return summary(turns)
+
+
+def _variants(folder: Path) -> list[Variant]:
+    options: dict[str, Any] = {"steps": EVERY, "every": EVERY}
+    return [
+        Variant(name=OURS, run=Run(folder=folder / "holdfast", **options), stored=_committed),
+        Variant(name=THEIRS, run=Run(folder=folder / "naive", module=NAIVE, **options), stored=_in_file),
+        Variant(name=TORCHRUN, run=DcpRun(folder=folder / "dcp", **options), stored=_in_dcp),
+    ]
+
+
+def _leave_a_checkpoint(run: Run) -> None:
+    """So that every slice begins with a restore."""
+    if run.complete() != 0:
+        raise RuntimeError(f"the first start failed:\n{run.log()}")
+    run.steps = ENDLESS
+
+
+def _played(variant: Variant, length_s: float) -> Slice:
+    run, before, begun = variant.run, variant.stored(variant.run), len(variant.run.events())
+    launched = time.time()
+    with run.started() as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(length_s)
+        noticed = time.time()
+        _preempt(process)
+        code, ended = process.returncode, time.time()
+    events = run.events()[begun:]
+    windows = [event for event in events if event["event"] == "window"]
+    startups = [event["phases"] for event in events if event["event"] == "startup"]
+    return Slice(
+        wall=ended - launched,
+        start=windows[0]["t"] - launched if windows else ended - launched,
+        leaving=ended - noticed,
+        steps_done=len({event["last_step"] for event in windows}),
+        steps_kept=max(0, variant.stored(run) - before),
+        step_seconds=tuple(event["seconds"] for event in windows),
+        parts=startups[0] if startups else {},
+        exit=code,
+    )
+
+
+def summary(turns: list[dict[str, Slice]]) -> dict[str, Any]:
+    """`turns`: slices that belong together, by variant."""
+    names = list(turns[0])
+    shares = {name: [_shares(turn)[name] for turn in turns] for name in names}
+    pairs = {name: [a - b for a, b in zip(shares[OURS], shares[name], strict=True)] for name in names if name != OURS}
+    return {
+        "turns": len(turns),
+        "share": {name: round(statistics.mean(found), 3) for name, found in shares.items()},
+        "above": {
+            name: {
+                "mean": round(statistics.mean(found), 3),
+                "worst": round(min(found), 3),
+                "won": sum(d > 0 for d in found),
+            }
+            for name, found in pairs.items()
+        },
+        "where the time went": {name: _where([turn[name] for turn in turns], turns) for name in names},
+        "parts of the start": _parts([turn[OURS].parts for turn in turns]),
+        "exits": {name: [turn[name].exit for turn in turns] for name in names},
+    }
+
+
+def _shares(turn: Mapping[str, Slice]) -> dict[str, float]:
+    step_s = _step_s(turn)
+    return {name: one.steps_kept * step_s / one.wall for name, one in turn.items()}
+
+
+def _step_s(turn: Mapping[str, Slice]) -> float:
+    """What a step is worth: the median leaves the saves out, which stand in few of the steps."""
+    return statistics.median(seconds for one in turn.values() for seconds in one.step_seconds)
+
+
+def _where(slices: list[Slice], turns: list[dict[str, Slice]]) -> dict[str, float]:
+    """Seconds of a slice, by cause. `slower`: steps beyond their worth, and waiting for saves."""
+    found: dict[str, list[float]] = {name: [] for name in ("wall", "start", "kept", "lost", "leaving", "slower")}
+    for one, turn in zip(slices, turns, strict=True):
+        step_s = _step_s(turn)
+        kept = one.steps_kept * step_s
+        lost = max(0, one.steps_done - one.steps_kept) * step_s
+        rest = one.wall - one.start - one.leaving - kept - lost
+        for name, value in zip(found, (one.wall, one.start, kept, lost, one.leaving, rest), strict=True):
+            found[name].append(value)
+    return {name: round(statistics.mean(values), 2) for name, values in found.items()}
+
+
+def _parts(startups: list[Mapping[str, float]]) -> dict[str, float]:
+    named = [parts for parts in startups if parts]
+    return {name: round(statistics.median(parts[name] for parts in named), 2) for name in (named[0] if named else ())}
+
+
+def _preempt(process: subprocess.Popen[str]) -> None:
+    """The kubelet's way: SIGTERM to the first process, the window, SIGKILL to all."""
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(WINDOW_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _committed(run: Run) -> int:
+    return max((event["step"] for event in run.of("commit")), default=0)
+
+
+def _in_file(run: Run) -> int:
+    """What the naive twin's own resume would find; a torn file is worth nothing."""
+    import torch
+
+    with contextlib.suppress(Exception):
+        return int(torch.load(run.folder / "checkpoints/job/checkpoint.pt", weights_only=True)["step"])
+    return 0
+
+
+def _in_dcp(run: Run) -> int:
+    from workloads.library.tests.bench.dcp_twin import newest
+
+    return newest(run.folder / "checkpoints")

@@ -1,0 +1,154 @@
+"""Servers of object stores, and jobs that are killed."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests import support
+from tests.tools import azurite_server
+from tests.tools.build import TOOLS, build
+from workloads.library.tests.checkpoint.jobs import Jobs
+
+S3_SERVER = str(Path(__file__).with_name("s3_server.py"))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the emulator ended"
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"nothing listens on port {port}")
+
+
+@pytest.fixture(scope="session")
+def gcs_emulator() -> Iterator[str]:
+    """Address of a Cloud Storage emulator."""
+    try:
+        binary = build(TOOLS["gcsemulator"])
+    except (OSError, subprocess.CalledProcessError, SystemExit) as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"the Cloud Storage emulator cannot be built: {error}")
+    with serving(str(binary), "-host", "127.0.0.1", "-port") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Address of a server that speaks S3, conditional writes included."""
+    with serving(sys.executable, S3_SERVER) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def deaf_s3_server() -> Iterator[str]:
+    """The same without conditional writes."""
+    with serving(sys.executable, S3_SERVER, "--deaf") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    """Address of Microsoft's emulator of Blob Storage."""
+    try:
+        program = azurite_server.install()
+    except (OSError, subprocess.CalledProcessError) as error:
+        support.unavailable(f"Azurite cannot be installed: {error}")
+    node = shutil.which("node") or str(Path(sys.executable).with_name("node"))
+    # The API version of the client may be newer than the emulator's.
+    flags = ("--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck", "--blobPort")
+    with serving(node, str(program), *flags) as address:
+        yield address
+
+
+@contextmanager
+def serving(*command: str) -> Iterator[str]:
+    """Address of a server that takes its port as the last argument."""
+    port = free_port()
+    process = subprocess.Popen([*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until_it_listens(port, process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def bucket(gcs_emulator: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new, empty bucket; the client library finds the emulator by the environment."""
+    from google.cloud import storage as gcs
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator)
+    name = f"bucket-{uuid4().hex[:8]}"
+    gcs.Client().create_bucket(name)
+    return name
+
+
+def new_s3_bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Empty; boto3 finds the server by the environment."""
+    import boto3
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server)
+    for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    name = f"bucket-{uuid4().hex[:8]}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture
+def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    return new_s3_bucket(s3_server, monkeypatch)
+
+
+@pytest.fixture
+def deaf_s3_bucket(deaf_s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    return new_s3_bucket(deaf_s3_server, monkeypatch)
+
+
+# Published by Microsoft for the emulator's one account.
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+@pytest.fixture
+def azure_container(azurite: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new, empty container; the store finds the emulator by the environment."""
+    from azure.storage.blob import BlobServiceClient
+
+    account = f"AccountName=devstoreaccount1;AccountKey={AZURITE_KEY};BlobEndpoint={azurite}/devstoreaccount1"
+    connection = f"DefaultEndpointsProtocol=http;{account};"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+    name = f"container-{uuid4().hex[:8]}"
+    BlobServiceClient.from_connection_string(connection).create_container(name)
+    return name
+
+
+@pytest.fixture(scope="session")
+def jobs() -> Jobs:
+    return Jobs()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "jobs" in request.fixturenames:
+        request.getfixturevalue("jobs").end_all()

@@ -1,0 +1,213 @@
+"""The command: what it lists, how it ends, and what it exports."""
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint
+from typer.testing import CliRunner
+
+from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint.cli import app, print_table
+from holdfast.checkpoint.inspection import Row
+from holdfast.checkpoint.safetensors import read_safetensors, write_folder
+from holdfast.contract.errors import InputError
+from workloads.library.tests.checkpoint.corruptions import shards
+from workloads.library.tests.checkpoint.jobs import RUN, Jobs
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def url(jobs: Jobs, tmp_path: Path) -> Path:
+    assert jobs.run(tmp_path / "url", tmp_path, world=2, steps=6) == [0, 0]
+    return tmp_path / "url"
+
+
+def attempts(url: Path, *flags: str, code: int = 0) -> list[dict[str, object]]:
+    result = CliRunner().invoke(app, [str(url), "--json", *flags])
+    assert result.exit_code == code, result.output
+    answer = json.loads(result.stdout)
+    assert answer["schema"] == "holdfast.checkpoints/1"
+    return answer["attempts"]
+
+
+def test_the_list_shows_step_state_and_where_it_resumes(url: Path) -> None:
+    found = attempts(url)
+    assert [(row["step"], row["state"], row["world_size"]) for row in found] == [(6, "verified", 2), (3, "verified", 2)]
+    assert {row["resumes_on"] for row in found} == {"any world size"}
+
+
+def test_a_damaged_checkpoint_is_a_finding_with_its_reason(url: Path) -> None:
+    damaged = shards(url / RUN / "step-0000000006")[0]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    found = attempts(url, code=1)
+    assert str(found[0]["state"]).startswith("skipped: ")
+    assert attempts(url, "--quick")[0]["state"] == "committed, not read"
+
+
+def test_an_attempt_without_commit_is_listed_and_is_no_finding(url: Path) -> None:
+    (url / RUN / "step-0000000006" / "COMMIT.json").unlink()
+    assert str(attempts(url)[0]["state"]).startswith("no commit")
+
+
+def test_the_table_shows_the_same_rows(url: Path) -> None:
+    result = CliRunner().invoke(app, [str(url)])
+    assert result.exit_code == 0
+    assert result.stdout.count("verified") == 2
+
+
+def test_names_and_reasons_of_the_bucket_do_not_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    loud = "\x1b[2J##[error]"
+    print_table([Row(run=f"run{loud}", step=1, attempt="a", bytes=1, state=f"why{loud}", age_s=1.0)])
+    shown = capsys.readouterr().out
+    assert shown.count("\\x1b[2J#_[error]") == 2 and "\x1b" not in shown
+
+
+def test_nothing_found_is_not_success(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no checkpoint is there"):
+        CliRunner().invoke(app, [str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(InputError, match="no such checkpoint folder"):
+        CliRunner().invoke(app, [str(tmp_path / "absent")], catch_exceptions=False)
+    assert not (tmp_path / "absent").exists()
+
+
+def test_an_export_holds_the_bits_in_the_layout_of_safetensors(url: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.safetensors"
+    result = CliRunner().invoke(app, ["export", str(url), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    data = out.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    step, tensors = load_tensors(str(url), keys=["model/"])
+    assert header.pop("__metadata__")["step"] == str(step)
+    assert set(header) == set(tensors)
+    for name, entry in header.items():
+        low, high = entry["data_offsets"]
+        raw = torch.frombuffer(bytearray(data[8 + length + low : 8 + length + high]), dtype=torch.float32)
+        assert torch.equal(raw.view(entry["shape"]), tensors[name])
+
+
+def test_an_export_takes_from_the_mirror_what_the_first_store_has_damaged(url: Path, tmp_path: Path) -> None:
+    mirror, out = tmp_path / "mirror", tmp_path / "weights.safetensors"
+    shutil.copytree(url, mirror)
+    damaged = shards(url / RUN / "step-0000000006")[0]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert "step 6" in ran("export", url, "--out", out, "--mirror", mirror)
+    assert "step 3" in ran("export", url, "--out", tmp_path / "older.safetensors")
+
+
+def ran(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.stdout
+
+
+def refusal(*arguments: object) -> str:
+    with pytest.raises(InputError) as refused:
+        CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return str(refused.value)
+
+
+def test_a_copy_holds_the_same_objects_repeats_nothing_and_passes_over_damage(url: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    assert "step 6" in ran("copy", url, there) and "step 3" not in ran("copy", url, there)
+    assert ran("copy", url, there, "--all").splitlines()[1] == "step 6: there already"
+    steps = [f"{RUN}/step-{step:010d}" for step in (3, 6)]
+    for file in (file for step in steps for file in (url / step).rglob("*.*")):
+        assert (there / file.relative_to(url)).read_bytes() == file.read_bytes()
+    assert {row["state"] for row in attempts(there)} == {"verified"}
+    damaged = shards(url / steps[1])[0]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert "passed over" in ran("copy", url, tmp_path / "third", code=1)
+    assert not list((tmp_path / "third").rglob("COMMIT.json"))
+
+
+def test_the_list_and_a_copy_take_from_the_mirror_what_the_first_store_has_lost(url: Path, tmp_path: Path) -> None:
+    mirror, there = tmp_path / "mirror", tmp_path / "there"
+    shutil.copytree(url, mirror)
+    shards(url / RUN / "step-0000000006")[0].unlink()
+    assert attempts(url, "--mirror", str(mirror))[0]["state"] == "verified"
+    assert "step 6" in ran("copy", url, there, "--mirror", mirror)
+    assert [(row["step"], row["state"]) for row in attempts(there)] == [(6, "verified")]
+    assert "passed over" in ran("copy", url, tmp_path / "fourth", code=1)
+
+
+def test_prune_shows_first_deletes_when_asked_and_leaves_what_is_pinned(url: Path) -> None:
+    assert "would delete steps 3" in ran("prune", url, "--keep", 1)
+    assert ran("pin", url, 3) == f"{RUN}: pinned steps 3\n"
+    assert "deleting steps none" in ran("prune", url, "--keep", 1, "--yes")
+    ran("pin", url, 3, "--remove")
+    assert "deleting steps 3" in ran("prune", url, "--keep", 1, "--yes")
+    assert [row["step"] for row in attempts(url)] == [6]
+    assert "no duration" in refusal("prune", url, "--keep", 1, "--keep-younger", "soon")
+
+
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).to(torch.bfloat16)
+    return {key: value.clone() for key, value in model.state_dict().items()}
+
+
+def saved_by_torch(folder: Path) -> Path:
+    torch.save(weights(), folder / "w.pt")
+    return folder / "w.pt"
+
+
+def saved_by_dcp(folder: Path) -> Path:
+    torch.distributed.checkpoint.save({"model": weights()}, checkpoint_id=folder / "dcp", no_dist=True)
+    return folder / "dcp"
+
+
+def saved_as_safetensors(folder: Path) -> Path:
+    write_folder(folder / "files", weights(), {"format": "pt"}, file_bytes=20)
+    assert len(list((folder / "files").glob("*.safetensors"))) > 2
+    return folder / "files"
+
+
+@pytest.mark.filterwarnings("ignore")  # of DCP without a process group
+@pytest.mark.parametrize("make", [saved_by_torch, saved_by_dcp, saved_as_safetensors])
+def test_a_file_of_others_is_imported_and_goes_out_as_it_came(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    source, store, out = make(tmp_path), tmp_path / "store", tmp_path / "out"
+    if make is saved_by_dcp:
+        assert "pickle" in refusal("import", source, store, "--run", "r")
+    ran("import", source, store, "--run", "r", "--step", 7, "--trust")
+    assert "there already" in refusal("import", source, store, "--run", "r", "--step", 7, "--trust")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5)).to(torch.bfloat16)
+    assert Checkpointer.load(str(store), {"model": model}).step == 7
+    assert all(torch.equal(value, weights()[key]) for key, value in model.state_dict().items())
+    like = tmp_path / "like"
+    like.mkdir()
+    (like / "config.json").write_text("{}")
+    ran("export", store, "--out", out, "--to", "pretrained", "--like", like)
+    assert {file.name for file in out.iterdir()} == {"config.json", "model.safetensors"}
+    back = read_safetensors(out)
+    assert all(torch.equal(value, weights()[key]) for key, value in back.items()) and len(back) == len(weights())
+
+
+def test_what_would_run_code_or_is_no_checkpoint_is_refused_in_words(tmp_path: Path) -> None:
+    torch.save({"model": torch.nn.Linear(1, 1)}, tmp_path / "object.pt")
+    (tmp_path / "text.pt").write_text("no zip")
+    (tmp_path / "cut.safetensors").write_bytes(b"\xff" * 20)
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    for name, message in (
+        ("object.pt", "without running"),
+        ("text.pt", "without running"),
+        ("cut.safetensors", "no safetensors file"),
+        ("empty.safetensors", "no safetensors file"),
+        ("absent", "nothing that can be imported"),
+    ):
+        assert message in refusal("import", tmp_path / name, tmp_path / "store", "--run", "r")
+
+
+def test_help_needs_no_torch() -> None:
+    program = (
+        "import sys, holdfast.checkpoint.cli as c; assert 'torch' not in sys.modules and 'google' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[4])

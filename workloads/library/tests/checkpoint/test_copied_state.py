@@ -1,0 +1,152 @@
+"""Modules whose state_dict() returns copies: their values come back, or the start is refused."""
+
+import copy
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from holdfast.checkpoint import Checkpointer, PerRank
+from holdfast.contract.errors import InputError
+from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
+from workloads.library.tests.checkpoint.test_reshard import run
+
+pytestmark = pytest.mark.process
+
+
+class Hooked(nn.Linear):
+    """As frameworks do that clean names or move to the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_state_dict_post_hook(_clone)
+
+
+def _clone(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    for name in list(state):
+        state[name] = state[name].clone()
+
+
+class Overridden(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def state_dict(self, *args: Any, **more: Any) -> Any:
+        return {name: tensor.cpu().clone() for name, tensor in super().state_dict(*args, **more).items()}
+
+
+class Extra(nn.Linear):
+    """A tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.scale = torch.rand(3)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.scale.clone()
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.scale = state
+
+
+class Forgetful(Overridden):
+    def load_state_dict(self, *args: Any, **more: Any) -> Any: ...
+
+
+def values(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *([model.scale] if isinstance(model, Extra) else [])]
+
+
+def saved_and_changed(url: Path, make: Callable[[], nn.Module]) -> list[torch.Tensor]:
+    """What was saved."""
+    model = make()
+    with Checkpointer(str(url), {"model": model}, run="r", every=1) as ckpt:
+        with torch.no_grad():
+            for value in values(model):
+                value.fill_(7.0)
+        ckpt.tick(1)
+    return copy.deepcopy(values(model))
+
+
+@pytest.mark.parametrize("make", [nn.Linear, Hooked, Overridden, Extra])
+def test_a_module_whose_state_is_a_copy_comes_back(tmp_path: Path, make: Callable[..., nn.Module]) -> None:
+    def build() -> nn.Module:
+        return make(4, 4) if make is nn.Linear else make()
+
+    truth = saved_and_changed(tmp_path, build)
+    again = build()
+    with Checkpointer(str(tmp_path), {"model": again}, run="r", every=1) as ckpt:
+        assert ckpt.step == 1
+        assert all(torch.equal(a, b) for a, b in zip(values(again), truth, strict=True))
+
+
+def test_a_module_that_loads_nothing_is_refused_by_the_name_of_its_tensor(tmp_path: Path) -> None:
+    saved_and_changed(tmp_path, Forgetful)
+    with (
+        pytest.raises(InputError, match=r"was not restored.*model/"),
+        Checkpointer(str(tmp_path), {"model": Forgetful()}, run="r"),
+    ):
+        pytest.fail("training began with fresh weights")
+
+
+def fsdp1(world: int, url: str, steps: int, truth: str) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    torch.manual_seed(steps)  # other weights at each start
+    model = FullyShardedDataParallel(nn.Linear(6, 5), device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    state = {"model": model, "optimizer": PerRank(optimizer)}
+    with Checkpointer(url, state, run="r", every=10**9, tuning=TUNING) as ckpt:
+        if ckpt.step:
+            assert Path(f"{truth}-{dist.get_rank()}").read_text() == digest(model, optimizer), "restored bits differ"
+        for step in range(ckpt.step, steps):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            model(torch.randn(2, 6)).square().mean().backward()
+            optimizer.step()
+            ckpt.tick(step + 1)
+        Path(f"{truth}-{dist.get_rank()}").write_text(digest(model, optimizer))
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    moments = [t for state in optimizer.state_dict()["state"].values() for t in state.values()]
+    tensors = [*model.state_dict().values(), *moments]
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
+
+
+def test_fsdp1_comes_back(jobs: Jobs, tmp_path: Path) -> None:
+    for steps in (2, 4):
+        run(jobs, tmp_path, 2, fsdp1, str(tmp_path / "url"), steps, str(tmp_path / "truth"))
+
+
+def fsdp1_replicated(world: int, url: str) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(nn.Linear(6, 6), device_id=torch.device("cpu"))
+    state = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    with pytest.raises(InputError, match="PerRank"), Checkpointer(url, state, run="r", tuning=TUNING):
+        pytest.fail("each rank's moments are saved as if they were all ranks'")
+
+
+def test_an_optimizer_over_fsdp1_that_is_saved_as_replicated_is_refused(jobs: Jobs, tmp_path: Path) -> None:
+    run(jobs, tmp_path, 2, fsdp1_replicated, str(tmp_path / "url"))
+
+
+def fsdp1_sharded(world: int, url: str) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardedStateDictConfig, StateDictType
+
+    model = FullyShardedDataParallel(nn.Linear(6, 6), device_id=torch.device("cpu"))
+    FullyShardedDataParallel.set_state_dict_type(
+        model, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig(_use_dtensor=False)
+    )
+    with pytest.raises(InputError, match="device_mesh"), Checkpointer(url, {"model": model}, run="r", tuning=TUNING):
+        pytest.fail("a tensor of its own kind is saved as if it were a plain one")
+
+
+def test_the_sharded_tensors_of_fsdp1_are_refused_with_what_makes_dtensors_of_them(jobs: Jobs, tmp_path: Path) -> None:
+    run(jobs, tmp_path, 2, fsdp1_sharded, str(tmp_path / "url"))

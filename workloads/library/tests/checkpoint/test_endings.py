@@ -1,0 +1,265 @@
+"""How a run begins and ends: what is taken up, who may commit, and which exit code says what."""
+
+import json
+import os
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.checkpoint import Checkpointer, Superseded, load_tensors
+from holdfast.checkpoint.catalogue import committed_steps
+from holdfast.checkpoint.stores import open_storage
+from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
+from tests import support
+from workloads.library.tests.checkpoint import faulty_proxy as faults
+from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy
+from workloads.library.tests.checkpoint.jobs import STEPS, TUNING, Jobs, finish, newest, steps_on
+from workloads.library.tests.checkpoint.test_kill import wait_until
+
+pytestmark = pytest.mark.process
+
+
+def trainer(url: Path, tensor: torch.Tensor, **options: Any) -> Checkpointer:
+    return Checkpointer(str(url), {"w": tensor}, run="r", **{"every": 10**9, **options})
+
+
+def commits(url: Path) -> list[int]:
+    return committed_steps(open_storage(str(url)), "r")
+
+
+# -- who may commit --
+
+
+def test_of_two_trainers_with_one_run_name_the_older_loses_its_right_to_commit(tmp_path: Path) -> None:
+    """One process each in reality; here the frozen one and the one that replaced it."""
+    older, newer = torch.zeros(4), torch.zeros(4)
+    with pytest.raises(Superseded) as ended, trainer(tmp_path, older) as first:
+        older += 1
+        first.save(1)
+        assert first.wait()
+        with trainer(tmp_path, newer) as second:
+            assert second.step == 1
+            newer += 1
+            second.tick(2)
+        assert commits(tmp_path) == [2, 1]
+        older.fill_(99)
+        first.tick(3)
+    assert ended.value.code == EXIT_BAD_INPUT and f"process {os.getpid()}" in ended.value.reason
+    assert commits(tmp_path) == [2, 1]
+    assert torch.equal(load_tensors(str(tmp_path), "r")[1]["w"], torch.full((4,), 2.0))
+
+
+def test_two_jobs_of_two_ranks_under_one_name_end_with_one_complete(jobs: Jobs, tmp_path: Path) -> None:
+    url, log = tmp_path / "url", tmp_path / "log"
+    older = jobs.start(url, tmp_path, world=2, every=20, steps=10**6, log=str(log))
+    wait_until(lambda: bool(support.commits(url)))
+    newer = jobs.run(url, tmp_path, world=2, every=1, steps=10**6, kill_at="stage.begin:1")
+    assert -signal.SIGKILL in newer, "it was killed in its first save, and has committed nothing"
+    assert finish(older) == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], log.read_text()
+    assert "another trainer writes run" in log.read_text()
+
+
+def test_a_trainer_that_cannot_begin_takes_the_run_from_nobody(tmp_path: Path) -> None:
+    tensor = torch.zeros(4)
+    with trainer(tmp_path, tensor) as ckpt:
+        ckpt.save(1)
+        assert ckpt.wait()
+        with pytest.raises(InputError, match="another model"), trainer(tmp_path, torch.zeros(5)):
+            pytest.fail("its tensor is of another shape")
+        ckpt.tick(2)
+    assert commits(tmp_path) == [2, 1]
+
+
+def test_starts_leave_few_objects_behind(tmp_path: Path) -> None:
+    for step in range(1, 9):
+        with trainer(tmp_path, torch.zeros(4)) as ckpt:
+            ckpt.tick(step)
+    assert len(list((tmp_path / "r" / "epochs").iterdir())) <= 5
+
+
+# -- what is taken up --
+
+
+def test_a_start_that_must_resume_refuses_a_mistyped_url_and_makes_no_folder(tmp_path: Path) -> None:
+    with trainer(tmp_path / "url", torch.zeros(4)) as ckpt:
+        ckpt.tick(1)
+    with (
+        pytest.raises(InputError, match="no such checkpoint folder"),
+        trainer(tmp_path / "ulr", torch.zeros(4), resume="must"),
+    ):
+        pytest.fail("it began at step 0")
+    assert not (tmp_path / "ulr").exists()
+    mistyped = Checkpointer(str(tmp_path / "url"), {"w": torch.zeros(4)}, run="rr", resume="must")
+    with pytest.raises(InputError, match="check the URL and the run's name"), mistyped:
+        pytest.fail("it began at step 0")
+    with trainer(tmp_path / "url", torch.zeros(4), resume="must") as ckpt:
+        assert ckpt.step == 1
+
+
+@pytest.mark.parametrize(
+    ("resume", "message"), [("never", "choose another run name"), (1, "not the newest"), (7, "step 7 is not there")]
+)
+def test_a_start_that_insists_on_what_is_not_so_is_refused(tmp_path: Path, resume: Any, message: str) -> None:
+    for step in (1, 2):
+        with trainer(tmp_path, torch.zeros(4)) as ckpt:
+            ckpt.tick(step)
+    with pytest.raises(InputError, match=message), trainer(tmp_path, torch.zeros(4), resume=resume):
+        pytest.fail("it began")
+    with trainer(tmp_path, torch.zeros(4), resume=2) as ckpt:
+        assert ckpt.step == 2
+
+
+@pytest.mark.parametrize("resume", ["always", 0, -1, True, None, 1.5])
+def test_any_other_resume_is_refused(tmp_path: Path, resume: Any) -> None:
+    with pytest.raises(InputError, match="resume"):
+        trainer(tmp_path, torch.zeros(4), resume=resume)
+
+
+def test_a_start_at_step_0_names_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with trainer(tmp_path, torch.zeros(4)) as ckpt:
+        ckpt.tick(1)
+    with Checkpointer(str(tmp_path), {"w": torch.zeros(4)}, run="typo"):
+        pass
+    assert "it holds other runs: r): beginning at step 0" in capsys.readouterr().out
+
+
+# -- numbers of steps --
+
+
+def test_a_number_that_does_not_grow_is_refused_with_the_fix(tmp_path: Path) -> None:
+    with trainer(tmp_path, torch.zeros(4)) as ckpt:
+        ckpt.tick(5)
+        ckpt.save(5)
+        for call in (lambda: ckpt.tick(5), lambda: ckpt.tick(4), lambda: ckpt.save(5), lambda: ckpt.save(3)):
+            with pytest.raises(InputError, match=r"ckpt\.step"):
+                call()
+        ckpt.tick(6)
+    assert commits(tmp_path) == [6, 5]
+    with trainer(tmp_path, torch.zeros(4)) as ckpt, pytest.raises(InputError, match="after step 6"):
+        ckpt.tick(1)
+
+
+# -- ends --
+
+
+def test_a_last_save_that_fails_is_not_complete_and_the_next_start_does_its_work(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+) -> None:
+    def rule(method: str, path: str) -> str:
+        last = method == "POST" and f"step-{STEPS:010d}" in path
+        return faults.REFUSE_403 if last else faults.PASS
+
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+    proxy = FaultyProxy(gcs_emulator, rule)
+    try:
+        env = {"STORAGE_EMULATOR_HOST": proxy.address}
+        assert jobs.run(url, tmp_path, world=2, env=env, log=str(log)) == [EXIT_RETRY, EXIT_RETRY], log.read_text()
+    finally:
+        proxy.close()
+    assert "the last state is not stored" in log.read_text()
+    env = {"STORAGE_EMULATOR_HOST": gcs_emulator}
+    assert jobs.run(url, tmp_path, world=2, env=env) == [0, 0]
+    assert newest(url) == STEPS
+
+
+def test_strict_leaves_after_so_many_failed_saves_in_a_row(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+) -> None:
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+    proxy = FaultyProxy(gcs_emulator, lambda method, path: faults.REFUSE_403 if method == "POST" else faults.PASS)
+    try:
+        more: dict[str, Any] = {"tuning": replace(TUNING, retry_s=0.1), "wait": True, "log": str(log)}
+        env = {"STORAGE_EMULATOR_HOST": proxy.address}
+        codes = jobs.run(url, tmp_path, world=2, env=env, every=1, steps=10**6, strict=2, **more)
+    finally:
+        proxy.close()
+    assert codes == [EXIT_RETRY, EXIT_RETRY], log.read_text()
+    assert "2 saves in a row have failed" in log.read_text()
+
+
+def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> None:
+    blocker = tmp_path / "r" / "step-0000000001"
+    tensor = torch.zeros(4)
+    with trainer(tmp_path, tensor, tuning=replace(TUNING, retry_s=0.1)) as ckpt:
+        blocker.parent.mkdir(exist_ok=True)
+        blocker.write_text("a file where a folder must be")
+        ckpt.save(1)
+        assert not ckpt.wait() and ckpt.failure and ckpt.durable_step == 0
+        blocker.unlink()
+        ckpt.save(2)
+        assert ckpt.wait() and not ckpt.failure and ckpt.durable_step == 2
+
+
+def test_a_departure_says_what_it_loses(jobs: Jobs, tmp_path: Path) -> None:
+    url, log = tmp_path / "url", tmp_path / "log"
+    (job,) = jobs.start(url, tmp_path, every=1000, steps=10**9, window_s=3.5, log=str(log))
+    wait_until(lambda: bool(support.commits(url)))
+    uploader = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0])
+    os.kill(uploader, signal.SIGSTOP)
+    try:
+        steps_on(job)  # that the stopped uploader cannot store
+        os.kill(job.pid or 0, signal.SIGTERM)
+        finish([job])
+    finally:
+        os.kill(uploader, signal.SIGKILL)
+    assert "steps (" in log.read_text() and "are lost" in log.read_text()
+
+
+def test_the_first_last_save_is_tried_while_nobody_knows_yet_how_long_an_upload_takes(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+) -> None:
+    """The upload that measures the store is on its way when the notice comes."""
+    url, events, answered = f"gs://{bucket}/runs", tmp_path / "events", threading.Event()
+    held: list[str] = []
+
+    def rule(method: str, path: str) -> str:
+        if method == "POST" and "step-0000000000" in path:
+            held.append(path)
+            answered.wait(60)
+        return faults.PASS
+
+    proxy = FaultyProxy(gcs_emulator, rule)
+    try:
+        env = {"STORAGE_EMULATOR_HOST": proxy.address, ENV_JOB: "job", ENV_EVENTS: str(events)}
+        (job,) = jobs.start(url, tmp_path, every=10**9, steps=10**9, window_s=60.0, env=env)
+        wait_until(lambda: bool(held))
+        steps_on(job)
+        os.kill(job.pid or 0, signal.SIGTERM)
+        wait_until(lambda: "save" in happened(events) or not job.is_alive())
+        assert job.is_alive(), "it left without a try"
+        answered.set()
+        assert finish([job]) == [EXIT_PREEMPTED]
+    finally:
+        answered.set()
+        proxy.close()
+    assert committed_steps(open_storage(url), "job") == [happened(events)["stop"]["step"]]
+
+
+def happened(events: Path) -> dict[str, dict[str, Any]]:
+    """The last of each kind."""
+    return {event["event"]: event for event in map(json.loads, events.read_text().splitlines())}
+
+
+def test_a_store_that_refuses_the_upload_which_measures_it_is_named(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+) -> None:
+    """And saves are tried all the same."""
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+
+    def rule(method: str, path: str) -> str:
+        return faults.REFUSE_403 if method == "POST" and "step-0000000000" in path else faults.PASS
+
+    proxy = FaultyProxy(gcs_emulator, rule)
+    try:
+        env = {"STORAGE_EMULATOR_HOST": proxy.address}
+        assert jobs.run(url, tmp_path, env=env, log=str(log)) == [0]
+    finally:
+        proxy.close()
+    assert "the store takes no object of job as yet: " in log.read_text() and "403" in log.read_text()

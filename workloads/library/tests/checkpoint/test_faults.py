@@ -1,0 +1,201 @@
+"""A store that misbehaves: nothing committed is lost, training goes on, and every rank knows."""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+
+from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint.checksum import crc32c
+from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.stores import open_storage
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from workloads.library.tests.checkpoint import faulty_proxy as faults
+from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, Rule, storm
+from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, finish, newest, steps_on
+
+pytestmark = pytest.mark.process
+
+
+@contextmanager
+def proxied(emulator: str, rule: Rule) -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(emulator, rule)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (faults.REFUSE_503, faults.REFUSE_429),
+        (faults.SLOW,),
+        (faults.BREAK_BEFORE,),
+        (faults.BREAK_AFTER,),
+        (faults.BREAK_MIDWAY,),
+    ],
+    ids=lambda kinds: " ".join(kinds),
+)
+def test_a_storm_of_faults_delays_checkpoints_and_spoils_none(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str, kinds: tuple[str, ...]
+) -> None:
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+    with proxied(gcs_emulator, storm(7, 0.25, *kinds)) as proxy:
+        env = {"STORAGE_EMULATOR_HOST": proxy.address}
+        assert jobs.run(url, tmp_path, world=2, env=env, wait=True, log=str(log)) == [0, 0], log.read_text()
+    assert sum(proxy.counts[kind] for kind in kinds) >= 5
+    assert newest(url) == STEPS, log.read_text()
+
+
+def test_connections_that_fall_silent_are_given_up_and_their_requests_made_again(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+) -> None:
+    """The first request of every kind: upload, list, stat, download, delete."""
+    seen: set[tuple[str, ...]] = set()
+    lock = threading.Lock()
+
+    def rule(method: str, path: str) -> str:
+        address = urlsplit(path).path
+        kind = (method, address.split("/")[1], str(address.endswith("/o")))
+        with lock:
+            first = kind not in seen
+            seen.add(kind)
+        return faults.SILENT if first else faults.PASS
+
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+    with proxied(gcs_emulator, rule) as proxy:
+        more: dict[str, Any] = {"tuning": replace(TUNING, request_s=1.0, retry_s=60.0), "wait": True, "log": str(log)}
+        env = {"STORAGE_EMULATOR_HOST": proxy.address}
+        assert jobs.run(url, tmp_path, world=2, env=env, steps=3, **more) == [0, 0], log.read_text()
+        assert jobs.run(url, tmp_path, world=2, env=env, steps=6, **more) == [0, 0], log.read_text()
+    assert len(seen) >= 5 and proxy.counts[faults.SILENT] == len(seen)
+    assert "failed" not in log.read_text() and "restored step 3" in log.read_text()
+    assert newest(url) == 6
+
+
+def test_a_slow_upload_is_not_taken_for_a_silent_one(
+    gcs_emulator: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some 5 s for the whole, of which a time-out of 2 s must see the parts only."""
+
+    def rule(method: str, path: str) -> str:
+        return faults.SLOW_INTAKE if method == "POST" else faults.PASS
+
+    data = memoryview(bytearray(os.urandom(10 << 20)))
+    with proxied(gcs_emulator, rule) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.address)
+        Retrying(open_storage(f"gs://{bucket}/runs", request_s=2.0), budget_s=60).put("slow", data, crc32c(data))
+        assert proxy.taken == len(data)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_refusal_on_one_rank_is_known_on_every_rank_and_later_saves_commit(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str, in_flight: int
+) -> None:
+    def rule(method: str, path: str) -> str:
+        hit = method == "POST" and "step-0000000003" in path and "rank-00001" in path
+        return faults.REFUSE_403 if hit else faults.PASS
+
+    url, log = f"gs://{bucket}/runs", tmp_path / "log"
+    with proxied(gcs_emulator, rule) as proxy:
+        env = {"STORAGE_EMULATOR_HOST": proxy.address}
+        more: dict[str, Any] = {"tuning": replace(TUNING, saves_in_flight=in_flight), "wait": in_flight == 1}
+        assert jobs.run(url, tmp_path, world=2, env=env, log=str(log), **more) == [0, 0], log.read_text()
+    assert "step 3 failed" in log.read_text()
+    for rank in (0, 1):
+        assert f"rank {rank} knows: " in log.read_text()
+    names = {found.name for found in open_storage(url).list(f"{RUN}/step-0000000003")}
+    assert not any(name.endswith("COMMIT.json") for name in names)
+    assert newest(url) == STEPS
+
+
+def test_a_bucket_that_refuses_ends_every_rank_at_the_start(
+    jobs: Jobs, tmp_path: Path, gcs_emulator: str, bucket: str
+) -> None:
+    log = tmp_path / "log"
+    with proxied(gcs_emulator, lambda method, path: faults.REFUSE_403) as proxy:
+        env = {"STORAGE_EMULATOR_HOST": proxy.address}
+        assert jobs.run(f"gs://{bucket}/runs", tmp_path, world=2, env=env, log=str(log)) == [1, 1]
+    assert log.read_text().count("cannot be used") >= 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    possible = os.geteuid() == 0 and shutil.which("mount")
+    mounted = possible and subprocess.run(mount, check=False, capture_output=True).returncode == 0
+    require(mounted, "mounting a small tmpfs needs root and mount (util-linux)")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_fails_saves_and_not_steps_and_is_never_counted_as_complete(
+    jobs: Jobs, tmp_path: Path, small_disk: Path
+) -> None:
+    filler, log = small_disk / "filler", tmp_path / "log"
+    filler.write_bytes(bytes(4 * 2**20 - 2**17))
+    url = small_disk / "url"
+    assert jobs.run(url, tmp_path, world=2, wait=True, log=str(log)) == [EXIT_RETRY, EXIT_RETRY]
+    for rank in (0, 1):
+        assert f"rank {rank} knows: " in log.read_text()
+    assert "Full: " in log.read_text()
+    assert not list(url.rglob("COMMIT.json")) and not list((url / ".incoming").iterdir())
+    filler.unlink()
+    assert jobs.run(url, tmp_path) == [0]
+    assert newest(url) == STEPS
+
+
+def test_a_full_disk_recovers_by_itself_once_there_is_room_for_one_save(tmp_path: Path, small_disk: Path) -> None:
+    """Neither the shards of failed saves nor those of a start that was killed may keep the room that they took."""
+    state = {"w": torch.ones(3 * 2**18)}  # 3 of 4 MiB, in three shards
+    tuning = replace(TUNING, shard_bytes=2**20)
+    filler = small_disk / "filler"
+    url = small_disk / "url"
+    left = url / RUN / "step-0000000001" / f"{1:012x}" / "rank-00000-00000.bin"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(bytes(2**18))  # of a trainer that was killed in its save
+    filler.write_bytes(bytes(2**20 + 2**19))
+    with Checkpointer(str(url), state, run=RUN, every=10**9, tuning=tuning) as ckpt:
+        for step in (2, 3):
+            ckpt.save(step)
+            assert not ckpt.wait()
+        assert "Full" in ckpt.failure
+        filler.unlink()
+        ckpt.save(4)
+        assert ckpt.wait(), ckpt.failure
+        ckpt.step = 4
+    assert not left.exists()
+    assert load_tensors(str(url), RUN)[0] == 4
+
+
+def test_a_stopped_uploader_does_not_keep_the_trainer_beyond_its_window(jobs: Jobs, tmp_path: Path) -> None:
+    url = tmp_path / "url"
+    (job,) = jobs.start(url, tmp_path, steps=10**9, every=20, window_s=6.0)
+    assert job.pid is not None
+    while not list(url.rglob("COMMIT.json")):
+        assert job.is_alive()
+        time.sleep(0.05)
+    (uploader,) = [int(p) for p in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
+    os.kill(uploader, signal.SIGSTOP)
+    try:
+        steps_on(job)  # until a save meets the stopped uploader
+        began = time.monotonic()
+        os.kill(job.pid, signal.SIGTERM)
+        assert finish([job]) == [EXIT_PREEMPTED]
+        assert time.monotonic() - began < 6.0 + 1.0
+    finally:
+        os.kill(uploader, signal.SIGKILL)

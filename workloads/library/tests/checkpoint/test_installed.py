@@ -1,0 +1,243 @@
+"""The wheel in environments of its own, a stranger's and one beside PyTorch alone: save, kill, restore."""
+
+import importlib.metadata as metadata
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from ruamel.yaml import YAML
+
+from holdfast.contract.environment import ENV_CHECKPOINTS, ENV_KILL_AT, ENV_RUN
+from holdfast.jobs.own import commands
+from holdfast.jobs.own.job_file import OwnJob
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[4]
+sys.path.insert(0, str(ROOT / ".ci"))
+bootstrap = import_module("bootstrap")
+ABSENT = ("numpy", "typer", "rich", "google.cloud", "psycopg", "pyarrow", "infra", "monitoring")
+
+# Tensors over 4 MiB: such ones are read straight into their memory.
+TRAINER = """
+import os, sys
+import torch
+from holdfast.checkpoint import Checkpointer
+
+torch.manual_seed(0)
+model = torch.nn.Linear(1200, 1200)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+state = {"model": model, "optimizer": optimizer}
+with Checkpointer(sys.argv[1], state, run=os.environ["HOLDFAST_RUN"], every=2) as ckpt:
+    for step in range(ckpt.step, 12):
+        optimizer.zero_grad()
+        model(torch.randn(2, 1200)).square().mean().backward()
+        optimizer.step()
+        ckpt.tick(step + 1)
+        print("step", step + 1, flush=True)
+print("ended with", sum(float(p.double().sum()) for p in model.parameters()).hex())
+"""
+# What it asks for comes as links to what is installed here.
+REQUIREMENTS = "holdfast[torch] @ {wheel}"
+JOB = """
+schema: holdfast.job/1
+name: strange
+environment: example
+image: us-docker.pkg.dev/team/repo/train@sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
+command: [python, train.py, $(HOLDFAST_CHECKPOINTS)]
+gpus: 1xl4
+capacity: spot
+"""
+
+
+def requirements(distribution: str) -> Iterator[str]:
+    """Names that it needs here, without extras."""
+    for line in metadata.requires(distribution) or []:
+        needed = Requirement(line)
+        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+            yield needed.name
+            for extra in needed.extras:
+                yield from (
+                    Requirement(more).name
+                    for more in metadata.requires(needed.name) or []
+                    if re.search(rf"extra == .{re.escape(extra)}.", more)
+                )
+
+
+def closure(*distributions: str) -> set[str]:
+    found: set[str] = set()
+    waiting = list(distributions)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += requirements(name)
+    return found
+
+
+def link(distribution: str, site: Path) -> None:
+    """Its top-level files and folders, as links: gigabytes need not be copied."""
+    for file in metadata.files(distribution) or []:
+        top = file.parts[0]
+        source = Path(str(metadata.distribution(distribution).locate_file(top)))
+        if top != ".." and source.exists() and not (site / top).exists():
+            (site / top).symlink_to(source)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, str(ROOT / ".ci" / "wheel.py"), "--out-dir", str(folder)]
+    subprocess.run(build, check=True, timeout=200)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def installed(folder: Path, wanted: str, *distributions: str) -> Path:
+    """The interpreter of a new environment with the requirement `wanted`, what it declares, and `distributions`."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    python = folder / "bin" / "python"
+    options = ["--quiet", "--offline", "--no-deps", "--python", str(python)]
+    subprocess.run([bootstrap.find_uv(), "pip", "install", *options, wanted], check=True, timeout=200)
+    (site,) = folder.glob("lib/python3.*/site-packages")
+    (described,) = site.glob("holdfast-*.dist-info/METADATA")
+    declared = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)$", described.read_text(), re.MULTILINE)]
+    extras = Requirement(wanted).extras or {""}
+    needed = {
+        one.name for one in declared for extra in extras if not one.marker or one.marker.evaluate({"extra": extra})
+    }
+    for name in closure(*needed, *distributions):
+        link(name, site)
+    return python
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of an environment with the wheel, what the wheel's core declares, and PyTorch."""
+    return installed(tmp_path_factory.mktemp("bare"), f"holdfast @ {wheel.as_uri()}", "torch")
+
+
+def run(python: Path, folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), ENV_RUN: "strange", **variables}
+    return subprocess.run(
+        [python, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repository:
+    """A stranger's: three files in an empty folder, and an environment made from them."""
+
+    folder: Path
+    python: Path
+    job: OwnJob
+
+    def train(self, url: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """As the job file starts it."""
+        program, *arguments = (url if each == f"$({ENV_CHECKPOINTS})" else each for each in self.job.command)
+        assert program == "python"
+        return run(self.python, self.folder, *arguments, **variables)
+
+    def digest(self, url: str) -> str:
+        ended = self.train(url)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def repository(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "train.py").write_text(TRAINER)
+    (folder / "requirements.txt").write_text(REQUIREMENTS.format(wheel=wheel.as_uri()))
+    (folder / "job.yaml").write_text(JOB)
+    prepared = commands.read(YAML(typ="safe").load(JOB), folder / "job.yaml")  # as `submit` reads it
+    python = installed(tmp_path_factory.mktemp("env"), (folder / "requirements.txt").read_text())
+    return Repository(folder=folder, python=python, job=prepared.job)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(repository: Repository, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return repository.digest(str(tmp_path_factory.mktemp("whole")))
+
+
+def test_a_strangers_three_files_train_under_kill_9_to_the_same_bits(
+    repository: Repository, undisturbed: str, tmp_path: Path
+) -> None:
+    url = str(tmp_path)
+    # A save begins when the one before it is durable, so each start gets further than the last.
+    for point, restored in (("stage.begin:2", 0), ("stage.begin:2", 2), ("stage.end:2", 4)):
+        killed = repository.train(url, **{ENV_KILL_AT: point})
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert f"restored step {restored}" in killed.stdout or not restored, killed.stdout
+    assert repository.digest(url) == undisturbed
+    command = repository.python.with_name("holdfast")
+    listed = subprocess.run(
+        [command, "checkpoints", "list", url, "--json"], capture_output=True, text=True, timeout=200
+    )
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    attempts = json.loads(listed.stdout)["attempts"]
+    assert {each["run"] for each in attempts} == {"strange"} and max(each["step"] for each in attempts) == 12
+    assert sorted(path.name for path in repository.folder.iterdir()) == ["job.yaml", "requirements.txt", "train.py"]
+
+
+def test_the_installed_wheel_saves_is_killed_and_restores_beside_torch_alone(
+    python: Path, repository: Repository, undisturbed: str, tmp_path: Path
+) -> None:
+    bare = replace(repository, python=python)
+    killed = bare.train(str(tmp_path), **{ENV_KILL_AT: "stage.begin:3"})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert bare.digest(str(tmp_path)) == undisturbed
+
+
+def test_nothing_of_the_extras_or_of_this_repository_is_importable_there(python: Path, tmp_path: Path) -> None:
+    """Or the test above would prove nothing."""
+    program = (
+        "import importlib.util as u, json, sys, holdfast\n"
+        "def there(name):\n"
+        "    try: return u.find_spec(name) is not None\n"
+        "    except ModuleNotFoundError: return False\n"
+        f"print(json.dumps([holdfast.__file__, *filter(there, {ABSENT!r})]))"
+    )
+    result = run(python, tmp_path, "-c", program)
+    assert result.returncode == 0, result.stderr
+    (home,) = json.loads(result.stdout)
+    assert Path(home).is_relative_to(python.parents[1])
+
+
+def test_the_command_without_an_extra_names_the_extra(python: Path, tmp_path: Path) -> None:
+    result = run(python, tmp_path, "-c", "from holdfast.cli import main; main()")
+    assert result.returncode == 2
+    assert "make setup" in result.stderr
+    assert ".whl[all]" in result.stderr  # by the bare name, an index may give another package
+
+
+def test_the_wheel_carries_its_types_its_command_and_every_extra(python: Path, tmp_path: Path) -> None:
+    program = (
+        "import json, holdfast, importlib.metadata as m\n"
+        "from pathlib import Path\n"
+        "found = m.distribution('holdfast')\n"
+        "command, = found.entry_points\n"
+        "typed = Path(holdfast.__file__).with_name('py.typed').is_file()\n"
+        "print(json.dumps([typed, command.name, callable(command.load()), found.metadata.get_all('Provides-Extra'),"
+        " found.requires]))"
+    )
+    result = run(python, tmp_path, "-c", program)
+    assert result.returncode == 0, result.stderr
+    typed, command, callable_, extras, requires = json.loads(result.stdout)
+    declared = tomllib.loads((ROOT / "workloads" / "library" / "pyproject.toml").read_text())["project"]
+    assert (typed, [command], callable_) == (True, list(declared["scripts"]), True)
+    assert sorted(extras) == sorted(declared["optional-dependencies"])
+    needed = [Requirement(line) for line in requires]
+    assert [one.name for one in needed if not one.marker] == ["google-crc32c"]
+    for extra in extras:  # an extra that brings nothing would install, and fail in the pod
+        assert any(one.marker and one.marker.evaluate({"extra": extra}) for one in needed), extra

@@ -1,0 +1,167 @@
+"""Killed at any moment, the newest commit restores bit-exact and the job ends with the bits of a quiet run."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.catalogue import committed_steps, survey
+from holdfast.checkpoint.failpoints import POINTS
+from holdfast.checkpoint.storage import Stat
+from holdfast.checkpoint.stores import open_storage
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from tests.support import commits
+from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, expected, finish, newest
+
+pytestmark = pytest.mark.process
+
+UPLOADER_POINTS = [p for p in POINTS if p.split(".")[0] in ("upload", "commit", "retention")]
+TRAINER_POINTS = [p for p in POINTS if p not in UPLOADER_POINTS]
+REACHED_WHEN_DURABLE = ("upload.end", "retention.begin", "retention.uncommitted", "retention.end")
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.05)
+
+
+def attempt_ranks(objects: list[Stat]) -> list[int]:
+    """Which ranks have finished their part of an attempt."""
+    return sorted(int(m[1]) for found in objects if (m := re.search(r"/rank-(\d+)\.json$", found.name)))
+
+
+def committed(url: Path) -> int:
+    """0 where nothing is committed yet, which is right before the first commit only."""
+    if not commits(url):
+        return 0
+    return newest(url)
+
+
+def completes(jobs: Jobs, url: Path, folder: Path, *, world: int = 1) -> None:
+    before = committed(url)
+    assert jobs.run(url, folder, world=world) == [0] * world
+    assert newest(url) == STEPS >= before
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("point", TRAINER_POINTS)
+def test_a_trainer_killed_at_a_named_point_loses_nothing_committed(
+    jobs: Jobs, tmp_path: Path, point: str, nth: int
+) -> None:
+    url = tmp_path / "url"
+    if point.startswith("restore"):
+        jobs.run(url, tmp_path, steps=7)
+        nth = 1
+    codes = jobs.run(url, tmp_path, kill_at=f"{point}:{nth}", wait=True)
+    assert codes == [-signal.SIGKILL], f"{point} was not reached"
+    completes(jobs, url, tmp_path)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("point", UPLOADER_POINTS)
+def test_an_uploader_killed_at_a_named_point_is_replaced_and_training_goes_on(
+    jobs: Jobs, tmp_path: Path, point: str, nth: int
+) -> None:
+    url, log = tmp_path / "url", tmp_path / "log"
+    codes = jobs.run(url, tmp_path, kill_at=f"{point}:{nth}", wait=True, log=str(log))
+    # Complete only if its last state is known to be there: it died at that very point in the last save as well.
+    known = committed(url) == STEPS and point != "commit.written"
+    assert codes == ([0] if known else [EXIT_RETRY]), log.read_text()
+    if nth == 1 and point not in REACHED_WHEN_DURABLE:
+        assert "the uploader process is gone" in log.read_text(), f"{point} was not reached"
+    # A new uploader has the same orders in its environment, so it dies at the same point again.
+    committed(url)
+    completes(jobs, url, tmp_path)
+
+
+def test_all_processes_killed_at_seeded_random_moments_never_lose_a_commit(jobs: Jobs, tmp_path: Path) -> None:
+    rng = random.Random(20261121)
+    url = tmp_path / "url"
+    kills, rounds = 0, 0
+    while kills < 100:
+        rounds += 1
+        ranks = jobs.start(url / str(rounds // 8), tmp_path, every=1, steps=STEPS)
+        ranks[0].join(rng.uniform(0.0, 0.5))
+        kills += ranks[0].is_alive()
+        victims = rng.choice(("trainer", "uploader", "all"))
+        for uploader in children(ranks[0].pid or 0) if victims != "trainer" else []:
+            with suppress(ProcessLookupError):
+                os.kill(uploader, signal.SIGKILL)
+        if victims == "uploader":
+            ranks[0].join(rng.uniform(0.0, 0.3))
+        ranks[0].kill()
+        finish(ranks)
+        committed(url / str(rounds // 8))
+    completes(jobs, url / "0", tmp_path)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_of_two_ranks_killed_while_staging_leaves_the_last_commit(jobs: Jobs, tmp_path: Path, victim: int) -> None:
+    url = tmp_path / "url"
+    ranks = jobs.start(url, tmp_path, world=2, kill_at="stage.end:3", kill_rank=victim, wait=True)
+    ranks[victim].join(120)
+    assert ranks[victim].exitcode == -signal.SIGKILL
+    ranks[1 - victim].kill()
+    finish(ranks)
+    assert committed(url) in (3, 6)
+    completes(jobs, url, tmp_path, world=2)
+
+
+def test_sigterm_to_one_rank_stops_both_at_one_step_and_the_upload_in_flight_commits(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    url, log = tmp_path / "url", tmp_path / "log"
+    ranks = jobs.start(url, tmp_path, world=2, steps=10**6, every=10, log=str(log))
+    storage = open_storage(str(url))
+    wait_until(lambda: bool(committed_steps(storage, RUN)))
+    uploaders = [child for rank in ranks for child in children(rank.pid or 0)]
+    assert len(uploaders) == 2
+    os.kill(ranks[1].pid or 0, signal.SIGTERM)
+    assert finish(ranks) == [EXIT_PREEMPTED, EXIT_PREEMPTED], log.read_text()
+    wait_until(lambda: not any(map(running, uploaders)))  # they outlive the ranks, and may still delete what is old
+    found = survey(storage, RUN).values()
+    shape = [(step.commit is not None, [attempt_ranks(names) for names in step.attempts.values()]) for step in found]
+    assert shape == [(True, [[0, 1]])] * len(shape), log.read_text()
+    assert "failed" not in log.read_text()
+
+
+def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(jobs: Jobs, tmp_path: Path) -> None:
+    url, log = tmp_path / "url", tmp_path / "log"
+    codes = jobs.run(url, tmp_path, world=2, steps=120, every="0.05s", keep=10**6, wait=True, log=str(log))
+    assert codes == [0, 0], log.read_text()
+    found = survey(open_storage(str(url)), RUN).values()
+    shape = [(step.commit is not None, [attempt_ranks(names) for names in step.attempts.values()]) for step in found]
+    assert len(shape) > 2 and shape == [(True, [[0, 1]])] * len(shape), log.read_text()
+
+
+def test_a_commit_removed_by_hand_is_no_checkpoint(jobs: Jobs, tmp_path: Path) -> None:
+    url = tmp_path / "url"
+    assert jobs.run(url, tmp_path) == [0]
+    for commit in url.rglob("COMMIT.json"):
+        commit.unlink()
+    with pytest.raises(InputError, match="no checkpoint"):
+        newest(url)
+    assert expected()[STEPS]

@@ -1,0 +1,278 @@
+"""The small parts: cadence, retries, the tree of a state, settings, and workers that leave SIGTERM alone."""
+
+import copy
+import itertools
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from holdfast.checkpoint.cadence import cadence_of
+from holdfast.checkpoint.errors import Denied, StorageError, Transient
+from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.settings import MIB, Tuning, checked_keep, parse_every
+from holdfast.checkpoint.shielding import shield
+from holdfast.checkpoint.storage import Stat
+from holdfast.checkpoint.tree import capture, checked_state, set_rng_state
+from holdfast.checkpoint.values import decode
+from holdfast.contract.errors import InputError
+from holdfast.runtime.stop import OneProcessStore
+from workloads.library.tests.checkpoint.jobs import Jobs
+
+
+def alone() -> Ranks:
+    return Ranks(OneProcessStore(), 0, 1)
+
+
+# -- cadence --
+
+
+@pytest.mark.parametrize(
+    ("every", "meant"),
+    [
+        (7, ("steps", 7)),
+        ("30s", ("seconds", 30)),
+        ("5m", ("seconds", 300)),
+        ("1h", ("seconds", 3600)),
+        ("auto", ("auto", 0)),
+    ],
+)
+def test_an_interval_is_steps_time_or_auto(every: int | str, meant: tuple[str, float]) -> None:
+    assert parse_every(every) == meant
+
+
+@pytest.mark.parametrize("every", [0, -1, True, "", "5", "5d", "0s", 2.5])
+def test_any_other_interval_is_refused(every: Any) -> None:
+    with pytest.raises(InputError, match="interval"):
+        parse_every(every)
+
+
+def test_steps_are_due_at_their_multiples() -> None:
+    cadence = cadence_of(parse_every(4), lambda: math.inf, alone(), 0)
+    assert [step for step in range(1, 13) if cadence.due(step)] == [4, 8, 12]
+
+
+@pytest.mark.parametrize(("step_s", "interval_s"), [(1.0, 30.0), (0.01, 5.0), (40.0, 30.0)])
+def test_seconds_are_kept_within_one_step_with_few_agreements(step_s: float, interval_s: float) -> None:
+    from holdfast.checkpoint.cadence import EverySeconds
+
+    now = 0.0
+    agreed = 0
+
+    class Counting(Ranks):
+        def agree(self, *args: Any, **more: Any) -> Any:
+            nonlocal agreed
+            agreed += 1
+            return super().agree(*args, **more)
+
+    cadence = EverySeconds(lambda: interval_s, Counting(OneProcessStore(), 0, 1), 0, clock=lambda: now)
+    saves: list[float] = []
+    for step in range(1, 3001):
+        now += step_s
+        if cadence.due(step):
+            saves.append(now)
+            cadence.saved(step)
+    gaps = [b - a for a, b in itertools.pairwise(saves)]
+    assert all(abs(gap - max(interval_s, step_s)) <= step_s * 1.01 for gap in gaps[2:])
+    assert agreed <= 4 * len(saves) + 20
+
+
+# -- retries --
+
+
+class Flaky:
+    read_bytes = 1
+    create_only = True
+
+    def __init__(self, *errors: StorageError) -> None:
+        self.errors = list(errors)
+
+    def put(self, name: str, data: memoryview, crc32c: str) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def read_into(self, name: str, start: int, into: memoryview) -> None: ...
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        return iter(())
+
+    def stat(self, name: str) -> Stat:
+        raise NotImplementedError
+
+    def delete(self, name: str) -> None: ...
+
+
+def test_transient_errors_are_tried_again_with_growing_pauses() -> None:
+    pauses: list[float] = []
+    flaky = Flaky(*(Transient("503") for _ in range(5)))
+    Retrying(flaky, budget_s=100, sleep=pauses.append, clock=lambda: sum(pauses)).put("n", memoryview(b""), "")
+    assert len(pauses) == 5 and pauses[4] > 4 * pauses[0]
+
+
+def test_a_permanent_error_is_raised_at_once() -> None:
+    with pytest.raises(Denied):
+        Retrying(Flaky(Denied("403")), budget_s=100, sleep=pytest.fail).put("n", memoryview(b""), "")
+
+
+def test_the_last_try_is_made_when_the_budget_ends() -> None:
+    now = 0.0
+    tried_at: list[float] = []
+
+    class Away(Flaky):
+        def put(self, name: str, data: memoryview, crc32c: str) -> None:
+            tried_at.append(now)
+            raise Transient("503")
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        # Exactly what a real clock shows at last, without the rounding of the sum.
+        now = 10.0 if now + seconds > 10 - 1e-9 else now + seconds
+
+    with pytest.raises(StorageError, match="tried for 10 s"):
+        Retrying(Away(), budget_s=10, sleep=sleep, clock=lambda: now).put("n", memoryview(b""), "")
+    assert tried_at[0] == 0 and tried_at[-1] == 10.0 and len(tried_at) > 4
+
+
+# -- the tree of a state --
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=5).filter(lambda k: "/" not in k) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return a == b or (math.isnan(a) and math.isnan(b))
+    if isinstance(a, dict):
+        return isinstance(b, dict) and [*a] == [*b] and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@given(value=JSON)
+def test_what_json_cannot_distinguish_comes_back_as_it_was(value: Any) -> None:
+    import json
+
+    skeleton = json.loads(json.dumps(capture({"v": value}).skeleton["v"], allow_nan=False))
+    assert same(decode(skeleton, lambda _: pytest.fail()), value)
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, lambda: 0, {"a": {("t",): 1}}, {True: 1}, {"a/b": 1}, 1j])
+def test_what_is_neither_tensor_nor_json_is_refused_with_its_key(value: Any) -> None:
+    with pytest.raises(InputError, match="entry v"):
+        capture({"v": value})
+
+
+def test_random_states_come_back() -> None:
+    captured = capture({})
+    drawn = random.random(), torch.rand(3).tolist()
+    assert (random.random(), torch.rand(3).tolist()) != drawn
+    set_rng_state(decode(captured.skeleton["__rng__"], captured.tensors.__getitem__))
+    assert (random.random(), torch.rand(3).tolist()) == drawn
+
+
+@pytest.mark.parametrize("state", [{}, {"": {}}, {"a/b": {}}, {"__rng__": {}}])
+def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="state"):
+        checked_state(state)
+
+
+# -- settings --
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shard_bytes": 1},
+        {"parallel": 0},
+        {"niceness": 20},
+        {"retry_s": -1.0},
+        {"request_s": 0.0},
+        {"saves_in_flight": 0},
+        {"saves_in_flight": 9},
+        {"min_interval_s": 1e9},
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Tuning(**wrong)
+
+
+def test_keeping_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="keep"):
+        checked_keep(0)
+
+
+def test_short_streams_are_cut_so_that_they_go_in_parallel() -> None:
+    tuning = Tuning(shard_bytes=64 * MIB, parallel=8)
+    assert [tuning.shard_size(n * MIB) // MIB for n in (1, 64, 128, 512, 5000)] == [8, 8, 16, 64, 64]
+
+
+def test_an_input_error_is_the_same_after_torch_has_sent_it_to_another_rank() -> None:
+    error = InputError("what", got=1, allowed="2", fix="3")
+    assert copy.copy(error).lines() == error.lines()
+
+
+# -- shield --
+
+
+class Numbers(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> None:
+    loader: DataLoader[int] = DataLoader(Numbers(), num_workers=2, batch_size=1, multiprocessing_context=jobs.context)
+    batches = shield(loader)
+    seen = [int(next(batches)) for _ in range(4)]
+    # From another process, as torchrun sends it; from the trainer itself it is an order.
+    kill = "import os, signal, sys\nfor pid in sys.argv[1:]: os.kill(int(pid), signal.SIGTERM)"
+    subprocess.run([sys.executable, "-IS", "-c", kill, *(str(w.pid) for w in batches._workers)], check=True)
+    assert [*seen, *(int(batch) for batch in batches)] == list(range(64))
+
+
+LEFT_IN_AN_EPOCH = """
+import torch
+from holdfast.checkpoint.shielding import shield
+loader = torch.utils.data.DataLoader(range(64), num_workers=2, persistent_workers=True)
+batches = shield(loader)
+print(int(next(batches)))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.timeout(200)
+def test_a_program_that_leaves_an_epoch_in_its_middle_ends(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as out:  # no pipe: workers that are left would hold it open
+        program = subprocess.Popen([sys.executable, "-c", LEFT_IN_AN_EPOCH], stdout=out, start_new_session=True)
+        try:
+            assert program.wait(100) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+    assert (tmp_path / "out").read_text() == "0\n"

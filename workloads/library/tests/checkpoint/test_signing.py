@@ -1,0 +1,110 @@
+"""Whoever can write to the bucket but has no key cannot make a checkpoint that is restored."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.contract.errors import InputError
+from workloads.library.tests.checkpoint.forgeries import encoded
+
+RUN = "run"
+
+
+def save(url: Path, step: int, value: float, keep: int = 3) -> None:
+    tensor = torch.zeros(8)
+    with Checkpointer(str(url), {"w": tensor}, run=RUN, every=10**9, keep=keep) as ckpt:
+        tensor.fill_(value)
+        ckpt.save(step)
+        assert ckpt.wait()
+
+
+def use_key(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    path = folder / name
+    path.write_bytes(hashlib.sha256(name.encode()).hexdigest().encode())
+    monkeypatch.setenv(ENV_KEY_FILE, str(path))
+    return path
+
+
+def restored(url: Path) -> tuple[int, float]:
+    step, tensors = load_tensors(str(url), RUN)
+    return step, float(tensors["w"][0])
+
+
+@pytest.mark.process
+def test_a_commit_of_another_writer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forgery is whole and matches all its own checksums: only the key is missing, or is another."""
+    url = tmp_path / "url"
+    use_key(tmp_path, monkeypatch, "ours")
+    save(url, 1, 1.0)
+    monkeypatch.delenv(ENV_KEY_FILE)
+    save(url, 2, 2.0)
+    assert restored(url) == (2, 2.0)
+    use_key(tmp_path, monkeypatch, "theirs")
+    with pytest.raises(InputError, match="none of them verifies"):
+        save(url, 3, 3.0)
+    use_key(tmp_path, monkeypatch, "ours")
+    assert restored(url) == (1, 1.0)
+
+
+def resigned(commit: Path, **changed: Any) -> None:
+    envelope = json.loads(commit.read_text())
+    body = encoded(envelope["body"] | changed)
+    digest = hashlib.sha256(body).hexdigest()
+    commit.write_bytes(b'{"body":%s,"seal":"%s","sha256":"%s"}' % (body, envelope["seal"].encode(), digest.encode()))
+
+
+@pytest.mark.process
+def test_a_changed_or_replayed_commit_with_its_digest_made_anew_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = tmp_path / "url"
+    key = use_key(tmp_path, monkeypatch, "ours")
+    save(url, 1, 1.0)
+    save(url, 2, 2.0)
+    commits = {step: url / RUN / f"step-{step:010d}" / "COMMIT.json" for step in (1, 2)}
+    genuine = commits[2].read_text()
+    assert key.read_text() not in genuine
+    resigned(commits[2], created=0)
+    assert restored(url) == (1, 1.0)
+    commits[2].write_text(commits[1].read_text())
+    resigned(commits[2], step=2)
+    assert restored(url) == (1, 1.0)
+    commits[2].write_text(genuine)
+    assert restored(url) == (2, 2.0)
+
+
+@pytest.mark.process
+def test_commits_that_somebody_deleted_are_reported_at_the_next_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = tmp_path / "url"
+    for step in range(1, 6):
+        save(url, step, float(step), keep=1 if step < 3 else 3)
+    assert sorted(path.parent.name[-1] for path in url.rglob("COMMIT.json")) == ["3", "4", "5"]
+    assert "gone" not in capsys.readouterr().out, "retention is no loss"
+    shutil.rmtree(url / RUN / "step-0000000005")
+    save(url, 6, 6.0)
+    logged = capsys.readouterr().out
+    assert "restored step 4" in logged and "beside step 4 and are gone: 1, maybe newer ones too" in logged
+    save(url, 7, 7.0)
+    assert "gone" not in capsys.readouterr().out, "it is reported once"
+
+
+@pytest.mark.parametrize("content", [None, b"short"])
+def test_a_key_that_cannot_be_used_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
+    with pytest.raises(InputError, match="key") as caught:
+        Checkpointer(str(tmp_path / "url"), {"w": torch.ones(1)}, run=RUN)
+    assert "short" not in str(caught.value)
+    assert not (tmp_path / "url").exists()

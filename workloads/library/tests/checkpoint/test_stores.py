@@ -1,0 +1,82 @@
+"""Trainers whose checkpoints are in each kind of store, killed there, and a second store to read from."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.checksum import crc32c
+from holdfast.checkpoint.errors import NotFound, StorageError, Transient
+from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.mirrored import Mirrored
+from workloads.library.tests.checkpoint.corruptions import shards
+from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, newest
+
+SCHEMES = {
+    "s3_bucket": "s3://{}/runs",
+    "deaf_s3_bucket": "s3://{}/runs",
+    "azure_container": "az://{}/runs",
+    "tmp_path": "local://{}/runs",  # fsspec's own driver of the local file system
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("place", SCHEMES)
+def test_killed_in_a_save_a_trainer_resumes_from_the_store_with_the_bits_of_a_quiet_run(
+    request: pytest.FixtureRequest, jobs: Jobs, tmp_path: Path, place: str
+) -> None:
+    url, log = SCHEMES[place].format(request.getfixturevalue(place)), tmp_path / "log"
+    # The job server was forked before the fixtures set what the clients read.
+    env = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
+    codes = jobs.run(url, tmp_path, env=env, kill_at="stage.end:3", wait=True, log=str(log))
+    assert codes == [-signal.SIGKILL], log.read_text()
+    assert newest(url) == 6
+    assert jobs.run(url, tmp_path, env=env, log=str(log)) == [0], log.read_text()
+    assert "restored step 6" in log.read_text()
+    assert newest(url) == STEPS
+
+
+@pytest.mark.process
+def test_what_the_first_store_has_lost_or_damaged_is_read_from_the_mirror(jobs: Jobs, tmp_path: Path) -> None:
+    first, mirror, log = tmp_path / "first", tmp_path / "mirror", tmp_path / "log"
+    assert jobs.run(first, tmp_path, world=2, steps=6) == [0, 0]
+    shutil.copytree(first, mirror)
+    damaged = shards(first / RUN / "step-0000000006")[0]
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert jobs.run(first, tmp_path, world=2, steps=9, mirror=str(mirror), log=str(log)) == [0, 0], log.read_text()
+    assert "restored step 6" in log.read_text() and "skipped" not in log.read_text()
+    assert newest(first) == 9
+    assert not (mirror / RUN / "step-0000000009").exists()
+    shutil.rmtree(first / RUN)
+    assert jobs.run(first, tmp_path, world=2, mirror=str(mirror), log=str(log)) == [0, 0], log.read_text()
+    assert log.read_text().count("restored step 6") == 2
+    assert newest(first) == STEPS
+
+
+class Away(LocalStorage):
+    """A region that does not answer."""
+
+    def read_into(self, name: str, start: int, into: memoryview) -> None:
+        raise Transient("no route to the first")
+
+    def list(self, prefix: str) -> None:  # type: ignore[override]
+        raise Transient("no route to the first")
+
+    stat = list  # type: ignore[assignment]
+
+
+def test_a_store_that_is_away_is_read_from_its_mirror_and_never_written_there(tmp_path: Path) -> None:
+    second = LocalStorage.open(str(tmp_path / "second"))
+    data = memoryview(bytearray(b"bytes"))
+    second.put("run/x", data, crc32c(data))
+    both = Mirrored(Away.open(str(tmp_path / "first")), second)
+    into = bytearray(5)
+    both.read_into("run/x", 0, memoryview(into))
+    assert (into, both.stat("run/x").bytes, [s.name for s in both.list("run")]) == (b"bytes", 5, ["run/x"])
+    both.put("run/y", data, crc32c(data))
+    with pytest.raises(NotFound):
+        second.stat("run/y")
+    with pytest.raises(StorageError, match="no route to the first"):
+        both.read_into("run/y", 0, memoryview(into))

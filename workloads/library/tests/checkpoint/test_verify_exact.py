@@ -1,0 +1,109 @@
+"""A stranger's loop is shown exact, or which line it lacks."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.forked_command import forked
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+LIBRARY = str(Path(__file__).parents[4] / "workloads" / "library")
+
+# As nanoGPT trains: the next batch is drawn while the present one is computed, dropout draws from the same stream,
+# and the learning rate comes from the number of the step.
+NANO = """
+import sys, torch
+from torch import nn
+from holdfast.checkpoint import Checkpointer, track
+
+torch.manual_seed(1337); torch.set_num_threads(1)
+data = torch.randint(0, 50, (4096,))
+model = nn.Sequential(nn.Embedding(50, 16), nn.Flatten(), nn.Dropout(0.2), nn.Linear(16 * 8, 50))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+
+def get_batch():
+    ix = torch.randint(len(data) - 9, (4,))
+    return torch.stack([data[i:i + 8] for i in ix]), torch.stack([data[i + 8] for i in ix])
+
+state = {"model": model, "optimizer": optimizer}
+#STATE
+ahead = get_batch()
+with Checkpointer(sys.argv[1], state, run="nano") as ckpt:
+    #INSIDE
+    for step in range(ckpt.step, 1000):
+        X, Y = ahead
+        loss = nn.functional.cross_entropy(model(X), Y)
+        ahead = get_batch()
+        loss.backward(); optimizer.step(); optimizer.zero_grad(set_to_none=True)
+        #STEP
+        ckpt.tick(step + 1)
+"""
+
+
+@pytest.fixture
+def python() -> Iterator[tuple[str, ...]]:
+    """For the test with twelve starts; the others start from nothing."""
+    server = ForkServer(
+        ["torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer"], path=[Path(LIBRARY)]
+    )
+    with forked(server) as command:
+        yield tuple(command)
+    server.close()
+
+
+def verified(
+    folder: Path, script: str, *flags: str, python: tuple[str, ...] = (sys.executable,)
+) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(script)
+    command = [sys.executable, "-m", "holdfast", "checkpoints", "verify-exact", "--steps", "8", *flags, "--"]
+    return subprocess.run(
+        [*command, *python, "train.py", str(folder / "own")],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": LIBRARY},
+        capture_output=True,
+        text=True,
+        timeout=850,
+        check=False,
+    )
+
+
+def test_a_loop_that_prefetches_is_told_which_line_it_lacks_and_is_exact_with_it(
+    tmp_path: Path, python: tuple[str, ...]
+) -> None:
+    without = verified(tmp_path, NANO, "--only", "SIGKILL", python=python)
+    assert without.returncode == 1, without.stderr
+    assert without.stdout.count("write draw = track(draw, ahead=1)") == 1, without.stdout
+    line = 'get_batch = track(get_batch, ahead=1); state["data"] = get_batch'
+    # Drawn inside, where the state is restored.
+    script = (
+        NANO.replace("#STATE", line).replace("#INSIDE", "ahead = get_batch()").replace("\nahead = get_batch()\n", "\n")
+    )
+    exact = verified(tmp_path, script, python=python)
+    assert exact.returncode == 0, exact.stdout + exact.stderr
+    assert exact.stdout.count(": exact") == 4
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_scheduler_outside_the_state_is_named(tmp_path: Path) -> None:
+    found = verified(
+        tmp_path,
+        NANO.replace("ahead = get_batch()", "ahead = (data[:32].view(4, 8), data[:4])").replace(
+            "#STEP", "scheduler.step()"
+        ),
+        "--only",
+        "SIGKILL",
+    )
+    assert found.returncode == 1, found.stderr
+    assert 'add "scheduler": scheduler to it' in found.stdout
+
+
+def test_what_cannot_be_judged_is_no_success(tmp_path: Path) -> None:
+    assert verified(tmp_path, "import sys; sys.exit(7)").returncode == 3
+    nothing = verified(tmp_path, "print('no trainer')")
+    assert nothing.returncode == 2 and "without Checkpointer" in nothing.stderr

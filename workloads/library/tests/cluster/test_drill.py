@@ -1,0 +1,227 @@
+"""Drills on the real control plane, by the command as a user runs it, and with whole nodes taken away."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from holdfast.clients.api import Object
+from holdfast.contract.pools import Pool
+from holdfast.drill.catalogue import find
+from holdfast.drill.plan import Drill
+from holdfast.drill.runner import DrillRunner
+from holdfast.drill.targets.gce import Instance, VmEvictor
+from holdfast.drill.targets.node_evictors import TAINT, TaintEvictor
+from holdfast.drill.verdict import Verdict
+from infra import environments
+from infra.contract import names
+from tests.cluster.sim.nodes import NODES
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.library.tests.drill.by_hand import never_fires, no_log
+from workloads.library.tests.drill.rig import JOB, RigEvictor, target
+
+PODS, SPARE = 6, 3
+QUIET = DrillRunner(log=no_log, alert=never_fires)
+
+
+@pytest.fixture
+def work(world: World, spot: Pool) -> World:
+    """A Job on Spot nodes, with room for what is lost."""
+    world.add_nodes(spot, PODS + SPARE)
+    world.create_job(JOB, world.job_spec(spot, PODS))
+    world.wait_running(PODS)
+    return world
+
+
+def drill_command(cluster: AClusterManager, world: World, out: Path, *arguments: str) -> tuple[int, str, Any]:
+    """Exit code, standard error, the JSON object."""
+    named = ["--namespace", world.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(out)]
+    command = [sys.executable, "-m", "workloads", "drill", "run", *arguments, "--target", "cluster", *named]
+    command += ["--kubeconfig", str(cluster.kubeconfig), "--json"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
+    return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else None
+
+
+def context(cluster: AClusterManager) -> str:
+    from kubernetes import config
+
+    known: Any = config.list_kube_config_contexts(str(cluster.kubeconfig))
+    return known[1]["name"]
+
+
+def tainted(world: World) -> list[str]:
+    nodes = [node for node in world.api.items(NODES) if node["metadata"]["name"] in world.nodes]
+    return [n["metadata"]["name"] for n in nodes if any(t["key"] == TAINT for t in n["spec"].get("taints", ()))]
+
+
+def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
+    cluster: AClusterManager, work: World, tmp_path: Path
+) -> None:
+    code, _, result = drill_command(
+        cluster, work, tmp_path, "cluster-lone-node", "--context", context(cluster), "--yes"
+    )
+    (journal,) = result["drills"]
+    verdicts = {each["promise"]: each["verdict"] for each in journal["objectives"]}
+    verdicts.pop("a lone eviction pages nobody")  # needs promtool
+    assert (code, journal["verdict"], set(verdicts.values())) == (0, "held", {"held"}), journal
+    assert [step["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
+    assert not tainted(work)
+    assert len(work.nodes) == PODS + SPARE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--context", "gke_prod_europe-west4_prod", "--yes"), "the kubeconfig has no such context"),
+        (("--yes",), "hits only what is named"),
+    ],
+)
+def test_a_cluster_that_was_not_named_is_not_touched(
+    cluster: AClusterManager, work: World, tmp_path: Path, arguments: tuple[str, ...], error: str
+) -> None:
+    before = versions(work)
+    code, stderr, _ = drill_command(cluster, work, tmp_path, "cluster-evict", *arguments)
+    assert (code, error in stderr) == (2, True), stderr
+    assert versions(work) == before
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_hit(
+    cluster: AClusterManager, work: World, tmp_path: Path
+) -> None:
+    code, stderr, _ = drill_command(cluster, work, tmp_path, "cluster-evict", "--context", context(cluster))
+    assert (code, "add --yes" in stderr) == (2, True), stderr
+
+
+def versions(world: World) -> dict[str, str]:
+    return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in world.pods()}
+
+
+def test_a_storm_hits_thirty_percent_and_the_job_pays_nothing(work: World) -> None:
+    evictor = RigEvictor("notice and end of", work.preempt)
+    drill = find("cluster-storm")
+    record = QUIET.run(drill, target(work.api, work, drill, evictor))
+    verdicts = {each.objective.promise: each.verdict for each in record.results}
+    assert verdicts.pop("the burst alert fires") is Verdict.BROKEN, "the silent alert of this test did not fire"
+    assert set(verdicts.values()) == {Verdict.HELD}, record.why
+    assert len(evictor.evicted) == PODS * 30 // 100
+
+
+def test_a_job_that_pays_for_evictions_is_found_out(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, PODS + SPARE)
+    spec = world.job_spec(spot, PODS, backoffLimit=100)
+    del spec["podFailurePolicy"], spec["backoffLimitPerIndex"]
+    world.create_job(JOB, spec)
+    world.wait_running(PODS)
+    drill = find("cluster-lone-node")
+    record = QUIET.run(drill, target(world.api, world, drill, RigEvictor("end of", world.preempt)))
+    broken = [each.objective.promise for each in record.results if each.verdict is Verdict.BROKEN]
+    assert (record.verdict, broken) == (Verdict.BROKEN, ["no failure charged"])
+
+
+def test_a_job_that_is_not_whole_is_left_alone(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, PODS - 1)
+    world.create_job(JOB, world.job_spec(spot, PODS))
+    world.wait_running(PODS - 1)
+    drill = find("cluster-lone-node")
+    drill = replace(drill, steady_state=replace(drill.steady_state, within_s=1))
+    evictor = RigEvictor("end of", world.preempt)
+    record = QUIET.run(drill, target(world.api, world, drill, evictor))
+    assert (record.verdict, record.fail_step, evictor.evicted) == (Verdict.INCONCLUSIVE, "steady state", [])
+
+
+def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving: Pool) -> None:
+    world.add_nodes(serving, 1)
+    world.create_job(JOB, world.job_spec(serving, 1))
+    world.wait_running(1)
+    drill = find("cluster-lone-node")
+    record = QUIET.run(drill, target(world.api, world, drill, TaintEvictor(world.api)))
+    assert (record.verdict, record.fail_step) == (Verdict.STOPPED, "targets")
+    assert "a serving node is never hit" in record.why
+    assert not tainted(world)
+
+
+def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> None:
+    alien: Object = work.pod_template(spot)
+    alien["spec"]["containers"] = [{"name": "main", "image": "none"}]
+    for pod in work.pods("Running"):
+        alien["spec"]["nodeName"] = pod["spec"]["nodeName"]
+        work.create_pod(f"alien-{pod['metadata']['name']}", alien)
+    drill = find("cluster-lone-node")
+    record = QUIET.run(drill, target(work.api, work, drill, TaintEvictor(work.api)))
+    assert (record.verdict, record.fail_step) == (Verdict.STOPPED, "targets")
+    assert "runs there too" in record.why
+
+
+@dataclass
+class StandIn:
+    """Compute Engine, simulated: the simulated node of the VM's name goes, with notice or without."""
+
+    world: World
+    hit: list[tuple[str, Instance]] = field(default_factory=list)
+
+    def simulate_maintenance(self, instance: Instance) -> None:
+        self._end("maintenance", instance)
+
+    def delete(self, instance: Instance) -> None:
+        self._end("delete", instance)
+
+    def _end(self, how: str, instance: Instance) -> None:
+        self.hit.append((how, instance))
+        self.world.preempt([instance.name])
+
+
+def on_compute_engine(work: World, project: str, theirs: str = "") -> None:
+    """Its nodes are VMs; the one whose name ends in `theirs` is of another project."""
+    for name in work.nodes:
+        owner = "theirs" if theirs and name.endswith(theirs) else project
+        work.api.merge(f"{NODES}/{name}", {"spec": {"providerID": f"gce://{owner}/europe-west4-a/{name}"}})
+
+
+def test_a_gke_drill_deletes_the_vm_under_one_node_of_the_named_project(work: World) -> None:
+    on_compute_engine(work, "ours", theirs="-0")
+    compute = StandIn(work)
+    drill = find("gke-delete")
+    asked: list[str] = []
+
+    def consent(_drill: Drill, victims: Sequence[str]) -> None:
+        assert not compute.hit, "asked before, not after"
+        asked.extend(victims)
+
+    runner = replace(QUIET, consent=consent)
+    record = runner.run(drill, target(work.api, work, drill, VmEvictor(work.api, compute, "ours", drill.fault)))
+    assert record.verdict is Verdict.HELD, record.why
+    ((done, vm),) = compute.hit
+    assert (done, vm.project, asked) == ("delete", "ours", [f"node/{vm.name}"])
+
+
+def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
+    cluster: AClusterManager, work: World, tmp_path: Path
+) -> None:
+    env = environments.load("example")
+    named = f"gke_{env.project_id}_{env.region}_{names.cluster(env.name_prefix, env.name)}"
+    on_compute_engine(work, env.project_id)
+    asked, kubeconfig = tmp_path / "asked", tmp_path / "kubeconfig"
+    kubeconfig.write_text(cluster.kubeconfig.read_text().replace(context(cluster), named))  # type: ignore[union-attr]
+    gcloud = tmp_path / "bin" / "gcloud"
+    gcloud.parent.mkdir()
+    gcloud.write_text(f'#!/bin/sh\necho "$@" > {asked}.draft && mv {asked}.draft {asked}\n')
+    gcloud.chmod(0o755)
+    arguments = ["gke-maintenance", "--target", "gke", "--context", named, "--kubeconfig", str(kubeconfig), "--yes"]
+    arguments += ["--namespace", work.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(tmp_path)]
+    path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "workloads", "drill", "run", *arguments, "--json"]
+    with subprocess.Popen(command, env=os.environ | path, stdout=subprocess.PIPE, text=True) as running:
+        until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
+        verb, vm, *flags = asked.read_text().split()[2:]
+        work.preempt([vm])
+        result, _ = running.communicate(timeout=280)
+    assert (verb, flags) == ("simulate-maintenance-event", [f"--project={env.project_id}", "--zone=europe-west4-a"])
+    assert json.loads(result)["drills"][0]["verdict"] == "held", result

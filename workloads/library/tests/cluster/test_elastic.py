@@ -1,0 +1,80 @@
+"""An elastic gang as the builder renders it, under the real Job controller, scheduler and Eviction API."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from holdfast.clients.api import Object
+from holdfast.contract.capacity import PlacementRule
+from holdfast.contract.pools import Pool
+from holdfast.manifests.elastic import ElasticGang, elastic
+from holdfast.manifests.render_context import RenderContext
+from holdfast.manifests.training import spot_work
+from infra import environments
+from tests.cluster.sim import pods
+from tests.cluster.sim.stages import RUN_S
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+
+NAME, ZONE = "wide", "europe-west4-a"
+# Each place is lost once: a second loss of the same one waits 20 s, a fifth 160 s.
+WAVE, WAVES = 25, 2
+NODES = WAVE * WAVES + 2
+LEAST = NODES - WAVE - 1
+BUDGETS = "/apis/policy/v1"
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def rendered(world: World, pool: Pool) -> list[Object]:
+    """In the world's namespace and on its nodes; the account, priority and data of the platform are not there."""
+    context = RenderContext(environments.load("example"))
+    work = replace(spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=["train"], volumes=[])
+    given = ElasticGang(work=work, nodes=NODES, min_nodes=LEAST, queue="", deadline_s=3600)
+    found = [copy.deepcopy(body) for body in elastic(context, given)]
+    for body in found:
+        body["metadata"]["namespace"] = world.name
+    template = next(body for body in found if body["kind"] == "Job")["spec"]["template"]
+    template["metadata"].setdefault("annotations", {})[RUN_S] = "3600"
+    template["spec"]["nodeSelector"] |= world.selector
+    for absent in ("serviceAccountName", "priorityClassName"):
+        template["spec"].pop(absent, None)
+    return found
+
+
+def uids(pods: list[Object]) -> dict[str, str]:
+    return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in pods}
+
+
+def test_fifty_losses_touch_no_survivor_the_budget_holds_and_one_success_ends_it(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, NODES, zone=ZONE)
+    bodies = rendered(world, spot)
+    job = next(body["metadata"]["name"] for body in bodies if body["kind"] == "Job")
+    for body in bodies:
+        world.api.create(world.api.path_of(body).rpartition("/")[0], body, fieldValidation="Strict")
+    first = uids(world.wait_running(NODES))
+    lost: list[str] = []
+    for wave in range(WAVES):
+        if wave:
+            world.add_nodes(spot, WAVE, zone=ZONE)
+        before = uids(world.wait_running(NODES))
+        victims = [uid for uid in before if uid in first and uid not in lost][:WAVE]
+        assert world.preempt([before[uid] for uid in victims]) == WAVE
+        lost += victims
+        kept = {uid: node for uid, node in before.items() if uid not in victims}
+        after = world.wait_running(NODES - WAVE)
+        assert uids(after) == kept, "a survivor was touched"
+        assert not any(status["restartCount"] for pod in after for status in pod["status"]["containerStatuses"])
+    assert len(set(lost)) == WAVE * WAVES
+    budget = f"{world.path('poddisruptionbudgets', BUDGETS)}/{NAME}"
+    until("one more may go", lambda: world.api.get(budget)["status"]["disruptionsAllowed"] == 1)
+    names = [pod["metadata"]["name"] for pod in world.wait_running(NODES - WAVE)]
+    assert [world.evict(name) for name in names[:2]] == [201, 429]
+    survivors = world.wait_running(LEAST)
+    assert "Complete" not in [each["type"] for each in world.job(job)["status"].get("conditions", ())]
+    pods.end(world.api, survivors[0])
+    assert world.wait_condition(job) == "Complete"
+    status = world.job(job)["status"]
+    assert status["succeeded"] == 1, "the others were waited for"
+    until("nobody is billed any more", lambda: not world.pods("Running"))

@@ -1,0 +1,94 @@
+"""The proxy's watcher beside a real API server: EndpointSlices that its controller writes, read with rendered rights."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from holdfast.clients.api import Api, Object
+from holdfast.contract.roles import NAMESPACE_SERVING
+from holdfast.contract.serving import PORT
+from holdfast.inference.proxy.watch import Follower, follow
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.workloads.manifests.rendered import named
+from workloads.library.tests.cluster.test_deadline import Pod
+
+
+@pytest.fixture
+def followed(
+    world: World, api: Api, cluster: AClusterManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The file that a proxy reads, while a watcher with the account and the rights of the rendered proxy writes it."""
+    Pod(api, cluster, tmp_path, monkeypatch).become(world.name, "proxy")
+    for kind, name in (("Role", "endpoints"), ("RoleBinding", "endpoints"), ("Service", "server")):
+        text = json.dumps(named("example", kind, name, NAMESPACE_SERVING))
+        body: Object = json.loads(text.replace(f'"namespace": "{NAMESPACE_SERVING}"', f'"namespace": "{world.name}"'))
+        api.apply(api.path_of(body), body)
+    out, ended = tmp_path / "servers.json", threading.Event()
+    watch = {"namespace": world.name, "service": "server", "stopped": ended.is_set}
+    # It may sit in a read of the watch when the test ends; the namespace's end wakes it.
+    threading.Thread(target=follow, args=(Follower(cluster="servers", out=out),), kwargs=watch, daemon=True).start()
+    yield out
+    ended.set()
+
+
+@pytest.fixture
+def node(api: Api, world: World) -> Iterator[str]:
+    """One that nobody simulates: its kubelet is the test, which alone writes the status of its pods."""
+    name = f"{world.name}-server"
+    api.create("/api/v1/nodes", {"metadata": {"name": name}, "spec": {"unschedulable": True}})
+    yield name
+    api.delete(f"/api/v1/nodes/{name}")
+
+
+def start(world: World, api: Api, node: str, name: str, address: str) -> None:
+    labels = named("example", "Service", "server", NAMESPACE_SERVING)["spec"]["selector"]
+    spec = {"nodeName": node, "containers": [{"name": "main", "image": "none"}]}
+    api.create(
+        world.path("pods"),
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec},
+    )
+    report(world, api, name, ready=True, podIP=address, podIPs=[{"ip": address}], phase="Running")
+
+
+def report(world: World, api: Api, name: str, *, ready: bool, **status: object) -> None:
+    """As a kubelet reports what the readiness probe found."""
+    condition = {"type": "Ready", "status": str(ready)}
+    api.merge(f"{world.path('pods')}/{name}/status", {"status": {"conditions": [condition], **status}})
+
+
+def addresses(out: Path) -> set[tuple[str, int]]:
+    if not out.exists():
+        return set()
+    (assignment,) = json.loads(out.read_text())["resources"]
+    listed = [each["endpoint"]["address"]["socket_address"] for each in assignment["endpoints"][0]["lb_endpoints"]]
+    return {(each["address"], each["port_value"]) for each in listed}
+
+
+def test_the_endpoints_of_the_proxy_follow_the_readiness_of_real_pods(
+    world: World, api: Api, node: str, followed: Path
+) -> None:
+    one, two = ("10.9.0.1", PORT), ("10.9.0.2", PORT)
+
+    def follows(wanted: set[tuple[str, int]], why: str) -> None:
+        until(why, lambda: addresses(followed) == wanted)
+
+    start(world, api, node, "one", one[0])
+    follows({one}, "the first server gets requests")
+    start(world, api, node, "two", two[0])
+    follows({one, two}, "both get requests")
+    report(world, api, "two", ready=False)
+    follows({one}, "a notice on Spot: not ready, and nothing else")
+    report(world, api, "two", ready=True)
+    follows({one, two}, "ready again")
+    api.delete(f"{world.path('pods')}/two", gracePeriodSeconds=600)
+    follows({one}, "deleted: it terminates, and is ready still")
+    api.delete(f"{world.path('pods')}/one", gracePeriodSeconds=600)
+    follows({one, two}, "all terminate and serve: better than nobody")
+    for name in ("one", "two"):
+        api.delete(f"{world.path('pods')}/{name}", gracePeriodSeconds=0)
+    follows(set(), "gone")

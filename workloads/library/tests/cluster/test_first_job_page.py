@@ -1,0 +1,163 @@
+"""The page "from nothing to your first job": every command line of it, in its order, as a shell runs it.
+
+The control plane is real and new. Stood in for are the builder of images, the registry, gcloud, and the machines, which
+are simulated; the operators' pods are processes of this host, started when their Deployment is there.
+"""
+
+import os
+import pty
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.clients.api import Api
+from infra import environments
+from tests import support
+from tests.cluster.sim import flex, nodes, operators, pods
+from tests.cluster.sim.control_plane import ControlPlane, missing_tools
+from tests.cluster.sim.waiting import until
+from tests.cluster.test_platform import gke_kinds as gke_kinds
+from tests.infra.ops.google import Gcloud
+from tests.tools.build import TOOLS
+from tests.workloads.images.test_builds import DIGEST, Tools
+from workloads.operators.catalogue import OPERATORS
+
+pytestmark = pytest.mark.timeout(1200)
+ROOT = Path(__file__).parents[4]
+PAGE = "workloads/library/holdfast/jobs/own/FIRST_JOB.md"
+MARK = "holdfast-page-"
+EXAMPLE = environments.load("example")
+Watch = Callable[[str], object]
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    missing = missing_tools() + [o.name for o in OPERATORS if not TOOLS[o.name].binary.exists()]
+    support.require(not missing, f"`make tools` has not built {', '.join(missing)}")
+    made = ControlPlane(Path(tempfile.mkdtemp(prefix=MARK)))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(made.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def api(plane: ControlPlane) -> Api:
+    return Api(plane.kubeconfig("admin"))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """As it lies here: the commands write digests, a job file and manifests into it."""
+    clone = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
+    listed = ["git", "ls-files", "--modified", "--others", "--exclude-standard"]
+    changed = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name in changed:
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    (clone / ".venv").symlink_to(ROOT / ".venv")
+    # Else `make` would set up the environment that runs this test.
+    for name in ("requirements/dev.txt", ".ci/bootstrap.py"):
+        os.utime(clone / name, (0, 0))
+    return clone
+
+
+@pytest.fixture
+def variables(tmp_path: Path, plane: ControlPlane) -> dict[str, str]:
+    """Of a shell whose gcloud, docker and crane are ours, and whose kubeconfig is that of the new cluster."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    tools = Tools(folder)
+    tools.add("docker")
+    tools.add("crane", DIGEST)
+    Gcloud(folder)
+    path = os.pathsep.join([str(ROOT / ".venv/bin"), str(folder), os.environ["PATH"]])
+    kubeconfig = str(plane.kubeconfig("admin"))
+    return os.environ | {"PATH": path, "KUBECONFIG": kubeconfig, "PYTHONUNBUFFERED": "1"}
+
+
+def commands(text: str) -> list[str]:
+    return [line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.strip().splitlines()]
+
+
+def ran(line: str, folder: Path, variables: dict[str, str], watch: Watch) -> str:
+    """What it printed; whoever is asked says yes."""
+    terminal, stdin = pty.openpty()
+    os.write(terminal, b"y\n")
+    printed: list[str] = []
+    try:
+        with subprocess.Popen(
+            ["bash", "-c", line], cwd=folder, env=variables, stdin=stdin, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout
+            for text in process.stdout:
+                printed.append(text)
+                watch(text)
+        assert process.returncode == 0, f"{line}: {''.join(printed)}"
+    finally:
+        os.close(terminal)
+        os.close(stdin)
+    return "".join(printed)
+
+
+@pytest.mark.usefixtures("gke_kinds")
+def test_every_command_of_the_page_does_what_the_page_says(
+    plane: ControlPlane, api: Api, checkout: Path, variables: dict[str, str]
+) -> None:
+    flex.install(api)
+    pools = [("system", 2), ("spot-l4-g2-standard-8", 2)]
+    fresh = [nodes.node(EXAMPLE.pool(name), f"{name}-{n}") for name, count in pools for n in range(count)]
+    nodes.add(api, fresh)
+    until("the nodes are ready", lambda: nodes.ready(api, [each["metadata"]["name"] for each in fresh]))
+
+    def watch(text: str) -> None:
+        """The cluster does what a reader of the line would wait for."""
+        for operator in OPERATORS:
+            if f"created Deployment/{operator.deployment}" in text:
+                operators.install(operator, plane, api)
+        if text.startswith("Running") and "evicted 1" in text:
+            _let_it_end(api)
+
+    printed: dict[str, str] = {}
+    for line in commands((checkout / PAGE).read_text()):
+        printed[line] = ran(line, checkout, variables, watch)
+        if line.endswith(" --dry-run"):
+            # As the page says: without it, the job is started.
+            printed[line] += ran(line.removesuffix(" --dry-run"), checkout, variables, watch)
+    assert len(printed) >= 10, "the page has lost its commands"
+    found = {key: text for line, text in printed.items() for key in HELD if f" {key} " in f" {line} "}
+    for key, expected in HELD.items():
+        assert re.search(expected, found[key], re.S), f"{key}: {found[key]}"
+    assert (checkout / "my-run.yaml").exists() and (checkout / "gitops/my-run.yaml").exists()
+
+
+# A word of the command line -> what its output holds.
+HELD = {
+    "operators-pin": rf"kueue:\S+@{DIGEST}",
+    "operators": r"jobset v\S+ \d+ of \d+ changed, it answers.*kueue v\S+ \d+ of \d+ changed, it answers",
+    "images-base": rf"python:\S+@{DIGEST}",
+    "images": rf"trainer:\S+@{DIGEST}",
+    "apply": r"created Deployment/exporter.*nothing among them needs a GPU",
+    "try": r"evicted \S+, as asked.*Complete\n.*with 1 evictions; on demand \$",
+    "new-job": r"wrote my-run.yaml",
+    "lint": "",
+    "submit": r"applied JobSet/my-run",
+    "list": "my-run",
+    "explain": r"blocker",
+}
+
+
+def _let_it_end(api: Api) -> None:
+    for pod in api.items("/api/v1/namespaces/training/pods"):
+        if pod["status"].get("phase") == "Running":
+            pods.end(api, pod)

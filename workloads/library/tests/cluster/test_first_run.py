@@ -1,0 +1,123 @@
+"""The way to a first job on the real control plane: platform, first run, and a job of one's own that is evicted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.clients.api import Api
+from holdfast.jobs import listing, submit
+from holdfast.jobs.explain import explain
+from holdfast.jobs.following import Following
+from holdfast.jobs.job_snapshot import find
+from holdfast.jobs.own import offers, trying
+from holdfast.jobs.own.job_file import OwnJob
+from holdfast.jobs.own.prepared import prepare
+from holdfast.manifests.render_context import RenderContext
+from holdfast.place import prices
+from infra import environments
+from tests.cluster.sim import pods
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.cluster.test_platform import cleared as cleared
+from tests.cluster.test_platform import digests as digests
+from tests.cluster.test_platform import gke_kinds as gke_kinds
+from workloads.operators import platform
+
+ROLES = ("trainer", "batch", "exporter", "cloud-sql-proxy")
+
+
+@pytest.fixture
+def platform_applied(kueue: None, gke_kinds: None, cleared: None, api: Api, digests: Path) -> None:
+    digests.write_text(json.dumps({"example": dict.fromkeys(ROLES, "a" * 64)}))
+    list(platform.apply(api, RenderContext(environments.load("example"))))
+
+
+@pytest.mark.usefixtures("platform_applied")
+def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_receipt(
+    world: World, api: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = environments.load("example")
+    offer = offers.cheapest_spot(env, prices.load())
+    asked = trying.Asked(env="example", following=Following(evict=True, timeout_s=240, patience_s=0))
+    prepared = prepare(trying.sample(asked))
+    lines: list[str] = []
+
+    def report(line: str) -> None:
+        """The cluster does what a reader of the line would wait for."""
+        lines.append(line)
+        if line.startswith("blocker") and not world.nodes:
+            assert offer.pool is not None
+            world.add_nodes(offer.pool, 2)
+        if line.startswith("Running") and "evicted 1" in line:
+            for pod in find(api, prepared.bodies[-1]["metadata"]["name"], "training").phase("Running"):
+                pods.end(api, pod)
+
+    assert trying.follow(api, prepared, asked.following, report) == 0
+    text = "\n".join(lines)
+    assert "Waiting" in text and "do: " in text, text
+    assert text.count(", as asked") == 1 and lines[-1] == "Complete", text
+    assert "with 1 evictions; on demand $" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("platform_applied")
+def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged(world: World, api: Api) -> None:
+    """40 lines of somebody's script, by digest, as `new-job` writes them and `submit` sends them."""
+    image = f"us-docker.pkg.dev/them/theirs/train@sha256:{'d' * 64}"
+    job = OwnJob(
+        name="theirs", environment="example", image=image, command=("torchrun", "train.py"), gpus="1xa100", nodes=2,
+        capacity="spot", on_notice="wrap", env={"MODE": "fast"},
+    )  # fmt: skip
+    prepared = prepare(job)
+    world.add_nodes(environments.load("example").pool("spot-a100"), 3)
+    sent = submit.apply(api, prepared.bodies)
+    assert [name.partition("/")[0] for name in sent] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
+    name = prepared.bodies[-1]["metadata"]["name"]
+    try:
+        before = _running(api, name, set())
+        world.preempt([before[0]["spec"]["nodeName"]])
+        after = _running(api, name, {pod["metadata"]["uid"] for pod in before})
+        status = api.get(api.path_of(prepared.bodies[-1]))["status"]
+        assert (status["restarts"], status.get("restartsCountTowardsMax", 0)) == (1, 0)
+        ranks = {pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for pod in after}
+        assert ranks == {"0", "1"}, "what NODE_RANK reads"
+    finally:
+        for body in prepared.bodies:
+            api.delete(api.path_of(body), propagationPolicy="Background")
+
+
+@pytest.mark.usefixtures("platform_applied")
+def test_workers_that_never_end_are_replaced_after_a_shutdown_and_listed_with_the_jobs(world: World, api: Api) -> None:
+    image = f"us-docker.pkg.dev/them/theirs/worker@sha256:{'d' * 64}"
+    job = OwnJob(
+        name="workers", environment="example", image=image, command=("python", "work.py"), gpus="1xl4", nodes=2,
+        steady=True, capacity="spot", on_notice="wrap",
+    )  # fmt: skip
+    env, prepared = environments.load("example"), prepare(job)
+    pool = env.pool("spot-l4-g2-standard-8")
+    world.add_nodes(pool, 2)
+    assert submit.apply(api, prepared.bodies) == ["PodDisruptionBudget/workers", "Deployment/workers"]
+    try:
+        first = until("both workers run", lambda: _fresh(api, "workers", "batch", set()))
+        assert explain(api, "workers").lines()[1] == ("blocker", "nothing: all its pods run")
+        world.preempt([pod["spec"]["nodeName"] for pod in first])
+        until("it waits for nodes", lambda: explain(api, "workers").state.startswith("Waiting"))
+        world.add_nodes(pool, 2)
+        until("two others run", lambda: _fresh(api, "workers", "batch", {pod["metadata"]["uid"] for pod in first}))
+        (row,) = [each for each in listing.rows(api, env, prices.load()) if each.name == "workers"]
+        assert (row.kind, row.capacity, row.status) == ("Deployment", "spot", "Running")
+        listed = {change.verb for change in platform.apply(api, RenderContext(env))}
+        assert "removed" not in listed, "the platform's own pruning leaves it alone"
+    finally:
+        for body in prepared.bodies:
+            api.delete(api.path_of(body), propagationPolicy="Background")
+
+
+def _fresh(api: Api, name: str, namespace: str, old: set[str]) -> list[dict[str, object]]:
+    """Two that run and are none of the old; nothing yet: none."""
+    found = [pod for pod in find(api, name, namespace).phase("Running") if pod["metadata"]["uid"] not in old]
+    return found if len(found) == 2 else []
+
+
+def _running(api: Api, name: str, old: set[str]) -> list[dict[str, object]]:
+    return until("both pods of the gang run", lambda: _fresh(api, name, "training", old))

@@ -1,0 +1,212 @@
+"""A job is moved between Spot, flex-start and on-demand on the real API server, by the real Kueue and JobSet, with the rendered rights."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from kubernetes import client
+
+from holdfast.clients.api import Api, Object
+from holdfast.contract.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
+from holdfast.contract.kubernetes import KUEUE_API, LABEL_QUEUE, api_path
+from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
+from holdfast.exporter.cluster import Cluster
+from holdfast.jobs.own import placing, rendered
+from holdfast.jobs.own.offers import offers
+from holdfast.ledger.events import Event
+from holdfast.manifests.render_context import RenderContext
+from holdfast.mover.cluster_api import KubernetesApi
+from holdfast.mover.mover import Mover
+from holdfast.mover.objects import Movable, movables
+from holdfast.place.plan import Plan
+from infra.environments import load
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.library.tests.jobs.own.test_job_file import own
+
+KUEUE = api_path(KUEUE_API)
+SPACE = "/api/v1/namespaces/training"
+PLAN = Plan(
+    policy="patient", work_h=20.0, deadline_h=24.0, restart_h=0.2, interval_h=0.3, checkpoint_h=0.01, spot_usd=1.0,
+    on_demand_usd=3.0,
+)  # fmt: skip
+
+
+@pytest.fixture(params=[1, 2], ids=["job", "jobset"])
+def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
+    yield from sent(api, f"moved-{request.param}", request.param, Capacity.SPOT, PLAN)
+
+
+@pytest.fixture
+def queued(api: Api) -> Iterator[Object]:
+    plan = replace(PLAN, policy="queue", interval_h=0.0, checkpoint_h=0.0, spot_queue="flex")
+    yield from sent(api, "moved-flex", 1, Capacity.FLEX_START, plan)
+
+
+def sent(api: Api, name: str, nodes: int, capacity: Capacity, plan: Plan) -> Iterator[Object]:
+    """A job of one's own as it is rendered for the example, sent to its cluster."""
+    env = load("example")
+    job = own(name=name, gpus="1xl4", nodes=nodes, command=("sleep", "9999"))
+    offer = next(o for o in offers(env) if o.capacity is capacity and o.accelerator == "nvidia-l4")
+    placed = placing.Placed(offer=offer, rule=placing.decide(placing.workload(job)).id, reason="", plan=plan)
+    found = rendered.bodies(job, RenderContext(env), placed)
+    assert found[-1]["metadata"]["labels"][LABEL_MOVES] == "true"
+    for each in found:
+        api.apply(api.path_of(each), each)
+    yield found[-1]
+    for each in found:
+        api.delete(api.path_of(each), propagationPolicy="Background")
+
+
+def pods(api: Api, body: Object) -> list[Object]:
+    return list(api.items(f"{SPACE}/pods", labelSelector=f"holdfast.dev/job={body['metadata']['name']}"))
+
+
+@dataclass
+class Watched:
+    """One job, as the exporter sees it."""
+
+    api: Api
+    body: Object
+    events: list[Event] = field(default_factory=list[Event])
+    seen: Cluster = field(default_factory=Cluster)
+
+    def look(self) -> set[str]:
+        """The capacities of its pods."""
+        self.seen.nodes.clear()
+        self.seen.pods.clear()
+        for node in self.api.items("/api/v1/nodes"):
+            self.seen.node("ADDED", node)
+        for pod in pods(self.api, self.body):
+            self.seen.pod("ADDED", pod)
+        return {pod.capacity for pod in self.seen.pods.values()}
+
+    def step(self, mover: Mover, hours: float) -> int:
+        """Moves that it makes so many hours from now."""
+        self.look()
+        return len(mover.step(self.seen.seen(lambda _: self.events), time.time() + hours * 3_600))
+
+
+def where(api: Api, body: Object) -> set[str]:
+    return {pod["spec"].get("nodeName", "") for pod in pods(api, body)}
+
+
+def run_on(api: Api, body: Object, pool_class: str) -> bool:
+    found = pods(api, body)
+    wanted = body["spec"].get("parallelism") or 2
+    on = [p["spec"].get("nodeSelector", {}).get(LABEL_POOL_CLASS) for p in found if p["status"]["phase"] == "Running"]
+    return on == [pool_class] * wanted
+
+
+@pytest.mark.usefixtures("platform")
+def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_it_running(
+    world: World, api: Api, exporter: client.ApiClient, body: Object, spot: Pool, serving: Pool
+) -> None:
+    watched = Watched(api, body)
+    look, step, events = watched.look, watched.step, watched.events
+
+    def kept(mover: Mover, hours: float) -> bool:
+        """A step as in each pass, in which Kueue's race with a move is mended; it moves nothing more."""
+        return step(mover, hours) == 0
+
+    until("it waits for Spot", lambda: look() == {"spot"} or None)
+    gone = world.add_nodes(spot, 2, zone="us-central1-a", labels={})
+    until("it runs on Spot", lambda: run_on(api, body, spot.pool_class) or None)
+    world.preempt(gone)
+    there = world.add_nodes(spot, 2, zone="us-central1-b", labels={})
+    until(
+        "it runs in another zone, moved by nobody",
+        lambda: where(api, body) <= {*there} and run_on(api, body, spot.pool_class),
+    )
+
+    mover = Mover(KubernetesApi(exporter))
+    assert step(mover, 0.0) == 0, "there is time, and it stays"
+
+    class Dies(KubernetesApi):
+        def delete(self, path: str) -> None:
+            raise OSError("killed between two requests")
+
+    # Kueue or JobSet may have written to the job since it was read: then a later step makes the move.
+    with pytest.raises(OSError, match="killed"):
+        until("its mover dies", lambda: step(Mover(Dies(exporter)), 3.7) or None)
+    until("Kueue starts it again where it was", lambda: run_on(api, body, spot.pool_class) or None)
+    assert api.get(api.path_of(body))["metadata"]["labels"][LABEL_QUEUE] == "on-demand"
+    assert step(mover, 3.7) == 0, "the move is finished, not made once more"
+    until("it waits for on-demand", lambda: kept(mover, 3.7) and look() == {"on-demand"})
+    world.add_nodes(serving, 2, labels={})
+    until("it runs on demand", lambda: kept(mover, 3.7) and run_on(api, body, "serving"))
+    assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
+
+    # Far ahead of its deadline now, and another exporter leads.
+    mover = Mover(KubernetesApi(exporter))
+    fields = {"first_step": 1, "last_step": 16_000, "seconds": 16 * 3_600.0}
+    events.append(Event(1, "window", body["metadata"]["name"], "training", "p", fields))
+    assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
+    until("it is sent back", lambda: step(mover, 1.8) or None)
+    until("it is back on Spot", lambda: kept(mover, 1.8) and run_on(api, body, spot.pool_class))
+    assert look() == {"spot"}
+    name = body["metadata"]["name"]
+    announced = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"]["name"] == name]
+    moves = [e["message"] for e in announced if e["reason"] == "PlacementMoved"]
+    assert len(moves) == 1 and "on-demand to spot" in moves[0], "the one that died announced nothing"
+
+
+@pytest.fixture
+def held_queue(api: Api, platform: None) -> Iterator[Callable[[str], object]]:
+    """Whether the queue of on-demand admits anything."""
+
+    def stop(policy: str) -> object:
+        return api.merge(f"{KUEUE}/clusterqueues/on-demand", {"spec": {"stopPolicy": policy}})
+
+    stop("Hold")
+    yield stop
+    stop("None")
+
+
+@pytest.fixture
+def gang(api: Api, held_queue: Callable[[str], object]) -> Iterator[Object]:
+    yield from sent(api, "marked", 2, Capacity.SPOT, PLAN)
+
+
+def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended(
+    world: World, api: Api, exporter: client.ApiClient, gang: Object, held_queue: Callable[[str], object],
+    spot: Pool, serving: Pool,
+) -> None:  # fmt: skip
+    """What Kueue leaves if it sees the Workload go before its own start is made by hand: that race is not ours to win."""
+    watched, cluster, path = Watched(api, gang), KubernetesApi(exporter), api.path_of(gang)
+    world.add_nodes(spot, 2, labels={})
+    until("it runs on Spot", lambda: run_on(api, gang, spot.pool_class) or None)
+    running = api.get(path)["spec"]["replicatedJobs"]
+
+    def waiting() -> Movable | None:
+        """With a Workload that was made from its template."""
+        (job,), _ = movables(*cluster.read())
+        return job if job.suspended and job.workload and not job.workload.admitted else None
+
+    mover = Mover(cluster)
+    until("it is moved", lambda: watched.step(mover, 3.7) or None)
+    workload = until("it waits in the queue that is held", waiting).workload
+    assert workload
+    api.merge(path, {"spec": {"replicatedJobs": running}})
+    cluster.delete(workload.path)
+    until("Kueue has made its Workload anew", lambda: (job := waiting()) and job.stranded)
+    held_queue("None")
+    world.add_nodes(serving, 2, labels={})
+    until("no flavor will have it", lambda: "match node affinity" in str(api.find(workload.path)) or None)
+    until("it runs on demand", lambda: watched.step(mover, 3.7) == 0 and run_on(api, gang, serving.pool_class))
+
+
+@pytest.mark.usefixtures("platform")
+def test_a_job_that_waits_for_flex_start_goes_to_on_demand_in_time(
+    world: World, api: Api, exporter: client.ApiClient, queued: Object, serving: Pool
+) -> None:
+    watched = Watched(api, queued)
+    until("it waits for flex-start", lambda: watched.look() == {"flex-start"} or None)
+    mover = Mover(KubernetesApi(exporter))
+    assert watched.step(mover, 0.0) == 0, "there is time"
+    until("it is sent to on-demand", lambda: watched.step(mover, 3.7) or None)
+    until("it waits for on-demand", lambda: watched.look() == {"on-demand"} or None)
+    world.add_nodes(serving, 1, labels={})
+    until("it runs on demand", lambda: run_on(api, queued, serving.pool_class) or None)
+    assert watched.step(mover, 3.8) == 0, "it stays"

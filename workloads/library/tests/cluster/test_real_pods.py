@@ -1,0 +1,194 @@
+"""Our trainer and batch worker as real pods of a kind cluster: evicted, drained, resumed. `make test-kind`."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from holdfast.clients.api import Object
+from holdfast.contract.environment import ENV_DATABASE
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.pools import Pool
+from holdfast.jobs.job_snapshot import exit_code
+from tests.cluster.sim import nodes, runnable
+from tests.cluster.sim.batch import batch, database, write_items
+from tests.cluster.sim.event_lines import committed_before, events
+from tests.cluster.sim.jobsets import GROUP
+from tests.cluster.sim.kind import HOST_MOUNT, KindManager
+from tests.cluster.sim.runnable import Here
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import OWNER, World, disruption
+from workloads.library.tests.node.lab import google, image
+from workloads.library.tests.node.lab.config import IMAGE
+
+APP = "app.kubernetes.io/name"
+INDEX = "batch.kubernetes.io/job-completion-index"
+PORT, TCP_LISTEN = 29500, "0A"
+EVERY, STEPS = 20, 400
+ITEMS = 20_000
+LIMIT_S = 240
+APART = {  # while there is room: after the drain they share a node
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "ScheduleAnyway",
+    "labelSelector": {"matchLabels": {APP: "train-gang"}},
+}
+
+pytestmark = [pytest.mark.kind, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def kind(cluster: AClusterManager) -> KindManager:
+    assert isinstance(cluster, KindManager), "selected by `make test-kind` only"
+    return cluster
+
+
+@pytest.fixture
+def workers(kind: KindManager, world: World, spot: Pool) -> Iterator[list[str]]:
+    """The cluster's real nodes as Spot nodes of this test, with our image on them."""
+    tar = image.root_file_system()
+    subprocess.run(["docker", "import", "--change", 'CMD ["/bin/sh"]', "-", IMAGE], input=tar, check=True, timeout=120)
+    kind.load_image(IMAGE)
+    labels = spot.node_labels() | world.selector
+    for name in kind.workers:
+        change = {"metadata": {"labels": labels}, "spec": {"taints": nodes.taints(spot)}}
+        world.api.merge(f"{nodes.NODES}/{name}", change)
+    yield kind.workers
+    for name in kind.workers:
+        back = {"metadata": {"labels": dict.fromkeys(labels)}, "spec": {"taints": None, "unschedulable": None}}
+        world.api.merge(f"{nodes.NODES}/{name}", back)
+    subprocess.run(["docker", "rmi", IMAGE], check=True, timeout=120, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def no_dns(kind: KindManager) -> Iterator[Callable[[], None]]:
+    """Nobody answers for names until the test calls this: a busy cluster's DNS learns of a new pod late."""
+
+    def scale(replicas: int) -> None:
+        kind.kubectl(["scale", "deployment/coredns", "-n", "kube-system", f"--replicas={replicas}"], as_dict=False)
+
+    scale(0)
+    yield lambda: scale(1)
+    scale(1)
+
+
+@contextmanager
+def evidence(kind: KindManager, world: World) -> Iterator[None]:
+    """What the cluster knows of the test's pods goes with the error: they are gone when it is read."""
+    questions = (["describe", "pods"], ["get", "events"], ["logs", "--tail=30", "--prefix", f"--selector={APP}"])
+    try:
+        yield
+    except AssertionError as error:
+        for question in questions:
+            error.add_note(str(kind.kubectl([*question, "-n", world.name], as_dict=False)))
+        raise
+
+
+def here(kind: KindManager, world: World, folder: Path, **options: object) -> Here:
+    folder.mkdir()
+    folder.chmod(0o777)
+    return Here(IMAGE, HOST_MOUNT, folder, {OWNER: world.name}, events=folder / "events.jsonl", **options)
+
+
+def drain(kind: KindManager, node: str, app: str) -> None:
+    only = f"--pod-selector={APP}={app}"
+    options = ["--delete-emptydir-data", "--ignore-daemonsets", f"--timeout={LIMIT_S}s"]
+    kind.kubectl(["drain", node, only, *options], as_dict=False, timeout=LIMIT_S + 10)
+
+
+def running(world: World, count: int, old: set[str]) -> list[Object]:
+    def fresh() -> list[Object] | None:
+        pods = [p for p in world.pods("Running") if "deletionTimestamp" not in p["metadata"]]
+        found = [pod for pod in pods if pod["metadata"]["uid"] not in old]
+        return found if len(found) == count else None
+
+    return until(f"{count} new pods run", fresh, LIMIT_S)
+
+
+def uids(pods: list[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def test_the_gang_meets_by_its_service_and_resumes_after_an_eviction_and_a_drain(
+    kind: KindManager, world: World, workers: list[str], jobset: None, no_dns: Callable[[], None]
+) -> None:
+    folder = kind.shared / "gang"
+    place = here(
+        kind, world, folder, checkpoints=folder / "ckpt", device="cpu", steps=STEPS, every=EVERY, data=folder / "data"
+    )
+    (folder / "data").mkdir()
+    (folder / "data" / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
+    place.spec = {"topologySpreadConstraints": [APART]}
+    gang = runnable.job(runnable.rendered("JobSet", "train-gang"), world.name, place)
+    path = f"{world.path('jobsets', GROUP)}/{gang['metadata']['name']}"
+    log = folder / "events.jsonl"
+    world.api.apply(path, gang)
+
+    with evidence(kind, world):
+        first = running(world, 2, set())
+        assert {pod["spec"]["nodeName"] for pod in first} == set(workers), "its ranks meet across nodes"
+        until("the first pod opens the place although no name is known", lambda: listens(kind, first, PORT), LIMIT_S)
+        no_dns()
+        until("a first checkpoint is committed", lambda: events(log, "commit"), LIMIT_S)
+        assert world.evict(first[0]["metadata"]["name"]) == 201
+        second = running(world, 2, uids(first))
+        known = len(events(log, "commit"))
+        until("it commits again", lambda: len(events(log, "commit")) > known, LIMIT_S)
+        node = second[0]["spec"]["nodeName"]
+        drain(kind, node, "train-gang")
+        third = running(world, 2, uids(first) | uids(second))
+        assert node not in {pod["spec"]["nodeName"] for pod in third}
+        until("the gang is done", lambda: world.api.get(path)["status"].get("terminalState") == "Completed", LIMIT_S)
+
+    restores = events(log, "restore")
+    assert len({line["step"] for line in restores} - {0}) == 2, "resumed twice"
+    for line in restores:
+        assert line["step"] == committed_before(log, line["t"])
+    assert events(log, "exit")[-1]["step"] == STEPS
+    assert world.api.get(path)["status"]["restarts"] == 2
+
+
+def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
+    """Whether the pod of index 0 does."""
+    (meta,) = (p["metadata"] for p in pods if p["metadata"]["labels"][INDEX] == "0")
+    asked = ["exec", meta["name"], "-n", meta["namespace"], "--", "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+    rows = [line.split() for line in str(kind.kubectl(asked, as_dict=False)).splitlines()]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == TCP_LISTEN for row in rows)
+
+
+def test_batch_workers_store_every_item_once_through_an_eviction_and_a_drain(
+    kind: KindManager, world: World, workers: list[str]
+) -> None:
+    folder = kind.shared / "batch"
+    name = "batch-drain"
+    place = here(kind, world, folder, predictor="entropy", micro_batch=8)
+    source = write_items(folder / "items.jsonl", ITEMS)
+    # Pods are another account than the server's, which lets nobody else in: they come as through Cloud SQL's proxy.
+    with database(folder / "db") as uri, google.database(kind.host.address, uri) as url:
+        batch("enqueue", name, "--source", source, "--database", uri)
+        place.environment[ENV_DATABASE] = url
+        doc = runnable.job(runnable.rendered("Job", name), world.name, place, size=2)
+        world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
+        with evidence(kind, world):
+            first = running(world, 2, set())
+            stored = lambda: batch("status", name, "--database", uri)["done"]  # noqa: E731
+            until("some items are stored", stored, LIMIT_S)
+            evicted = first[0]["metadata"]["name"]
+            assert world.evict(evicted) == 201
+            ended = until("the evicted pod has ended", lambda: found_ended(world, evicted), LIMIT_S)
+            assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
+            drain(kind, first[1]["spec"]["nodeName"], name)
+            assert 0 < stored() < ITEMS, "both were taken away in the middle"
+            assert world.wait_condition(doc["metadata"]["name"], LIMIT_S) == "Complete"
+            status = batch("status", name, "--database", uri)
+    assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
+    assert sum(line["items"] for line in events(folder / "events.jsonl", "stored")) == ITEMS, "none was stored twice"
+    assert not world.job(doc["metadata"]["name"])["status"].get("failedIndexes")
+
+
+def found_ended(world: World, name: str) -> Object | None:
+    pod = world.pod(name)
+    return pod if pod["status"]["phase"] in ("Failed", "Succeeded") else None

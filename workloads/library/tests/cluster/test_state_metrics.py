@@ -1,0 +1,107 @@
+"""kube-state-metrics and the API server's own metrics: the names that monitoring uses, and a second opinion."""
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+
+from holdfast.contract.pools import SPOT_TAINT, Pool
+from tests import support
+from tests.cluster.sim.processes import Processes, free_ports
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.tools.build import TOOLS
+
+ROOT = Path(__file__).parents[4]
+FOREIGN = re.compile(r"\b(?:kube|apiserver|etcd|scheduler|workqueue)_[a-z0-9_]+")
+SAMPLE = re.compile(r"^([a-z_:]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+@pytest.fixture
+def metrics_url(cluster: AClusterManager, tmp_path: Path) -> Iterator[str]:
+    tool = TOOLS["kube-state-metrics"]
+    support.require(tool.binary.exists(), "`make tools` has not built kube-state-metrics")
+    port, own = free_ports(2)
+    processes = Processes(tmp_path)
+    flags = {"kubeconfig": cluster.kubeconfig, "host": "127.0.0.1", "port": port}
+    flags |= {"telemetry-host": "127.0.0.1", "telemetry-port": own}
+    processes.start(tool.name, [tool.binary, *(f"--{name}={value}" for name, value in flags.items())])
+    url = f"http://127.0.0.1:{port}/metrics"
+    processes.wait_until("kube-state-metrics answers", lambda: bool(text(url)))
+    yield url
+    processes.stop()
+
+
+def text(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.read().decode()
+    except OSError:
+        return ""
+
+
+def samples(exposed: str) -> Samples:
+    found: Samples = {}
+    for name, labels, value in SAMPLE.findall(exposed):
+        found.setdefault(name, []).append((dict(LABEL.findall(labels)), float(value)))
+    return found
+
+
+def declared(exposed: str) -> set[str]:
+    """Every family, also those of which this cluster has no object, with the suffixes of histograms."""
+    families = re.findall(r"^# TYPE (\S+) (\S+)$", exposed, re.MULTILINE)
+    plain = {name for name, _ in families}
+    return plain | {
+        f"{name}_{end}" for name, kind in families if kind == "histogram" for end in ("bucket", "sum", "count")
+    }
+
+
+def used_by_monitoring() -> set[str]:
+    """Names of Kubernetes' own metrics in queries of alerts, dashboards, the runbook and the planned stacks."""
+    places = [*ROOT.glob("monitoring/**/*.py"), *ROOT.glob("monitoring/**/*.md")]
+    places += ROOT.glob("tests/snapshots/plan/*/monitoring-*.yaml")
+    assert len(places) > 10
+    return {name for path in places for name in FOREIGN.findall(path.read_text())}
+
+
+def test_every_name_that_monitoring_uses_is_exposed_by_the_real_components(
+    metrics_url: str, cluster: AClusterManager, world: World, spot: Pool
+) -> None:
+    world.create_pod("lonely", world.pod_template(spot))  # a family is exported once there is an object that has it
+    until("every kind of object is listed", lambda: "kube_pod_status_unschedulable" in declared(text(metrics_url)))
+    api_server = str(cluster.kubectl(["get", "--raw=/metrics"], as_dict=False))
+    known = declared(text(metrics_url)) | declared(api_server)
+    assert "apiserver_request_total" in known
+    assert "kube_pod_status_unscheduled" not in known, "a misspelled name would be found"
+    assert used_by_monitoring() <= known
+
+
+def test_what_the_simulation_shows_is_what_an_independent_exporter_sees(
+    metrics_url: str, world: World, spot: Pool
+) -> None:
+    names = world.add_nodes(spot, 2)
+    world.create_job("run", world.job_spec(spot, 2))
+    world.wait_running(2)
+    world.create_pod("lonely", world.pod_template(spot))
+    world.preempt(names[:1])
+    until("the exporter sees it", lambda: output(metrics_url, world, names), 60)
+
+
+def output(url: str, world: World, names: list[str]) -> bool:
+    found = samples(text(url))
+
+    def values(metric: str, **labels: str) -> list[dict[str, str]]:
+        series = found.get(metric, ())
+        return [has for has, value in series if value == 1 and labels.items() <= has.items()]
+
+    tainted = values("kube_node_spec_taint", key=SPOT_TAINT.key, value=SPOT_TAINT.value)
+    failed = values("kube_pod_status_phase", namespace=world.name, phase="Failed")
+    waiting = values("kube_pod_status_unschedulable", namespace=world.name, pod="lonely")
+    mine = {series["node"] for series in tainted} & set(names)
+    return mine == set(names[1:]) and len(failed) == 1 and len(waiting) == 1

@@ -1,0 +1,111 @@
+"""Jobs under lost nodes, on the real Job controller."""
+
+import time
+
+from holdfast.clients.api import Object
+from holdfast.contract.exit_codes import EXIT_BUG
+from holdfast.contract.kubernetes import LABEL_JOBSET
+from holdfast.contract.pools import Pool
+from holdfast.jobs.job_snapshot import when
+from tests.cluster.sim import jobsets
+from tests.cluster.sim.jobsets import GROUP
+from tests.cluster.sim.stages import SHUTDOWN_REASON
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World, disruption
+
+SIZE = 10
+LOST = 3  # 30 %
+FIRST_BACK_OFF_S = 10  # of the Job controller; doubled with each failure, also with those that its policy ignores
+CLOCK_S = 2  # creation times are whole seconds, and the notice comes a moment after the failure
+
+
+def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, SIZE)
+    world.create_job("train", world.job_spec(spot, SIZE))
+    ended: dict[str, str] = {}
+    for _ in range(2):
+        world.wait_running(SIZE)
+        assert world.preempt(world.nodes[:LOST]) == LOST
+        ended |= {pod["metadata"]["name"]: pod["status"]["reason"] for pod in preempted(world)}
+        world.add_nodes(spot, LOST)
+    world.wait_running(SIZE)
+    world.release()
+    assert world.wait_condition("train") == "Complete"
+    status = world.job("train")["status"]
+    assert status["succeeded"] == SIZE
+    assert not status.get("failedIndexes")
+    assert len(ended) == 2 * LOST, "the storms must have been real"
+    assert set(ended.values()) == {"Terminated"}
+
+
+def preempted(world: World) -> list[Object]:
+    return [pod for pod in world.pods("Failed") if disruption(pod) == SHUTDOWN_REASON]
+
+
+def test_the_same_job_without_the_policy_fails(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, SIZE)
+    spec = world.job_spec(spot, SIZE, backoffLimit=LOST - 1)
+    del spec["podFailurePolicy"], spec["backoffLimitPerIndex"]
+    world.create_job("naive", spec)
+    world.wait_running(SIZE)
+    world.preempt(world.nodes[:LOST])
+    assert world.wait_condition("naive") == "Failed:BackoffLimitExceeded"
+
+
+def test_a_plain_job_waits_ever_longer_after_evictions_that_it_ignores_and_a_jobset_does_not(
+    world: World, spot: Pool, jobset: None
+) -> None:
+    """Why gangs are JobSets. The node tier measures five in a row with real kubelets."""
+    plain = world.job_spec(spot, 1, backoffLimit=0)
+    del plain["backoffLimitPerIndex"]
+    world.create_job("plain", plain)
+    world.api.create(world.path("jobsets", GROUP), jobsets.jobset("ours", world.job_spec(spot, 1)))
+    for doubled in (1, 2):
+        world.add_nodes(spot, 2)
+        before = {pod["metadata"]["uid"] for pod in world.wait_running(2)}
+        world.preempt(list(world.nodes))
+        lost_s = time.time()
+        made = until("both have new pods", lambda old=before: replaced(world, old))
+        assert made["plain"] - lost_s > FIRST_BACK_OFF_S * doubled - CLOCK_S
+        assert made["ours"] < made["plain"]
+    assert not world.job("plain")["status"].get("failed"), "slow, but not charged"
+
+
+def replaced(world: World, old: set[str]) -> dict[str, float] | None:
+    """When the new pod of each was made."""
+    fresh = [pod for pod in world.pods() if pod["metadata"]["uid"] not in old and pod["status"]["phase"] == "Pending"]
+    made = {
+        "ours" if LABEL_JOBSET in pod["metadata"]["labels"] else "plain": when(pod["metadata"]["creationTimestamp"])
+        for pod in fresh
+    }
+    return made if len(made) == 2 else None
+
+
+def test_a_bug_ends_the_job_at_once(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, 2)
+    world.create_job("buggy", world.job_spec(spot, 2, run_s=1, code=EXIT_BUG))
+    assert world.wait_condition("buggy") == "Failed:PodFailurePolicy"
+    assert len(world.pods()) <= 2, "nothing was retried"
+
+
+def test_exit_zero_on_the_signal_loses_the_index_while_the_job_looks_complete(world: World, spot: Pool) -> None:
+    world.add_nodes(spot, 2)
+    world.create_job("polite", world.job_spec(spot, 2))
+    world.wait_running(2)
+    world.preempt(list(world.nodes), code=0)
+    assert world.wait_condition("polite") == "Complete"
+    ends = [pod["status"]["containerStatuses"][0]["state"]["terminated"] for pod in world.pods("Succeeded")]
+    assert len(ends) == 2, "an hour of work each, recorded as done after seconds"
+
+
+def test_a_preempted_pod_does_not_succeed_when_its_run_time_is_over(world: World, spot: Pool) -> None:
+    """Guards the simulation itself: a queued timer must not turn a failed pod into a success."""
+    world.add_nodes(spot, 2)
+    world.create_job("short", world.job_spec(spot, 1, run_s=6))
+    (pod,) = world.wait_running(1)
+    world.preempt([pod["spec"]["nodeName"]])
+    name = pod["metadata"]["name"]
+    assert world.pod(name)["status"]["phase"] == "Failed"
+    assert world.wait_condition("short") == "Complete"  # by its replacement, so the timer has passed
+    assert world.pod(name)["status"]["phase"] == "Failed"
+    assert until("the replacement succeeded", lambda: world.pods("Succeeded"))

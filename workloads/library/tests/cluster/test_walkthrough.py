@@ -1,0 +1,221 @@
+"""The whole way with what `render` writes: from the queue over eviction and drought to the receipt and the page.
+
+Rendered objects go unchanged but for their size to the real API server, JobSet, Kueue and scheduler. The exporter
+watches under the rights that are rendered for it; its samples go through Cloud Monitoring's names into Prometheus' own
+engine with the deployed alerts. Between the acts the story's clock leaves hours out: see sim/story.py.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+from kubernetes import client
+
+from holdfast.clients.api import Api, Object
+from holdfast.contract.roles import NAMESPACE_BATCH
+from holdfast.jobs import explain, listing
+from holdfast.jobs.listing import Row
+from holdfast.place import prices
+from monitoring.alerting.alert import Severity
+from monitoring.alerting.alerts import alerts
+from tests.cluster.sim.cast import SYSTEM, Cast
+from tests.cluster.sim.story import StoryApi, StoryClock, watching
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.walk import ENVIRONMENT, LIMITS, Walk, walk
+from tests.cluster.sim.world import World
+from tests.monitoring.alerting.firings import Firing
+from tests.workloads.manifests import rendered
+from workloads.library.tests.exporter.log_server import LogServer, serving
+
+pytestmark = pytest.mark.usefixtures("kueue")
+# Between what makes a query true and its first sample, and between two looks of the rule.
+DELAY_MIN = 3
+BATCH_PODS = f"/api/v1/namespaces/{NAMESPACE_BATCH}/pods"
+
+
+@pytest.fixture
+def story(api: Api, exporter: client.ApiClient, tmp_path: Path) -> Generator[Walk]:
+    clock = StoryClock()
+    with serving(LogServer()) as logs, requests.Session() as session, watching(exporter, clock) as watched:
+        session.trust_env = False
+        made = walk(api, clock, watched, logs, session, exporter, tmp_path)
+        made.receipts.start()
+        yield made
+        made.receipts.close()
+        made.receipts.join(30)
+
+
+@pytest.fixture
+def cast(world: World, story: Walk) -> Generator[Cast]:
+    made = Cast.of(world, story)
+    yield made
+    for job in made.jobs:
+        job.cancel()
+
+
+def test_a_rendered_job_is_one_job_from_the_queue_to_its_receipt_and_only_real_trouble_wakes_people(
+    cast: Cast, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story, flex_index = cast.story, f"job={cast.flex.name}"
+    for module in (listing, explain):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=story.clock))
+
+    # Hours in Kueue for quota, for a node, for Google's answer.
+    machines = submit_all(cast)
+    story.minutes(200)
+    assert not story.fired(), "whoever waits for what it asked for wakes nobody"
+    flex_machines = cast.add_flex(cast.flex, ends_s=story.clock() + 600 * 60)
+    cast.flex.wait("Running", 2)
+    cast.provision(cast.queued)
+    story.minutes(55)
+    same_wait_everywhere(cast, tmp_path)
+    same_share_everywhere(cast, tmp_path)
+
+    # Eviction, and six hours without a node.
+    evicted_min = story.now_min
+    cast.take(cast.gang, machines)
+    story.minutes(360)
+    cast.add_spot()
+    cast.gang.wait("Running", 4)
+    back_min = story.now_min
+    story.minutes(30)
+
+    # One index hangs: it computes and saves nothing, on a node whose end is known.
+    hung_min = story.now_min
+    story.trainers.hung.add(cast.flex.name.rsplit("-", 1)[0] + "-0")
+    story.minutes(55)
+    story.trainers.hung.clear()
+    story.minutes(40)
+    cast.queued.cancel()
+    story.minutes(50)
+
+    # The planned end, and another node.
+    cast.take(cast.flex, flex_machines)
+    story.minutes(30)
+    cast.add_flex(cast.flex)
+    cast.flex.wait("Running", 2)
+    story.minutes(30)
+
+    # A bug: it falls three times without a save.
+    for _ in range(3):
+        cast.crash(cast.gang)
+        crashed_min = story.now_min
+        story.minutes(3)
+    story.minutes(17)
+    rows = listed(cast, tmp_path)
+    assert (rows[cast.gang.name].evicted.number, rows[cast.gang.name].crashed.number) == (1, 3)
+
+    # The end of it all, and half a day after.
+    cast.finish(cast.flex)
+    cast.finish(cast.gang)
+    cast.sweep.wait("Running", 2)
+    admitted_min = story.now_min
+    story.minutes(60)
+    cast.finish(cast.sweep)
+    story.minutes(600)
+
+    receipts_hold(cast, tmp_path)
+    fired = story.fired()
+    expected = [
+        ("HoldfastQueueWaitTooLong", "queue=spot", 0, LIMITS.queue_wait_s // 60 + 5, admitted_min),
+        (
+            "HoldfastSpotPendingTooLong",
+            "accelerator=nvidia-tesla-a100",
+            evicted_min,
+            LIMITS.spot_pending_s // 60 + 5,
+            back_min,
+        ),
+        # The last save may be ten minutes old when it begins to hang.
+        ("HoldfastNoRecentCommit", flex_index, hung_min, 20 + 2, hung_min + 65),
+        ("HoldfastFlexNodeEndsUnsaved", flex_index, hung_min, 30 + 5, hung_min + 65),
+        ("HoldfastRestartsWithoutProgress", f"job={cast.gang.name}", crashed_min, 1, crashed_min + 20),
+    ]
+    assert [alert.alert for alert in fired] == [name for name, *_ in expected], fired
+    for firing, (name, label, trouble_min, promise_min, over_min) in zip(fired, expected, strict=True):
+        key, _, value = label.partition("=")
+        assert firing.label(key) == value, firing
+        assert trouble_min < firing.first_min <= trouble_min + promise_min + DELAY_MIN, (name, firing)
+        assert firing.last_min <= over_min + DELAY_MIN + 5, (name, firing)
+    assert {firing.label("index") for firing in fired if firing.label("job") == cast.flex.name} == {"0"}
+    assert pages(fired) == {"HoldfastNoRecentCommit", "HoldfastFlexNodeEndsUnsaved", "HoldfastRestartsWithoutProgress"}
+
+
+def submit_all(cast: Cast) -> list[str]:
+    """The gang takes all that its queue lends; every other job waits for something else. The gang's nodes."""
+    cast.world.add_nodes(SYSTEM, 1, labels={})
+    # The migration that came with the platform has waited since then, and the story's hours pass in seconds.
+    until("the platform's jobs have their node", lambda: not list(filter(waits, cast.world.api.items(BATCH_PODS))))
+    machines = cast.add_spot()
+    budget = rendered.named("example", "PodDisruptionBudget", "train-gang")
+    cast.world.api.apply(cast.world.api.path_of(budget), budget)
+    cast.gang.submit()
+    cast.gang.wait("Running", 4)
+    for job in (cast.sweep, cast.flex, cast.queued):
+        job.submit()
+        until(f"Kueue knows {job.name}", job.workload)
+    cast.flex.wait("Pending", 2)
+    return machines
+
+
+def waits(pod: Object) -> bool:
+    return not pod["spec"].get("nodeName")
+
+
+def listed(cast: Cast, events: Path) -> dict[str, Row]:
+    found = listing.rows(StoryApi(cast.world.api, cast.story.clock), ENVIRONMENT, prices.load(), events, "training")
+    return {row.name: row for row in found}
+
+
+def same_wait_everywhere(cast: Cast, events: Path) -> None:
+    """The exporter's metric, `list` and `explain` show one wait of the job that Kueue holds."""
+    waits = {name: value for name, value in cast.story.seen.items() if name.startswith("queue_wait_seconds")}
+    assert len(waits) == 1, waits
+    (held,) = waits.values()
+    row = listed(cast, events)[cast.sweep.name]
+    assert row.waited_s == pytest.approx(held, abs=90)
+    explained = explain.explain(StoryApi(cast.world.api, cast.story.clock), cast.sweep.name, "", events)
+    assert "insufficient unused quota for nvidia.com/gpu" in explained.cause.blocker
+    assert row.why == explained.cause.reason
+
+
+def same_share_everywhere(cast: Cast, events: Path) -> None:
+    """Of a job that is one run; of one by index, `list` adds its runs up."""
+    rows, reported = listed(cast, events), report(events)
+    seen = cast.story.seen
+    for job in (cast.gang, cast.queued):
+        assert rows[job.name].useful_ratio == seen[f"goodput_ratio job={job.name}"]
+        assert reported[job.name]["goodput"] == round(seen[f"goodput_ratio job={job.name}"], 4)
+    shares = [seen[f"goodput_ratio index={index} job={cast.flex.name}"] for index in (0, 1)]
+    assert rows[cast.flex.name].useful_ratio == pytest.approx(sum(shares) / 2, abs=1e-6)
+
+
+def report(events: Path) -> dict[str, Any]:
+    """By run."""
+    command = [sys.executable, "-m", "monitoring", "report", "--events", str(events), "--json", "--out", str(events / "r.html")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return {row["job"]: row for row in json.loads(done.stdout)["jobs"]}
+
+
+def receipts_hold(cast: Cast, events: Path) -> None:
+    """Every job that ended has one; a wait costs nothing, and evictions are those that `list` and the report show."""
+    gang, flex, sweep = (job.receipt() for job in (cast.gang, cast.flex, cast.sweep))
+    assert (gang.evictions, flex.evictions, sweep.evictions) == (1, 2, 0)
+    assert gang.waited_hours == pytest.approx(6, abs=0.1)
+    assert gang.machine_hours == pytest.approx(255 / 60 + 264 / 60, abs=0.2)
+    assert flex.waited_hours == pytest.approx(2 * 0.5, abs=0.1)
+    assert sweep.waited_hours == 0
+    assert 0 < gang.wasted_usd < 0.1 * gang.paid_usd < gang.on_demand_usd
+    rows = listed(cast, events)
+    assert {name: row.evicted.number for name, row in rows.items()} == {cast.gang.name: 1, cast.flex.name: 2, cast.sweep.name: 0}  # fmt: skip
+
+
+def pages(fired: list[Firing]) -> set[str]:
+    severe = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
+    return {firing.alert for firing in fired} & severe

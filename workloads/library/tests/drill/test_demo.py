@@ -1,0 +1,79 @@
+"""The demo itself, smaller: it must end well, judge by what was stored, and start again after being killed anywhere."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.drill.pods import OWNER, clear
+
+pytestmark = pytest.mark.process
+
+SMALL = (
+    "Size(steps=60, save_every=10, training_evictions=2, workers=2, batch_evictions=2, documents=60, serving_rounds=0)"
+)
+RUN = "import sys; from pathlib import Path; from holdfast.drill.demo import Size, run_demo; sys.exit(run_demo(Path({out!r}), seed=5, data=None, size={size}))"
+
+
+def start(out: Path) -> subprocess.Popen[str]:
+    code = RUN.format(out=str(out), size=SMALL)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def members(owner: str) -> list[int]:
+    found: list[int] = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(OWNER) == owner and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.timeout(1500)  # on an idle machine a tenth of it
+def test_a_demo_killed_at_a_random_moment_runs_again_and_keeps_every_promise(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    first = start(out)
+    try:
+        deadline = time.monotonic() + 400
+        while not list(out.glob("events/train-*.jsonl")):
+            assert first.poll() is None, first.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(random.uniform(0, 5))  # the moment is what varies
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+    second = start(out)
+    stdout, stderr = second.communicate(timeout=1000)
+    assert second.returncode == 0, stdout[-2000:] + stderr[-4000:]
+    assert stdout.splitlines()[-1].startswith("demo ok: ")
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["training"]["bit_exact"] is True
+    assert summary["training"]["evictions"] == 2
+    assert (summary["batch"]["lost"], summary["batch"]["duplicated"], summary["batch"]["kills"]) == (0, 0, 2)
+    assert summary["batch"]["same_scores"] is True
+    assert (out / "report.html").stat().st_size > 1000
+    assert members(f"demo:{out}") == []
+    assert clear(f"demo:{out}") == 0
+
+
+def test_a_second_demo_in_the_same_folder_has_to_wait(tmp_path: Path) -> None:
+    import fcntl
+
+    out = tmp_path / "demo"
+    out.mkdir()
+    with (out / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [sys.executable, "-m", "workloads", "demo", "--out", str(out)], capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 2
+    assert "another demo writes to this folder" in done.stderr

@@ -1,0 +1,48 @@
+"""What the drill reads off event lines, and what it concludes."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.drill.events import Follower
+from holdfast.drill.schedule import evictions
+from holdfast.ledger.job_summary import read_job_summaries
+from workloads.library.tests import sample
+
+
+def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    follower = Follower(path)
+    assert follower.read() == []
+    path.write_text('{"event": "start"}\n{"event": "wi')
+    assert [e["event"] for e in follower.read()] == ["start"]
+    with path.open("a") as file:
+        file.write('ndow", "last_step": 3}\n')
+    assert [e["event"] for e in follower.read()] == ["window"]
+    assert follower.last("window", "last_step") == 3
+
+
+def test_a_line_cut_by_a_kill_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text('{"event": "window", "last_st\n{"event": "stop", "step": 4}\n[1]\n')
+    assert [e["event"] for e in Follower(path).read()] == ["stop"]
+
+
+def test_losses_and_recoveries_are_those_of_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    follower = Follower(path)
+    assert follower.summary() is None
+    sample.write(path, sample.killed_and_restored("job"))
+    follower.read()
+    found = follower.summary()
+    assert found is not None
+    assert (found.lost, found.recovered_after_s) == (55, pytest.approx((92.4,)))
+    assert found == read_job_summaries(tmp_path)["job"]
+
+
+def test_schedules_are_seeded_ordered_and_alternate() -> None:
+    one, two = (evictions(seed=3, count=6, total=240, first=20) for _ in range(2))
+    assert one == two != evictions(seed=4, count=6, total=240, first=20)
+    assert [e.at for e in one] == sorted(e.at for e in one)
+    assert {e.signal for e in one} == {"SIGTERM", "SIGKILL"}
+    assert all(20 <= e.at <= 216 for e in one)

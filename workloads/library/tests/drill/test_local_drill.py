@@ -1,0 +1,107 @@
+"""Drills on real processes: one held, one broken, one inconclusive, one interrupted; nothing is left of any."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.drill.catalogue import at_least, find
+from holdfast.drill.plan import SteadyState
+from holdfast.drill.pods import OWNER
+from holdfast.drill.runner import DrillRunner
+from holdfast.drill.suite import DrillSuite, local
+from workloads.library.tests.drill.by_hand import no_log
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "workloads", "drill", *arguments]
+
+
+def run_drill(name: str, out: Path) -> tuple[int, Any]:
+    arguments = command("run", name, "--out", str(out), "--json")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, check=False)
+    result = json.loads(done.stdout)
+    assert result["schema"] == "holdfast.drills/1", done.stderr
+    (journal,) = result["drills"]
+    return done.returncode, journal
+
+
+def left(out: Path) -> list[int]:
+    """Processes that bear the mark of a drill under `out`."""
+    found: list[int] = []
+    for process in psutil.process_iter():
+        try:
+            if str(out) in process.environ().get(OWNER, "") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def verdicts(journal: Any) -> dict[str, str]:
+    return {each["promise"]: each["verdict"] for each in journal["objectives"]}
+
+
+def test_a_trainer_that_loses_its_machine_holds_every_objective(tmp_path: Path) -> None:
+    code, journal = run_drill("trainer-power-loss", tmp_path)
+    arguments = verdicts(journal)
+    arguments.pop("a lone eviction pages nobody")  # needs promtool
+    assert (code, journal["verdict"], set(arguments.values())) == (0, "held", {"held"}), journal
+    assert journal["steady_states"]["after"]["met"] is True
+    assert not left(tmp_path)
+    (folder,) = (tmp_path / "trainer-power-loss").iterdir()
+    assert not (folder / "scratch").exists()
+
+
+def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
+    code, journal = run_drill("naive-notice", tmp_path)
+    arguments = verdicts(journal)
+    assert (code, journal["verdict"]) == (1, "broken"), journal
+    assert arguments["not taken for finished"] == arguments["left in order"] == "broken"
+    assert journal["fail_step"] == "recovery"
+    assert not left(tmp_path)
+
+
+def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
+    never = SteadyState(bound=at_least("commits", 10**9), within_s=0)
+    drill = replace(find("trainer-notice"), steady_state=never)
+    suite = DrillSuite(out=tmp_path, build=local, runner=lambda last: DrillRunner(log=no_log), quiet=True)
+    code, result = suite.run([drill])
+    (journal,) = result["drills"]
+    assert (code, journal["verdict"], journal["fail_step"]) == (3, "inconclusive", "steady state")
+    (folder,) = (tmp_path / drill.name).iterdir()
+    assert '"evict"' not in (folder / "events" / "drill.jsonl").read_text()
+    assert not left(tmp_path)
+
+
+def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
+    running = subprocess.Popen(command("run", "batch-power-loss", "--out", str(tmp_path)), stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: any('"evict"' in path.read_text() for path in tmp_path.glob("*/*/events/drill.jsonl")))
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 128 + signal.SIGINT
+    finally:
+        running.kill()
+        running.wait()
+    (path,) = tmp_path.glob("*/*/journal.json")
+    journal = json.loads(path.read_text())
+    assert (journal["signal"], journal["verdict"]) == (signal.SIGINT, "stopped")
+    assert all(step["succeeded"] for step in journal["rollbacks"])
+    assert not left(tmp_path)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition not reached"
+        time.sleep(0.02)

@@ -1,0 +1,130 @@
+"""Pods on this machine die as the kubelet lets them die: real processes, real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.drill.pods import MARK, OWNER, Pod, clear
+
+pytestmark = pytest.mark.process
+
+OBEDIENT = "import signal,sys,time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('up', flush=True); time.sleep(60)"
+DEAF = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+# The child leaves the session and the process group, as an uploader does, and is orphaned by exec order.
+ESCAPING = (
+    "import os,signal,time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "pid = os.fork()\n"
+    "if pid == 0:\n"
+    "    os.setsid()\n"
+    "    print('child', os.getpid(), flush=True)\n"
+    "    time.sleep(60)\n"
+    "print('up', flush=True)\n"
+    "time.sleep(60)\n"
+)
+
+
+@pytest.fixture
+def owner() -> Iterator[str]:
+    name = f"test:{uuid.uuid4().hex}"
+    yield name
+    clear(name)
+
+
+def start(code: str, tmp_path: Path, owner: str, until: str = "up") -> Pod:
+    pod = Pod([sys.executable, "-c", code], log=tmp_path / "pod.log", owner=owner)
+    wait_for(lambda: until in pod.tail())
+    return pod
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition not reached"
+        time.sleep(0.01)
+
+
+def test_a_process_that_becomes_another_program_is_cleared_as_well(
+    tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = Pod(["sleep", "600"], log=tmp_path / "pod.log", owner=owner)
+    environ, cmdline, left = psutil.Process.environ, psutil.Process.cmdline, [{}, {}]
+    # The kernel shows it so between exec and the new program's stack, in one of twenty looks right after a start.
+    monkeypatch.setattr(psutil.Process, "environ", lambda p: left.pop() if p.pid == pod.pid and left else environ(p))
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda p: [] if p.pid == pod.pid else cmdline(p))
+    clear(owner)
+    assert pod.wait(10) == 137
+
+
+def test_an_obedient_pod_leaves_with_its_own_exit_code(tmp_path: Path, owner: str) -> None:
+    assert start(OBEDIENT, tmp_path, owner).preempt(window_s=30) == 143
+
+
+def test_a_pod_deaf_to_the_notice_is_killed_when_the_window_is_over(tmp_path: Path, owner: str) -> None:
+    pod = start(DEAF, tmp_path, owner)
+    began = time.monotonic()
+    assert pod.preempt(window_s=0.5) == 137
+    assert time.monotonic() - began >= 0.5
+    assert not psutil.pid_exists(pod.pid)
+
+
+def test_power_loss_takes_processes_that_left_the_session_too(tmp_path: Path, owner: str) -> None:
+    pod = start(ESCAPING, tmp_path, owner, until="child")
+    child = int(pod.tail().split("child ")[1].split()[0])
+    assert pod.kill() == 137
+    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_what_a_killed_run_left_behind_is_cleared_by_the_next(tmp_path: Path, owner: str) -> None:
+    code = f"from holdfast.drill.pods import Pod; from pathlib import Path; import os, sys\nPod([sys.executable, '-c', {DEAF!r}], log=Path({str(tmp_path / 'left.log')!r}), owner={owner!r}); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    wait_for(lambda: "up" in (tmp_path / "left.log").read_text())
+    assert clear(owner) == 1
+    assert clear(owner) == 0
+
+
+def test_a_process_that_takes_long_to_die_is_one_process(
+    tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = start(DEAF, tmp_path, owner)
+    send, missed = psutil.Process.send_signal, [signal.SIGKILL, signal.SIGKILL]
+    # As on a busy machine, where it is still there when it is looked for again.
+    monkeypatch.setattr(psutil.Process, "send_signal", lambda p, number: missed.pop() if missed else send(p, number))
+    assert clear(owner) == 1
+    assert not missed and pod.wait(10) == 137
+
+
+def test_a_pod_of_another_owner_is_not_touched(tmp_path: Path, owner: str) -> None:
+    pod = start(OBEDIENT, tmp_path, owner)
+    assert clear(owner + "x") == 0
+    assert pod.exit_code is None
+    os.kill(pod.pid, signal.SIGTERM)
+    assert pod.wait(30) == 143
+
+
+def test_members_are_found_by_an_inherited_variable(tmp_path: Path, owner: str) -> None:
+    pod = start(OBEDIENT, tmp_path, owner)
+    environment = psutil.Process(pod.pid).environ()
+    assert environment[OWNER] == owner
+    assert environment[MARK]
+    assert pod.kill() == 137
+
+
+def test_what_a_pod_leaves_in_its_temporary_folder_goes_with_it(tmp_path: Path, owner: str) -> None:
+    code = (
+        f"import tempfile, time; print('in', tempfile.mkdtemp(prefix='left-'), flush=True); {DEAF.split('; ', 1)[0]}; "
+        "print('up', flush=True); time.sleep(60)"
+    )
+    pod = start(code, tmp_path, owner)
+    left = Path(pod.tail().split("in ")[1].split()[0])
+    assert left.is_dir()
+    pod.kill()
+    assert not left.parent.exists()

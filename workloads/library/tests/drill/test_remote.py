@@ -1,0 +1,169 @@
+"""Somebody else's cluster: what must be named, who is asked, and which VM is hit, with a compute client that only notes."""
+
+import json
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.drill.catalogue import find
+from holdfast.drill.plan import Fault, Place
+from holdfast.drill.remote import Where, checked, consent
+from holdfast.drill.runner import Refused
+from holdfast.drill.targets.gce import Gcloud, Instance, VmEvictor
+from holdfast.drill.waiting import DrillError
+from infra import environments
+
+EXAMPLE = environments.load("example")
+OURS = replace(
+    EXAMPLE, project_id="acme-ours", name="dev", region="europe-west4", zones=("europe-west4-a",), allow_drills=True
+)
+PROD = replace(OURS, name="prod", allow_drills=False)
+CONTEXT = "gke_acme-ours_europe-west4_holdfast-dev"
+KNOWN = (
+    CONTEXT,
+    "gke_acme-ours_europe-west4-a_holdfast-dev",
+    "gke_acme-ours_europe-west4_holdfast-prod",
+    "gke_theirs_x_prod",
+    "kind-a",
+)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Where:
+    contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in KNOWN]
+    body = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": contexts,
+        "current-context": "gke_theirs_x_prod",
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(body))
+    return Where(kubeconfig=path, context=CONTEXT, namespace="n", selector="a=b", yes=True)
+
+
+def judged(place: Place, where: Where) -> Where:
+    return checked(place, where, [OURS, PROD])
+
+
+@pytest.mark.parametrize("context", KNOWN[:2], ids=["regional", "zonal"])
+def test_what_is_named_is_taken_with_the_project_of_its_environment(where: Where, context: str) -> None:
+    where = replace(where, context=context)
+    assert judged(Place.GKE, where) == replace(where, project="acme-ours")
+
+
+def test_a_cluster_of_no_environment_may_be_drilled_through_its_api_only(where: Where) -> None:
+    where = replace(where, context="kind-a")
+    assert judged(Place.CLUSTER, where) == where
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"context": ""}, "--context"),
+        ({"namespace": ""}, "--namespace"),
+        ({"selector": ""}, "--selector"),
+        ({"context": "gke_theirs_x_other"}, "no such context"),
+        ({"context": "gke_theirs_x_prod"}, "of no environment"),
+        ({"context": "kind-a"}, "of no environment"),
+        ({"yes": False}, "add --yes"),
+    ],
+)
+def test_what_is_not_named_or_does_not_match_is_refused(where: Where, change: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError) as error:
+        judged(Place.GKE, replace(where, **change))
+    assert text in error.value.lines()
+
+
+@pytest.mark.parametrize("place", [Place.GKE, Place.CLUSTER])
+def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, place: Place) -> None:
+    with pytest.raises(InputError) as error:
+        judged(place, replace(where, context=KNOWN[2]))
+    assert (error.value.got, error.value.allowed) == (f"{KNOWN[2]}, which is prod", "dev")
+    assert error.value.fix == "drill another, or write allow_drills=True in infra/environments/prod.py"
+
+
+def test_production_allows_no_drills_unless_it_opts_in() -> None:
+    default = next(each.default for each in fields(type(EXAMPLE)) if each.name == "allow_drills")
+    assert default is False
+
+
+def test_the_targets_are_shown_and_only_the_context_name_is_a_yes(
+    where: Where, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking = replace(where, yes=False)
+    consent(asking, lambda _: CONTEXT)(find("gke-maintenance"), ["node/a"])
+    output = capsys.readouterr().err
+    for text in (
+        "node/a",
+        CONTEXT,
+        "1 Spot VM, at most 50 %",
+        "at most 20 minutes and $1",
+        "the pool replaces its machine",
+    ):
+        assert text in output
+    with pytest.raises(Refused):
+        consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
+
+
+@dataclass
+class Noted:
+    """A compute client that hits nothing."""
+
+    done: list[tuple[str, Instance]] = field(default_factory=list)
+
+    def simulate_maintenance(self, instance: Instance) -> None:
+        self.done.append(("maintenance", instance))
+
+    def delete(self, instance: Instance) -> None:
+        self.done.append(("delete", instance))
+
+
+class OneNode:
+    """An API that knows nodes of two projects."""
+
+    def get(self, path: str) -> dict[str, Any]:
+        name = path.rsplit("/", 1)[1]
+        return node("theirs" if name == "alien" else "ours", name)
+
+
+def node(project: str, name: str = "gke-1") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"}}
+
+
+@pytest.mark.parametrize(("fault", "verb"), [(Fault.PREEMPT, "maintenance"), (Fault.DELETE, "delete")])
+def test_the_vm_of_the_node_is_hit_and_no_other(fault: Fault, verb: str) -> None:
+    noted = Noted()
+    evictor = VmEvictor(OneNode(), noted, "ours", fault)  # type: ignore[arg-type]
+    assert "europe-west4-a/gke-1" in evictor.evict(["gke-1"])
+    assert noted.done == [(verb, Instance("ours", "europe-west4-a", "gke-1"))]
+
+
+def test_a_vm_of_another_project_is_never_hit() -> None:
+    noted = Noted()
+    evictor = VmEvictor(OneNode(), noted, "ours", Fault.PREEMPT)  # type: ignore[arg-type]
+    assert evictor.check(node("ours")) == ""
+    assert "belongs to project theirs" in evictor.check(node("theirs"))
+    assert "names no VM" in evictor.check({"spec": {"providerID": "kind://docker/a/b"}})
+    with pytest.raises(DrillError, match="not all"):
+        evictor.evict(["gke-1", "alien"])
+    assert not noted.done
+
+
+def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path) -> None:
+    log, fake = tmp_path / "asked", tmp_path / "gcloud"
+    fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
+    fake.chmod(0o755)
+    gcloud = Gcloud(str(fake))
+    gcloud.simulate_maintenance(Instance("ours", "z-a", "vm"))
+    gcloud.delete(Instance("ours", "z-a", "vm"))
+    with pytest.raises(DrillError, match="not found"):
+        gcloud.delete(Instance("ours", "z-a", "gone"))
+    first, second, _ = log.read_text().splitlines()
+    assert first == "compute instances simulate-maintenance-event vm --project=ours --zone=z-a"
+    assert second == "compute instances delete vm --project=ours --zone=z-a --quiet"

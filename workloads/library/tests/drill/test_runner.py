@@ -1,0 +1,149 @@
+"""What the runner guarantees, whatever the place does: gate, consent, stop, rollback."""
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.drill import store
+from holdfast.drill.catalogue import at_least
+from holdfast.drill.journal import journal, last_numbers
+from holdfast.drill.plan import Drill, SteadyState
+from holdfast.drill.record import Record
+from holdfast.drill.runner import DrillRunner, Refused
+from holdfast.drill.target import Loss
+from holdfast.drill.verdict import Verdict
+from holdfast.drill.waiting import DrillError
+from workloads.library.tests.drill.by_hand import DRILL, ByHand, never_fires, no_log
+
+QUIET = DrillRunner(log=no_log, alert=never_fires)
+
+
+def run_drill(target: ByHand, drill: Drill = DRILL, runner: DrillRunner = QUIET) -> Record:
+    return runner.run(drill, target)
+
+
+def test_a_good_drill_hits_its_blast_radius_and_no_more() -> None:
+    target = ByHand()
+    record = run_drill(target)
+    assert (record.verdict, record.fail_step) == (Verdict.HELD, "")
+    assert target.done == ["prepare", "inject one,two", "undone"]
+    assert [step for _, step, _ in record.timeline] == ["steady state", "targets", "fault", "recovery", "rollback"]
+
+
+def test_without_a_steady_state_nothing_is_injected() -> None:
+    target = ByHand({"pulse": 0.0})
+    record = run_drill(target)
+    assert (record.verdict, record.fail_step, record.injected) == (Verdict.INCONCLUSIVE, "steady state", False)
+    assert target.done == ["prepare", "undone"]
+    assert "pulse >= 1 wanted, 0 after" in record.why
+
+
+def test_a_refusal_stops_before_the_fault() -> None:
+    def no(_drill: Drill, victims: Sequence[str]) -> None:
+        raise Refused(f"not {victims[0]}")
+
+    target = ByHand()
+    record = run_drill(target, runner=replace(QUIET, consent=no))
+    assert (record.verdict, record.fail_step, record.why) == (Verdict.STOPPED, "targets", "not one")
+    assert target.done == ["prepare", "undone"]
+
+
+def test_what_does_not_come_back_is_broken_with_the_time_that_was_waited() -> None:
+    target = ByHand()
+    target.on_inject = lambda: target.numbers.update(recovered_s=None)
+    record = run_drill(target)
+    assert (record.verdict, record.fail_step) == (Verdict.BROKEN, "recovery")
+    assert (record.results[0].measured or 0) >= DRILL.recovery_s
+
+
+def test_the_stop_condition_ends_the_wait_and_the_rollback_runs() -> None:
+    target = ByHand()
+    target.on_inject = lambda: target.numbers.update(recovered_s=None, harm=1.0)
+    record = run_drill(target, replace(DRILL, recovery_s=30))
+    assert (record.verdict, record.why) == (Verdict.STOPPED, "stopped: harm >= 1")
+    assert record.seconds < 30
+    assert target.done[-1] == "undone"
+
+
+def test_steady_before_and_not_after_is_broken() -> None:
+    target = ByHand()
+    target.on_inject = lambda: target.numbers.update(pulse=0.0)
+    record = run_drill(target)
+    assert (record.verdict, record.deviated, record.fail_step) == (Verdict.BROKEN, True, "steady state after")
+
+
+def test_a_fault_that_fails_halfway_is_judged_by_what_was_measured() -> None:
+    def fail() -> None:
+        raise DrillError("the API server refused\nand more")
+
+    target = ByHand({"pulse": 1.0, "lost": 3.0}, on_inject=fail)
+    record = run_drill(target)
+    assert (record.verdict, record.fail_step) == (Verdict.BROKEN, "fault")
+    assert target.done[-1] == "undone"
+
+
+def test_a_rollback_step_that_fails_spares_no_other_and_is_on_record() -> None:
+    def fail() -> None:
+        raise OSError("disk")
+
+    target = ByHand(on_undo=fail)
+    record = run_drill(target)
+    assert target.done[-1] == "undone"
+    assert (record.fail_step, record.why) == ("rollback", "first: disk")
+    assert [step.succeeded for step in record.rollbacks] == [False, True]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_rolls_back_and_a_second_one_does_not_cut_it_short(signum: signal.Signals) -> None:
+    target = ByHand(on_inject=lambda: os.kill(os.getpid(), signum), on_undo=lambda: os.kill(os.getpid(), signum))
+    before = signal.getsignal(signum)
+    record = run_drill(target)
+    assert (record.verdict, record.signal, record.fail_step) == (Verdict.STOPPED, signum, "interrupted")
+    assert target.done[-1] == "undone"
+    assert signal.getsignal(signum) is before
+
+
+def test_an_alert_is_asked_about_the_losses_of_the_drill() -> None:
+    asked: list[tuple[str, list[Loss]]] = []
+
+    def alert(name: str, losses: Sequence[Loss]) -> float | None:
+        asked.append((name, list(losses)))
+        return None
+
+    record = run_drill(ByHand(), runner=replace(QUIET, alert=alert))
+    assert asked == [("HoldfastX", [Loss(1.0, "pool")])]
+    assert (record.results[2].verdict, record.verdict) == (Verdict.NOT_MEASURED, Verdict.HELD)
+
+
+def test_the_journal_is_whole_and_compares_with_the_last_one(tmp_path: Path) -> None:
+    first = journal(run_drill(ByHand()))
+    assert (first["drill"]["name"], first["verdict"], first["deviated"], first["signal"]) == (
+        "by-hand",
+        "held",
+        False,
+        0,
+    )
+    assert {state: found and found["met"] for state, found in first["steady_states"].items()} == {
+        "before": True,
+        "during": None,
+        "after": True,
+    }
+    assert [(step["name"], step["succeeded"]) for step in first["run"]] == [("prepare", True), ("power-loss", True)]
+    store.write(store.fresh(tmp_path, "by-hand"), first)
+    found = store.last(tmp_path, "by-hand")
+    assert found is not None
+    second = run_drill(ByHand(), runner=replace(QUIET, last=last_numbers(found)))
+    assert [result.change for result in second.results] == [0, 0, 0]
+
+
+def test_a_run_that_showed_nothing_is_no_run_to_compare_with(tmp_path: Path) -> None:
+    state = SteadyState(bound=at_least("pulse", 9), within_s=0)
+    for drill in (DRILL, replace(DRILL, steady_state=state)):
+        store.write(store.fresh(tmp_path, "by-hand"), journal(run_drill(ByHand(), drill)))
+    (store.fresh(tmp_path, "by-hand") / store.JOURNAL).write_text("{ half")
+    found = store.last(tmp_path, "by-hand")
+    assert found is not None and found["verdict"] == "held"

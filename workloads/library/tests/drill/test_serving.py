@@ -1,0 +1,111 @@
+"""Servers behind a real Envoy, with the configuration that is rendered: evictions and roll-outs lose no request."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.drill.serving.act import serve
+from holdfast.drill.serving.fleet import HOST, Fleet, holdfast_server
+from holdfast.drill.serving.load import Load
+from holdfast.manifests.envoy import Proxy, bootstrap
+from tests.workloads.manifests.rendered import named
+from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, texts
+
+RATE = 50.0
+OURS = holdfast_server(f"{PREDICTORS}:gpu_like")
+
+
+def under(fleet: Fleet, story: Callable[[], object]) -> Load:
+    """The load, from before the story to after its end."""
+    load = Load(HOST, fleet.port, INFER, texts("a request"))
+    with load.asking(RATE):
+        story()
+    return load
+
+
+@pytest.mark.process
+def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(tmp_path: Path) -> None:
+    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    with fleet.running(3):
+        evicted, rolled, _ = fleet.ready()
+
+        def story() -> None:
+            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
+            fleet.evict(evicted)
+            fleet.until(lambda: not evicted.ready, "the evicted server's endpoint to go")
+            assert evicted.pod.exit_code is not None, "no probe takes it out, as on a real kubelet: only its end does"
+            fleet.roll_out(rolled)
+            fleet.until(lambda: len(fleet.exits) == 2, "both to be gone")
+            fleet.settle()
+
+        load = under(fleet, story)
+        assert load.codes == {"200": load.asked}
+        assert fleet.stat("upstream_rq_retry") == 0
+        assert fleet.stat("upstream_rq_2xx") == fleet.answered() == load.asked
+        assert fleet.exits == [143, 143]
+
+
+@pytest.mark.process
+def test_a_killed_server_loses_no_request_with_our_breaker(tmp_path: Path) -> None:
+    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    with fleet.running(3):
+        victim = fleet.ready()[0]
+
+        def story() -> None:
+            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
+            fleet.kill(victim)
+            fleet.until(lambda: victim not in fleet.replicas, "its replacement")
+            fleet.settle()
+
+        load = under(fleet, story)
+        assert load.codes == {"200": load.asked}
+
+
+@pytest.mark.process
+def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lost_proxy_no_server(
+    tmp_path: Path,
+) -> None:
+    """Endpoints that follow five seconds late, as long as a server goes on accepting."""
+    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS, endpoint_delay_s=5.0)
+    with fleet.running(3):
+        evicted, silent, _ = fleet.ready()
+
+        def story() -> None:
+            fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "a second of answers")
+            fleet.evict(evicted)
+            fleet.until(lambda: fleet.exits, "the evicted server to leave")
+            fleet.settle()
+            fleet.freeze(silent, 7.0)
+            fleet.until(lambda: not silent.ready, "a probe to be missed")
+            fleet.until(lambda: silent.ready, "the next one to be answered")
+
+        load = under(fleet, story)
+        assert load.codes == {"200": load.asked}
+        assert fleet.exits == [143]
+        pids, answered = {replica.pod.pid for replica in fleet.replicas}, fleet.answered()
+        fleet.lose_proxy()
+        again = under(fleet, lambda: fleet.until(lambda: fleet.stat("upstream_rq_2xx") > RATE, "answers"))
+        assert again.codes == {"200": again.asked}
+        assert fleet.answered() == answered + again.asked
+        assert {replica.pod.pid for replica in fleet.replicas} == pids, "the servers noticed nothing"
+
+
+@pytest.mark.process
+def test_the_act_of_the_demo_takes_all_of_spot_at_once_and_counts_every_request(tmp_path: Path) -> None:
+    seen = list[int]()
+    served = serve(tmp_path, owner=f"test:{tmp_path}", rounds=1, log=lambda _: None, progress=seen.append)
+    assert (served.evictions, served.failed, served.retries, served.counts_differ) == (2, 0, 0, 0)
+    assert served.requests > 50 and served.shed == 0 < served.p99_ms
+    assert seen == [2]
+
+
+def test_the_proxy_of_the_tests_is_the_one_that_is_rendered() -> None:
+    """But for addresses, the file of endpoints, and the time of its window."""
+    rendered = json.loads(named("example", "ConfigMap", "proxy")["data"]["envoy.json"])
+    assert rendered == bootstrap(Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0))
+    assert rendered != bootstrap(
+        replace(Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0), tries=1)
+    )

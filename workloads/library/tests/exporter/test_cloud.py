@@ -1,0 +1,119 @@
+"""The real Cloud Monitoring client against a server that refuses what the API refuses."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import grpc
+import pytest
+
+from holdfast.exporter.cloud import CloudWriter
+from holdfast.exporter.sample import Sample, sample
+from workloads.library.tests.place.churn.metric_server import MetricServer
+from workloads.library.tests.sample import EPOCH
+
+
+@dataclass
+class Clock:
+    now: float = EPOCH
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server(clock: Clock) -> Generator[MetricServer]:
+    server = MetricServer(clock)
+    server.client = server.start()  # type: ignore[attr-defined]
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def writer(server: MetricServer, clock: Clock) -> CloudWriter:
+    client = server.client  # type: ignore[attr-defined]
+    return CloudWriter(client, "acme-ai", "us-central1", "holdfast-example", patience_s=20, clock=clock)
+
+
+def ages(count: int) -> list[Sample]:
+    return [sample("last_commit_age_seconds", n, job=f"job-{n}") for n in range(count)]
+
+
+def test_many_series_go_in_calls_of_at_most_200(server: MetricServer, writer: CloudWriter) -> None:
+    assert writer.write(ages(450)) == 450
+    assert server.calls == [200, 200, 50]
+
+
+def test_a_series_that_is_given_twice_is_sent_once(server: MetricServer, writer: CloudWriter) -> None:
+    assert writer.write([*ages(3), *ages(3)]) == 3
+    assert writer.refused == 0
+
+
+def test_points_too_close_together_are_not_sent(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
+    for step in (0, 2, 2, 2, 5):
+        clock.now += step
+        writer.write(ages(1))
+    [points] = server.points.values()
+    assert [t - EPOCH for t, _ in points] == pytest.approx([0, 6, 11])
+    assert writer.refused == 0
+
+
+def test_a_clock_that_steps_back_sends_nothing_until_it_has_caught_up(
+    server: MetricServer, writer: CloudWriter, clock: Clock
+) -> None:
+    for now in (100, 40, 90, 120):
+        clock.now = EPOCH + now
+        writer.write(ages(1))
+    [points] = server.points.values()
+    assert [t - EPOCH for t, _ in points] == pytest.approx([100, 120])
+    assert writer.refused == 0
+
+
+def test_counters_begin_anew_when_they_fall(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
+    for value in (0, 3, 1, 2):
+        clock.now += 15
+        assert writer.write([sample("preemptions_total", value, pool="spot-l4", zone="a")]) == 1
+    [points], [start] = server.points.values(), server.starts.values()
+    assert [value for _, value in points] == [0, 3, 1, 2]
+    assert start == pytest.approx(EPOCH + 45, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "fault", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL]
+)
+def test_a_passing_fault_is_tried_again(server: MetricServer, writer: CloudWriter, fault: grpc.StatusCode) -> None:
+    server.faults = [fault, fault]
+    assert writer.write(ages(2)) == 2
+    assert server.faults == []
+    assert writer.refused == 0
+
+
+@pytest.mark.parametrize("fault", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT])
+def test_a_lasting_fault_is_counted_and_the_other_batches_still_go(
+    server: MetricServer, writer: CloudWriter, clock: Clock, fault: grpc.StatusCode
+) -> None:
+    server.faults = [fault]
+    assert writer.write(ages(201)) == 1
+    assert writer.refused == 200
+    clock.now += 15
+    assert writer.write(ages(201)) == 201
+
+
+def test_memory_follows_the_series_that_exist(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
+    for n in range(20):
+        clock.now += 15
+        writer.write([sample("preemptions_total", n, pool=f"pool-{n}", zone="a")])
+    assert len(writer._last_s) == len(writer._began_s) == len(writer._value) == 1  # pyright: ignore[reportPrivateUsage]
+
+
+def test_the_server_does_refuse(server: MetricServer, writer: CloudWriter, clock: Clock) -> None:
+    """Else the tests above would prove nothing."""
+    writer.write(ages(1))
+    writer._last_s.clear()  # pyright: ignore[reportPrivateUsage]
+    clock.now += 1
+    assert writer.write(ages(1)) == 0
+    assert writer.refused == 1

@@ -1,0 +1,280 @@
+"""What the exporter says of a cluster, and that its memory follows what exists."""
+
+import gc
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from holdfast.contract.job_identity import JobIdentity
+from holdfast.exporter.cluster import SETTLE_S, Cluster
+from holdfast.ledger.events import parse
+from holdfast.place.churn import estimate
+from workloads.library.tests import sample
+from workloads.library.tests.sample import EPOCH
+
+BORN = "2026-11-21T00:00:00Z"
+NOW = 1_795_219_200.0 + 3600  # an hour later
+SPOT = {"cloud.google.com/gke-spot": "true"}
+
+
+def node(name: str, *, labels: dict[str, str] = SPOT, ready: str = "True", message: str = "", ends: str = "") -> Any:
+    extra = {"cloud.google.com/gke-nodepool": "spot-l4", "topology.kubernetes.io/zone": "us-central1-a"}
+    annotations = {"node.gke.io/machine-termination-datetime": ends} if ends else {}
+    return {
+        "metadata": {"name": name, "labels": labels | extra, "annotations": annotations, "creationTimestamp": BORN},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": ready, "message": message}]},
+    }
+
+
+def pod(
+    uid: str, *, on: str = "", namespace: str = "training", phase: str = "Pending", owner: str = "Job", **more: Any
+) -> Any:
+    waiting = {"type": "PodScheduled", "status": "False", "lastTransitionTime": BORN}
+    labels = {"jobset.sigs.k8s.io/jobset-name": "run-7"} if namespace == "training" else {}
+    return {
+        "metadata": {"uid": uid, "namespace": namespace, "labels": labels, "ownerReferences": [{"kind": owner}]},
+        "spec": {
+            "nodeName": on,
+            "nodeSelector": more.get("selector", SPOT | {"cloud.google.com/gke-accelerator": "nvidia-l4"}),
+        },
+        "status": {"phase": phase, "conditions": more.get("conditions", [] if on else [waiting])}
+        | ({"containerStatuses": WORKED} if more.get("worked", on) else {}),
+    }
+
+
+def values(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
+    return {tuple(v for _, v in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric}
+
+
+BOUND = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T00:30:00Z"}]
+WORKED = [{"state": {"terminated": {"startedAt": BORN, "exitCode": 143}}}]
+ENDED = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
+
+
+def test_a_preempted_node_counts_once_whatever_shows_it_first() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
+    cluster.node("MODIFIED", node("a", ready="False", message="node is shutting down"))
+    cluster.node("DELETED", node("a", ready="False", message="node is shutting down"))
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
+
+
+SIGNS = {
+    "pod": lambda c: c.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED)),
+    "node": lambda c: c.node("MODIFIED", node("a", ready="False", message="node is shutting down")),
+    "gone": lambda c: c.node("DELETED", node("a")),
+}
+
+
+@pytest.mark.parametrize(
+    "order", [("node", "gone", "pod"), ("gone", "pod"), ("node", "pod", "gone"), ("pod", "node", "gone")]
+)
+def test_two_watches_may_see_it_in_any_order(order: tuple[str, ...]) -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    for sign in order:
+        SIGNS[sign](cluster)
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
+
+
+@pytest.mark.parametrize(
+    "shut", [node("a", ready="False", message="container runtime is down"), node("a", ready="True")]
+)
+def test_a_node_that_is_scaled_down_or_sick_is_no_preemption(shut: Any) -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    cluster.node("MODIFIED", shut)
+    cluster.node("DELETED", shut)
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 0}
+
+
+def test_an_on_demand_node_that_shuts_down_is_no_preemption() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a", labels={}))
+    cluster.node("MODIFIED", node("a", labels={}, ready="False", message="node is shutting down"))
+    assert sum(values(cluster, "preemptions_total").values()) == 0
+
+
+def test_the_longest_wait_is_shown_by_capacity_and_accelerator_and_falls_to_zero() -> None:
+    cluster = Cluster()
+    cluster.pod("ADDED", pod("p"))
+    assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 3600}
+    cluster.node("ADDED", node("a"))
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Running"))
+    assert values(cluster, "pending_seconds") == {("nvidia-l4", "spot"): 0}
+
+
+def test_system_pods_on_spot_are_counted_but_not_daemonsets() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    cluster.node("ADDED", node("b", labels={}))
+    cluster.pod("ADDED", pod("dns", on="a", namespace="kube-system", owner="ReplicaSet"))
+    cluster.pod("ADDED", pod("proxy", on="a", namespace="kube-system", owner="DaemonSet"))
+    cluster.pod("ADDED", pod("dns2", on="b", namespace="kube-system", owner="ReplicaSet"))
+    assert values(cluster, "system_pods_on_interruptible")["kube-system",] == 1
+
+
+def test_the_planned_end_of_a_job_is_that_of_its_first_node() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a", ends="2026-11-21T03:00:00Z"))
+    cluster.node("ADDED", node("b", ends="2026-11-21T05:00:00Z"))
+    for uid, on in (("p", "a"), ("q", "b")):
+        cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
+    assert values(cluster, "node_end_seconds") == {("run-7",): 2 * 3600}
+
+
+def test_pods_that_the_platform_ends_are_written_down_once_each() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+    cluster.pod("ADDED", pod("p", on="a", phase="Running"))
+    for _ in range(2):
+        cluster.pod("MODIFIED", pod("p", on="a", phase="Running", conditions=ENDED))
+    cluster.pod("MODIFIED", pod("p", on="a", phase="Failed", conditions=ENDED))
+    for phase, ended in (("Pending", []), ("Failed", ENDED)):
+        cluster.pod("MODIFIED", pod("that never began", on="a", phase=phase, conditions=ended, worked=False))
+    cluster.pod("ADDED", pod("before us", on="a", phase="Failed", conditions=ENDED))
+    cluster.pod("ADDED", pod("of nobody", on="a", phase="Running", namespace="serving"))
+    cluster.pod("MODIFIED", pod("of nobody", on="a", phase="Failed", namespace="serving", conditions=ENDED))
+    (evict,) = parse(sample.encoded(line for line in cluster.lines(NOW) if line["event"] == "evict")).events
+    assert (evict.job, evict.kind, evict.fields["reason"]) == ("run-7", "training", "TerminationByKubelet")
+
+
+def test_a_budget_of_a_job_is_left_out() -> None:
+    """Without a node, or done, none of its pods is healthy."""
+    cluster = Cluster()
+    meta = {"namespace": "training", "name": "train-gang"}
+    cluster.budget("ADDED", {"metadata": meta, "status": {"desiredHealthy": 1, "currentHealthy": 0}})
+    assert values(cluster, "disruption_budget_shortfall") == {}
+
+
+def test_a_broken_budget_shows_how_many_are_missing() -> None:
+    cluster = Cluster()
+    budget = {
+        "metadata": {"namespace": "serving", "name": "server"},
+        "status": {"desiredHealthy": 3, "currentHealthy": 1},
+    }
+    cluster.budget("ADDED", budget)
+    assert values(cluster, "disruption_budget_shortfall") == {("server", "serving"): 2}
+    cluster.budget("DELETED", budget)
+    assert values(cluster, "disruption_budget_shortfall") == {}
+
+
+def test_what_vanished_while_nobody_watched_is_forgotten() -> None:
+    cluster = Cluster()
+    for uid in ("p", "q"):
+        cluster.pod("ADDED", pod(uid))
+    cluster.forget_all_but("pods", {"q"})
+    assert set(cluster.pods) == {"q"}
+
+
+def test_memory_is_flat_over_ten_thousand_pods() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a"))
+
+    def churn(first: int, count: int) -> int:
+        for n in range(first, first + count):
+            cluster.pod("ADDED", pod(f"uid-{n}", on="a", phase="Running"))
+            cluster.pod("MODIFIED", pod(f"uid-{n}", on="a", phase="Succeeded"))
+        gc.collect()
+        ours = tracemalloc.Filter(True, "*/monitoring/*")  # other tests' threads may still be at work
+        return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([ours]).traces)
+
+    tracemalloc.start()
+    after_some = churn(0, 500)
+    after_all = churn(500, 10_000)
+    tracemalloc.stop()
+    assert cluster.pods == {}
+    assert after_all - after_some < 50_000  # five bytes a pod
+
+
+def written(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
+    return [(line["event"], line.get("reason", ""), line["seconds"]) for line in cluster.lines(now_s)]
+
+
+@pytest.mark.parametrize("order", [("node", "gone"), ("gone", "pod"), ("pod", "gone"), ("gone",)], ids="-".join)
+def test_the_line_of_a_node_that_went_gives_the_reason_whatever_showed_it_first(order: tuple[str, ...]) -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    cluster.node("ADDED", node("a"))
+    assert written(cluster) == [("node_up", "", 3600.0)]
+    for sign in order:
+        SIGNS[sign](cluster)
+    assert written(cluster, NOW + SETTLE_S - 1) == []  # a pod may still tell
+    assert written(cluster) == [("node_down", "deleted" if order == ("gone",) else "preempted", 3600.0)]
+    assert written(cluster) == []
+
+
+def test_a_node_that_went_at_its_planned_end_is_no_preemption() -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    for change in ("ADDED", "MODIFIED", "DELETED"):
+        message = "" if change == "ADDED" else "node is shutting down"
+        cluster.node(
+            change,
+            node(
+                "a", labels={}, ready="True" if not message else "False", message=message, ends="2026-11-21T01:05:00Z"
+            ),
+        )
+    assert written(cluster) == [("node_up", "", 3600.0), ("node_down", "expired", 3600.0)]
+
+
+def test_a_machine_that_comes_back_under_its_name_ends_before_it_begins() -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    for change in ("ADDED", "DELETED", "ADDED"):
+        cluster.node(change, node("a"))
+    assert [word for word, _, _ in written(cluster)] == ["node_up", "node_down", "node_up"]
+
+
+def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    cluster.node("ADDED", node("a"))
+    waiting, bound = pod("p"), pod("p", on="a", phase="Running", conditions=BOUND)
+    for found in (waiting, bound):
+        found["metadata"] |= {"name": "run-7-0", "creationTimestamp": BORN}
+    for found in (waiting, waiting, bound, bound):
+        cluster.pod("MODIFIED", found)
+    [_, line] = cluster.lines(NOW)
+    assert (line["event"], line["job"], line["kind"], line["seconds"]) == ("scheduled", "run-7", "training", 1800.0)
+    assert (line["pool"], line["capacity"], line["accelerator"]) == ("spot-l4", "spot", "nvidia-l4")
+    assert cluster.lines(NOW) == []
+
+
+def test_the_lines_are_what_the_churn_estimate_reads() -> None:
+    cluster = Cluster(clock=lambda: NOW)
+    cluster.node("ADDED", node("a"))
+    cluster.node("ADDED", node("b"))
+    SIGNS["node"](cluster)
+    cluster.clock = lambda: NOW + 1800
+    cluster.node("DELETED", node("a"))
+    reading = parse(sample.encoded(cluster.lines(NOW + 3600)))
+    assert not reading.problems
+    lives = estimate.lifetimes(reading.events, round((NOW + 3600) * 1e6))
+    assert sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives) == [
+        (False, 1.0),
+        (True, 0.5),
+    ]
+    [_, _, band, *_] = estimate.by_age(lives)
+    assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
+
+
+def test_a_pod_belongs_to_the_job_of_its_label_and_its_run_may_be_one_index() -> None:
+    labels = {
+        "holdfast.dev/job": "train-flex-l4",
+        "holdfast.dev/run-per-index": "true",
+        "batch.kubernetes.io/job-name": "train-flex-l4",
+        "batch.kubernetes.io/job-completion-index": "3",
+    }
+    found = pod("p", on="a")
+    found["metadata"]["labels"] = labels
+    found["status"]["containerStatuses"] = [{"state": {"running": {"startedAt": "2026-09-21T14:13:20Z"}}}]
+    cluster = Cluster()
+    cluster.pod("ADDED", found)
+    assert cluster.running_since() == {JobIdentity(job="train-flex-l4", index=3): EPOCH}
+    del labels["holdfast.dev/run-per-index"]  # a gang: its pods share one run
+    cluster.pod("MODIFIED", found)
+    assert cluster.running_since() == {JobIdentity(job="train-flex-l4"): EPOCH}
+    found["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 143}}}]
+    cluster.pod("MODIFIED", found)
+    assert cluster.running_since() == {}

@@ -1,0 +1,186 @@
+"""Any pod may print a line: none ends a pass, none speaks for another job, and each that is refused is counted."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.exporter import jobs as followed
+from holdfast.exporter.cluster import Cluster
+from holdfast.exporter.jobs import Jobs
+from holdfast.exporter.logs import CloudLogs
+from holdfast.exporter.main import Exporter
+from holdfast.exporter.sample import Sample
+from holdfast.exporter.sources import Folder, Lines
+from holdfast.ledger.border import AHEAD_S, FIELDS, MAX_LINE_BYTES
+from holdfast.ledger.events import parse
+from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.ledger.job_summary import job_summaries
+from workloads.library.tests import sample
+from workloads.library.tests.exporter.log_server import LogServer, serving
+from workloads.library.tests.exporter.test_cloud import Clock
+from workloads.library.tests.sample import EPOCH, line
+
+NOW = EPOCH + 100
+BATCH = {"job": "x", "kind": "batch"}
+HUGE = 10**400
+
+
+def passed(folder: Path, lines: list[bytes]) -> list[Sample]:
+    (folder / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    exporter = Exporter(Cluster(), threading.Lock(), Jobs(Folder(folder)), lambda: NOW)
+    return exporter.gather()
+
+
+HOSTILE: dict[str, bytes] = {
+    "items is text": json.dumps(line(EPOCH, "claimed", **BATCH, items="x")).encode(),
+    "items holds lists": json.dumps(line(EPOCH, "claimed", **BATCH, items=[[["x"]]])).encode(),
+    "items is endless": json.dumps(line(EPOCH, "claimed", **BATCH, items=1e308)).encode(),
+    "skipped is a number": json.dumps(line(EPOCH, "restore", step=1, skipped=5)).encode(),
+    "seconds is endless": json.dumps(line(EPOCH, "window", first_step=1, last_step=2, seconds=1e308)).encode(),
+    "seconds has 401 digits": json.dumps(line(EPOCH, "window", first_step=1, last_step=2, seconds=HUGE)).encode(),
+    "a step has 401 digits": json.dumps(line(EPOCH, "commit", step=HUGE)).encode(),
+    "a step of 5,000 digits": b'{"v":1,"t":1790000000,"event":"commit","job":"x","kind":"training","process":"p","step":'
+    + b"9" * 5_000
+    + b"}",
+    "100,000 brackets": b"[" * 100_000,
+    "nested objects": b'{"a":' * 20_000,
+    "a line of a megabyte": json.dumps(line(EPOCH, "commit", note="x" * 1_000_000)).encode(),
+    "a time of 401 digits": json.dumps(line(EPOCH, "start") | {"t": HUGE}).encode(),
+    "a time in the year 2286": json.dumps(line(9.99e9, "commit", step=1)).encode(),
+    "a time of tomorrow": json.dumps(line(EPOCH + 86_400, "commit", step=1)).encode(),
+    "a job that is a list": json.dumps(line(EPOCH, "start") | {"job": ["x"]}).encode(),
+    "a job of a megabyte": json.dumps(line(EPOCH, "start", job="x" * 200_000)).encode(),
+    "a job with a zero byte": json.dumps(line(EPOCH, "start", job="a\0b")).encode(),
+    "a job that is half a letter": json.dumps(line(EPOCH, "start", job="\ud800")).encode(),
+    "an index that is text": json.dumps(line(EPOCH, "start", index="0")).encode(),
+    "a kind that is an object": json.dumps(line(EPOCH, "start") | {"kind": {}}).encode(),
+    "an error class that is a list": json.dumps(line(EPOCH, "item_failed", **BATCH, error_class=[])).encode(),
+    "not UTF-8": b'{"v":1,"t":1790000000,"event":"start","job":"\xff","kind":"training","process":"p"}',
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes, tmp_path: Path) -> None:
+    good = sample.encoded(sample.training("good", total=20))
+    found = passed(tmp_path, [*good[:3], hostile, *good[3:]])
+    named = {(s.metric, dict(s.labels).get("job")): s.value for s in found}
+    assert named["goodput_ratio", "good"] > 0.5
+    assert "x" not in {job for _, job in named}
+    assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 1
+
+
+def test_null_counts_as_not_given(tmp_path: Path) -> None:
+    found = passed(
+        tmp_path, sample.encoded([line(EPOCH, "claimed", **BATCH, items=None), line(EPOCH, "acked", **BATCH)])
+    )
+    assert not [s for s in found if s.metric == "event_lines_refused_total"]
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.just(HUGE)
+    | st.just(-1)
+    | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+TYPES = st.sampled_from(["start", "restore", "window", "save", "commit", "exit", "claimed", "stored", "item_failed", "evict", "scheduled", "node_up", 7, None])  # fmt: skip
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            TYPES,
+            st.sampled_from(["training", "batch", "node"]),
+            st.dictionaries(st.sampled_from(sorted(FIELDS)), VALUES),
+        ),
+        max_size=8,
+    )
+)
+def test_whatever_a_line_holds_accounts_can_be_made(rows: list[tuple[Any, str, dict[str, Any]]]) -> None:
+    lines = [
+        json.dumps({"v": 1, "t": EPOCH + n, "event": event, "job": "j", "kind": kind, "process": "p"} | fields).encode()
+        for n, (event, kind, fields) in enumerate(rows)
+    ]
+    events = parse(lines, now_s=NOW).events
+    for ledger in job_ledgers(events):
+        assert sum(ledger.totals_us().values()) == ledger.wall_us
+        assert list(ledger.account.progress) is not None
+    job_summaries(events)
+
+
+def test_lines_from_the_future_are_refused_and_a_clock_a_little_ahead_is_not() -> None:
+    ahead = sample.encoded([line(NOW + AHEAD_S - 1, "commit", step=1), line(NOW + AHEAD_S + 1, "commit", step=2)])
+    reading = parse(ahead, now_s=NOW)
+    assert [event.fields["step"] for event in reading.events] == [1]
+    assert dict(reading.problems) == {"lines from the future": 1}
+
+
+def test_a_pod_cannot_speak_for_another_job() -> None:
+    """A forged commit would silence the alert on the age of the victim's checkpoint."""
+    with serving(LogServer()) as server, requests.Session() as session:
+        session.trust_env = False
+        source = CloudLogs(session, "acme-ai", "holdfast-example", url=server.url, clock=Clock(NOW))
+        server.add([line(EPOCH, "start", "victim", rank=0), line(EPOCH + 5, "commit", "victim", step=1)])
+        server.writer = "forger"
+        server.add([line(EPOCH + 90, "commit", "victim", step=9), line(EPOCH + 91, "start", "forger", rank=0)])
+        jobs = Jobs(source)
+        source.turn()
+        jobs.read(NOW)
+        [victim] = [run for name, run in jobs.runs.items() if name.job == "victim"]
+        assert list(victim.commits) == [EPOCH + 5]
+        assert {name.job for name in jobs.runs} == {"victim", "forger"}
+        assert dict(jobs.refused) == {("forger", "lines about a job other than the one whose pod wrote them"): 1}
+        assert len(source.of_job("victim", EPOCH).events) == 2
+
+
+def test_a_pod_that_names_no_job_of_its_own_speaks_for_none() -> None:
+    with serving(LogServer()) as server, requests.Session() as session:
+        session.trust_env = False
+        source = CloudLogs(session, "acme-ai", "holdfast-example", url=server.url, clock=Clock(NOW))
+        server.add([line(EPOCH, "start", "a", rank=0)])
+        server.entries[0]["labels"] = {"k8s-pod/app": "a"}
+        jobs = Jobs(source)
+        source.turn()
+        jobs.read(NOW)
+        assert jobs.runs == {}
+        assert sum(jobs.refused.values()) == 1
+
+
+def test_runs_and_classes_of_error_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed, "MOST_RUNS", 3)
+    many = [line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e") for n in range(9)]
+    classes = [line(EPOCH + n / 100, "item_failed", "j0", "batch", "p0", error_class=f"e{n}") for n in range(99)]
+    found = passed(tmp_path, sample.encoded([*many, *classes]))
+    assert len({dict(s.labels)["job"] for s in found if s.metric == "goodput_ratio"}) == 3
+    of_first = [s for s in found if s.metric == "batch_failures_total" and dict(s.labels)["job"] == "j0"]
+    assert len(of_first) == followed.MOST_ERROR_CLASSES + 1
+    assert sum(s.value for s in of_first) == 100
+    assert sum(s.value for s in found if s.metric == "event_lines_refused_total") == 6
+
+
+def test_reasons_of_refusal_are_bounded_however_many_jobs_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pods:
+        def news(self) -> list[Lines]:
+            return [Lines([b"{"], f"j{n}") for n in range(9)]
+
+    monkeypatch.setattr(followed, "MOST_REFUSALS", 3)
+    jobs = followed.Jobs(cast(Any, Pods()))
+    jobs.read(EPOCH)
+    assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
+
+
+def test_the_longest_line_that_the_cloud_takes_is_read() -> None:
+    text = json.dumps(line(EPOCH, "claimed", **BATCH, items=[f"doc-{n:020d}" for n in range(9_000)])).encode()
+    assert len(text) < MAX_LINE_BYTES
+    assert len(parse([text]).events) == 1

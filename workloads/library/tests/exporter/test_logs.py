@@ -1,0 +1,145 @@
+"""Event lines from Cloud Logging: each once, late ones too, and never half of a job without a word."""
+
+import logging
+from collections.abc import Generator
+
+import pytest
+import requests
+
+from holdfast.contract.errors import Unjudged
+from holdfast.exporter import logs
+from holdfast.exporter.jobs import Jobs
+from holdfast.exporter.logs import CloudLogs
+from workloads.library.tests import sample
+from workloads.library.tests.exporter.log_server import LogServer, serving
+from workloads.library.tests.exporter.test_cloud import Clock
+from workloads.library.tests.sample import EPOCH, line
+
+
+@pytest.fixture
+def server() -> Generator[LogServer]:
+    with serving(LogServer()) as running:
+        yield running
+
+
+@pytest.fixture
+def source(server: LogServer) -> Generator[CloudLogs]:
+    with requests.Session() as session:
+        session.trust_env = False
+        yield CloudLogs(session, "acme-ai", "holdfast-example", url=server.url, clock=Clock(EPOCH))
+
+
+def news(source: CloudLogs) -> int:
+    source.turn()
+    return sum(len(written.lines) for written in source.news())
+
+
+def test_a_line_is_handed_on_once_however_often_it_is_read(server: LogServer, source: CloudLogs) -> None:
+    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(3)])
+    assert [news(source), news(source)] == [3, 0]
+    server.add([line(EPOCH + 3, "commit", step=3, seconds=1, bytes=1)])
+    assert news(source) == 1
+
+
+def test_a_line_that_comes_late_is_not_missed(server: LogServer, source: CloudLogs) -> None:
+    server.add([line(EPOCH + 200, "commit", step=2, seconds=1, bytes=1)])
+    assert news(source) == 1
+    server.add([line(EPOCH + 200 - logs.LATE_S + 1, "commit", step=1, seconds=1, bytes=1)])
+    assert news(source) == 1
+
+
+def test_more_than_a_turn_can_read_comes_with_the_next_ones(
+    server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.page = 2
+    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(2 * logs.PAGES_A_TURN + 3)])
+    assert [news(source), news(source), news(source)] == [2 * logs.PAGES_A_TURN, 3, 0]
+    assert "more than can be read at once" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(403, "needs roles/logging.viewAccessor"), (429, "answered 429"), (503, "answered 503")]
+)
+def test_what_could_not_be_read_is_logged_and_read_the_next_time(
+    server: LogServer, source: CloudLogs, caplog: pytest.LogCaptureFixture, status: int, expected: str
+) -> None:
+    server.add([line(EPOCH, "start", rank=0)])
+    server.faults = [status]
+    with caplog.at_level(logging.WARNING):
+        assert news(source) == 0
+    assert expected in caplog.text
+    assert news(source) == 1
+
+
+def test_a_page_that_fails_is_asked_for_again(server: LogServer, source: CloudLogs) -> None:
+    server.page = 2
+    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(5)])
+    source.turn()
+    server.add([line(EPOCH + n, "commit", step=n, seconds=1, bytes=1) for n in range(5, 9)])
+    server.faults = [503]
+    assert news(source) == 5
+    assert news(source) == 4
+
+
+def test_jobs_are_known_from_the_lines_of_their_pods(server: LogServer, source: CloudLogs) -> None:
+    server.add(sample.training("run-7", kills=((13.0, "SIGKILL"),)))
+    jobs = Jobs(source)
+    source.turn()
+    jobs.read()
+    found = {s.metric: s.value for s in jobs.samples(EPOCH + 100, {})}
+    assert 0.7 < found["goodput_ratio"] < 0.9
+    assert not jobs.refused
+
+
+def test_all_that_a_job_wrote_is_read_over_all_pages(server: LogServer, source: CloudLogs) -> None:
+    server.page = 7
+    rows = sample.training("run-7")
+    server.add([*sample.training("run-8"), *rows])
+    reading = source.of_job("run-7", EPOCH)
+    assert {event.job for event in reading.events} == {"run-7"}
+    assert len(reading.events) == len(rows)
+
+
+@pytest.mark.parametrize("name", ['run-7" OR jsonPayload.job="run-8', "run-7\\", 'run-7"', "", "a b"])
+def test_a_name_that_kubernetes_does_not_know_gets_into_no_filter(
+    server: LogServer, source: CloudLogs, name: str
+) -> None:
+    server.add(sample.training("run-8"))
+    assert source.of_job(name, EPOCH).events == []
+    assert server.asked == []
+
+
+def test_a_job_that_wrote_too_much_has_no_half_account(
+    server: LogServer, source: CloudLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "PAGES_A_JOB", 2)
+    server.page = 5
+    server.add(sample.training("run-7"))
+    with pytest.raises(Unjudged, match="more than 2,000 lines"):
+        source.of_job("run-7", EPOCH)
+
+
+def test_a_server_that_is_away_is_a_passing_fault() -> None:
+    with requests.Session() as session:
+        session.trust_env = False
+        source = CloudLogs(session, "acme-ai", "holdfast-example", url="http://127.0.0.1:9/", clock=Clock(EPOCH))
+        with pytest.raises(Unjudged, match="did not answer: ConnectionError"):
+            source.of_job("run-7", EPOCH)
+
+
+def test_waits_and_evictions_that_the_exporter_wrote_count_for_the_job_they_name(
+    server: LogServer, source: CloudLogs
+) -> None:
+    """And nothing else from its namespace does, nor do lines of a job's pod about another job."""
+    wait = line(EPOCH, "scheduled", "run-7", seconds=60, node="n", pool="p", capacity="spot", accelerator="a")
+    evict = line(EPOCH + 1, "evict", "run-7", signal="SIGTERM", target="pod")
+    lies = line(EPOCH + 2, "commit", "run-7", step=9, seconds=1, bytes=1)
+    server.add_lines(sample.encoded([wait, evict, lies]), {"k8s-pod/app_kubernetes_io/name": "exporter"}, "monitoring")
+    server.writer = "run-8"
+    server.add([evict | {"t": EPOCH + 3}])
+    source.turn()
+    jobs = Jobs(source)
+    jobs.read()
+    (run,) = jobs.runs.values()
+    assert [event.type for event in run.events] == ["scheduled", "evict"]
+    assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict"]

@@ -1,0 +1,37 @@
+"""Metrics hold the names of jobs: outside a pod only this machine may ask for them."""
+
+import threading
+
+import pytest
+
+from holdfast.exporter import main
+from holdfast.exporter.prometheus import Newest
+
+
+@pytest.mark.parametrize(("in_pod", "address"), [(False, "127.0.0.1"), (True, "0.0.0.0")])
+def test_only_a_pod_serves_to_the_network(in_pod: bool, address: str) -> None:
+    server, thread = Newest().serve(0, in_pod=in_pod)
+    assert server.server_address[0] == address
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("kubeconfig", "in_pod"), [("", True), ("of-somebody", False)])
+def test_whoever_looks_with_a_kubeconfig_is_no_pod(
+    kubeconfig: str, in_pod: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked(Exception):
+        pass
+
+    def serve(_: Newest, port: int, *, in_pod: bool = False) -> None:
+        raise Asked(port, in_pod)
+
+    monkeypatch.setattr(Newest, "serve", serve)
+    monkeypatch.setattr(main, "connect", str)  # no client
+    monkeypatch.setattr(main, "stopped_by_signals", threading.Event)
+    for kinds in ("KINDS", "QUEUED", "ENDING"):  # no watch, so that no cluster is asked
+        monkeypatch.setattr(main, kinds, ())
+    with pytest.raises(Asked) as asked:
+        main.serve("", "", "", None, None, 9100, 1.0, kubeconfig)
+    assert asked.value.args == (9100, in_pod)

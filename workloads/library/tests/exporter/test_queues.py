@@ -1,0 +1,126 @@
+"""Jobs that wait without a pod are seen: in Kueue, and in Google's queue."""
+
+from typing import Any
+
+from holdfast.contract.pools import LABEL_ACCELERATOR
+from holdfast.exporter.cluster import Cluster
+from holdfast.exporter.watch import QUEUED
+from holdfast.ledger.border import refusal
+from workloads.library.tests.exporter.test_cluster import NOW
+
+CREATED, LATER = "2026-11-21T00:00:00Z", "2026-11-21T00:30:00Z"
+
+
+def workload(uid: str = "w", queue: str = "spot", *, active: bool = True, **conditions: str) -> dict[str, Any]:
+    """As Kueue 0.19 writes it. Conditions: type -> status, or the reason of a false one."""
+    pod = {"spec": {"nodeSelector": {LABEL_ACCELERATOR: "nvidia-l4"}}}
+    rows = [
+        {
+            "type": kind,
+            "status": value if value in ("True", "False") else "False",
+            "reason": value,
+            "lastTransitionTime": LATER,
+        }
+        for kind, value in conditions.items()
+    ]
+    flavors = [{"name": "workers", "flavors": {"cpu": "cpu-flavor", "nvidia.com/gpu": "spot-l4"}}]
+    reserved = {"admission": {"clusterQueue": "q", "podSetAssignments": flavors}}
+    return {
+        "metadata": {"uid": uid, "namespace": "training", "name": uid, "creationTimestamp": CREATED},
+        "spec": {"queueName": queue, "active": active, "podSets": [{"name": "workers", "template": pod}]},
+        "status": {"conditions": rows} | (reserved if conditions.get("QuotaReserved") == "True" else {}),
+    }
+
+
+def request(**conditions: str) -> dict[str, Any]:
+    rows = [{"type": kind, "status": value} for kind, value in conditions.items()]
+    return {"metadata": {"uid": "r", "namespace": "training", "name": "r"}, "status": {"conditions": rows}}
+
+
+def seen(*changes: tuple[str, dict[str, Any]], kind: int = 0) -> Cluster:
+    cluster = Cluster()
+    for change, found in changes:
+        QUEUED[kind].apply(cluster)(change, found)
+    return cluster
+
+
+def values(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
+    return {tuple(value for _, value in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric}
+
+
+def waits(found: dict[str, Any]) -> dict[tuple[str, ...], float]:
+    """(accelerator, flavor, queue, reason) -> seconds."""
+    return values(seen(("ADDED", found)), "queue_wait_seconds")
+
+
+HOUR = 3600.0
+
+
+def test_a_job_without_a_pod_waits_by_queue_accelerator_and_reason() -> None:
+    assert waits(workload(QuotaReserved="Pending")) == {("nvidia-l4", "none", "spot", "quota"): HOUR}
+    assert waits(workload()) == {("nvidia-l4", "none", "spot", "quota"): HOUR}
+    assert waits(workload(QuotaReserved="Inadmissible")) == {("nvidia-l4", "none", "spot", "inadmissible"): HOUR}
+    assert waits(workload(active=False)) == {("nvidia-l4", "none", "spot", "stopped"): HOUR}
+    check = waits(workload(QuotaReserved="True"))
+    assert check == {("nvidia-l4", "spot-l4", "spot", "admission-check"): HOUR}
+
+
+def test_an_admitted_and_a_finished_job_wait_no_more() -> None:
+    assert waits(workload(QuotaReserved="True", Admitted="True")) == {}
+    assert waits(workload(QuotaReserved="True", Finished="True")) == {}
+
+
+def test_an_evicted_job_waits_since_its_eviction() -> None:
+    assert waits(workload(QuotaReserved="Pending", Evicted="True")) == {
+        ("nvidia-l4", "none", "spot", "quota"): HOUR / 2
+    }
+
+
+def test_a_queue_shows_what_waits_and_what_runs_down_to_zero() -> None:
+    running = workload("a", QuotaReserved="True", Admitted="True")
+    cluster = seen(("ADDED", running), ("ADDED", workload("b")), ("ADDED", workload("c", active=False)))
+    assert values(cluster, "queue_pending_workloads") == {("spot",): 1}
+    assert values(cluster, "queue_started_workloads") == {("spot",): 1}
+    cluster.queues.workload("MODIFIED", workload("b", QuotaReserved="True", Admitted="True"))
+    assert values(cluster, "queue_pending_workloads") == {("spot",): 0}
+
+
+def test_a_start_is_counted_and_written_down_once_with_what_the_job_had_waited() -> None:
+    held = workload("a", QuotaReserved="Pending")
+    started = workload("a", QuotaReserved="True", Admitted="True")
+    cluster = seen(("ADDED", held), ("MODIFIED", started), ("MODIFIED", started))
+    assert values(cluster, "queue_waits_total") == {("nvidia-l4", "spot-l4", "spot", "1800"): 1}
+    (line,) = cluster.lines(NOW)
+    assert refusal(line) == "" and line["event"] == "admitted"
+    what = {"seconds": HOUR / 2, "queue": "spot", "flavor": "spot-l4", "accelerator": "nvidia-l4"}
+    assert what.items() <= line.items() and cluster.lines(NOW) == []
+    # Whoever watches later counts no start that somebody else has counted.
+    assert values(seen(("ADDED", started)), "queue_waits_total") == {}
+    cluster.begin_anew()
+    assert values(cluster, "queue_waits_total") == {}
+
+
+def test_a_job_that_waits_for_googles_answer_has_passed_its_queue() -> None:
+    cluster = seen(("ADDED", workload("a", QuotaReserved="True")))
+    assert values(cluster, "queue_pending_workloads") == {("spot",): 0}
+    assert values(cluster, "queue_started_workloads") == {("spot",): 1}
+
+
+def test_what_vanished_while_nobody_watched_is_forgotten() -> None:
+    cluster = seen(("ADDED", workload("a")), ("ADDED", workload("b")))
+    cluster.forget_all_but("workloads", {"b"})
+    assert set(cluster.queues.workloads) == {"b"}
+    cluster.queues.workload("DELETED", workload("b"))
+    assert values(cluster, "queue_wait_seconds") == {}
+
+
+def test_a_request_that_is_lost_counts_once_and_only_if_it_was_seen_before() -> None:
+    lost = seen(("ADDED", request(Accepted="True")), *[("MODIFIED", request(Failed="True"))] * 2, kind=1)
+    assert values(lost, "provisioning_requests_lost_total")["Failed",] == 1
+    old = seen(("ADDED", request(BookingExpired="True")), ("MODIFIED", request(BookingExpired="True")), kind=1)
+    assert set(values(old, "provisioning_requests_lost_total").values()) == {0}
+
+
+def test_an_object_of_another_version_waits_and_breaks_nothing() -> None:
+    bare = {"metadata": {"uid": "w", "namespace": "n", "name": "w", "creationTimestamp": CREATED}}
+    assert waits(bare) == {("none", "none", "none", "quota"): HOUR}

@@ -1,0 +1,240 @@
+"""A receipt for each job that ends, without being asked: once, whole, and never a guessed one."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from holdfast.exporter.cluster import Cluster
+from holdfast.exporter.ends import SETTLE_END_S, Ended
+from holdfast.exporter.main import Exporter, Outputs, one_pass
+from holdfast.exporter.node_usage import LONGEST_GAP_S, NodeUsage
+from holdfast.exporter.receipts import Order, Receipts, lane_prices, leaver, make
+from holdfast.exporter.sources import Folder
+from holdfast.exporter.watch import ENDING
+from holdfast.ledger.events import Event, parse
+from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.ledger.money import prices_of
+from holdfast.ledger.receipt import ANNOTATION
+from workloads.library.tests import sample
+from workloads.library.tests.exporter.test_cloud import Clock
+from workloads.library.tests.exporter.test_cluster import node, pod
+from workloads.library.tests.sample import EPOCH
+
+L4 = ("g2-standard-8", "us-central1", "spot")
+BEGAN = "2026-09-21T14:13:20Z"  # EPOCH
+MACHINE = {"node.kubernetes.io/instance-type": "g2-standard-8", "cloud.google.com/gke-spot": "true"}
+
+
+@dataclass
+class Kubernetes:
+    """Takes merge patches as the API server would; there is no JobSet."""
+
+    faults: list[int] = field(default_factory=list[int])
+    left: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def patch(self, path: str, body: Any) -> int:
+        if self.faults:
+            return self.faults.pop(0)
+        if "jobsets" in path:
+            return 404
+        self.left[path] = json.loads(body["metadata"]["annotations"][ANNOTATION])
+        return 200
+
+
+@pytest.fixture
+def kubernetes() -> Generator[tuple[Kubernetes, client.ApiClient]]:
+    server = Kubernetes()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            status = server.patch(self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    api = client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{http.server_port}"))
+    yield server, api
+    api.rest_client.pool_manager.clear()
+    http.shutdown()
+    http.server_close()
+    thread.join()
+
+
+def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any) -> dict[str, Any]:
+    conditions = [{"type": end, "status": status, "lastTransitionTime": "2026-09-21T15:00:00Z"}]
+    named = {"name": name, "namespace": "training", "uid": f"uid-{name}", "creationTimestamp": BEGAN}
+    return {"metadata": named | meta, "status": {"conditions": conditions}}
+
+
+def ended(cluster: Cluster) -> list[str]:
+    return [one.name for one, _ in cluster.ended(time.time())]
+
+
+def take(cluster: Cluster, change: str, found: dict[str, Any], kind: int = 0) -> None:
+    ENDING[kind].apply(cluster)(change, found)
+
+
+@pytest.mark.parametrize(("kind", "end"), [(0, "Complete"), (0, "Failed"), (1, "Completed"), (1, "Failed")])
+def test_a_job_or_jobset_that_ended_is_due_once(kind: int, end: str) -> None:
+    cluster = Cluster()
+    take(cluster, "ADDED", job(end=end), kind)
+    assert ended(cluster) == ["run-7"]
+    assert ended(cluster) == []
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        job(status="False"),
+        job(end="Suspended"),
+        job(namespace="serving"),
+        job(ownerReferences=[{"kind": "JobSet"}]),
+        job(annotations={ANNOTATION: "{}"}),
+    ],
+    ids=["running", "suspended", "elsewhere", "of a JobSet", "has one"],
+)
+def test_other_jobs_get_no_receipt(found: dict[str, Any]) -> None:
+    cluster = Cluster()
+    take(cluster, "ADDED", found)
+    assert ended(cluster) == []
+
+
+def test_the_last_lines_may_still_be_on_their_way() -> None:
+    cluster = Cluster()
+    take(cluster, "ADDED", job())
+    [waiting] = cluster.jobs.values()
+    assert cluster.ended(waiting.ended_s + SETTLE_END_S - 1) == []
+    assert len(cluster.ended(waiting.ended_s + SETTLE_END_S)) == 1
+
+
+def test_another_exporter_that_was_faster_leaves_nothing_to_do() -> None:
+    cluster = Cluster()
+    take(cluster, "ADDED", job())
+    take(cluster, "MODIFIED", job(annotations={ANNOTATION: "{}"}))
+    assert ended(cluster) == []
+
+
+def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
+    """Pods (uid, node) of run-7 for so many passes."""
+    cluster, now = Cluster(), EPOCH
+    for name in {on for _, on in pods}:
+        cluster.node("ADDED", node(name, labels=MACHINE))
+    for uid, on in pods:
+        cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
+    for _ in range(passes + 1):
+        list(cluster.samples(now))
+        now += gap_s
+    return cluster.node_usages.held["run-7"]
+
+
+def test_the_seat_of_a_gang_is_all_of_its_nodes() -> None:
+    node_usage = seated(("p", "a"), ("q", "b"), ("r", "b"))
+    assert (dict(node_usage.node_s), node_usage.pod_s, node_usage.on_s) == ({L4: 120.0}, 180.0, 60.0)
+
+
+def test_time_in_which_nobody_looked_is_not_guessed_at() -> None:
+    assert seated(("p", "a"), gap_s=LONGEST_GAP_S + 1).node_s == {}
+
+
+def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
+    cluster = Cluster()
+    cluster.node("ADDED", node("a", labels=MACHINE))
+    other = pod("q", on="a", phase="Running")
+    other["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "run-8"}
+    for found in (pod("p", on="a", phase="Running"), other):
+        cluster.pod("ADDED", found)
+    for n in range(3):
+        list(cluster.samples(EPOCH + 10 * n))
+    assert [dict(node_usage.node_s) for node_usage in cluster.node_usages.held.values()] == [{L4: 10.0}] * 2
+
+
+def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None:
+    at = prices_of("g2-standard-8", "us-central1")
+    gang = job_ledgers(events_of("training"))
+    queue = job_ledgers(events_of("batch"))
+    mixed = NodeUsage(node_s={L4: 300.0, (*L4[:2], "on-demand"): 100.0}, pod_s=200.0, on_s=100.0)
+    paid = (300 * at.spot + 100 * at.on_demand) / 100
+    assert lane_prices(gang, mixed) == pytest.approx((paid, 4 * at.on_demand, 100 / 3600))
+    assert lane_prices(queue, mixed) == pytest.approx((paid / 2, 2 * at.on_demand, 200 / 3600))
+
+
+def events_of(kind: str) -> list[Event]:
+    rows = sample.training("run-7") if kind == "training" else sample.batch("run-7")
+    return parse(sample.encoded(rows)).events
+
+
+def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
+    kubernetes: tuple[Kubernetes, client.ApiClient],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    server, api = kubernetes
+    server.faults = [503]
+    sample.write(tmp_path / "a.jsonl", sample.training("run-7", kills=((13.0, "SIGKILL"),)))
+    clock = Clock(EPOCH)
+    cluster = Cluster(clock=clock)
+    cluster.node("ADDED", node("a", labels=MACHINE))
+    cluster.pod("ADDED", pod("p", on="a", phase="Running"))
+    receipts = Receipts(Folder(tmp_path), leaver(api), again_s=0.0)
+    receipts.start()
+    exporter = Exporter(cluster, threading.Lock(), None, clock)
+    for step in (0, 15, 15, 3600):
+        clock.now += step
+        if step == 3600:
+            take(cluster, "MODIFIED", job())
+        one_pass(exporter, Outputs(lines=tmp_path / "told" / "watcher.jsonl", receipts=receipts))
+    receipts.finish()
+    receipts.join(30)
+    [(path, left)] = server.left.items()
+    assert path == "/apis/batch/v1/namespaces/training/jobs/run-7"
+    assert (left["schema"], left["job"], left["evictions"]) == ("holdfast.receipt/1", "run-7", 1)
+    assert 0 < left["paid_usd"] < left["on_demand_usd"]
+    # Beside it stand log lines, where a test before this one has set the log of pods up.
+    written = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [line for line in written if "schema" in line] == [left]
+    assert "no receipt of run-7 yet" in caplog.text
+    assert "run-7: paid $" in caplog.text
+    assert cluster.node_usages.held == {}
+
+
+@pytest.mark.parametrize(
+    ("node_usage", "expected"),
+    [
+        (None, "its machines were not seen"),
+        (NodeUsage(node_s={("e2-standard-4", "us-central1", "spot"): 1.0}, pod_s=1.0, on_s=1.0), "no machine type with a price"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_priced_gets_no_receipt_and_logs_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, node_usage: NodeUsage | None, expected: str
+) -> None:
+    sample.write(tmp_path / "a.jsonl", sample.training("run-7"))
+    receipts = Receipts(Folder(tmp_path), lambda made, _: pytest.fail(f"left {made}"))
+    receipts.order(Ended("training", "run-7", EPOCH, EPOCH + 100), node_usage)
+    receipts.finish()
+    receipts.run()
+    assert f"no receipt of run-7: {expected}" in caplog.text
+
+
+def test_lines_of_an_earlier_job_of_that_name_are_not_billed_again(tmp_path: Path) -> None:
+    early = [row | {"t": row["t"] - 50_000, "process": "old"} for row in sample.training("run-7")]
+    sample.write(tmp_path / "a.jsonl", [*early, *sample.training("run-7")])
+    order = Order(Ended("training", "run-7", EPOCH - 60, EPOCH + 100), NodeUsage(node_s={L4: 1.0}, pod_s=1.0, on_s=1.0))
+    assert make(order, Folder(tmp_path)).machine_hours < 0.1

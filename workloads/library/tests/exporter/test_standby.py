@@ -1,0 +1,167 @@
+"""Two exporters beside one cluster: the one that stands by serves nothing, and a change of hands counts nothing twice."""
+
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from holdfast.exporter.cloud import CloudWriter
+from holdfast.exporter.cluster import Cluster
+from holdfast.exporter.lease import Lease
+from holdfast.exporter.main import Exporter, Outputs, one_pass
+from holdfast.place.churn.cloud_series import CloudReader
+from workloads.library.tests.exporter.test_cloud import Clock
+from workloads.library.tests.exporter.test_cluster import node
+from workloads.library.tests.place.churn.metric_server import MetricServer
+from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT
+
+
+@dataclass
+class Leases:
+    """The one lease of an API server, with its resource version; tests/cluster has the real one."""
+
+    held: Any = None
+    away: bool = False
+
+    def read_namespaced_lease(self, name: str, namespace: str) -> Any:
+        if self.away:
+            raise ApiException(status=503)
+        if self.held is None:
+            raise ApiException(status=404)
+        return client.V1Lease(metadata=self.held.metadata, spec=self.held.spec)
+
+    def create_namespaced_lease(self, namespace: str, body: Any) -> None:
+        self.held = body
+
+    def replace_namespaced_lease(self, name: str, namespace: str, body: Any) -> None:
+        self.held = body
+
+
+@dataclass
+class Replica:
+    exporter: Exporter
+    outputs: Outputs
+
+    def passes(self) -> None:
+        one_pass(self.exporter, self.outputs)
+
+    @property
+    def serves(self) -> int:
+        return sum(len(family.samples) for family in self.exporter.newest.collect())
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.exporter.cluster
+
+
+class Pair:
+    def __init__(self, folder: Path) -> None:
+        self.clock, self.leases = Clock(MIDNIGHT + 10), Leases()
+        self.server = MetricServer(self.clock)
+        self.client = self.server.start()
+        self.both = [self._replica(folder, name) for name in "ab"]
+
+    def _replica(self, folder: Path, name: str) -> Replica:
+        api: Any = self.leases
+        writer = CloudWriter(self.client, "acme-ai", "us-central1", "holdfast-example", clock=self.clock)
+        lease = Lease(api, "monitoring", me=name, clock=self.clock)
+        exporter = Exporter(Cluster(clock=self.clock), threading.Lock(), None, self.clock)
+        return Replica(exporter, Outputs(lease=lease, writer=writer, lines=folder / f"{name}.jsonl"))
+
+    def see(self, change: str, found: Any) -> None:
+        for one in self.both:
+            one.cluster.node(change, found)
+
+    def lose(self, name: str) -> None:
+        self.see("ADDED", node(name))
+        gone = node(name, ready="False", message="node is shutting down")
+        self.see("MODIFIED", gone)
+        self.see("DELETED", gone)
+
+    def run(self, passes: int, *replicas: Replica, every_s: float = 15.0) -> None:
+        for _ in range(passes):
+            for one in replicas or self.both:
+                one.passes()
+            self.clock.now += every_s
+
+    def written(self) -> float:
+        reader = CloudReader(client=self.client, project="acme-ai")
+        return sum(p.value for p in reader.increases("preemptions_total", int(MIDNIGHT), int(MIDNIGHT + HOUR)))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Generator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.server.stop()
+
+
+def test_only_the_holder_of_the_lease_serves_and_writes(pair: Pair, tmp_path: Path) -> None:
+    pair.lose("a")
+    pair.run(3)
+    first, second = pair.both
+    assert first.serves > 0
+    assert second.serves == 0
+    assert (tmp_path / "a.jsonl").exists()
+    assert not (tmp_path / "b.jsonl").exists()
+    assert pair.written() == 1
+
+
+def test_a_change_of_hands_counts_nothing_twice_and_forgets_nothing(pair: Pair, tmp_path: Path) -> None:
+    second = pair.both[1]
+    for name in ("a", "b", "c"):
+        pair.lose(name)
+        pair.run(2)
+    pair.run(1, second)  # looks once more after the last sign of life of the first
+    pair.lose("d")  # while nobody holds the pen
+    pair.run(4, second)
+    assert second.serves > 0
+    pair.lose("e")
+    pair.run(2, second)
+    assert pair.written() == 5
+    assert second.outputs.writer
+    assert second.outputs.writer.refused == 0
+    for event_type in ("node_up", "node_down"):
+        counts = [(tmp_path / f"{name}.jsonl").read_text().count(f'"{event_type}"') for name in "ab"]
+        assert counts == [3, 2], event_type
+
+
+def test_the_holder_that_cannot_ask_serves_on_while_nobody_else_can_have_taken_over(pair: Pair) -> None:
+    first = pair.both[0]
+    pair.lose("a")
+    pair.run(1, first)
+    pair.leases.away = True
+    pair.run(1, first)
+    assert first.serves > 0
+    pair.run(2, first)
+    assert first.serves == 0
+    pair.leases.away = False
+    pair.run(1, first)
+    assert first.serves > 0
+    assert pair.written() == 1
+
+
+def test_one_that_gets_the_lease_back_begins_its_counters_anew(pair: Pair) -> None:
+    first, second = pair.both
+    pair.lose("a")
+    pair.run(2)
+    pair.run(4, second)  # the first is cut off, and the second takes over
+    pair.lose("b")
+    pair.run(2)
+    pair.leases.held.spec = replace_holder(pair.leases.held.spec)
+    pair.lose("c")
+    pair.run(2)
+    assert first.serves > 0
+    assert second.serves == 0
+    assert pair.written() == 3
+    assert [one.outputs.writer.refused for one in pair.both if one.outputs.writer] == [0, 0]
+
+
+def replace_holder(spec: Any) -> Any:
+    """The second lets go."""
+    return client.V1LeaseSpec(holder_identity="", lease_duration_seconds=30, renew_time=spec.renew_time)

@@ -1,0 +1,198 @@
+"""Processes forked from one that has imported their modules: starts in milliseconds, for tests that need many.
+
+A real process with a session, arguments, environment, streams, signals and an end of its own, as of
+`python SCRIPT ...` or `python -m MODULE ...`. Left out are the interpreter's start, the imports, and what they read of
+the environment; the hash seed is that of the server. Left out of its end is that modules are taken apart, which takes a
+second for those of a framework. What tests a start or an end itself, or compares with one, starts from nothing.
+"""
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).parents[3]
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """In a child: leave no orphan when the test or the benchmark is killed. Linux only."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+class Started:
+    """With what tests ask of a subprocess.Popen."""
+
+    def __init__(self, server: "ForkServer", pid: int) -> None:
+        self._server, self.pid = server, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._server.ask({"pid": self.pid})["code"]
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        until = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:  # until then the number is that of no other process
+            os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """Ends with the process that made it, and all that it started with it. For one thread."""
+
+    def __init__(self, modules: Iterable[str], *, path: Iterable[Path] = ()) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is the tests' to handle
+            )
+
+    def start(
+        self, command: Sequence[str], *, env: Mapping[str, str], out: IO[Any], err: IO[Any], session: bool
+    ) -> Started:
+        """`command` begins with the interpreter. `session`: a new one."""
+        order = {"argv": [*command[1:]], "env": dict(env), "cwd": str(Path.cwd()), "session": session}
+        return Started(self, self.ask(order, out.fileno(), err.fileno())["pid"])
+
+    def ask(self, order: dict[str, Any], *files: int) -> dict[str, Any]:
+        body = json.dumps(order).encode()
+        socket.send_fds(self._socket, [len(body).to_bytes(4)], files)
+        self._socket.sendall(body)
+        return json.loads(_read(self._socket, int.from_bytes(_read(self._socket, 4))))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        piece = connection.recv(size - len(found))
+        if not piece:
+            raise EOFError("the other side of the fork server is gone")
+        found += piece
+    return found
+
+
+def serve(connection: socket.socket) -> list[str]:
+    """Arguments, in each child; the server itself leaves by SystemExit."""
+    while True:
+        head, files, *_ = socket.recv_fds(connection, 4, 2)
+        if not head:
+            sys.exit(0)
+        order = json.loads(_read(connection, int.from_bytes(head + _read(connection, 4 - len(head)))))
+        if "pid" in order:
+            answer = {"code": _code(order["pid"])}
+        else:
+            server, (begun, begin) = os.getpid(), os.pipe()
+            pid = os.fork()
+            if not pid:
+                for mine in (connection.detach(), begun):
+                    os.close(mine)
+                die_with(server)
+                _become(order, files)
+                os.close(begin)
+                return order["argv"]
+            for theirs in (*files, begin):
+                os.close(theirs)
+            os.read(begun, 1)  # ends when it has its session: before, a signal to its group would reach nobody
+            os.close(begun)
+            answer = {"pid": pid}
+        body = json.dumps(answer).encode()
+        connection.sendall(len(body).to_bytes(4) + body)
+
+
+def _code(pid: int) -> int | None:
+    done, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if done else None
+
+
+def _become(order: dict[str, Any], files: Sequence[int]) -> None:
+    if order["session"]:
+        os.setsid()
+    for stream, file in enumerate(files, start=1):
+        os.dup2(file, stream)
+        os.close(file)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    if "PYTHONUNBUFFERED" in os.environ:
+        for text in (sys.stdout, sys.stderr):
+            text.reconfigure(write_through=True)  # type: ignore[union-attr]
+    if "torch" in sys.modules and (threads := os.environ.get("OMP_NUM_THREADS")):  # which torch read at its import
+        import_module("torch").set_num_threads(int(threads))
+    if "numpy" in sys.modules:  # as `random` does by itself: else all would draw the same
+        import_module("numpy").random.seed(random.getrandbits(32))
+
+
+def run(arguments: list[str]) -> None:
+    """As the interpreter does with its command line."""
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path[0] = str(Path(arguments[0]).parent)
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def leave(code: object) -> None:
+    """As the interpreter ends a process whose SystemExit has this code."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
+    atexit._run_exitfuncs()
+    for text in (sys.stdout, sys.stderr):
+        text.flush()
+    os._exit((code or 0) & 0xFF)
+
+
+def main(descriptor: str, *modules: str) -> None:
+    for module in modules:
+        import_module(module)
+    gc.freeze()  # else the first collection of each process copies the pages of all objects
+    try:
+        run(serve(socket.socket(fileno=int(descriptor))))
+    except SystemExit as end:
+        leave(end.code)
+    leave(None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,94 @@
+"""Manifests, job files, environments and plans of a stranger."""
+
+import json
+import random
+import tempfile
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.jobs import manifest, submit
+from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.formats import FORMATS
+from holdfast.place import plan as placement
+from holdfast.place import prices
+from infra import environments
+from workloads.library.tests.fuzz.campaign import Border
+from workloads.library.tests.fuzz.mutations import ODD, hostile
+from workloads.manifests import rendering
+
+
+@cache
+def _rendered() -> tuple[bytes, ...]:
+    return tuple(text.encode() for name, text in rendering.texts("example").items() if name.startswith("samples"))
+
+
+def _make_yaml(draw: random.Random) -> bytes:
+    from ruamel.yaml import YAML
+
+    if draw.random() < 0.5:
+        documents = draw.choice(_rendered()).split(b"\n---\n")
+        return hostile((draw.choice(documents),), draw)
+    (document, *_) = YAML(typ="safe", pure=True).load_all(draw.choice(_rendered()))
+    return hostile((json.loads(json.dumps(document)),), draw)
+
+
+def _enter_lint(data: bytes) -> None:
+    report = lint_texts({"a.yaml": data.decode("utf-8", "replace")}, Options())
+    for render_format in FORMATS.values():
+        render_format(report).encode()
+
+
+def _enter_submit(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.yaml"
+        path.write_bytes(data)
+        env = environments.load("example")
+        submit.plan(manifest.read(path), env, prices.load(), submit.Caps(usd_per_hour=1.0), 2.0)
+
+
+def _make_field(draw: random.Random) -> bytes:
+    """A path of field names, and the odd value to put there."""
+    path, node = [], environments.load(draw.choice(environments.names()))
+    while is_dataclass(node):
+        name = draw.choice([field.name for field in fields(node)])
+        path.append(name)
+        node = getattr(node, name)
+        if not is_dataclass(node) or draw.random() < 0.2:
+            break
+    return repr((path, draw.randrange(len(ODD)))).encode()
+
+
+def _enter_environment(data: bytes) -> None:
+    path, odd = eval(data, {"__builtins__": {}})  # noqa: S307  made above, one line of literals
+    environments.built("prod", lambda: _put(environments.load("prod"), path, ODD[odd]))
+
+
+def _put(node: Any, path: list[str], value: Any) -> Any:
+    inner = (
+        _put(getattr(node, path[0]), path[1:], value) if path[1:] and is_dataclass(getattr(node, path[0])) else value
+    )
+    return replace(node, **{path[0]: inner})
+
+
+PLAN = {
+    "policy": "uniform progress", "work_h": 20.0, "deadline_h": 40.0, "restart_h": 0.1, "interval_h": 0.5, "checkpoint_h": 0.01,
+    "spot_usd": 10.0, "on_demand_usd": 30.0,
+}  # fmt: skip
+
+
+def _enter_plan(data: bytes) -> None:
+    """Of a job's annotation, as the exporter reads and uses it."""
+    found = placement.read(data.decode("utf-8", "replace"))
+    for standing in placement.Standing:
+        found.move(standing, now_h=3.0, done_h=1.0, up=True, up_for_h=0.5)
+
+
+BORDERS = {
+    "placement plans": Border(make=lambda draw: hostile((PLAN,), draw), enter=_enter_plan, refusals=(InputError,)),
+    "linted files": Border(make=_make_yaml, enter=_enter_lint, refusals=(InputError,)),
+    "job files": Border(make=_make_yaml, enter=_enter_submit, refusals=(InputError, Unjudged)),
+    "environments": Border(make=_make_field, enter=_enter_environment, refusals=(InputError,)),
+}

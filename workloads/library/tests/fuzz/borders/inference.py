@@ -1,0 +1,100 @@
+"""Rows, items, the predictor's answers and requests over HTTP."""
+
+import io
+import json
+import random
+import struct
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.errors import InputError
+from holdfast.inference import items, sources
+from holdfast.inference.errors import MalformedMessage, PredictorError
+from holdfast.inference.predictor import frames, replies
+from holdfast.inference.server import completions, tensors
+from holdfast.inference.server.errors import Refused
+from holdfast.inference.values import encode_value
+from workloads.library.tests.fuzz.campaign import Border
+from workloads.library.tests.fuzz.mutations import hostile
+
+ITEM = items.encode(items.Item(job="job", id="an-id", body=b"some text"))
+ROWS = b'{"id": 1, "text": "one"}\n{"id": "b", "text": "two", "more": [1, {"a": null}]}\n'
+TABLE = b'id,text\n1,one\n2,"two, three"\n'
+REPLY = {"values": [{"score": 1.5, "label": "x"}, {"score": 2}], "seconds": 0.25, "configuration": {"a": [1]}}
+
+
+def _enter_rows(suffix: str) -> Callable[[bytes], None]:
+    def enter(data: bytes) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"rows{suffix}"
+            path.write_bytes(data)
+            for _ in sources.items_of("job", str(path), pattern="*", id_column="id", body_column="text"):
+                pass
+
+    return enter
+
+
+@cache
+def _parquet() -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    written = io.BytesIO()
+    pq.write_table(pa.table({"id": ["1", "2"], "text": ["one", "two"]}), written)
+    return written.getvalue()
+
+
+def _enter_reply(data: bytes) -> None:
+    framed = bytearray(struct.pack(">I", len(data)) + data)
+    reply = frames.pop_message(framed)
+    values, _ = replies.values_of(reply, 2)
+    for value in values:
+        encode_value(value)
+    replies.configuration_of(reply.get("configuration") if reply else None)
+
+
+INFER = {
+    "id": "1",
+    "inputs": [
+        {"name": "text", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]},
+        {"name": "n", "datatype": "INT32", "shape": [2, 2], "data": [1, 2, 3, 4]},
+    ],
+}
+ASK = {"model": "m", "prompt": "a text", "max_tokens": 5, "stream": True, "temperature": 0.5, "stop": ["x"], "n": 1}
+PIECE = {"text": "a", "finish_reason": None}
+
+
+def _enter_completion(data: bytes) -> None:
+    completions.parse(data).item("so far")
+
+
+def _enter_piece(data: bytes) -> None:
+    """As the predictor's value, which has been JSON before."""
+    piece = completions.Piece.of(json.loads(data))
+    completions.event(completions.answer("id", "m", 1, piece))
+
+
+def seeded(*seeds: Any) -> Callable[[random.Random], bytes]:
+    return lambda draw: hostile(seeds, draw)
+
+
+BORDERS = {
+    "batch messages": Border(make=seeded(json.loads(ITEM), ITEM), enter=items.decode, refusals=(MalformedMessage,)),
+    "rows of JSON": Border(make=seeded(ROWS), enter=_enter_rows(".jsonl"), refusals=(InputError,)),
+    "rows of CSV": Border(make=seeded(TABLE), enter=_enter_rows(".csv"), refusals=(InputError,)),
+    "rows of Parquet": Border(
+        make=lambda draw: hostile((_parquet(),), draw), enter=_enter_rows(".parquet"), refusals=(InputError,)
+    ),
+    "predictor's replies": Border(
+        make=seeded(REPLY),
+        enter=_enter_reply,
+        # Of pop_message and encode_value, as they document.
+        refusals=(PredictorError, InputError, ValueError, RecursionError, EOFError),
+    ),
+    "HTTP requests": Border(make=seeded(INFER), enter=lambda data: tensors.parse(data, 64), refusals=(Refused,)),
+    "completions": Border(make=seeded(ASK), enter=_enter_completion, refusals=(Refused,)),
+    "pieces of text": Border(make=seeded(PIECE), enter=_enter_piece, refusals=(Refused, ValueError, RecursionError)),
+}

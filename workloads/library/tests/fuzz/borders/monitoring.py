@@ -1,0 +1,56 @@
+"""What pods print and what a bucket holds of the churn."""
+
+import json
+import random
+import tempfile
+from pathlib import Path
+
+from holdfast.contract.errors import InputError
+from holdfast.ledger.events import parse
+from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.ledger.job_summary import job_summaries
+from holdfast.place.churn import history
+from holdfast.report.cli import read_report
+from holdfast.report.page import render
+from workloads.library.tests import sample
+from workloads.library.tests.fuzz.campaign import Border
+from workloads.library.tests.fuzz.mutations import hostile
+
+NOW_S = sample.EPOCH + 3_600
+DAY = {
+    "v": history.VERSION,
+    "day": "2026-11-01",
+    "hours": 24,
+    "rows": [{"pool": "a", "machine_type": "g2", "zone": "z", "age_h": 0.0, "node_hours": 5.5, "losses": 1.0}],
+}
+
+
+def _lines() -> list[bytes]:
+    return sample.encoded(sample.training("good", total=12))[:60]
+
+
+def _enter_lines(data: bytes) -> None:
+    reading = parse([*_lines(), *data.split(b"\n")], now_s=NOW_S)
+    job_ledgers(reading.events)
+    job_summaries(reading.events)
+
+
+def _enter_report(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "a.jsonl").write_bytes(b"\n".join([*_lines(), data]))
+        render(read_report(Path(folder), None))
+
+
+def _make_line(draw: random.Random) -> bytes:
+    return hostile(tuple(json.loads(line) for line in _lines()), draw)
+
+
+BORDERS = {
+    "event lines": Border(make=_make_line, enter=_enter_lines),
+    "report": Border(make=_make_line, enter=_enter_report, refusals=(InputError,), cpu_s=30),
+    "churn history": Border(
+        make=lambda draw: hostile((DAY,), draw),
+        enter=lambda data: history.decoded("churn-2026-11-01.json", data),
+        refusals=(InputError,),
+    ),
+}

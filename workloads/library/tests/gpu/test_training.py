@@ -1,0 +1,42 @@
+"""The trainer on a GPU: nccl, a real notice, and the same bits after the resume."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import support
+from workloads.library.tests.training.runs import Run, notice, power_loss
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu() -> None:
+    import torch
+
+    support.require(torch.cuda.is_available(), "no GPU is visible")
+
+
+def one_gpu(folder: Path) -> Run:
+    return Run(folder=folder, steps=60, every=10, ranks=1, options=("--device", "cuda"))
+
+
+def test_a_notice_and_a_power_loss_under_nccl_change_no_bit(tmp_path: Path) -> None:
+    undisturbed, run = one_gpu(tmp_path / "undisturbed"), one_gpu(tmp_path / "evicted")
+    assert undisturbed.complete() == 0, undisturbed.log()
+    assert run.interrupted(15, notice) == 143, run.log()
+    assert run.interrupted(33, power_loss) == 137
+    assert run.complete() == 0, run.log()
+    assert run.digest == undisturbed.digest
+    assert run.losses() == undisturbed.losses()
+
+
+def test_every_gpu_of_the_machine_stops_at_one_step(tmp_path: Path) -> None:
+    import torch
+
+    support.require(torch.cuda.device_count() > 1, "one GPU only")
+    run = one_gpu(tmp_path)
+    run.ranks = torch.cuda.device_count()
+    run.options = (*run.options, "--batch", str(8 * run.ranks))
+    assert run.interrupted(15, notice) == 143, run.log()
+    assert len(run.of("stop")) == 1

@@ -1,0 +1,53 @@
+"""One embedded PostgreSQL for all tests of the room; each test has a job of its own."""
+
+import itertools
+from collections.abc import Generator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.inference.results import schema
+from holdfast.inference.results.connect import connect, open_pool
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from workloads.library.tests.checkpoint import conftest as checkpoint
+
+_jobs = itertools.count()
+gcs_emulator, bucket = checkpoint.gcs_emulator, checkpoint.bucket
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[EmbeddedPostgres]:
+    # Nothing here outlives a power cut, and two cores have better things to do than fsync.
+    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), settings=("fsync=off",)) as running:
+        with connect(running.uri) as connection:
+            schema.migrate(connection)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def pool(server: EmbeddedPostgres) -> Generator[ConnectionPool[Connection]]:
+    with open_pool(server.uri, size=8) as opened:
+        yield opened
+
+
+@pytest.fixture
+def connection(server: EmbeddedPostgres) -> Generator[Connection]:
+    with psycopg.connect(server.uri) as opened:
+        yield opened
+
+
+@pytest.fixture
+def job() -> str:
+    return f"job-{next(_jobs)}"
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for n in range(100):
+        (folder / f"{n:03d}.txt").write_bytes(bytes((n * k) % 251 for k in range(1, n + 2)))
+    return folder

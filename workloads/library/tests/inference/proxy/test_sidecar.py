@@ -1,0 +1,186 @@
+"""The drain for servers that have none: a stand-in behaves at SIGTERM as vLLM does, and must lose nothing."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contract.serving import DRAIN_PATH, READY_PATH, sidecar_budget
+from holdfast.drill.serving.fleet import admin, find_envoy, free_port
+from holdfast.inference.proxy.sidecar import Sidecar
+from holdfast.inference.proxy.watch import Follower
+from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from workloads.library.tests.inference.server.serving import ROOT, until
+
+pytestmark = pytest.mark.process
+WINDOW_S = 15.0
+
+
+class LikeVllm(BaseHTTPRequestHandler):
+    """Answers until SIGTERM, then refuses what is new with 503 and finishes what it has (vllm#36666)."""
+
+    stopping = threading.Event()
+
+    def do_GET(self) -> None:
+        self._answer(503 if self.stopping.is_set() else 200)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        refused = self.stopping.is_set()
+        time.sleep(0 if refused else 0.02)
+        self._answer(503 if refused else 200)
+
+    def _answer(self, code: int) -> None:
+        self.send_response(code)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def stand_in(port: int) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", port), LikeVllm)
+    asked = list[int]()  # a handler that sets an event for which its own thread waits can stop on the event's lock
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    while not asked:
+        time.sleep(0.01)
+    LikeVllm.stopping.set()
+    time.sleep(sidecar_budget(WINDOW_S)[1])  # --shutdown-timeout
+
+
+def code(port: int, path: str, method: str = "GET") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, b"{}" if method == "POST" else None)
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def pair() -> Generator[tuple["subprocess.Popen[bytes]", int, int]]:
+    """The stand-in with its port, and the port of the sidecar beside it."""
+    port, beside = free_port(), free_port()
+    vllm = subprocess.Popen([sys.executable, __file__, str(port)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    words = ["serve", "sidecar", "--health", f"http://127.0.0.1:{port}/health", "--port", str(beside)]
+    sidecar = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *words, "--window", str(WINDOW_S)], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+        until(lambda: code(beside, READY_PATH) == 200, "both to be ready")
+        yield vllm, port, beside
+    finally:
+        for process in (vllm, sidecar):
+            process.kill()
+            process.wait()
+
+
+def test_with_the_sidecar_no_request_meets_a_server_that_refuses(
+    pair: tuple["subprocess.Popen[bytes]", int, int],
+) -> None:
+    """Played as the kubelet does it: the hook, then SIGTERM; a client that follows readiness with a second's delay."""
+    vllm, port, beside = pair
+    hook = threading.Thread(target=code, args=(beside, DRAIN_PATH))
+    began = time.monotonic()
+    hook.start()
+    until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
+    assert code(port, "/health") == 200, "the server itself knows nothing yet"
+    codes, gone_at = list[int](), time.monotonic() + 2.0  # probe, slice and proxy
+    while time.monotonic() < gone_at:
+        codes.append(code(port, "/v1/completions", "POST"))
+    hook.join()
+    assert time.monotonic() - began >= sidecar_budget(WINDOW_S)[0]
+    vllm.send_signal(signal.SIGTERM)
+    assert set(codes) == {200}
+    assert len(codes) > 10
+
+
+def test_a_proxy_that_asks_the_sidecar_takes_a_draining_server_out_before_it_is_told(
+    pair: tuple["subprocess.Popen[bytes]", int, int], tmp_path: Path
+) -> None:
+    """A real Envoy, endpoints as the watcher writes them: no change of them is needed, its own health check sees it."""
+    _, port, beside = pair
+    piece = {"metadata": {"name": "a"}, "ports": [{"port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}]}
+    out = tmp_path / "endpoints" / "servers.json"
+    out.parent.mkdir()
+    Follower(cluster=CLUSTER, out=out, health_port=beside).replace([piece])
+    asked, admin_port, metrics = free_port(), free_port(), free_port()
+    ports: dict[str, Any] = {"host": "127.0.0.1", "port": asked, "admin_port": admin_port, "metrics_port": metrics}
+    config = tmp_path / "envoy.json"
+    config.write_text(json.dumps(bootstrap(Proxy(endpoints_file=str(out), longest_request_s=7.0, **ports))))
+    words = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error"]
+    envoy = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: healthy(admin_port) == 1, "the proxy to find the server healthy")
+        assert code(asked, "/v1/completions", "POST") == 200
+        threading.Thread(target=code, args=(beside, DRAIN_PATH), daemon=True).start()
+        until(lambda: healthy(admin_port) == 0, "the proxy to see the drain")
+        assert code(port, "/health") == 200, "the server itself knows nothing yet"
+    finally:
+        envoy.kill()
+        envoy.wait()
+
+
+def healthy(admin_port: int) -> int:
+    """Of the proxy's servers; -1 while it does not answer."""
+    try:
+        text = admin(admin_port, f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$")[1]
+    except (OSError, http.client.HTTPException):
+        return -1
+    return int(text.rpartition(":")[2] or -1)
+
+
+def test_without_it_the_same_client_is_refused(pair: tuple["subprocess.Popen[bytes]", int, int]) -> None:
+    vllm, port, _ = pair
+    vllm.send_signal(signal.SIGTERM)
+    until(lambda: code(port, "/v1/completions", "POST") in (0, 503), "a refusal")
+
+
+def test_a_neighbour_that_is_not_healthy_is_not_ready(pair: tuple["subprocess.Popen[bytes]", int, int]) -> None:
+    vllm, _, beside = pair
+    vllm.kill()
+    until(lambda: code(beside, READY_PATH) == 503, "readiness to end")
+
+
+def test_what_has_listened_is_at_rest_afterwards() -> None:
+    with Sidecar(health_url="http://127.0.0.1:9/health", hold_s=0.0, most_s=0.0).listening("127.0.0.1", 0):
+        (thread,) = (each for each in threading.enumerate() if each.name == "sidecar")
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_count_that_can_be_asked_is_waited_for(tmp_path: Path) -> None:
+    class Counting(LikeVllm):
+        left = 3
+
+        def do_GET(self) -> None:
+            Counting.left -= 1
+            body = json.dumps(f"http.requests.downstream_rq_active: {max(0, Counting.left)}").strip('"').encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/stats"
+        Sidecar(health_url=url, hold_s=0.0, most_s=30.0, count_url=url, sleep=lambda _: None).drain()
+        server.shutdown()
+    assert Counting.left == 0
+
+
+if __name__ == "__main__":
+    stand_in(int(sys.argv[1]))

@@ -1,0 +1,251 @@
+"""A database that fails in the middle: its disk is full, it is restarted in a commit, it cannot serialise."""
+
+import contextlib
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg import Connection, sql
+from psycopg_pool import ConnectionPool
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE
+from holdfast.inference.items import Item
+from holdfast.inference.results import schema
+from holdfast.inference.results.connect import connect, open_pool
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results.postgres_access import as_server_user
+from holdfast.inference.values import Value
+from tests import support
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
+
+pytestmark = pytest.mark.process
+COUNT = 400
+SMALL = ("max_wal_size=32MB", "min_wal_size=32MB", "shared_buffers=8MB", "fsync=off")
+
+
+@contextmanager
+def own_database(folder: Path, job: str, events: Path, *more: str) -> Generator[tuple[EmbeddedPostgres, Harness]]:
+    with EmbeddedPostgres(folder, settings=(*SMALL, *more)) as server:
+        with connect(server.uri) as connection:
+            schema.migrate(connection)
+        with open_pool(server.uri) as pool, psycopg.connect(server.uri) as connection:
+            yield server, Harness(pool=pool, connection=connection, job=job, events=events)
+
+
+@contextmanager
+def working(harness: Harness, predictor: type[CountingPredictor]) -> Generator[threading.Thread]:
+    """A worker in a thread; at the end it must have drained the job by itself."""
+    codes: list[int] = []
+    worker = harness.worker(predictor(before=lambda: time.sleep(0.01)))
+    thread = threading.Thread(target=lambda: codes.append(worker.run()))
+    thread.start()
+    until(lambda: harness.event_lines("stored"), thread)
+    yield thread
+    thread.join(120)
+    assert codes == [EXIT_COMPLETE]
+
+
+def until(condition: Callable[[], object], thread: threading.Thread, *, within_s: float = 60.0) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert thread.is_alive(), "the worker ended"
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def rows(uri: str, harness: Harness) -> dict[str, tuple[str, dict[str, object]]]:
+    """By a new connection: the old one may have died with the server."""
+    with psycopg.connect(uri) as connection:
+        harness.connection = connection
+        return harness.rows()
+
+
+def database_troubles(harness: Harness) -> int:
+    return sum(event["error_class"] == "database" for event in harness.event_lines("item_failed"))
+
+
+class Bulky(CountingPredictor):
+    """Values large enough that a full disk is met soon."""
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        super().predict(bodies)
+        return [{"text": random.Random(body).randbytes(30_000).hex()} for body in bodies]
+
+
+class SmallDisk:
+    """A file system of its own. PostgreSQL may lose its log on it, and then gives up as it should."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self, server: EmbeddedPostgres) -> None:
+        block = b"\0" * 65_536
+        with self._ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(block):
+                pass
+
+    def free(self, server: EmbeddedPostgres) -> None:
+        self._ballast.unlink()
+
+
+class SmallFiles:
+    """Where nothing may be mounted: no file of the server's may grow, its log apart. Its error differs from a full disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def fill(self, server: EmbeddedPostgres) -> None:
+        self._limit(server, str(16 * 2**20))  # the size of a segment of the log
+
+    def free(self, server: EmbeddedPostgres) -> None:
+        self._limit(server, "unlimited")
+
+    def _limit(self, server: EmbeddedPostgres, soft: str) -> None:
+        """The server's first: who is forked meanwhile has it too."""
+        family = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        for pid in (server.pid, *map(int, family.read_text().split())):
+            command = [*as_server_user(self.folder), "prlimit", f"--pid={pid}", f"--fsize={soft}:"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0 or not Path(f"/proc/{pid}").exists(), done.stderr
+
+
+def may_mount() -> bool:
+    """CAP_SYS_ADMIN, and the command, which not every Linux has."""
+    (held,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
+    return bool(int(held.split()[1], 16) >> 21 & 1 and shutil.which("mount"))
+
+
+@pytest.fixture(params=["files", "disk"] if may_mount() else ["files"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[SmallDisk | SmallFiles]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if request.param == "files":
+        yield SmallFiles(folder)
+        return
+    command = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    support.require(mounted.returncode == 0, f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield SmallDisk(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_waited_for(small: SmallDisk | SmallFiles, job: str, tmp_path: Path) -> None:
+    with own_database(small.folder / "db", job, tmp_path / "e.jsonl") as (server, harness):
+        wanted = items(job, COUNT)
+        harness.enqueue(wanted)
+        with working(harness, Bulky) as thread:
+            small.fill(server)
+            until(lambda: server.wait(0.0) or database_troubles(harness), thread)
+            small.free(server)
+            if server.wait(0.0):  # without room for its log PostgreSQL gives up, as it should
+                server.stop()
+                server.start()
+        values = Bulky().predict([item.body for item in wanted])
+        assert rows(server.uri, harness) == {i.id: ("done", v) for i, v in zip(wanted, values, strict=True)}
+        assert database_troubles(harness) > 0
+
+
+_SLOW_COMMIT = """
+CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER lingering AFTER UPDATE ON holdfast.result DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.status = 'done' AND NEW.item LIKE '%7') EXECUTE FUNCTION linger();
+"""
+_COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ILIKE 'commit%'"
+
+
+def test_a_restart_in_the_middle_of_a_commit_loses_and_doubles_nothing(job: str, tmp_path: Path) -> None:
+    with own_database(tmp_path / "db", job, tmp_path / "e.jsonl") as (server, harness):
+        wanted = items(job, 120)
+        harness.enqueue(wanted)
+        with connect(server.uri) as connection:
+            connection.execute(_SLOW_COMMIT)
+        with working(harness, CountingPredictor) as thread:
+            for crash in (signal.SIGQUIT, signal.SIGINT):
+                with psycopg.connect(server.uri, autocommit=True) as connection:
+                    until(lambda c=connection: one(c, _COMMITTING), thread)
+                    server.stop(crash)
+                server.start()
+        assert rows(server.uri, harness) == expected(wanted)
+        assert database_troubles(harness) > 0
+        assert sum(event["items"] for event in harness.event_lines("stored")) == 120
+
+
+_REFUSE_FIRST = """
+CREATE SEQUENCE public.refusals;
+GRANT USAGE ON public.refusals TO holdfast_worker;
+CREATE FUNCTION public.refuse_first() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('public.refusals') <= 6 THEN RAISE EXCEPTION 'not now' USING ERRCODE = TG_ARGV[0]; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refusing BEFORE UPDATE ON holdfast.result FOR EACH ROW
+"""
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01", "53300", "57014"])
+def test_what_the_database_refuses_for_a_moment_is_tried_again(
+    server: EmbeddedPostgres, pool: ConnectionPool[Connection], job: str, tmp_path: Path, state: str
+) -> None:
+    """Serialisation failure, deadlock, out of connections, statement cancelled."""
+    with psycopg.connect(server.uri) as connection:
+        harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
+        wanted = items(job, 50)
+        harness.enqueue(wanted)
+        when = sql.SQL("WHEN (NEW.status = 'done') EXECUTE FUNCTION public.refuse_first({})").format(state)
+        connection.execute(sql.SQL(_REFUSE_FIRST) + when)
+        connection.commit()
+        try:
+            with working(harness, CountingPredictor):
+                pass
+        finally:
+            connection.rollback()
+            connection.execute("DROP TRIGGER refusing ON holdfast.result")
+            connection.execute("DROP FUNCTION public.refuse_first")
+            connection.execute("DROP SEQUENCE public.refusals")
+            connection.commit()
+        assert harness.rows() == expected(wanted)
+        assert database_troubles(harness) == 6
+
+
+def test_four_workers_whose_transactions_collide_lose_and_double_nothing(job: str, tmp_path: Path) -> None:
+    """Every transaction serialisable, a fifth of the items twice in the queue, some that fail: the database refuses
+    many a transaction by itself."""
+    strict = "default_transaction_isolation=serializable"
+    with own_database(tmp_path / "db", job, tmp_path / "e.jsonl", strict) as (_, harness):
+        wanted = items(job, COUNT)
+        bad = [Item(job=job, id=f"bad-{n}", body=b"\x00never") for n in range(5)]
+        harness.enqueue([*wanted, *bad])
+        assert harness.queue is not None
+        harness.queue.publish(wanted[::5])
+        codes: list[int] = []
+        workers = [harness.worker(CountingPredictor()) for _ in range(4)]
+        threads = [threading.Thread(target=lambda w=w: codes.append(w.run())) for w in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert codes == [EXIT_COMPLETE] * 4
+        found = harness.rows()
+        assert {found.pop(item.id)[0] for item in bad} == {"dead"}
+        assert found == expected(wanted)
+        assert one(harness.connection, "SELECT sum(done) FROM holdfast.worker") == COUNT, (
+            "counted where they are written"
+        )
+        assert [e["failures"] for e in harness.event_lines("item_failed") if e["error_class"] == "ValueError"].count(
+            3
+        ) == 5
+        assert database_troubles(harness) > 0
+
+
+def one(connection: Connection, query: LiteralString) -> int:
+    row = connection.execute(query).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,73 @@
+"""What people see of a job and its bill."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import LiteralString
+
+import pytest
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.inference.results.status import Status, read_status, table
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, items
+
+STATUS = Status(
+    job="nightly", fingerprint="f", total=2_000, done=1_500, held=64, failed=2, waiting=434, retried=64, failures=9,
+    workers=2, preempted=3, killed=1, rate=12.5, eta_seconds=3_900.0, worker_seconds=7_200.0, oldest_seconds=9.0,
+    replicas_wanted=4,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "1,500 of 2,000 (75.0%)",
+        "434",
+        "2 for good, 9 errors",
+        "12.5 items/s",
+        "1 h 5 min",
+        "2 now, 4 wanted",
+        "3 with notice, 1 without; 64 items begun again",
+        "$0.453 per 1,000 items",  # 2 hours at $0.34 for 1,500
+    ],
+)
+def test_people_see_what_is_done_what_is_left_and_what_it_costs(shown: str) -> None:
+    assert shown in table(STATUS, 0.34)
+
+
+def test_what_is_not_known_is_not_made_up() -> None:
+    shown = table(replace(STATUS, eta_seconds=None))
+    assert "unknown: give --price" in shown
+    assert "unknown yet" in table(replace(STATUS, done=0), 0.34)
+    assert [line.split()[-1] for line in shown.splitlines() if line.startswith("time to go")] == ["unknown"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("seen", "ended", "seconds"),
+    [("2 s", None, 100), ("90 s", None, 10), ("50 s", "preempted", 50)],
+    ids=["running", "killed", "left"],
+)
+def test_a_worker_costs_from_its_start_to_now_or_to_its_last_sign_of_life(
+    pool: ConnectionPool[Connection],
+    connection: Connection,
+    job: str,
+    tmp_path: Path,
+    seen: LiteralString,
+    ended: str | None,
+    seconds: int,
+) -> None:
+    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl")
+    harness.enqueue(items(job, 8))
+    harness.worker(CountingPredictor()).run()
+    with connection.transaction():
+        connection.execute(
+            "UPDATE holdfast.worker SET started_at = now() - interval '100 s', seen_at = now() - %s::interval,"
+            " ended = %s, load_seconds = 60 WHERE job = %s",
+            (seen, ended, job),
+        )
+    status = read_status(connection, job)
+    assert status.worker_seconds == pytest.approx(seconds + 60, abs=20), "the loading of its model is paid for too"
+    assert (status.workers, status.killed, status.preempted) == (
+        int(ended is None and seconds == 100), int(ended is None and seconds == 10), int(ended is not None)
+    )  # fmt: skip

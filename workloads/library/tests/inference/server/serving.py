@@ -1,0 +1,141 @@
+"""A real server process for tests, and clients that see bytes."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[5]
+PREDICTORS = "workloads.library.tests.inference.server.playing_predictors"
+PATIENCE_S = 60.0
+INFER = "/v2/models/model/infer"
+
+
+def until(condition: Callable[[], object], what: str) -> Any:
+    """The first true answer."""
+    ends = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < ends, f"waited in vain for {what}"
+        time.sleep(0.01)
+    return found
+
+
+def texts(*bodies: str) -> bytes:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [len(bodies)], "data": list(bodies)}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def output(self, name: str) -> list[Any]:
+        return next(o["data"] for o in self.json["outputs"] if o["name"] == name)
+
+
+@dataclass
+class Served:
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    port: int
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def infer(self, *bodies: str, **headers: str) -> Answer:
+        return self.request("POST", INFER, texts(*bodies), {k.replace("_", "-"): v for k, v in headers.items()})
+
+    def ready(self) -> int:
+        return self.request("GET", "/v2/health/ready").status
+
+    def metric(self, name: str) -> float:
+        text = self.request("GET", "/metrics").body.decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}(\{{|\s)", line))
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+
+    def send(self, *parts: bytes) -> socket.socket:
+        end = self.connect()
+        for part in parts:
+            end.sendall(part)
+        return end
+
+    def signal(self, number: signal.Signals) -> float:
+        os.kill(self.process.pid, number)
+        return time.monotonic()
+
+    def ended(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+
+def head(length: int, path: str = INFER, *more: bytes) -> bytes:
+    lines = [f"POST {path} HTTP/1.1".encode(), b"Host: here", b"Content-Length: %d" % length, *more]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def received(end: socket.socket) -> bytes:
+    """Everything until the other end closes."""
+    data = bytearray()
+    while chunk := end.recv(65536):
+        data += chunk
+    end.close()
+    return bytes(data)
+
+
+@contextmanager
+def served(
+    folder: Path,
+    *options: str,
+    predictor: str = f"{PREDICTORS}:gpu_like",
+    ready: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> Generator[Served]:
+    """`env`: settings of ours; those of this process do not reach the server."""
+    log = folder / f"server-{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "holdfast", "serve", "run", "--predictor", predictor, "--port", "0", *options]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment |= env or {}
+    with log.open("wb") as out:
+        process = subprocess.Popen([*command, "--host", "127.0.0.1"], cwd=ROOT, stdout=out, stderr=out, env=environment)
+    server = Served(process, log, 0)
+    try:
+        server.port = until(lambda: _port(server), "the server's port")
+        if ready:
+            until(lambda: server.ready() == 200, "a ready server")
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _port(server: Served) -> int:
+    assert server.process.poll() is None, server.log.read_text()
+    return next((line["port"] for line in server.lines() if "port" in line), 0)

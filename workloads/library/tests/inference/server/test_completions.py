@@ -1,0 +1,168 @@
+"""Text in pieces from a real server process: whole and streamed, refused before the first byte, cut at the bound."""
+
+import json
+import signal
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from workloads.library.tests.inference.server.serving import PREDICTORS, Served, head, received, served, until
+
+pytestmark = pytest.mark.process
+PATH = "/v1/completions"
+COMPLETING = f"{PREDICTORS}:completing"
+
+
+def asked(**fields: object) -> bytes:
+    return json.dumps({"model": "model", "prompt": "count", **fields}).encode()
+
+
+def opened(server: Served, **fields: object) -> Any:
+    body = asked(stream=True, **fields)
+    return server.send(head(len(body), PATH) + body)
+
+
+def events(answer: bytes) -> list[str]:
+    return [line.removeprefix("data: ").strip() for line in answer.decode().splitlines() if line.startswith("data: ")]
+
+
+def text_of(found: list[str]) -> str:
+    return "".join(json.loads(each)["choices"][0]["text"] for each in found if each != "[DONE]")
+
+
+@contextmanager
+def completing(folder: Path) -> Generator[Served]:
+    """Of the model whose step stands in a file."""
+    (folder / "step").write_text("1")
+    options = ("--model", str(folder / "step"), "--queue", "2", "--batch", "1", "--longest-request", "5")
+    with served(folder, *options, predictor=COMPLETING) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    with completing(tmp_path_factory.mktemp("completions")) as running:
+        yield running
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Generator[Served]:
+    """For a test that gives it another model."""
+    with completing(tmp_path) as running:
+        yield running
+
+
+def test_a_completion_comes_whole_or_in_pieces(server: Served) -> None:
+    listed = server.request("GET", "/v1/models").json
+    assert [model["id"] for model in listed["data"]] == ["model"]
+    whole = server.request("POST", PATH, asked(max_tokens=3))
+    assert whole.json["choices"][0]["text"] == "1.1 1.2 1.3 "
+    assert whole.json["choices"][0]["finish_reason"] == "length"
+    assert whole.headers["x-model-commit"] == "run/step-1/played"
+    streamed = server.request("POST", PATH, asked(max_tokens=3, stream=True))
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+    found = events(streamed.body)
+    assert (len(found), found[-1], text_of(found)) == (4, "[DONE]", "1.1 1.2 1.3 ")
+
+
+BAD = {
+    "no prompt": ({"prompt": ""}, 400),
+    "several prompts": ({"prompt": ["a", "b"]}, 400),
+    "max_tokens of 0": ({"max_tokens": 0}, 400),
+    "max_tokens of true": ({"max_tokens": True}, 400),
+    "stream of text": ({"stream": "yes"}, 400),
+    "two answers": ({"n": 2}, 400),
+    "an unknown model": ({"model": "other", "stream": True}, 404),
+    "a model that answers nonsense": ({"prompt": "nonsense", "stream": True}, 500),
+    "a model that raises": ({"prompt": "raise", "stream": True}, 422),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_before_the_first_byte(server: Served, name: str) -> None:
+    fields, status = BAD[name]
+    refused = server.request("POST", PATH, asked(**fields))
+    assert (refused.status, refused.json["error"]["code"]) == (status, status)
+    assert server.request("POST", PATH, asked()).status == 200
+
+
+def test_load_is_refused_before_the_first_byte_and_a_cut_stream_counts_as_failed(
+    server: Served, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(server.request, "POST", PATH, asked(prompt=f"wait {gate}", stream=True))
+        until(gate.with_suffix(".begun").exists, "the first piece to begin")
+        waiting = [pool.submit(server.request, "POST", PATH, asked(stream=True)) for _ in range(2)]
+        until(lambda: server.metric("holdfast_server_requests_waiting") == 2, "a full queue")
+        refused = server.request("POST", PATH, asked(stream=True))
+        assert (refused.status, int(refused.headers["retry-after"]) >= 1) == (429, True)
+        gate.touch()
+        assert [each.result().status for each in (first, *waiting)] == [200] * 3
+    failed = 'holdfast_server_requests_total\\{code="504"\\}'
+    before = server.metric(failed)
+    cut = server.request("POST", PATH, asked(stream=True, max_tokens=60_000), {"x-request-timeout-ms": "400"})
+    *pieces, last = events(cut.body)
+    assert (cut.status, json.loads(last)["error"]["code"]) == (200, 504)
+    assert text_of(pieces).startswith("1.1 1.2 ")
+    assert server.metric(failed) == before + 1
+
+
+def test_a_stream_outlives_its_predictor_and_stays_with_the_model_that_began_it(
+    changing: Served, tmp_path: Path
+) -> None:
+    stream = opened(changing, max_tokens=60)
+    got = b""
+    while b"1.3 " not in got:
+        got += stream.recv(4096)
+    (child,) = psutil.Process(changing.process.pid).children()
+    child.kill()
+    while b"1.9 " not in got:
+        got += stream.recv(4096)
+    (tmp_path / "step").write_text("2")
+    loaded = changing.request("POST", "/v2/repository/models/model/load", b"")
+    assert loaded.json["outcome"] == "taken"
+    assert changing.request("POST", PATH, asked(max_tokens=1)).json["choices"][0]["text"] == "2.1 "
+    while b"1.60 " not in got:
+        more = stream.recv(4096)
+        assert more, got[-500:]
+        got += more
+    stream.close()
+
+
+def test_a_notice_at_the_first_and_at_the_last_byte_of_an_answer_cuts_none(tmp_path: Path) -> None:
+    (tmp_path / "step").write_text("1")
+    with served(tmp_path, "--model", str(tmp_path / "step"), predictor=COMPLETING) as server:
+        ending, beginning = opened(server, max_tokens=3), opened(server, max_tokens=60)
+        nearly = b""
+        while b"1.3 " not in nearly:
+            nearly += ending.recv(1)
+        first = beginning.recv(1)
+        server.signal(signal.SIGTERM)
+        assert text_of(events(nearly + received(ending))) == "1.1 1.2 1.3 "
+        *pieces, last = events(first + received(beginning))
+        assert (text_of(pieces).split()[-1], last) == ("1.60", "[DONE]")
+        assert server.ended() == 143
+
+
+def test_a_server_that_leaves_waits_for_its_streams_and_cuts_them_at_the_bound(tmp_path: Path) -> None:
+    (tmp_path / "step").write_text("1")
+    options = ("--model", str(tmp_path / "step"), "--window", "11", "--longest-request", "3")
+    with served(tmp_path, *options, predictor=COMPLETING) as server:
+        noticed = server.signal(signal.SIGTERM)
+        until(lambda: server.ready() == 503, "readiness to end")
+        short, endless = opened(server, max_tokens=20), opened(server, max_tokens=60_000)
+        assert text_of(events(received(short))).endswith("1.20 ")
+        *pieces, last = events(received(endless))
+        assert json.loads(last)["error"]["code"] == 504, last
+        assert len(pieces) > 20
+        assert server.ended() == 143
+        assert time.monotonic() - noticed < 11
+        [gone] = [line for line in server.lines() if "answered" in line]
+        assert gone["answered"] == {"200": 1, "504": 1}

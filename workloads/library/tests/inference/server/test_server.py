@@ -1,0 +1,221 @@
+"""A real server process under real signals: no request that it took in is dropped, and it leaves in its window."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.contract.serving import drain_budget
+from workloads.library.tests.inference.server.serving import (
+    INFER,
+    PREDICTORS,
+    Answer,
+    Served,
+    head,
+    received,
+    served,
+    texts,
+    until,
+)
+
+pytestmark = pytest.mark.process
+BUDGET = drain_budget(15)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    """One for all that leave it running."""
+    folder = tmp_path_factory.mktemp("server")
+    with served(folder, "--batch", "8", "--queue", "4", "--body-bytes", "100000") as running:
+        yield running
+
+
+def blocked(server: Served, gate: Path) -> "threading.Thread":
+    """A request that holds the model until `gate` exists; it is being computed."""
+    gate.with_suffix(".begun").unlink(missing_ok=True)
+    asking = threading.Thread(target=server.infer, args=(f"wait {gate}",), daemon=True)
+    asking.start()
+    until(gate.with_suffix(".begun").exists, "the batch to begin")
+    return asking
+
+
+def test_a_server_that_is_still_loading_answers_probes_and_leaves_at_once(tmp_path: Path) -> None:
+    with served(tmp_path, predictor=f"{PREDICTORS}:slow", ready=False) as loading:
+        assert loading.ready() == 503
+        assert loading.request("GET", "/v2/health/live").status == 200
+        refused = loading.infer("early")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        noticed = loading.signal(signal.SIGTERM)
+        assert loading.ended() == 143
+        assert time.monotonic() - noticed < BUDGET.accept_s
+
+
+@pytest.mark.parametrize(("predictor", "code"), [(f"{PREDICTORS}:stubborn", 70), ("nothing-such", 2)])
+def test_a_model_that_cannot_be_loaded_ends_the_server_with_the_right_code(
+    tmp_path: Path, predictor: str, code: int
+) -> None:
+    with served(tmp_path, predictor=predictor, ready=False) as server:
+        assert server.ended() == code
+
+
+def test_a_notice_drops_nothing_that_has_begun_and_nothing_that_comes_while_endpoints_move(tmp_path: Path) -> None:
+    with served(tmp_path, "--longest-request", "4") as server:
+        gate = tmp_path / "gate"
+        answers: list[Answer] = []
+        computing = threading.Thread(target=lambda: answers.append(server.infer(f"wait {gate}")))
+        computing.start()
+        until(gate.with_suffix(".begun").exists, "the batch to begin")
+        body = texts("late")
+        whole = head(len(body)) + body
+        half_head, half_body = server.send(whole[:30]), server.send(whole[:-5])
+        noticed = server.signal(signal.SIGTERM)
+        until(lambda: server.ready() == 503, "readiness to end")
+        assert server.request("GET", "/v2/health/live").status == 200
+        gate.touch()
+        computing.join()
+        # The endpoints still lead here: a new connection is as good as before, and is told to be the last.
+        fresh = server.infer("fresh")
+        assert time.monotonic() - noticed < BUDGET.accept_s, "too slow a machine to judge this"
+        assert (fresh.status, fresh.headers["connection"]) == (200, "close")
+        assert (answers[0].status, answers[0].headers["connection"]) == (200, "close")
+        half_head.sendall(whole[30:])
+        half_body.sendall(whole[-5:])
+        for end in (half_head, half_body):
+            assert received(end).startswith(b"HTTP/1.1 200 ")
+        assert server.ended() == 143
+        assert BUDGET.accept_s <= time.monotonic() - noticed
+        assert any(line["action"] == "drain" and line.get("seconds", 99.0) < BUDGET.leave_s for line in server.lines())
+
+
+def test_a_half_read_request_outlives_the_listener_and_the_watchdog_outlives_nobody(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        body = texts("slow")
+        whole = head(len(body)) + body
+        begun = server.send(whole[:-5])
+        noticed = server.signal(signal.SIGTERM)
+        until(lambda: not _accepts(server), "the listener to close")
+        assert time.monotonic() - noticed >= BUDGET.accept_s
+        begun.sendall(whole[-5:])
+        assert received(begun).startswith(b"HTTP/1.1 200 ")
+        assert server.ended() == 143
+
+
+def test_a_model_that_hangs_does_not_hold_a_server_beyond_its_window(tmp_path: Path) -> None:
+    with served(tmp_path, "--window", "9") as server:
+        hanging = ThreadPoolExecutor(1).submit(server.infer, f"wait {tmp_path / 'never'}")
+        until((tmp_path / "never.begun").exists, "the batch to begin")
+        noticed = server.signal(signal.SIGTERM)
+        assert hanging.result().status == 504
+        assert server.ended() == 143
+        assert time.monotonic() - noticed < 9.0
+
+
+def test_an_answer_leaves_whole(server: Served) -> None:
+    """Whoever has its headers has its body: a server that dies in between would have begun what nobody can repeat."""
+    body = texts("x")
+    end = server.connect()
+    for _ in range(20):
+        end.sendall(head(len(body)) + body)
+        headers, _, answer = end.recv(65536).partition(b"\r\n\r\n")
+        assert headers.startswith(b"HTTP/1.1 200 ")
+        assert json.loads(answer)
+    end.close()
+
+
+def test_a_second_notice_leaves_at_once(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        noticed = server.signal(signal.SIGTERM)
+        until(lambda: server.ready() == 503, "readiness to end")
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 143
+        assert time.monotonic() - noticed < BUDGET.accept_s
+
+
+def test_a_killed_server_leaves_no_predictor(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        (child,) = psutil.Process(server.process.pid).children()
+        server.signal(signal.SIGKILL)
+        until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the predictor to end")
+
+
+def test_a_killed_predictor_costs_no_request(server: Served, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    before = server.metric("holdfast_server_predictor_deaths_total")
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(server.infer, f"wait {gate}")
+        until(gate.with_suffix(".begun").exists, "the batch to begin")
+        others = [pool.submit(server.infer, f"text {n}") for n in range(4)]
+        until(lambda: server.metric("holdfast_server_requests_waiting") == 4, "the others to wait")
+        (child,) = psutil.Process(server.process.pid).children()
+        gate.touch()
+        child.kill()
+        assert [answer.result().status for answer in (first, *others)] == [200] * 5
+    assert server.metric("holdfast_server_predictor_deaths_total") > before
+
+
+def test_a_request_that_ends_the_model_costs_its_neighbours_nothing(server: Served, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(server.infer, f"wait {gate}")
+        until(gate.with_suffix(".begun").exists, "the batch to begin")
+        wanted = ["text", "kill", "raise", "text"]
+        answers = [pool.submit(server.infer, text) for text in wanted]
+        until(lambda: server.metric("holdfast_server_requests_waiting") == 4, "the others to wait")
+        gate.touch()
+        assert first.result().status == 200
+        assert [answer.result().status for answer in answers] == [200, 500, 422, 200]
+    assert server.infer("after").status == 200
+
+
+def test_load_is_refused_with_the_time_to_come_back_and_a_gone_client_leaves_the_queue(
+    server: Served, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    holding = blocked(server, gate)
+    body = texts("gone")
+    waiting = [server.send(head(len(body)) + body) for _ in range(4)]
+    until(lambda: server.metric("holdfast_server_requests_waiting") == 4, "a full queue")
+    began = time.monotonic()
+    refused = server.infer("too many")
+    assert refused.status == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    body = texts("x" * 50_000)
+    unread = server.send(head(len(body)))
+    assert unread.recv(65536).startswith(b"HTTP/1.1 429 "), "refused by its headers"
+    for end in waiting:
+        end.close()
+    until(lambda: server.metric("holdfast_server_requests_waiting") == 0, "the gone to leave the queue")
+    late = server.infer("late", x_request_timeout_ms="100")
+    assert late.status in (429, 504), time.monotonic() - began
+    gate.touch()
+    holding.join()
+    until(lambda: server.infer("after").status == 200, "the server to answer again")
+    # The same connection goes on: what was refused is passed over, and the next request begins behind it.
+    unread.sendall(body + head(len(body), INFER, b"Connection: close") + body)
+    assert b"HTTP/1.1 200 " in received(unread)
+
+
+def test_numbers_text_and_several_inputs_come_through(server: Served) -> None:
+    two = [
+        {"name": "a", "datatype": "INT64", "shape": [2, 2], "data": [1, 2, 3, 4]},
+        {"name": "b", "datatype": "BOOL", "shape": [2], "data": [True, False]},
+    ]
+    answer = server.request("POST", INFER, json.dumps({"id": "7", "inputs": two}).encode())
+    assert answer.json["id"] == "7"
+    assert answer.output("length") == [len('{"a": [1, 2], "b": true}'), len('{"a": [3, 4], "b": false}')]
+    assert answer.headers["x-model-commit"] == answer.json["model_version"]
+    assert server.infer("é", "b").output("length") == [2, 1]
+
+
+def _accepts(server: Served) -> bool:
+    try:
+        server.connect().close()
+    except ConnectionRefusedError:
+        return False
+    return True

@@ -1,0 +1,79 @@
+"""The examples of predictors, as the pods of their job files start them, killed in the middle of the batch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from ruamel.yaml import YAML
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE
+from holdfast.inference import examples
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.jobs.own import commands
+from holdfast.jobs.own.job_file import DATA
+from workloads.library.tests.inference.test_commands import run_command
+from workloads.library.tests.inference.test_worker_signals import count_events, until
+from workloads.library.tests.jobs.own.pushed import push_images
+
+pytestmark = pytest.mark.process
+EXAMPLES = Path(examples.__path__[0])
+KILLED = sorted(path for path in EXAMPLES.glob("*.py") if path.stem != "__init__")
+MODEL, PROMPTS = "/mnt/models/llama", 100
+
+
+@pytest.mark.parametrize("example", KILLED, ids=lambda path: path.stem)
+def test_a_worker_is_killed_and_every_prompt_is_answered_once(
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Path
+) -> None:
+    push_images(monkeypatch, tmp_path)
+    file = example.with_suffix(".yaml")
+    pod = commands.read(YAML(typ="safe").load(file.read_text()), file).bodies[-1]["spec"]["template"]["spec"]
+    prompts, model, standing_in, events = (tmp_path / name for name in ("prompts", "model", "site", "e.jsonl"))
+    for folder in (prompts, model, standing_in):
+        folder.mkdir()
+    for n in range(PROMPTS):
+        (prompts / f"{n:03d}.txt").write_text(f"prompt {n}")
+    (model / "config.json").write_text("{}")
+    (standing_in / "vllm.py").symlink_to(Path(__file__).with_name("vllm.py"))
+    here = {DATA: str(prompts), MODEL: str(model)}
+
+    def words(container: dict[str, list[str]]) -> list[str]:
+        python, dash, package, batch, *rest = (here.get(each, each) for each in container["command"])
+        assert (python, dash, package, batch) == ("python", "-m", "holdfast", "batch")
+        return rest
+
+    (worker,) = pod["containers"]
+    (load,) = (each for each in pod["initContainers"] if each["name"] == "load")
+    job = words(worker)[1]
+    run_command(*words(load), uri=server.uri)
+    command = [sys.executable, "-m", "holdfast", "batch", *words(worker), "--lease", "2", "--events", str(events)]
+    environment = os.environ | {"HOLDFAST_DATABASE_URL": server.uri, "PYTHONPATH": str(standing_in)}
+
+    hold = model.with_name("hold")
+    hold.touch()
+    with subprocess.Popen(command, env=environment) as killed:
+        until(lambda: count_events(events, "stored"))
+        children = psutil.Process(killed.pid).children()
+        killed.send_signal(signal.SIGKILL)
+    _, outlived = psutil.wait_procs(children, timeout=60)
+    assert children and not outlived, "what predicts ends with its worker"
+    done = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["done"]
+    assert 0 < done < PROMPTS
+    hold.unlink()
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == EXIT_COMPLETE, ended.stderr[-3000:]
+    out = tmp_path / "out.jsonl"
+    run_command("export", job, "--out", out, uri=server.uri)
+    found = {row.pop("item"): row for row in map(json.loads, out.read_text().splitlines())}
+    assert len(found) == PROMPTS
+    for n in range(PROMPTS):
+        text = f"prompt {n}"
+        assert (
+            found[f"{n:03d}.txt"] | {"text": text[::-1], "tokens": len(text), "finished": "stop"}
+            == found[f"{n:03d}.txt"]
+        )

@@ -1,0 +1,252 @@
+"""Threats 5 to 9: hostile ids, bodies and messages; SQL only as literals; a worker that cannot DROP."""
+
+import ast
+import json
+import re
+import string
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.contract.errors import InputError
+from holdfast.inference.errors import MalformedMessage
+from holdfast.inference.items import (
+    MAX_BODY_BYTES,
+    MAX_MESSAGE_BYTES,
+    Item,
+    checked_item,
+    decode,
+    encode,
+    id_fault,
+    job_fault,
+)
+from holdfast.inference.queue.postgres import PostgresQueue
+from holdfast.inference.redact import redacted
+from holdfast.inference.results import jobs
+from holdfast.inference.results.connect import database_uri, open_pool
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results.postgres import PostgresResults
+from holdfast.inference.sources import folder_items
+from holdfast.inference.values import MAX_NESTING, encode_value
+from workloads.library.tests.inference.harness import CountingPredictor, fill
+
+ROOM = Path(__file__).parents[4] / "workloads" / "library" / "holdfast" / "inference"
+HOSTILE = ("'; DROP TABLE holdfast.item;--", '"', "\\", "%s", "{}", "$1", "../../etc/passwd", "\u202e", "é" * 500)
+
+
+@given(st.binary(max_size=2000))
+def test_any_bytes_decode_to_an_item_or_are_refused(data: bytes) -> None:
+    try:
+        item = decode(data)
+    except MalformedMessage:
+        return
+    assert not id_fault(item.id)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=10,
+    )
+)
+def test_any_json_decodes_to_an_item_or_is_refused(value: object) -> None:
+    with pytest.raises(MalformedMessage):
+        decode(json.dumps(value).encode())
+
+
+def test_nesting_and_size_are_bounded_before_anything_is_parsed() -> None:
+    with pytest.raises(MalformedMessage, match="allowed"):
+        decode(b" " * (MAX_MESSAGE_BYTES + 1))
+    with pytest.raises(MalformedMessage):
+        decode(b"[" * 100_000)
+    with pytest.raises(InputError, match="larger"):
+        checked_item("j", "i", b"x" * (MAX_BODY_BYTES + 1), source="test")
+
+
+@given(st.text(max_size=600), st.binary(max_size=100))
+@example("a\x00b", b"")
+@example("x" * 65_536, b"")
+@example("\ud800", b"")
+def test_what_the_grammar_admits_survives_the_wire(name: str, body: bytes) -> None:
+    if id_fault(name):
+        with pytest.raises(InputError):
+            checked_item("job", name, body, source="test")
+        return
+    item = Item(job="job", id=name, body=body)
+    assert decode(encode(item)) == item
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "\ud800", "a\nb", "", "x" * 65_536])
+def test_no_id_that_postgresql_cannot_hold_passes(name: str) -> None:
+    with pytest.raises(InputError):
+        checked_item("job", name, b"", source="test")
+
+
+def test_the_value_of_a_secret_variable_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
+    monkeypatch.setenv("COLOUR", "a-plain-value")
+    assert redacted("401 for canary-of-the-hub, a-plain-value") == "401 for ***, a-plain-value"
+
+
+@given(st.text(max_size=70))
+def test_job_names_are_plain(name: str) -> None:
+    if not job_fault(name):
+        assert set(name) <= set(string.ascii_letters + string.digits + "._-")
+        assert len(name) <= 63
+
+
+def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("canary")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to(secret)
+    (folder / "linked").symlink_to(tmp_path)
+    (folder / "own").write_text("own")
+    assert [item.id for item in folder_items("j", folder)] == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "content"),
+    [
+        ("password=canary1", b""),
+        ("Authorization: Bearer canary1", b""),
+        ("could not reach postgresql://user:canary1@host/db", b""),
+        ("invalid literal for int(): 'canary1'", b"a line with canary1 in it"),
+    ],
+)
+def test_errors_are_shown_without_secrets_and_content(raw: str, content: bytes) -> None:
+    text = redacted(raw, content=content)
+    assert "canary1" not in text
+    assert text
+
+
+def test_a_password_in_an_unreadable_uri_is_not_repeated() -> None:
+    with pytest.raises(InputError) as error:
+        database_uri("postgresql://user:canary@[/db")
+    assert "canary" not in str(error.value)
+
+
+def test_sql_is_never_built_from_text() -> None:
+    """Every first argument of execute() is a literal, a module constant or composed by psycopg.sql."""
+    wrong: list[str] = []
+    for path in sorted(ROOM.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)):
+            if call.func.attr in ("execute", "executemany", "copy") and call.args and built(call.args[0], path.name):
+                wrong.append(f"{path.name}:{call.lineno}")
+    assert not wrong
+
+
+def built(argument: ast.expr, file: str) -> bool:
+    if isinstance(argument, ast.Constant | ast.Name):
+        return False
+    if isinstance(argument, ast.Call) and ast.unparse(argument.func).startswith(("sql.SQL", "cast")):
+        # The cast is the migration file of this repository.
+        return ast.unparse(argument.func) == "cast" and file != "schema.py"
+    return True
+
+
+def test_the_sql_rule_finds_what_it_is_for() -> None:
+    for text in ('f"SELECT {x}"', '"SELECT %s" % x', '"SELECT " + x', '"{}".format(x)', "cast(str, x)"):
+        assert built(ast.parse(text, mode="eval").body, "other.py")
+
+
+@pytest.mark.process
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(max_size=60).filter(lambda t: not id_fault(t)), min_size=1, max_size=5, unique=True))
+@example(list(HOSTILE))
+def test_hostile_ids_are_stored_and_found_as_they_are(
+    pool: ConnectionPool[Connection], connection: Connection, names: list[str]
+) -> None:
+    job = "hostile"
+    with connection.transaction():
+        connection.execute("DELETE FROM holdfast.queue WHERE job = %s", (job,))
+        connection.execute("DELETE FROM holdfast.result WHERE job = %s", (job,))
+        connection.execute("DELETE FROM holdfast.job WHERE job = %s", (job,))
+    queue = PostgresQueue(pool, job, lease_s=60.0)
+    fill(connection, queue, job, [Item(job=job, id=name, body=name.encode()) for name in names])
+    assert sorted(lease.item.id for lease in queue.pull(100, 0.0) if lease.item) == sorted(names)
+    fingerprint = jobs.pin(connection, job, CountingPredictor().configuration)
+    results = PostgresResults(pool, job=job, fingerprint=fingerprint, worker="w", max_failures=3)
+    claims = results.claim(names)
+    value = json.dumps({"text": "'; DROP TABLE holdfast.result;--"})
+    assert results.store({claim: value for claim in claims.values()}).done == set(names)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.process
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(VALUES)
+@example("\x00")
+@example("\\\x00")
+@example("\\u0000")
+@example("\ud800")
+@example({"\udfff": 1})
+@example(10**4000)
+@example(1e308)
+def test_what_is_accepted_of_a_predictor_can_be_stored(connection: Connection, value: object) -> None:
+    """Or one odd value would fail the transaction of its whole micro-batch, on every worker."""
+    try:
+        text = encode_value({"value": value})
+    except ValueError:
+        assert "\x00" in str(value) or re.search(r"nan|inf|[\ud800-\udfff]|\\x00|\\ud[89a-f]", repr(value)), (
+            "refused for nothing"
+        )
+        return
+    row = connection.execute("SELECT %s::jsonb -> 'value'", (text,)).fetchone()
+    assert row is not None
+    if isinstance(value, str):
+        assert row[0] == value
+
+
+@pytest.mark.process
+def test_the_deepest_value_that_is_accepted_can_be_stored(connection: Connection) -> None:
+    text = encode_value({"value": nested(MAX_NESTING - 1)})
+    assert connection.execute("SELECT %s::jsonb IS NOT NULL", (text,)).fetchone() == (True,)
+
+
+@pytest.mark.parametrize("depth", [MAX_NESTING, 900, 100_000])
+def test_nesting_that_a_database_cannot_bear_is_refused(depth: int) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        encode_value({"value": nested(depth)})
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE holdfast.result",
+        "TRUNCATE holdfast.result",
+        "ALTER TABLE holdfast.item ADD COLUMN x text",
+        "CREATE TABLE holdfast.mine (x text)",
+        "CREATE TABLE public.mine (x text)",
+        "DELETE FROM holdfast.result",
+        "DELETE FROM holdfast.dead_letter WHERE false",
+        "CREATE ROLE mine",
+    ],
+)
+def test_a_worker_may_write_rows_and_nothing_else(server: EmbeddedPostgres, statement: str) -> None:
+    with open_pool(server.uri, size=1) as pool, pool.connection() as connection:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(statement)  # type: ignore[call-overload]
+        connection.rollback()

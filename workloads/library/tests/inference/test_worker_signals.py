@@ -1,0 +1,163 @@
+"""The worker as Kubernetes meets it: a real process with real signals, in every phase."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from workloads.library.tests.inference.test_commands import BATCH, run_command
+
+pytestmark = pytest.mark.process
+
+
+def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def workers(server: EmbeddedPostgres) -> Generator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "HOLDFAST_DATABASE_URL": server.uri}
+        started.append(subprocess.Popen([*BATCH, "run", *map(str, arguments)], env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def leased(uri: str, job: str) -> bool:
+    with psycopg.connect(uri) as connection:
+        query = "SELECT EXISTS (SELECT FROM holdfast.queue WHERE job = %s AND deliveries > 0)"
+        row = connection.execute(query, (job,)).fetchone()
+    return bool(row and row[0])
+
+
+def count_events(path: Path, event: str) -> int:
+    return path.read_text().count(f'"event": "{event}"') if path.exists() else 0
+
+
+def test_sigterm_drains_and_says_preempted_and_another_worker_finishes(
+    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps({"id": n, "text": "x" * (n % 50)}) + "\n" for n in range(4000)))
+    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
+    events = tmp_path / "e.jsonl"
+    worker = workers(job, "--predictor", "entropy", "--micro-batch", 4, "--events", events)
+    until(lambda: count_events(events, "stored") > 3)
+    began = time.monotonic()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == EXIT_PREEMPTED
+    assert time.monotonic() - began < 15
+    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
+    assert 0 < status["done"] < 4000
+    assert status["held"] == 0
+    assert status["preempted"] == 1
+    assert workers(job, "--predictor", "entropy", "--events", events).wait(120) == EXIT_COMPLETE
+    status = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)
+    assert (status["done"], status["retried"] > 0) == (4000, True)
+
+
+def test_a_second_signal_leaves_at_once(
+    server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    run_command("enqueue", job, "--source", documents, uri=server.uri)
+    events = tmp_path / "e.jsonl"
+    with psycopg.connect(server.uri) as blocker:
+        # No claim can be written, so a drain would have to wait for the lock.
+        blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
+        worker = workers(job, "--predictor", "entropy", "--events", events)
+        until(lambda: leased(server.uri, job))
+
+        def again() -> bool:
+            worker.send_signal(signal.SIGTERM)  # two at one moment are one
+            return worker.poll() is not None
+
+        until(again)
+        assert worker.wait() == EXIT_PREEMPTED
+
+
+@pytest.mark.parametrize("phase", ["first load", "load after a death"])
+def test_a_notice_while_the_model_loads_is_not_kept_waiting(
+    server: EmbeddedPostgres, job: str, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]], phase: str
+) -> None:
+    """The load never ends here, and the window is long: a worker that waits for either is seen."""
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"id": "a", "text": "exit"}\n')
+    run_command("enqueue", job, "--source", source, "--body-column", "text", uri=server.uri)
+    model, predictor = tmp_path / "model", "slow" if phase == "first load" else "slow_again"
+    loading = model.with_suffix(".loading") if phase == "first load" else Path(f"{model}.again")
+    module = "workloads.library.tests.inference.faulty_predictors"
+    worker = workers(job, "--predictor", f"{module}:{predictor}", "--model", model, "--window", 200,
+                     "--events", tmp_path / "e.jsonl")  # fmt: skip
+    until(loading.exists)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == EXIT_PREEMPTED
+    failed = json.loads(run_command("status", job, "--json", uri=server.uri).stdout)["failures"]
+    assert failed == (phase != "first load"), "the death that came before counts, the stop does not"
+
+
+def test_what_hangs_is_abandoned_when_the_window_ends(
+    server: EmbeddedPostgres, job: str, documents: Path, tmp_path: Path, workers: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    run_command("enqueue", job, "--source", documents, uri=server.uri)
+    events = tmp_path / "e.jsonl"
+    with psycopg.connect(server.uri) as blocker:
+        blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
+        worker = workers(job, "--predictor", "entropy", "--window", 5, "--events", events)
+        until(lambda: leased(server.uri, job))
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == EXIT_PREEMPTED
+        waiting = blocker.execute(
+            "SELECT count(*) FROM holdfast.queue WHERE job = %s AND visible_at <= clock_timestamp()", (job,)
+        )
+        assert waiting.fetchone() == (100,)
+
+
+def test_the_worker_outlives_restarts_of_the_database_while_it_loads_and_while_it_works(
+    tmp_path: Path, job: str, workers: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps({"id": n}) + "\n" for n in range(1500)))
+    events = tmp_path / "e.jsonl"
+    with EmbeddedPostgres(tmp_path / "own") as own:
+        run_command("migrate", uri=own.uri)
+        run_command("enqueue", job, "--source", source, uri=own.uri)
+        loaded = tmp_path / "model.loaded"
+        run = (
+            "--predictor",
+            "workloads.library.tests.inference.faulty_predictors:slow",
+            "--model",
+            loaded,
+            "--micro-batch",
+            8,
+        )
+        worker = workers(job, *run, "--events", events, "--database", own.uri)
+        until(loaded.with_suffix(".loading").exists)
+        own.stop(signal.SIGINT)  # whatever connection it has while it loads is dead
+        own.start()
+        loaded.touch()
+        for crash in (signal.SIGQUIT, signal.SIGINT):
+            seen = count_events(events, "stored")
+            until(lambda seen=seen: count_events(events, "stored") > seen + 3)
+            own.stop(crash)
+            own.start()
+        assert worker.wait(120) == EXIT_COMPLETE
+        with psycopg.connect(own.uri) as connection:
+            row = connection.execute("SELECT count(*), count(DISTINCT item) FROM holdfast.result WHERE status = 'done'")
+            assert row.fetchone() == (1500, 1500)

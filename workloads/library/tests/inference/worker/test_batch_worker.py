@@ -1,0 +1,175 @@
+import threading
+from pathlib import Path
+
+import pytest
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.inference.errors import PredictorBroken
+from holdfast.inference.items import Item
+from holdfast.inference.results.protocol import Claim
+from holdfast.inference.worker.batch_worker import EXIT_DEVICE_LOST
+from holdfast.inference.worker.telemetry import Failpoint
+from holdfast.runtime.shutdown import Shutdown
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
+
+pytestmark = pytest.mark.process  # PostgreSQL
+
+
+@pytest.fixture
+def harness(pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path) -> Harness:
+    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "events.jsonl")
+
+
+def test_every_item_is_stored_once_and_the_worker_ends_when_drained(harness: Harness) -> None:
+    wanted = items(harness.job, 100)
+    harness.enqueue(wanted)
+    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
+    assert harness.rows() == expected(wanted)
+    assert sum(e["items"] for e in harness.event_lines("stored")) == 100
+    assert sum(e["items"] for e in harness.event_lines("acked")) == 100
+
+
+def test_done_items_are_acked_without_being_computed_again(harness: Harness) -> None:
+    wanted = items(harness.job, 30)
+    harness.enqueue(wanted)
+    harness.worker(CountingPredictor()).run()
+    assert harness.queue is not None
+    harness.queue.publish(wanted)  # a publisher's duplicates
+    again = CountingPredictor()
+    assert harness.worker(again).run() == EXIT_COMPLETE
+    assert not again.seen
+    assert harness.queue.pull(10, 0.0) == []
+
+
+def test_a_stop_gives_back_what_is_held_and_says_preempted(harness: Harness) -> None:
+    harness.enqueue(items(harness.job, 200))
+    shutdown = Shutdown()
+    predictor = CountingPredictor(before=lambda: shutdown.request("test"))
+    assert harness.worker(predictor, shutdown).run() == EXIT_PREEMPTED
+    done = [item for item, (status, _) in harness.rows().items() if status == "done"]
+    assert 0 < len(done) < 200
+    assert sum(predictor.seen.values()) == len(done), "what was computed is committed"
+    assert harness.queue is not None
+    assert len(harness.queue.pull(500, 0.0)) == 200 - len(done), "the rest can be had at once"
+
+
+def test_one_bad_item_costs_its_neighbours_nothing(harness: Harness) -> None:
+    wanted = items(harness.job, 40)
+    bad = Item(job=harness.job, id="bad", body=b"\x00never the less, secret-content-of-item")
+    harness.enqueue([*wanted, bad])
+    assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
+    rows = harness.rows()
+    assert rows.pop("bad")[0] == "dead"
+    assert rows == expected(wanted)
+    assert [e["failures"] for e in harness.event_lines("item_failed")] == [1, 2, 3]
+    assert [e["item"] for e in harness.event_lines("dead_lettered")] == ["bad"]
+
+
+def test_letters_and_events_hold_nothing_of_the_item(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, connection: Connection
+) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "canary-in-environment")
+    body = b"\x00never canary-in-content"
+    harness.enqueue([Item(job=harness.job, id="bad", body=body)])
+
+    class Talkative(CountingPredictor):
+        def predict(self, bodies):  # type: ignore[no-untyped-def]
+            raise ValueError(f"cannot read {bodies[0].decode()} with canary-in-environment password=canary-in-text")
+
+    harness.worker(Talkative()).run()
+    dead_letters = connection.execute("SELECT * FROM holdfast.dead_letter WHERE job = %s", (harness.job,)).fetchall()
+    errors = connection.execute("SELECT error FROM holdfast.result WHERE job = %s", (harness.job,)).fetchall()
+    assert len(dead_letters) == len(errors) == 1
+    seen = f"{dead_letters} {errors} {harness.events.read_text()}"
+    assert "ValueError" in seen
+    assert "canary" not in seen
+
+
+def test_a_broken_device_counts_against_no_item(harness: Harness) -> None:
+    harness.enqueue(items(harness.job, 20))
+
+    def lose_device() -> None:
+        raise PredictorBroken("gone")
+
+    assert harness.worker(CountingPredictor(before=lose_device)).run() == EXIT_DEVICE_LOST
+    failures = harness.connection.execute("SELECT sum(failures) FROM holdfast.result WHERE job = %s", (harness.job,))
+    assert failures.fetchone() == (0,)
+    assert harness.queue is not None
+    assert len(harness.queue.pull(100, 0.0)) == 20
+
+
+@pytest.mark.parametrize("value", [float("nan"), "\x00", object()])
+def test_a_value_that_cannot_be_stored_is_the_items_failure(harness: Harness, value: object) -> None:
+    harness.enqueue(items(harness.job, 1))
+
+    class Odd(CountingPredictor):
+        def predict(self, bodies):  # type: ignore[no-untyped-def]
+            return [{"score": value} for _ in bodies]
+
+    assert harness.worker(Odd()).run() == EXIT_COMPLETE
+    assert [status for status, _ in harness.rows().values()] == ["dead"]
+
+
+def test_two_workers_share_the_job(harness: Harness) -> None:
+    wanted = items(harness.job, 300)
+    harness.enqueue(wanted)
+    predictors = [CountingPredictor(), CountingPredictor()]
+    threads = [threading.Thread(target=harness.worker(p).run) for p in predictors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert harness.rows() == expected(wanted)
+    assert sum(sum(p.seen.values()) for p in predictors) == 300
+
+
+def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None:
+    harness.enqueue(items(harness.job, 1))
+    zombie, heir = harness.results(CountingPredictor(), "zombie"), harness.results(CountingPredictor(), "heir")
+    old = zombie.claim(["item-00000"])["item-00000"]
+    new = heir.claim(["item-00000"])["item-00000"]
+    assert zombie.store({old: '{"score": 1}'}).stale == {"item-00000"}
+    assert harness.rows()["item-00000"] == ("held", None)
+    assert heir.store({new: '{"score": 2}'}).done == {"item-00000"}
+    # Late once more: done is done, and the zombie may ack, but nothing changed.
+    assert zombie.store({old: '{"score": 1}'}).done == {"item-00000"}
+    assert harness.rows()["item-00000"] == ("done", {"score": 2})
+    assert heir.claim(["item-00000"]) == {}
+
+
+def test_storing_again_after_a_lost_answer_changes_nothing(harness: Harness) -> None:
+    harness.enqueue(items(harness.job, 2))
+    results = harness.results(CountingPredictor())
+    claims = results.claim(["item-00000", "item-00001"])
+    values = {claim: '{"score": 1}' for claim in claims.values()}
+    assert results.store(values) == results.store(values)
+    assert results.store({Claim(item="item-00000", fence=-1): '{"score": 9}'}).done == {"item-00000"}
+    assert harness.rows()["item-00000"] == ("done", {"score": 1})
+
+
+def test_the_steps_come_in_the_order_that_makes_a_kill_harmless(harness: Harness) -> None:
+    harness.enqueue(items(harness.job, 1))
+    steps: list[Failpoint] = []
+    harness.worker(CountingPredictor(), at=steps.append).run()
+    assert steps == list(Failpoint)
+
+
+def test_an_item_leaves_the_queue_only_after_its_result_is_durable(harness: Harness) -> None:
+    """A kill in between gives the item to another worker, which finds it done; the other order would lose it."""
+    harness.enqueue(items(harness.job, 1))
+    seen: dict[Failpoint, tuple[int, int]] = {}
+
+    def look(point: Failpoint) -> None:
+        with harness.pool.connection() as connection:
+            (waiting,) = connection.execute(
+                "SELECT count(*) FROM holdfast.queue WHERE job = %s", (harness.job,)
+            ).fetchone() or (-1,)
+            (done,) = connection.execute(
+                "SELECT count(*) FROM holdfast.result WHERE job = %s AND status = 'done'", (harness.job,)
+            ).fetchone() or (-1,)
+        seen[point] = (waiting, done)
+
+    harness.worker(CountingPredictor(), at=look).run()
+    assert (seen[Failpoint.COMMITTED], seen[Failpoint.ACKED]) == ((1, 1), (0, 1))

@@ -1,0 +1,211 @@
+"""What goes away, comes twice or stands still around a worker: nothing lost, nothing twice, no help needed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE
+from holdfast.inference import outbox
+from holdfast.inference.items import Item
+from holdfast.inference.queue.broker_dead_letters import recover
+from holdfast.inference.queue.fake_broker import FakeBroker
+from holdfast.inference.queue.pubsub import PubSubQueue
+from holdfast.inference.results import dead_letters
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.inference.results.redrive import queue_again
+from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
+
+pytestmark = pytest.mark.process
+COUNT = 300
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker(ack_deadline_s=2.0, seed=5)
+
+
+@pytest.fixture
+def harness(
+    pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path, broker: FakeBroker
+) -> Harness:
+    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
+    return Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
+
+
+def while_working(harness: Harness, disturb: Callable[[], object]) -> CountingPredictor:
+    """Disturb once the worker has stored something; then wait until it has drained the job."""
+    predictor = CountingPredictor(before=lambda: time.sleep(0.005))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(harness.worker(predictor).run()))
+    thread.start()
+    while not harness.event_lines("stored") and thread.is_alive():
+        time.sleep(0.005)
+    disturb()
+    thread.join(120)
+    assert codes == [EXIT_COMPLETE]
+    return predictor
+
+
+def test_duplicate_deliveries_are_stored_once(harness: Harness, broker: FakeBroker) -> None:
+    broker.duplicate_share = 0.2
+    wanted = items(harness.job, COUNT)
+    harness.enqueue(wanted)
+    while_working(harness, lambda: None)
+    assert harness.rows() == expected(wanted)
+    assert sum(e["items"] for e in harness.event_lines("stored")) == COUNT
+
+
+def test_an_outage_of_the_broker_is_waited_for(harness: Harness, broker: FakeBroker) -> None:
+    wanted = items(harness.job, COUNT)
+    harness.enqueue(wanted)
+
+    def outage() -> None:
+        broker.unavailable = True
+        while not broker.refused:
+            time.sleep(0.005)
+        broker.unavailable = False
+
+    while_working(harness, outage)
+    assert broker.refused
+    assert harness.rows() == expected(wanted)
+
+
+def test_a_jump_of_the_clock_ends_leases_and_loses_nothing(
+    pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> None:
+    ahead = [0.0]
+    broker = FakeBroker(clock=lambda: time.monotonic() + ahead[0], ack_deadline_s=2.0)
+    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
+    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "e.jsonl", queue=queue)
+    wanted = items(job, COUNT)
+    harness.enqueue(wanted)
+
+    def jump() -> None:
+        ahead[0] += 3600.0
+
+    while_working(harness, jump)
+    assert harness.rows() == expected(wanted)
+
+
+def test_lost_connections_are_made_again(harness: Harness, server: EmbeddedPostgres) -> None:
+    wanted = items(harness.job, COUNT)
+    harness.enqueue(wanted)
+
+    def cut() -> None:
+        with psycopg.connect(server.uri) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'holdfast' AND pid <> pg_backend_pid()"
+            )
+
+    while_working(harness, cut)
+    assert harness.rows() == expected(wanted)
+
+
+def test_malformed_messages_get_a_letter_at_once_which_reaches_the_topic(
+    harness: Harness, broker: FakeBroker, pool: ConnectionPool[Connection]
+) -> None:
+    harness.enqueue(items(harness.job, 3))
+    broker.publish(harness.job, b"canary, and no JSON")
+    while_working(harness, lambda: None)
+    assert len(harness.rows()) == 3
+    assert dead_letters.forward(pool, broker, "dead", harness.job) == 1
+    assert dead_letters.forward(pool, broker, "dead", harness.job) == 0
+    pulled = broker.pull(request={"subscription": "dead", "max_messages": 9}, timeout=1.0)
+    (dead_letter,) = [json.loads(m.message.data) for m in pulled.received_messages]
+    assert (dead_letter["item"], dead_letter["reason"], dead_letter["failures"]) == (None, "not JSON", 0)
+    assert "canary" not in json.dumps(dead_letter)
+
+
+def two_jobs(
+    broker: FakeBroker, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> list[Harness]:
+    """On one topic and subscription, as nobody should have them."""
+    return [
+        Harness(
+            pool=pool,
+            connection=connection,
+            job=name,
+            events=tmp_path / f"{name}.jsonl",
+            queue=PubSubQueue(
+                broker, broker, job=name, topic=job, subscription=job, lease_s=2.0,
+                hand_over=partial(outbox.hand_over, pool),
+            ),
+        )
+        for name in (f"{job}-a", f"{job}-b")
+    ]  # fmt: skip
+
+
+def test_two_jobs_on_one_subscription_dead_letter_nothing(
+    broker: FakeBroker, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> None:
+    broker.max_attempts = 2  # as many as a message needs that is delivered once
+    first, second = two_jobs(broker, pool, connection, job, tmp_path)
+    wanted = [items(harness.job, COUNT) for harness in (first, second)]
+    for harness, of_job in zip((first, second), wanted, strict=True):
+        harness.enqueue(of_job)
+    for harness, of_job in zip((first, second), wanted, strict=True):
+        while_working(harness, lambda: None)
+        assert harness.rows() == expected(of_job)
+    assert broker.dead == []
+
+
+def test_what_only_the_broker_gave_up_is_brought_back_and_nothing_else_is_taken(
+    broker: FakeBroker, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> None:
+    broker.max_attempts, broker.dead_topic = 1, f"{job}-dead"
+    first, second = two_jobs(broker, pool, connection, job, tmp_path)
+    for harness in (first, second):
+        harness.enqueue(items(harness.job, 7))
+    queue = PubSubQueue(broker, broker, job=job, topic=job, subscription=job, lease_s=2.0)
+    for _ in range(2):
+        queue.release(queue.pull_of_any_job(100, 0.1))  # evicted each time
+    assert len(broker.dead) == 14 and first.rows() == {}
+    broker.publish(broker.dead_topic, b'{"v": 1, "item": "a dead letter of ours"}')
+    dead = PubSubQueue(
+        broker, broker, job=first.job, topic=job, subscription=broker.dead_topic, lease_s=2.0,
+    )  # fmt: skip
+    found = recover(dead, first.job, lambda names: queue_again(connection, first.job, names))
+    assert sorted(found) == [item.id for item in items(first.job, 7)]
+    assert broker.left(broker.dead_topic) == 8, "the other job's items and the dead letter stay"
+    broker.max_attempts = 0
+    while_working(first, lambda: None)
+    assert first.rows() == expected(items(first.job, 7))
+
+
+def test_a_worker_that_stood_still_cannot_write_what_another_has_claimed(
+    server: EmbeddedPostgres, pool: ConnectionPool[Connection], connection: Connection, job: str, tmp_path: Path
+) -> None:
+    wanted = [Item(job=job, id=f"i{n}", body=b"x" * n) for n in range(2000)]
+    harness = Harness(pool=pool, connection=connection, job=job, events=tmp_path / "heir.jsonl")
+    harness.enqueue(wanted)
+    events = tmp_path / "zombie.jsonl"
+    command = [sys.executable, "-m", "holdfast", "batch", "run", job, "--predictor", "entropy"]
+    command += ["--lease", "1", "--micro-batch", "4", "--events", str(events)]
+    zombie = subprocess.Popen(command, env={**os.environ, "HOLDFAST_DATABASE_URL": server.uri})
+    try:
+        until = time.monotonic() + 60
+        while not (events.exists() and events.read_text().count('"stored"') > 3):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        zombie.send_signal(signal.SIGSTOP)
+        assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
+        before = harness.rows()
+        zombie.send_signal(signal.SIGCONT)
+        assert zombie.wait(60) == EXIT_COMPLETE
+    finally:
+        zombie.kill()
+        zombie.wait()
+    assert harness.rows() == before == expected(wanted)

@@ -1,0 +1,69 @@
+"""Each example of the tree is short, has a job file that `submit` takes, is on the page, and is killed by a test."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from holdfast.jobs.own import commands, file_text
+from holdfast.jobs.own.prepared import Prepared
+from workloads.library.tests.inference import test_examples as predictors
+from workloads.library.tests.jobs.own.pushed import push_images
+from workloads.library.tests.training import test_examples as trainers
+
+ROOT = Path(__file__).parents[5]
+LIBRARY = ROOT / "workloads/library"
+EXAMPLES = sorted(path for path in (ROOT / "workloads").rglob("examples/*.py") if path.name != "__init__.py")
+FRAMEWORKS = {"transformers", "lightning", "accelerate"}
+
+
+def job_file(example: Path) -> Path:
+    return example.with_suffix(".yaml")
+
+
+def module(example: Path) -> str:
+    return ".".join(example.relative_to(LIBRARY).with_suffix("").parts)
+
+
+@pytest.fixture
+def pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push_images(monkeypatch, tmp_path)
+
+
+def document(example: Path) -> dict[str, Any]:
+    return YAML(typ="safe").load(job_file(example).read_text())
+
+
+def test_every_example_has_a_job_file_and_is_killed_by_a_test() -> None:
+    assert len(EXAMPLES) >= 7
+    files = [path for folder in {path.parent for path in EXAMPLES} for path in folder.glob("*.yaml")]
+    assert sorted(files) == sorted(map(job_file, EXAMPLES))
+    killed = {trainers.EXAMPLES / f"{name}.py" for name in trainers.KILLED} | set(predictors.KILLED)
+    assert killed == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_its_job_file_runs_it(example: Path, pushed: None) -> None:
+    assert len(example.read_text().splitlines()) < 60
+    given = document(example)
+    jsonschema.validate(given, json.loads((ROOT / file_text.SCHEMA_FILE).read_text()))
+    prepared: Prepared = commands.read(
+        given, job_file(example)
+    )  # rendered, and refused where the linter finds anything
+    assert prepared.bodies and prepared.job.name == example.stem.replace("_", "-")
+    started = given.get("predictor", "").partition(":")[0] or given["command"][given["command"].index("-m") + 1]
+    assert started == module(example)
+    # By itself it saves under the name that its job gives it, so that either takes up what the other left.
+    assert given.get("predictor") or f'"HOLDFAST_RUN", "{prepared.job.name}"' in example.read_text()
+    needs = set(re.findall(r"^(?:from|import) (\w+)", example.read_text(), re.MULTILINE)) & FRAMEWORKS
+    assert given["image"] != "trainer" or not needs, "the trainer's image holds no framework"
+
+
+def test_the_page_of_examples_names_each_with_its_job_file() -> None:
+    page = (LIBRARY / "EXAMPLES.md").read_text()
+    linked = {(LIBRARY / target).resolve() for target in re.findall(r"\]\((holdfast/[^)#]+)\)", page)}
+    assert linked == {*EXAMPLES, *map(job_file, EXAMPLES)}

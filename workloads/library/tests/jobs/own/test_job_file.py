@@ -1,0 +1,121 @@
+"""The file of a job of one's own: its form, its schema, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from holdfast.contract.errors import InputError
+from holdfast.jobs.own import file_text
+from holdfast.jobs.own.job_file import OwnJob
+
+IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
+ROOT = Path(__file__).parents[5]
+
+
+def own(**fields: Any) -> OwnJob:
+    given = {
+        "name": "my-run",
+        "environment": "example",
+        "image": IMAGE,
+        "command": ("python", "train.py"),
+        "gpus": "1xl4",
+    }
+    return OwnJob(**given | fields)
+
+
+def test_a_file_that_was_written_is_read_as_the_same_job_and_fits_its_schema() -> None:
+    job = own(
+        nodes=2, env={"A": "yes", "B": "3"}, secrets={"HF_TOKEN": "hf/3"}, claims={"/mnt/models": "models"},
+        command=("python", "-c", "print(1)\nprint('a: #b')", "--lr", "3e-4"), resumes=False, data="gs://bucket/x",
+    )  # fmt: skip
+    body = YAML(typ="safe").load(file_text.dump(job))
+    assert file_text.parse(body, "x") == job
+    schema = json.loads((ROOT / file_text.SCHEMA_FILE).read_text())
+    jsonschema.validate(body, schema)
+    assert (ROOT / file_text.SCHEMA_FILE).read_text() == file_text.json_schema(), (
+        "write it anew: python -c 'from holdfast.jobs.own.file_text import *; print(json_schema(), end=str())' > "
+        + file_text.SCHEMA_FILE
+    )
+    assert all(each["description"] for name, each in schema["properties"].items() if name != "schema")
+
+
+def test_an_elastic_gang_is_written_and_read_as_its_two_numbers() -> None:
+    job = own(nodes="4..8")
+    body = YAML(typ="safe").load(file_text.dump(job))
+    assert body["nodes"] == "4..8" and file_text.parse(body, "x") == job
+    jsonschema.validate(body, json.loads(file_text.json_schema()))
+    assert (job.min_nodes, job.pods, job.elastic, job.gang) == (4, 8, True, False)
+    assert (own(nodes=8).min_nodes, own(nodes=8).pods, own(nodes=8).elastic, own(nodes=8).gang) == (8, 8, False, True)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(body | {"nodes": "8"}, json.loads(file_text.json_schema()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "fix"),
+    [
+        ({"command": ()}, "command is missing", "-- python train.py"),
+        ({"name": "a" * 35}, "too long", "shorten"),
+        ({"name": "My_Run"}, "name", "another name"),
+        ({"gpus": "8xa1000"}, "unknown GPU", "did you mean"),
+        ({"gpus": "16xa100"}, "GPUs of a node", "more --nodes"),
+        ({"gpus": "a100"}, "gpus", "8xa100"),
+        ({"gpus": "0xl4"}, "gpus", "8xa100"),
+        ({"capacity": "spott"}, "capacity", "write spot"),
+        ({"nodes": 0}, "nodes", "such a number"),
+        ({"nodes": True}, "nodes", "such a number"),
+        ({"nodes": "8..4"}, "nodes", "write 4..8"),
+        ({"nodes": "0..4"}, "nodes", "write 1..4"),
+        ({"nodes": "4..4"}, "nodes", "write 4"),
+        ({"nodes": "4..2000"}, "nodes", "write 4..1000"),
+        ({"nodes": "4-8"}, "nodes", "write 4..8"),
+        ({"nodes": "4..8", "steady": True}, "steady", "nodes: 8"),
+        ({"nodes": "4..8", "on_notice": "wrap"}, "on_notice", "leave it out"),
+        ({"nodes": "4..8", "resumes": False}, "resumes", "leave it out"),
+        ({"nodes": "4..8", "hours": 9.0, "deadline_hours": 20.0}, "deadline_hours", "leave it out"),
+        ({"data": "s3://b"}, "data", "gs://"),
+        ({"env": {"HOLDFAST_JOB": "x"}}, "HOLDFAST_JOB", "leave it out"),
+        ({"env": {"A": "\x00"}}, "env[A]", "file of the image"),
+        ({"claims": {"/tmp/x": "c"}}, "path", "/mnt"),
+        ({"claims": {"/mnt/../etc": "c"}}, "path", "/mnt"),
+        ({"secrets": {"A": "projects/x/secrets/y"}}, "secrets[A]", "gcloud secrets list"),
+        ({"scratch": "10"}, "scratch", "unit"),
+        ({"max_hours": 200}, "max_hours", "range"),
+        ({"predictor": "a:b"}, "a batch needs items", "--data"),
+        ({"steady": True, "hours": 3.0}, "steady", "leave them out"),
+        ({"steady": True, "predictor": "a:b", "data": "gs://bucket"}, "steady", "leave them out"),
+    ],
+)  # fmt: skip
+def test_what_a_job_may_not_say(fields: dict[str, Any], what: str, fix: str) -> None:
+    with pytest.raises(InputError) as refused:
+        own(**fields)
+    assert what in refused.value.what and fix in refused.value.fix, str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "fix"),
+    [
+        ({"schema": "holdfast.job/9"}, "schema", "new-job"),
+        ({"node": 2}, "unknown field", "did you mean nodes?"),
+        ({"command": "python train.py"}, "command", "quotes"),
+        ({"env": {"A": 3}}, "env", "quotes"),
+        ({"nodes": "2"}, "nodes", "quotes"),
+        ({"name": None}, "name", "quotes"),
+    ],
+)
+def test_a_fault_names_the_file_and_the_field(change: dict[str, Any], what: str, fix: str) -> None:
+    body = YAML(typ="safe").load(file_text.dump(own())) | change
+    with pytest.raises(InputError) as refused:
+        file_text.parse(body, "jobs/my-run.yaml")
+    assert refused.value.what.startswith("jobs/my-run.yaml: ") and what in refused.value.what
+    assert fix in refused.value.fix
+
+
+def test_a_field_without_a_default_is_asked_for() -> None:
+    body = YAML(typ="safe").load(file_text.dump(own()))
+    del body["image"]
+    with pytest.raises(InputError, match="allowed: image; fix: add it"):
+        file_text.parse(body, "x")

@@ -1,0 +1,69 @@
+"""Programs of somebody else's as they are started in a pod: real torchrun, a real shell, real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.jobs.own.job_file import OwnJob
+from tests.cluster.sim.processes import free_ports
+from tests.cluster.sim.waiting import until
+from workloads.library.tests.jobs.own.test_job_file import own
+from workloads.library.tests.jobs.own.test_rendered import made, pod_of
+
+pytestmark = pytest.mark.process
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+DEAF = """\
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+
+
+def started(job: OwnJob, **replaced: str) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the pod; `replaced` is what only a cluster knows."""
+    (container,) = pod_of(made(job))["containers"]
+    env = {each["name"]: each.get("value", "") for each in container["env"]} | replaced
+    return container["command"], {"PATH": os.environ["PATH"]} | env
+
+
+def test_torchrun_without_options_makes_one_world_of_a_gang(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, pathlib, sys\n(pathlib.Path(sys.argv[1]) / os.environ['RANK']).write_text(os.environ['WORLD_SIZE'])\n"
+    )
+    job = own(gpus="1xa100", nodes=2, capacity="spot", processes=2, command=(str(TORCHRUN), str(script), str(tmp_path)))
+    (port,) = map(str, free_ports(1))
+    nodes: list[subprocess.Popen[bytes]] = []
+    for rank in ("0", "1"):
+        command, env = started(
+            job, PET_MASTER_ADDR="127.0.0.1", PET_MASTER_PORT=port, PET_NODE_RANK=rank, NODE_RANK=rank
+        )
+        nodes.append(subprocess.Popen(command, env=env))
+    assert [node.wait(timeout=240) for node in nodes] == [0, 0]
+    assert {rank: (tmp_path / rank).read_text() for rank in "0123"} == dict.fromkeys("0123", "4")
+
+
+def test_a_program_that_ends_well_on_a_notice_is_not_taken_for_complete(tmp_path: Path) -> None:
+    """Bare it exits 0, which a Job counts as done; wrapped it exits as one that was stopped."""
+    ready = tmp_path / "ready"
+    codes: dict[str, int] = {}
+    for how in ("handles", "wrap"):
+        command, env = started(own(on_notice=how, command=(sys.executable, "-c", DEAF, str(ready))))
+        with subprocess.Popen(command, env=env) as program:
+            until("it runs", ready.exists)
+            program.send_signal(signal.SIGTERM)
+            codes[how] = program.wait(timeout=60)
+        ready.unlink()
+    assert codes == {"handles": 0, "wrap": EXIT_PREEMPTED}
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_wrapped_program_that_ends_by_itself_keeps_its_code(code: int) -> None:
+    command, env = started(own(on_notice="wrap", command=(sys.executable, "-c", f"raise SystemExit({code})")))
+    assert subprocess.run(command, env=env, check=False).returncode == code

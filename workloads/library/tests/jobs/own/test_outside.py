@@ -1,0 +1,82 @@
+"""What a job needs outside the cluster: buckets of the region, secrets that exist; and the files that it becomes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.contract.errors import InputError
+from holdfast.jobs.own import outside
+from infra.environments import load
+from tests.infra.ops.google import Gcloud
+from workloads.__main__ import app
+from workloads.library.tests.jobs.own.test_job_file import IMAGE, own
+
+
+@pytest.mark.process
+def test_a_bucket_of_another_region_and_a_secret_that_is_not_there_are_refused(gcloud: Gcloud) -> None:
+    env = load("example")
+    gcloud.answer("storage buckets describe gs://far", {"location": "EUROPE-WEST4"})
+    with pytest.raises(InputError, match=r"another region: got gs://far in europe-west4; allowed: us-central1"):
+        outside.check(own(data="gs://far/x"), env)
+    gcloud.answer("storage buckets describe gs://near", {"location": "US-CENTRAL1"})
+    (granted,) = outside.check(own(data="gs://near/x"), env)
+    assert "--member=serviceAccount:holdfast-example-trainer@" in granted
+    gone = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
+    gcloud.refuse("secrets versions describe latest", gone)
+    with pytest.raises(InputError, match=r"no such secret: got hf, version latest.*gcloud secrets create hf"):
+        outside.check(own(secrets={"HF_TOKEN": "hf"}), env)
+
+
+def test_where_google_cannot_be_asked_a_line_says_so(gcloud: Gcloud) -> None:
+    assert any("was not checked" in line for line in outside.check(own(data="gs://near/x"), load("example")))
+
+
+def words(*more: str) -> list[str]:
+    return [
+        "new-job",
+        "my-run",
+        "--env",
+        "example",
+        "--image",
+        IMAGE,
+        "--gpus",
+        "1xl4",
+        *more,
+        "--",
+        "python",
+        "train.py",
+        "--lr",
+        "3",
+    ]
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("gcloud")
+def test_a_job_is_written_as_a_file_and_as_manifests_and_submit_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words("--write", "gitops", "--json"), catch_exceptions=False)
+    body: dict[str, Any] = json.loads(done.stdout)
+    assert body["schema"] == "holdfast.new-job/1" and body["written"] == ["my-run.yaml", "gitops/my-run.yaml"]
+    assert body["usd_per_hour"] > 0 and body["purchases"][0]["gpus"] == 1
+    again = CliRunner().invoke(app, ["submit", "my-run.yaml", "--dry-run", "--json"], catch_exceptions=False)
+    assert json.loads(again.stdout)["usd_per_hour"] == body["usd_per_hour"]
+    linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
+    assert linted.exit_code == 0, linted.stdout
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("gcloud")
+def test_what_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-run.yaml").write_text("mine")
+    with pytest.raises(InputError, match="something else in it"):
+        CliRunner().invoke(app, words("--write", "gitops"), catch_exceptions=False)
+    with pytest.raises(InputError, match="no pool of example"):
+        CliRunner().invoke(app, words("--gpus", "8xh100", "--out", "other.yaml"), catch_exceptions=False)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "bin"] == ["my-run.yaml"]
+    assert (tmp_path / "my-run.yaml").read_text() == "mine"

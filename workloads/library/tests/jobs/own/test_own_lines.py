@@ -1,0 +1,92 @@
+"""A loop of somebody else's that only holds a Checkpointer: its own lines give its receipt useful time and lost steps."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.ledger import receipt
+from holdfast.ledger.job_summary import read_job_summaries
+from holdfast.runtime.events import EventLog
+from tests.cluster.sim.waiting import until
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+JOB, STEPS, SAVED = "theirs-0123abcd", 400, 100
+LOOP = """\
+import sys, time, torch
+from holdfast.checkpoint import Checkpointer, reports
+reports.WINDOW_S = 0.1
+weights = torch.zeros(8)
+with Checkpointer(sys.argv[1], {"weights": weights}, run="theirs", every=100) as checkpointer:
+    for step in range(checkpointer.step, int(sys.argv[2])):
+        weights += 1
+        time.sleep(0.005)
+        while step == int(sys.argv[3]):
+            checkpointer.poll()
+            time.sleep(0.005)
+        checkpointer.tick(step + 1)
+"""
+
+
+def started(folder: Path, env: dict[str, str], stuck_at: int = STEPS) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", LOOP, f"file://{folder}/store", str(STEPS), str(stuck_at)]
+    return subprocess.Popen(words, env=os.environ | env)
+
+
+def written(log: Path, event: str) -> list[dict[str, float]]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [line for each in lines if (line := json.loads(each))["event"] == event]
+
+
+def taken(log: Path) -> None:
+    """As whoever watches the node writes it."""
+    with EventLog.open(log.with_name("watcher.jsonl"), job=JOB, kind=KIND_TRAINING) as watcher:
+        watcher.emit("evict", signal="SIGTERM", target="theirs-0")
+
+
+def steps_of(log: Path) -> float:
+    return max((window["last_step"] for window in written(log, "window")), default=0)
+
+
+def test_a_receipt_of_a_plain_loop_has_useful_time_and_the_steps_that_a_kill_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "events" / "pod.jsonl"
+    env = {ENV_JOB: JOB, ENV_EVENTS: str(log)}
+    with started(tmp_path, env, stuck_at=SAVED + 50) as first:
+        until("it is past a save", lambda: steps_of(log) > SAVED and written(log, "commit"), 240)
+        first.kill()
+    taken(log)
+    killed_s = time.time()
+    with started(tmp_path, env) as second:
+        until("it works again", lambda: written(log, "window")[-1]["t"] > killed_s, 240)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(240) == EXIT_PREEMPTED
+    taken(log)
+    with started(tmp_path, env) as third:
+        assert third.wait(240) == EXIT_COMPLETE
+    assert [line["code"] for line in written(log, "exit")] == [EXIT_PREEMPTED, EXIT_COMPLETE]
+    (summary,) = read_job_summaries(log.parent).values()
+    done = sum(window["last_step"] - window["first_step"] + 1 for window in written(log, "window"))
+    assert [line["step"] for line in written(log, "restore")][:2] == [0, SAVED]
+    assert (summary.job, summary.step) == (JOB, STEPS)
+    assert summary.lost == done - STEPS > 0, "each step is in a window, those that the kill lost in two"
+    assert summary.orderly_exits == 1 and len(summary.recoveries) == 2 and 0.05 < (summary.useful_ratio or 0) < 1
+    receipt.show(log.parent, JOB, 1.0, 3.0, as_json=True)
+    made = json.loads(capsys.readouterr().out)
+    assert made["evictions"] == 2 and made["useful_hours"] > 0 and made["largest_loss_s"] > 0
+
+
+def test_elsewhere_a_loop_writes_nothing_but_its_own(tmp_path: Path) -> None:
+    env = {key: value for key, value in os.environ.items() if key not in (ENV_JOB, ENV_EVENTS)}
+    words = [sys.executable, "-c", LOOP, f"file://{tmp_path}/store", "3", "3"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=300)
+    assert '"event"' not in done.stdout

@@ -1,0 +1,139 @@
+"""A job of one's own with hours and a deadline: what the planner prices is what its objects carry out."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import LABEL_CLUSTER_QUEUE
+from holdfast.contract.pools import Role
+from holdfast.contract.values import rfc3339
+from holdfast.exporter.cluster import Cluster
+from holdfast.jobs.own import placing, rendered
+from holdfast.manifests.render_context import RenderContext
+from holdfast.place import plan, prices
+from infra.environments import Environment, load
+from infra.environments.capacity import NodeGroup
+from workloads.library.tests.jobs.own.test_job_file import own
+from workloads.manifests import queueing
+
+PRICES = prices.load()
+
+
+def test_with_hours_the_planner_places_the_job_and_says_why() -> None:
+    job = own(gpus="1xl4", hours=10.0)
+    placed = placing.place(job, load("example"), PRICES)
+    assert placed.offer is not None and "%" in placed.reason, placed.reason
+
+
+def with_on_demand() -> Environment:
+    """The example with on-demand machines for jobs beside its Spot ones."""
+    group = NodeGroup(
+        name="demand-l4", role=Role.TRAINING, machine_types=("g2-standard-8",), accelerator="nvidia-l4",
+        gpus_per_node=1, max_nodes=4,
+    )  # fmt: skip
+    example = load("example")
+    return replace(example, groups=(*example.groups, group))
+
+
+def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_own() -> None:
+    job, env = own(gpus="1xl4", hours=40.0, deadline_hours=60.0), with_on_demand()
+    placed = placing.place(job, env, PRICES)
+    assert placed.plan is not None, placed.reason
+    body = rendered.bodies(job, RenderContext(env), placed)[-1]
+    rendered.judge("job.yaml", rendered.text(job, [body]))
+    meta = body["metadata"]
+    assert meta["labels"]["holdfast.dev/moves"] == "true"
+    assert plan.read(meta["annotations"]["holdfast.dev/placement-plan"]).text() == placed.plan.text()
+    assert (placed.plan.work_h, placed.plan.deadline_h) == (40.0, 60.0)
+    pod = body["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    # Each queue that it may stand in has a flavor for it, which holds what the pod leaves open.
+    queues = {placed.plan.spot_queue: ("spot-l4", "spot"), placed.plan.on_demand_queue: ("demand-l4", "on-demand")}
+    found = {each["metadata"]["name"]: each for each in queueing.objects(RenderContext(env))}
+    for queue, (group, capacity) in queues.items():
+        labels = found[f"{queue}-{group}"]["spec"]["nodeLabels"]
+        assert labels.items() >= (pod["nodeSelector"] | {"holdfast.dev/pool-class": group}).items()
+        assert waits_for(body, labels, queue) == {("nvidia-l4", capacity)}
+
+
+def with_a100() -> Environment:
+    demand = NodeGroup(
+        name="demand-a100", role=Role.TRAINING, machine_types=("a2-highgpu-1g",), accelerator="nvidia-tesla-a100",
+        gpus_per_node=1, max_nodes=4,
+    )  # fmt: skip
+    example = load("example")
+    return replace(example, groups=(*example.groups, demand))
+
+
+def test_a_job_that_queues_for_flex_start_is_moved_to_on_demand_in_time_as_it_was_priced() -> None:
+    job, env = own(gpus="1xa100", hours=48.0, deadline_hours=60.0), with_a100()
+    placed = placing.place(job, env, PRICES)
+    assert placed.plan is not None, placed.reason
+    assert (placed.plan.policy, placed.plan.spot_queue, placed.plan.on_demand_queue) == ("queue", "flex", "on-demand")
+    body = rendered.bodies(job, RenderContext(env), placed)[-1]
+    rendered.judge("job.yaml", rendered.text(job, [body]))
+    assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "flex"
+    pod = body["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}
+    found = {each["metadata"]["name"]: each for each in queueing.objects(RenderContext(env))}
+    queued = found["flex-nvidia-tesla-a100"]["spec"]["nodeLabels"]
+    assert queued["cloud.google.com/gke-gpu-driver-version"] == "latest", "as any other pod on such a node asks"
+    assert waits_for(body, queued, "flex") == {("nvidia-tesla-a100", "flex-start")}
+
+
+def test_what_nobody_moves_in_time_is_not_promised() -> None:
+    alone, gang = (own(gpus="1xa100", nodes=n, command=("sleep", "9"), hours=48.0, deadline_hours=60.0) for n in (1, 2))
+    with pytest.raises(InputError, match="keeps the deadline"):
+        placing.place(alone, load("example"), PRICES)  # no A100 on demand
+    placed = placing.place(gang, with_a100(), PRICES)
+    assert placed.plan is not None and placed.plan.spot_queue == "spot", (
+        "a ProvisioningRequest binds a gang to its nodes"
+    )
+
+
+@pytest.mark.parametrize(("zones", "free"), [((), True), (("us-central1-a",), False)])
+def test_any_zone_is_promised_where_the_pool_has_several_and_nothing_pins_one(
+    zones: tuple[str, ...], free: bool
+) -> None:
+    spot = NodeGroup(
+        name="spot-h100", role=Role.TRAINING, capacity=Capacity.SPOT, machine_types=("a3-highgpu-8g",),
+        accelerator="nvidia-h100-80gb", gpus_per_node=8, max_nodes=8, zones=zones,
+    )  # fmt: skip
+    demand = replace(spot, name="demand-h100", capacity=Capacity.ON_DEMAND)
+    example = load("example")
+    env = replace(example, groups=(*example.groups, spot, demand))
+    job = own(gpus="8xh100", nodes=8, command=("sleep", "9"), hours=48.0, deadline_hours=70.0)
+    placed = placing.place(job, env, PRICES)
+    assert placed.plan is not None
+    assert ("any zone" in placed.reason) is free, placed.reason
+    body = rendered.bodies(job, RenderContext(env), placed)[-1]
+    pod = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert "affinity" not in pod and list(pod["nodeSelector"]) == ["cloud.google.com/gke-accelerator"]
+
+
+def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, ...]]:
+    """The GPU and the capacity that the exporter sees a pod of the job wait for, made from it as Kueue makes it."""
+    template = body["spec"]["template"]
+    spec = template["spec"] | {"nodeSelector": template["spec"]["nodeSelector"] | flavor}
+    meta = {
+        "uid": "u",
+        "namespace": "training",
+        "labels": template["metadata"]["labels"] | {LABEL_CLUSTER_QUEUE: queue},
+    }
+    waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": rfc3339(1_000.0)}
+    cluster = Cluster()
+    cluster.pod("ADDED", {"metadata": meta, "spec": spec, "status": {"phase": "Pending", "conditions": [waits]}})
+    pending = [each for each in cluster.samples(2_000.0) if each.metric == "pending_seconds" and each.value == 1_000.0]
+    return {tuple(value for _, value in each.labels) for each in pending}
+
+
+def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
+    tight = own(gpus="1xl4", hours=40.0, deadline_hours=40.5, nodes=9)
+    with pytest.raises(InputError, match="keeps the deadline") as refused:
+        placing.place(tight, load("example"), PRICES)
+    assert "ON_DEMAND" in refused.value.fix
+    with pytest.raises(InputError, match="deadline_hours"):
+        own(gpus="1xl4", deadline_hours=40.5)

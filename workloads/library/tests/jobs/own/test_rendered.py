@@ -1,0 +1,247 @@
+"""What a job of one's own becomes: placed where its pools are, and clean under the linter whatever it says."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.environment import ENV_KEY_FILE, ENV_WINDOW_S
+from holdfast.contract.errors import InputError
+from holdfast.jobs import submit
+from holdfast.jobs.own import mounts, placing, rendered
+from holdfast.jobs.own.job_file import OwnJob
+from holdfast.jobs.own.launching import RANKS
+from holdfast.jobs.own.offers import offers
+from holdfast.manifests.pods import KEY_FOLDER
+from holdfast.manifests.render_context import RenderContext
+from holdfast.place import prices
+from infra.environments import load, names
+from workloads.library.tests.jobs.own.test_job_file import IMAGE, own
+
+PRICES = prices.load()
+WORDS = st.text("abcxyz ./-_=", min_size=1, max_size=20).filter(lambda word: word.strip())
+
+
+def made(job: OwnJob) -> list[dict[str, Any]]:
+    """The objects as they are written, after the linter has seen them."""
+    env = load(job.environment)
+    context = RenderContext(env)
+    text = rendered.text(job, rendered.bodies(job, context, placing.place(job, env, PRICES)))
+    rendered.judge("job.yaml", text)
+    return [each for each in YAML(typ="safe").load_all(text) if each]
+
+
+def pod_of(bodies: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = bodies[-1]["spec"]
+    holder = spec["replicatedJobs"][0]["template"]["spec"] if bodies[-1]["kind"] == "JobSet" else spec
+    return holder["template"]["spec"]
+
+
+def listed(environment: str) -> str:
+    """A run that may write there."""
+    return next((run.name for run in load(environment).storage.runs), own().name)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> OwnJob:
+    """Any job that some environment can run: GPUs and nodes come from what it offers."""
+    environment = draw(st.sampled_from(names()))
+    offer = draw(st.sampled_from(offers(load(environment))))
+    count = draw(st.integers(1, min(offer.machine.gpus, 8)))
+    most = draw(st.integers(1, min(offer.lent_gpus // count, 8)))
+    elastic = draw(st.booleans()) and most > 1
+    nodes = f"{draw(st.integers(1, most - 1))}..{most}" if elastic else most
+    gpus = draw(st.sampled_from(("none", f"{count}x{offer.accelerator}", f"{count}x{offer.accelerator}")))
+    batch, steady = (False, False) if elastic else draw(st.sampled_from(((False, False), (True, False), (False, True))))
+    ends = (
+        {} if steady else {"restarts": draw(st.integers(0, 9)), "max_hours": draw(st.sampled_from((0.5, 24.0, 168.0)))}
+    )
+    return own(
+        **ends,
+        steady=steady,
+        name=listed(environment),
+        environment=environment,
+        gpus=gpus,
+        nodes=nodes,
+        command=tuple(draw(st.lists(WORDS, min_size=1, max_size=4))),
+        resumes=elastic or draw(st.booleans()),
+        on_notice="handles" if batch or elastic else draw(st.sampled_from(("handles", "drain", "wrap"))),
+        data="gs://bucket/a/b" if batch else draw(st.sampled_from(("", "gs://bucket", "gs://bucket/a/b"))),
+        predictor="mine:predict" if batch else "",
+        env=draw(st.dictionaries(st.sampled_from(("MODE", "A_B", "LEVEL")), WORDS)),
+        secrets=draw(st.sampled_from(({}, {"HF_TOKEN": "hf"}, {"A": "a/3", "B": "b"}))),
+        claims=draw(st.sampled_from(({}, {"/mnt/models": "models"}))),
+        checkpoint_key=draw(st.sampled_from(("", "key"))),
+        scratch=draw(st.sampled_from(("512Mi", "10Gi", "50Gi"))),
+        shm=draw(st.sampled_from(("", "1Gi"))),
+    )
+
+
+@pytest.mark.process
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(jobs())
+def test_the_linter_passes_whatever_a_job_becomes(job: OwnJob) -> None:
+    try:
+        bodies = made(job)
+    except InputError as refused:
+        # What the environment lends one by one it may not lend together.
+        assert refused.what == "no capacity for this job" or refused.what.startswith(f"{job.environment} lends"), (
+            refused
+        )
+        return
+    pod = pod_of(bodies)
+    (container,) = pod["containers"]
+    assert container["image"] == IMAGE
+    assert int(container["resources"]["limits"].get("nvidia.com/gpu", 0)) == job.gpu_count
+    assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+    if not job.predictor:
+        assert container["command"][-len(job.command) :] == list(job.command)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_machine_that_an_environment_offers_runs_a_job(name: str) -> None:
+    """One that fills it, and one with a single of its GPUs; alone and as a gang."""
+    env, context = load(name), RenderContext(load(name))
+    for offer, (whole, nodes) in itertools.product(offers(env), ((True, 1), (False, 1), (True, 2))):
+        gpus = offer.machine.gpus if whole else 1
+        wrong = (offer.capacity is Capacity.QUEUED and nodes == 1) or (
+            offer.capacity is Capacity.FLEX_START and nodes > 1
+        )
+        if wrong or gpus * nodes > offer.lent_gpus:
+            continue
+        gpus_a_node, capacity = f"{gpus}x{offer.accelerator}", offer.capacity.value
+        job = own(name=listed(name), environment=name, gpus=gpus_a_node, nodes=nodes, capacity=capacity)
+        placed = placing.place(job, env, PRICES)
+        assert placed.offer is not None and placed.offer.capacity is offer.capacity
+        assert pod_of(rendered.bodies(job, context, placed))["containers"][0]["resources"]["limits"][
+            "nvidia.com/gpu"
+        ] == str(gpus)
+
+
+def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
+    bodies = made(own(gpus="1xa100", nodes=3, capacity="spot"))
+    assert [body["kind"] for body in bodies] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
+    env = {each["name"]: each for each in pod_of(bodies)["containers"][0]["env"]}
+    assert (
+        env["PET_MASTER_ADDR"]["value"] == env["MASTER_ADDR"]["value"] == "$(HOLDFAST_JOB)-workers-0-0.$(HOLDFAST_JOB)"
+    )
+    assert list(env).index("HOLDFAST_JOB") < list(env).index("MASTER_ADDR"), "Kubernetes expands what stands before"
+    assert env["PET_NNODES"]["value"] == "3" and env["PET_NPROC_PER_NODE"]["value"] == "1"
+    assert "job-completion-index" in env["PET_NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+
+
+def test_workers_that_never_end_are_a_deployment_whose_pods_are_replaced_one_by_one() -> None:
+    job = own(gpus="1xl4", nodes=3, steady=True, secrets={"HF_TOKEN": "hf"}, on_notice="wrap")
+    bodies = made(job)
+    assert [body["kind"] for body in bodies] == ["SecretProviderClass", "PodDisruptionBudget", "Deployment"]
+    assert {body["metadata"]["namespace"] for body in bodies} == {"batch"}
+    _, budget, deployment = bodies
+    pod, labels = pod_of(bodies), deployment["spec"]["template"]["metadata"]["labels"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items() and budget["spec"]["maxUnavailable"] == 1
+    assert (
+        deployment["spec"]["replicas"] == 3 and deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    )
+    spot = load("example").pool("spot-l4-g2-standard-8")
+    assert pod["nodeSelector"].items() <= spot.node_labels().items() and "restartPolicy" not in pod
+    assert {each["key"] for each in pod["tolerations"]} == {taint.key for taint in spot.taints}
+    assert (pod["terminationGracePeriodSeconds"], pod["serviceAccountName"]) == (spot.window.pod_s, "batch")
+    env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert env["PET_NNODES"] == "1" and "MASTER_ADDR" not in env, "none of them waits for the others"
+    assert env["HF_TOKEN_FILE"] and env[ENV_WINDOW_S] == str(spot.window.pod_s)
+    assert pod["containers"][0]["command"][:2] == ["/bin/sh", "-c"]
+    (bought,) = submit.plan(bodies, load("example"), PRICES, submit.Caps(), None).purchases
+    assert (bought.pods, bought.gpus) == (3, 3) and bought.usd_per_hour
+
+
+def test_an_elastic_gang_has_its_service_its_budget_and_a_price_capped_at_its_most_nodes() -> None:
+    bodies = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), restarts=5))
+    assert [body["kind"] for body in bodies] == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
+    service, _, budget, job = bodies
+    spec, pod = job["spec"], pod_of(bodies)
+    assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (4, 4, 5)
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "spot" and spec["suspend"]
+    assert budget["spec"]["minAvailable"] == 2 and spec["successPolicy"]["rules"] == [{"succeededCount": 1}]
+    assert pod["subdomain"] == service["metadata"]["name"] and pod["priorityClassName"] == "spot-workload-low"
+    env = {each["name"]: each.get("value", "") for each in pod["containers"][0]["env"]}
+    assert (env["HOLDFAST_GANG_NODES"], env["HOLDFAST_GANG_MIN_NODES"]) == ("4", "2")
+    assert pod["containers"][0]["command"] == ["python", "mine.py"]
+    several = made(own(gpus="1xa100", nodes="2..4", command=("python", "mine.py"), processes=3))
+    assert pod_of(several)["containers"][0]["command"] == [*RANKS, "3", "--", "python", "mine.py"]
+    (bought,) = submit.plan(bodies, load("example"), PRICES, submit.Caps(usd_per_hour=0.01), None).purchases
+    (alone,) = submit.plan(made(own(gpus="1xa100")), load("example"), PRICES, submit.Caps(), None).purchases
+    assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0)) and bought.gpus == 4
+    assert submit.plan(bodies, load("example"), PRICES, submit.Caps(usd_per_hour=0.01), None).refusals
+
+
+def test_secrets_are_references_and_files_never_values() -> None:
+    bodies = made(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
+    assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
+    listed = YAML(typ="safe").load(bodies[0]["spec"]["parameters"]["secrets"])
+    assert {each["path"]: each["resourceName"] for each in listed} == {
+        "HF_TOKEN": "projects/acme-ai-platform/secrets/hf/versions/3",
+        "checkpoint-key": "projects/acme-ai-platform/secrets/signing/versions/latest",
+    }
+    env = {each["name"]: each.get("value") for each in pod_of(bodies)["containers"][0]["env"]}
+    assert env["HF_TOKEN_FILE"] == "/etc/holdfast/secrets/HF_TOKEN" and "HF_TOKEN" not in env
+    assert env["HOLDFAST_CHECKPOINT_KEY_FILE"] == "/etc/holdfast/secrets/checkpoint-key"
+
+
+def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
+    example = load("example")
+    off = replace(example, security=replace(example.security, secret_manager=False))
+    with pytest.raises(InputError) as refused:
+        mounts.provider_class(own(secrets={"HF_TOKEN": "hf/3"}), RenderContext(off))
+    assert "hf/3, with the add-on off in example" in refused.value.got
+    assert "infra/environments/example.py" in refused.value.fix and "make deploy ENV=example" in refused.value.fix
+    assert mounts.provider_class(own(), RenderContext(off)) is None
+
+
+def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
+    bodies = made(own(predictor="mine:predict", data="gs://bucket/a", nodes=3, command=("--micro-batch", "8")))
+    pod = pod_of(bodies)
+    assert [each["name"] for each in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
+    command = pod["containers"][0]["command"]
+    assert command[3:6] == ["batch", "run", "my-run"] and command[-2:] == ["--micro-batch", "8"]
+    assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "allowed"),
+    [
+        ({"gpus": "1xh100"}, "no pool of example has this GPU", "1xl4 spot"),
+        ({"gpus": "1xl4", "nodes": 40}, "lends fewer GPUs", "1xl4 spot"),
+        ({"gpus": "1xa100", "nodes": 2, "capacity": "flex-start"}, "one by one", "queued"),
+        ({"gpus": "1xl4", "capacity": "on-demand"}, "no such machines", "spot"),
+        ({"gpus": "1xa100", "nodes": "2..4", "capacity": "queued"}, "comes back after hours", "spot"),
+        ({"gpus": "1xl4", "nodes": "20..40"}, "lends fewer GPUs", "1xl4 spot"),
+        ({"gpus": "1xl4", "capacity": "spot", "resumes": False}, "cannot resume", "flex-start"),
+        ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
+        ({"gpus": "1xa100", "capacity": "flex-start", "steady": True}, "never do", "spot"),
+        ({"env": {"API_TOKEN": "hunter2hunter2hunter2"}}, "HF416", "HF416"),
+        ({"command": ("sh", "-c", "trap 'exit 0' TERM; python train.py")}, "HF105", "HF105"),
+    ],
+)
+def test_what_no_environment_can_run_is_refused_with_what_it_can(
+    fields: dict[str, Any], what: str, allowed: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        made(own(**fields))
+    assert what in refused.value.what and allowed in refused.value.allowed, str(refused.value)
+
+
+def test_a_run_of_ones_own_has_its_key_where_checkpoints_are_signed() -> None:
+    def key_of(environment: str, **given: Any) -> tuple[str, str]:
+        spec = pod_of(made(own(name=listed(environment), environment=environment, **given)))
+        main = next(each for each in spec["containers"] if each["name"] == "main")
+        held = (each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each)
+        return next(held, ""), {each["name"]: each.get("value", "") for each in main["env"]}.get(ENV_KEY_FILE, "")
+
+    signs = next(name for name in names() if load(name).security.signed_checkpoints)
+    free = next(name for name in names() if not load(name).security.signed_checkpoints)
+    assert key_of(signs) == (f"run-key-{listed(signs)}", f"{KEY_FOLDER}/key")
+    assert key_of(free) == key_of(signs, on_notice="wrap") == ("", "")

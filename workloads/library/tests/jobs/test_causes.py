@@ -1,0 +1,159 @@
+"""What `explain` says of pods that a real kubelet could not run: recorded by `python -m workloads.library.tests.node.record`."""
+
+import json
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.clients.api import Object
+from holdfast.jobs.cause import Cause, brief
+from holdfast.jobs.causes import cause_of
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.job_snapshot import JobSnapshot
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "kubelet.json").read_text())
+
+
+def recorded(case: str) -> Object:
+    """Job, pods and events of their own, free to be changed."""
+    return deepcopy(RECORDED[case])
+
+
+def explained(history: Object) -> Cause:
+    job = JobSnapshot(body=history["job"] | {"kind": "Job"}, pods=history["pods"])
+    return cause_of(job, ClusterSnapshot(events=history["events"]))
+
+
+@pytest.mark.parametrize(
+    ("case", "reason", "blocker", "evidence"),
+    [
+        ("image", "image", "1 of 1 pods: (ErrImagePull|ImagePullBackOff): 127.0.0.1:1/team/trainer:v7 on spot-a: .*", "kubectl describe pod -n train image-"),
+        ("configmap", "config", '1 of 1 pods: CreateContainerConfigError of main: configmap "settings" not found', "kubectl get configmap -n train settings"),
+        ("secret-volume", "config", '1 of 1 pods: MountVolume.* secret "token" not found', "kubectl get secret -n train token"),
+        ("driver", "volume", "1 of 1 pods: FailedMount: .*driver name gcsfuse.csi.storage.gke.io not found.*", "kubectl describe pod -n train driver-"),
+        ("init", "init", "init container fetch: exit code 3 in 1 pods: denied", "kubectl logs -n train init-0-.* -c fetch"),
+        ("init-loop", "init", "init container fetch: exit code 3 in 1 pods: denied", "kubectl logs -n train init-loop-0-.* -c fetch"),
+        ("crash", "crash", "exit code 70 in 1 pods: no data in /data", "kubectl logs -n train crash-0-.* -c main"),
+        ("crash-loop", "crash", "exit code 70 in 1 pods: no data in /data", "kubectl logs -n train crash-loop-0-"),
+        ("command", "crash", 'exit code 128 in 1 pods: .*"/bin/pyhton": stat /bin/pyhton: no such file.*', "kubectl logs"),
+        ("memory", "memory", "main was killed at its memory limit of 32Mi in 1 pods", "kubectl describe pod -n train memory-"),
+        ("disk", "node", 'Evicted in 1 pods: Usage of EmptyDir volume "data" exceeds the limit "1Mi"', "kubectl describe pod -n train disk-"),
+        ("device", "node", "OutOfcpu in 1 pods: .*Node didn't have enough resource: cpu.*", "kubectl describe pod -n train device-"),
+    ],
+    ids=lambda value: value if value in RECORDED else "",
+)  # fmt: skip
+def test_what_a_kubelet_wrote_is_named_with_its_number(case: str, reason: str, blocker: str, evidence: str) -> None:
+    found = explained(recorded(case))
+    assert found.reason == reason
+    assert_matches(blocker, found.blocker)
+    assert_matches(f"{evidence}.*", found.evidence)
+
+
+def assert_matches(pattern: str, text: str) -> None:
+    assert re.fullmatch(pattern, text), text
+
+
+def test_every_recording_is_asked_for() -> None:
+    (mark,) = test_what_a_kubelet_wrote_is_named_with_its_number.pytestmark  # type: ignore[attr-defined]
+    assert {case for case, *_ in mark.args[1]} == set(RECORDED)
+
+
+def test_a_bucket_that_may_not_be_read_gets_the_advice_of_buckets() -> None:
+    history = recorded("driver")
+    why = 'MountVolume.SetUp failed for volume "data" : rpc error: code = PermissionDenied desc = gcsfuse: storage.objects.list'
+    history["events"][-1] |= {"reason": "FailedMount", "message": why}
+    found = explained(history)
+    assert "code = PermissionDenied" in found.blocker
+    assert "service account's right to read it" in found.action
+
+
+def test_the_sidecar_of_a_bucket_is_no_crash_of_the_program() -> None:
+    history = recorded("crash")
+    status = history["pods"][0]["status"]
+    status["initContainerStatuses"] = [status["containerStatuses"][0] | {"name": "gke-gcsfuse-sidecar"}]
+    found = explained(history)
+    assert (found.reason, found.blocker.split(":")[0]) == ("volume", "gke-gcsfuse-sidecar")
+
+
+def test_a_mount_that_failed_once_and_then_went_well_is_forgotten() -> None:
+    history = recorded("driver")
+    history["pods"][0]["status"]["phase"] = "Running"
+    assert explained(history).reason == "none"
+
+
+def test_a_pod_that_still_pulls_its_image_is_starting_and_not_running() -> None:
+    history = recorded("image")
+    waits = {"reason": "ContainerCreating"}
+    history["pods"][0]["status"]["containerStatuses"][0]["state"] = {"waiting": waits}
+    history["events"] = [event for event in history["events"] if event["reason"] == "Pulling"]
+    found = explained(history)
+    assert found.reason == "starting"
+    assert 'Pulling: Pulling image "127.0.0.1:1/team/trainer:v7"' in found.blocker
+
+
+def test_a_scheduler_that_does_not_exist_is_named() -> None:
+    history = recorded("image")
+    pod = history["pods"][0]
+    pod |= {"spec": {"schedulerName": "volcano", "containers": []}, "status": {"phase": "Pending"}}
+    history["events"] = []
+    assert "volcano has not looked at them yet" in explained(history).blocker
+
+
+def test_the_commonest_end_speaks_for_all_pods() -> None:
+    history = recorded("crash")
+    history["pods"] = [deepcopy(history["pods"][0]) for _ in range(3)] + recorded("memory")["pods"]
+    assert explained(history).blocker.startswith("exit code 70 in 3 pods")
+
+
+def test_an_eviction_by_the_platform_is_no_crash() -> None:
+    history = recorded("crash")
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+    history["pods"][0]["status"]["conditions"].append(condition)
+    found = explained(history)
+    assert (found.reason, "1 were evicted: TerminationByKubelet" in found.blocker) == ("back-off", True)
+
+
+def test_a_refusal_before_the_newest_pod_is_history() -> None:
+    history = recorded("crash")
+    job = history["job"]["metadata"]
+    refused = {
+        "metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"},
+        "involvedObject": {"kind": "Job", "name": job["name"], "uid": job["uid"]},
+        "reason": "FailedCreate",
+        "message": 'Error creating: admission webhook "w.example.com" denied the request: no',
+    }
+    history["events"].append(refused)
+    assert explained(history).reason == "crash"
+    refused["lastTimestamp"] = "2099-01-01T00:00:00Z"
+    found = explained(history)
+    assert (found.reason, found.blocker) == ("refused", "1 of 1 pods are refused: webhook w.example.com: no")
+
+
+def test_a_jobset_without_pods_still_shows_its_own_failures() -> None:
+    group = {"name": "w", "replicas": 1, "template": {"spec": {"template": {"spec": {"containers": []}}}}}
+    body = {
+        "kind": "JobSet",
+        "metadata": {"name": "gang", "namespace": "train", "uid": "u"},
+        "spec": {"replicatedJobs": [group], "failurePolicy": {"maxRestarts": 3}},
+        "status": {"restarts": 5, "restartsCountTowardsMax": 2},
+    }
+    found = cause_of(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
+    assert (found.reason, found.blocker.split(" by ")[0]) == ("crash", "2 of 3 granted restarts are used up")
+
+
+def test_indexes_that_are_done_are_not_waited_for() -> None:
+    history = recorded("crash")
+    history["job"] |= {
+        "spec": history["job"]["spec"] | {"parallelism": 4, "completions": 4},
+        "status": {"succeeded": 4},
+    }
+    history["pods"] = []
+    assert explained(history).reason == "none"
+
+
+def test_a_long_message_becomes_one_line_without_asides() -> None:
+    assert brief("0/2 nodes:\n 2 busy. preemption: 0/2 nodes are") == "0/2 nodes: 2 busy"
+    assert len(brief("x" * 900)) == 240

@@ -1,0 +1,102 @@
+"""`follow`: the lines that pods printed, read through the API server in pieces, become useful time and lost steps."""
+
+import json
+from copy import deepcopy
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.clients.api import Api
+from holdfast.jobs import pod_lines
+from holdfast.jobs.pod_lines import PodLines
+from holdfast.ledger.job_summary import read_job_summaries
+from infra import environments
+from workloads.__main__ import app
+from workloads.library.tests import sample
+from workloads.library.tests.jobs.api_server import serving
+from workloads.library.tests.jobs.test_causes import recorded
+from workloads.library.tests.jobs.test_one_answer import running_job, write_events
+
+pytestmark = pytest.mark.process
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+NEVER_BEGAN = ("image", "device")
+"""Recorded of a kubelet: a pod that it never started, and one that it turned away."""
+POOL = environments.load("example").pool("spot-l4-g2-standard-8")
+Printed = list[tuple[str, str]]
+
+
+@pytest.fixture
+def printed(tmp_path: Path) -> Printed:
+    """Of a training job that was killed twice, between lines of its own; several a second."""
+    written = tmp_path / "written.jsonl"
+    write_events(written, "train", sample.training("train", kills=sample.KILLS[:2]))
+    lines = [each for line in written.read_text().splitlines() for each in ("epoch 1: loss 0.3", line)]
+    return [(f"{datetime.fromtimestamp(1.79e9 + n // 7, UTC):%FT%T}.{n:09}Z", line) for n, line in enumerate(lines)]
+
+
+def kept(folder: Path) -> list[str]:
+    return [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("piece", [2_000, 1 << 20])
+def test_each_line_is_kept_once_however_it_comes(
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(pod_lines, "PIECE", piece)
+    folder = tmp_path / "events"
+    folder.mkdir()
+    running, shown = running_job("train"), printed[:30]
+    with serving(running, tmp_path, {"train-0": shown}) as kubeconfig:
+        api, lines = Api(kubeconfig), PodLines(folder)
+        (pod,) = api.items("/api/v1/pods")
+        for more in (printed[30:33], printed[33:], []):  # the first within the second that was read last
+            lines.look(api, pod)
+            shown += more
+        lines.look(api, pod)
+    assert kept(folder) == [line for _, line in printed[1::2]]
+
+
+def test_a_second_that_prints_more_than_a_piece_holds_up_nothing(
+    tmp_path: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_lines, "PIECE", 2_000)
+    folder = tmp_path / "events"
+    folder.mkdir()
+    second = printed[0][0][:19]
+    flood = [(f"{second}.{n:09}Z", "x" * 100) for n in range(100)]
+    with serving(running_job("train"), tmp_path, {"train-0": flood + printed[14:]}) as kubeconfig:
+        api = Api(kubeconfig)
+        (pod,) = api.items("/api/v1/pods")
+        PodLines(folder).look(api, pod)
+    assert kept(folder) == [line for _, line in printed[15::2]]
+
+
+def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(tmp_path: Path, printed: Printed) -> None:
+    lists = running_job("train")
+    (job,), (pod,) = lists["/apis/batch/v1/jobs"], lists["/api/v1/pods"]
+    job["status"] |= {"conditions": [{"type": "Complete", "status": "True"}]}
+    pod["spec"] |= {"nodeSelector": POOL.selector(), "tolerations": POOL.tolerations()}
+    first, second = (json.loads(line) for _, line in printed if '"evict"' in line)
+    taken = f"{datetime.fromtimestamp(first['t'], UTC):%FT%TZ}"
+    pod["status"] |= {
+        "conditions": [evicted := DISRUPTED | {"lastTransitionTime": taken}],
+        "containerStatuses": recorded("crash")["pods"][0]["status"]["containerStatuses"],
+    }
+    for case in NEVER_BEGAN:
+        turned_away = deepcopy(pod)
+        turned_away["metadata"] |= {"name": f"train-0-{case}", "uid": case}
+        turned_away["status"] = recorded(case)["pods"][0]["status"] | {"phase": "Failed"}
+        later = f"{datetime.fromtimestamp(second['t'], UTC):%FT%TZ}"
+        turned_away["status"].setdefault("conditions", []).append(evicted | {"lastTransitionTime": later})
+        lists["/api/v1/pods"].append(turned_away)
+    of_pods = [(t, line) for t, line in printed if '"evict"' not in line]
+    with serving(lists, tmp_path, {"train-0": of_pods} | {f"train-0-{case}": [] for case in NEVER_BEGAN}) as kubeconfig:
+        folder = tmp_path / "events"
+        words = ["follow", "train", "--env", "example", "--events", str(folder), "--kubeconfig", str(kubeconfig)]
+        out = CliRunner().invoke(app, words, catch_exceptions=False).output
+    (summary,) = read_job_summaries(folder).values()
+    assert f"{summary.lost} steps lost" in out and summary.lost > 0
+    assert f"useful {100 * (summary.useful_ratio or 0):.1f} % of its time" in out
+    assert "wasted by 1 evictions" in out, "by what the cluster shows of its pods"

@@ -1,0 +1,145 @@
+"""report, explain and list give one answer about one job: same event file, same figures to the digit."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.clients.api import Object
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_JOB
+from holdfast.contract.job_identity import LABEL_RUN_PER_INDEX
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime.events import EventLog
+from tests.workloads.manifests import rendered
+from workloads.library.tests import sample
+from workloads.library.tests.jobs.api_server import serving
+
+pytestmark = pytest.mark.process
+START = "2026-01-01T00:00:00Z"
+
+
+def write_events(path: Path, job: str, lines: list[sample.Line]) -> None:
+    """Through the log that pods write with, at the history's own times."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        for line in sorted(lines, key=lambda line: line["t"]):
+            fields = {key: line[key] for key in line if key not in ("v", "t", "event", "job", "kind", "process")}
+            log = EventLog(
+                descriptor, job=job, kind=line["kind"], process=line["process"], clock=lambda now=line["t"]: now
+            )
+            log.emit(line["event"], **fields)
+    finally:
+        os.close(descriptor)
+
+
+def running_job(name: str) -> dict[str, list[Object]]:
+    labels = {"batch.kubernetes.io/job-name": name}
+    meta = {"name": name, "namespace": "train", "uid": name, "creationTimestamp": START}
+    container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"containers": [container], "nodeSelector": {}, "nodeName": "n"}
+    status = {"phase": "Running", "startTime": START, "conditions": [], "containerStatuses": []}
+    pod = {
+        "metadata": meta | {"name": f"{name}-0", "uid": f"{name}-p", "labels": labels},
+        "spec": spec,
+        "status": status,
+    }
+    job = {"metadata": meta, "spec": {"parallelism": 1, "template": {"spec": spec}}, "status": {"startTime": START}}
+    return {"/apis/batch/v1/jobs": [job], "/api/v1/pods": [pod], "/api/v1/nodes": [], "/api/v1/events": []}
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Generator[Path]:
+    with serving(running_job("train"), tmp_path) as path:
+        yield path
+
+
+def command(*arguments: str) -> Any:
+    done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+HISTORIES = {
+    "set-back": sample.killed_and_restored("set-back"),
+    "evicted": sample.training("evicted", kills=sample.KILLS),
+    "calm": sample.training("calm"),
+    "naive": sample.naive("naive"),
+    "elastic": sample.elastic("elastic"),
+    "batch": sample.batch("batch", kills=6),
+}
+
+
+def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    cluster = running_job("set-back")
+    for name, lines in HISTORIES.items():
+        write_events(events / f"{name}.jsonl", name, lines)
+        for path, found in running_job(name).items():
+            cluster[path] += found if name != "set-back" else []
+    with serving(cluster, tmp_path) as config:
+        options = ("--env", "example", "--events", str(events), "--kubeconfig", str(config))
+        listed = {row["name"]: row for row in json.loads(command("workloads", "list", *options, "--json"))["jobs"]}
+        table = {row.split()[0]: row for row in command("workloads", "list", *options).splitlines() if row.split()}
+        blockers = {
+            name: json.loads(command("workloads", "explain", name, *options, "--json"))["cause"]["blocker"]
+            for name in HISTORIES
+        }
+    report = command("monitoring", "report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html"))
+    reported = {row["job"]: row for row in json.loads(report)["jobs"]}
+    assert listed.keys() == reported.keys() == HISTORIES.keys()
+    for name, row in listed.items():
+        assert round(row["useful_ratio"], 4) == reported[name]["goodput"]
+        shown = f"{100 * row['useful_ratio']:.1f}"
+        assert f" {shown} " in table[name]
+        step = "" if row["step"] is None else f", step {row['step']}"
+        assert f"useful {shown} % of its time{step}" in blockers[name]
+    known = {name: (f"{100 * row['useful_ratio']:.1f}", row["step"]) for name, row in listed.items()}
+    assert (known["set-back"], known["elastic"]) == (("27.6", 60), ("87.5", 60))
+    assert [known[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
+
+
+def test_the_age_of_the_last_save_is_that_of_the_newest_commit(tmp_path: Path, kubeconfig: Path) -> None:
+    now = time.time()
+    with EventLog.open(tmp_path / "train.jsonl", job="train", kind=KIND_TRAINING) as log:
+        log.emit("start", rank=0)
+        log.emit("commit", step=10, seconds=1.0, bytes=1)
+    options = ("--env", "example", "--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
+    (job,) = json.loads(command("workloads", "list", *options))["jobs"]
+    assert 0 <= job["saved_age_s"] <= time.time() - now
+
+
+def rendered_training_jobs() -> dict[str, tuple[Object, Object]]:
+    """One JobSet whose pods share a run, one Job whose indices train apart: as `render` writes them."""
+    found: dict[str, tuple[Object, Object]] = {}
+    for body, spec in rendered.jobs("example"):
+        if spec["template"]["spec"]["containers"][0]["command"][3:5] == ["train", "run"]:
+            apart = spec["template"]["metadata"]["labels"].get(LABEL_RUN_PER_INDEX) == "true"
+            found.setdefault("by index" if apart else "gang", (body, spec))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["gang", "by index"])
+def test_a_rendered_job_is_found_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """What its processes write joins what the cluster lists, whether its run bears an index or not."""
+    body, spec = rendered_training_jobs()[kind]
+    name = body["metadata"]["name"]
+    variables = {key: entry.get("value", "") for key, entry in rendered.variables(spec["template"]).items()}
+    monkeypatch.setenv(ENV_JOB, variables[ENV_JOB])
+    monkeypatch.setenv(ENV_COMPLETION_INDEX, "0")
+    command_of = spec["template"]["spec"]["containers"][0]["command"]
+    run = rendered.option(command_of, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "0")
+    write_events(tmp_path / "events.jsonl", run, sample.killed_and_restored(run))
+    meta = body["metadata"] | {"namespace": "training", "uid": "u", "creationTimestamp": START}
+    plural = "/apis/batch/v1/jobs" if body["kind"] == "Job" else "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
+    lists = {plural: [body | {"metadata": meta}], "/api/v1/pods": [], "/api/v1/nodes": [], "/api/v1/events": []}
+    with serving(lists, tmp_path) as kubeconfig:
+        options = ("--env", "example", "--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
+        (job,) = json.loads(command("workloads", "list", *options))["jobs"]
+    assert (job["name"], job["step"], f"{100 * job['useful_ratio']:.1f}") == (name, 60, "27.6")

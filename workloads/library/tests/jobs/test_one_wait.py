@@ -1,0 +1,121 @@
+"""explain, list, report and dashboard show one number for a job that Kueue holds."""
+
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.clients.api import Api, Object
+from holdfast.contract.pools import LABEL_ACCELERATOR
+from holdfast.contract.values import rfc3339
+from holdfast.exporter import lines
+from holdfast.exporter.cloud import CloudWriter
+from holdfast.exporter.cluster import Cluster
+from holdfast.jobs import cluster_snapshot, explain, listing
+from holdfast.jobs.cluster_snapshot import ClusterSnapshot
+from holdfast.ledger.events import parse
+from holdfast.place import prices
+from holdfast.report.capacity import Capacities, capacities
+from holdfast.report.cloud import cloud_report
+from infra import environments
+from monitoring.alerting.alert import EXAMPLE, Alert, Severity
+from monitoring.alerting.dashboard import on_call
+from tests.monitoring.alerting.firings import Recorder, firings
+from workloads.library.tests.jobs.api_server import serving
+from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT, Cloud
+
+pytestmark = pytest.mark.process
+WAITED_S = 7_523
+NOW = MIDNIGHT + 3 * HOUR
+ADMITTED = ({"type": "Admitted", "status": "True", "lastTransitionTime": rfc3339(NOW)},)
+META = {"namespace": "training", "creationTimestamp": rfc3339(NOW - WAITED_S)}
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "i"}], "nodeSelector": {LABEL_ACCELERATOR: "nvidia-l4"}}}
+
+
+def workload(*conditions: Object) -> Object:
+    owner = {"kind": "Job", "name": "train", "uid": "j"}
+    pods = [{"name": "main", "template": TEMPLATE}]
+    return {
+        "metadata": META | {"name": "job-train", "uid": "w", "ownerReferences": [owner]},
+        "spec": {"queueName": "spot", "active": True, "podSets": pods},
+        "status": {"conditions": list(conditions)},
+    }
+
+
+@pytest.fixture(params=["quota", "admission check", "flex queue"])
+def held(request: pytest.FixtureRequest) -> Object:
+    return workload({"type": "QuotaReserved", "status": "False" if request.param == "quota" else "True"})
+
+
+@pytest.fixture
+def api(
+    request: pytest.FixtureRequest, held: Object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Generator[Api]:
+    take_snapshot = cluster_snapshot.take_snapshot
+
+    def taken(api: Api, namespace: str = "") -> ClusterSnapshot:
+        return replace(take_snapshot(api, namespace), taken_s=NOW)
+
+    monkeypatch.setattr(listing, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(cluster_snapshot, "take_snapshot", taken)
+    job = {"metadata": META | {"name": "train", "uid": "j"}, "spec": {"suspend": True, "parallelism": 1, "template": TEMPLATE}, "status": {}}  # fmt: skip
+    lists = {"/apis/batch/v1/jobs": [job], "/apis/kueue.x-k8s.io/v1beta2/workloads": [held]}
+    asked = {"metadata": META | {"name": "ask", "uid": "r", "ownerReferences": [{"uid": "w"}]}, "status": {}}
+    if request.node.callspec.params["held"] == "flex queue":
+        lists["/apis/autoscaling.x-k8s.io/v1/provisioningrequests"] = [asked]
+    empty = {path: list[Object]() for path in ("/api/v1/pods", "/api/v1/nodes", "/api/v1/events")}
+    with serving(empty | lists, tmp_path) as kubeconfig:
+        yield Api(kubeconfig)
+
+
+def watched(clock: Any, held: Object) -> Cluster:
+    cluster = Cluster(clock=clock)
+    cluster.queues.workload("ADDED", held)
+    return cluster
+
+
+def test_a_job_that_waits_has_waited_the_same_wherever_one_looks(api: Api, held: Object) -> None:
+    (row,) = listing.rows(api, environments.load("example"), prices.load())
+    position = explain.explain(api, "train").cause.position
+    assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
+    assert reported(held).longest_s == WAITED_S
+    assert charted(held) == {"accelerator": "nvidia-l4", "queue": "spot"}
+
+
+def reported(held: Object) -> Any:
+    """As the report reads it back from what the exporter sent to Cloud Monitoring."""
+    cloud = Cloud()
+    try:
+        cluster = watched(cloud.clock, held)
+        for hours in (1, 2, 3):
+            cloud.write(hours, hours, 0, more=[s for s in cluster.samples(MIDNIGHT + hours * HOUR) if s.metric == "queue_wait_seconds"])  # fmt: skip
+        report = cloud_report(cloud.reader, MIDNIGHT + 4 * HOUR + 600, 86_400)
+    finally:
+        cloud.server.stop()
+    return report.capacities[0].queue_waits[0]
+
+
+def charted(held: Object) -> dict[str, str]:
+    """Labels of the one line of the chart that has the value; Prometheus' own engine asks the chart's query."""
+    chart = next(chart for chart in on_call(EXAMPLE.cluster, "dead", 0.8, ()) if chart.title.startswith("Waiting in"))
+    ((_, query),) = chart.queries
+    recorder: Any = Recorder(minute=1)
+    cluster = watched(lambda: NOW, held)
+    CloudWriter(recorder, "acme-ai", "us-central1", EXAMPLE.cluster, clock=lambda: NOW).write(list(cluster.samples(NOW)))  # fmt: skip
+    recorder.minute = 2
+    (found,) = firings([Alert(name="Charted", severity=Severity.INFO, why="", query=f"{query} == {WAITED_S}")], recorder)  # fmt: skip
+    return {name: value for name, value in found.labels if name in ("accelerator", "queue")}
+
+
+def test_once_it_has_started_the_report_of_event_lines_shows_that_wait(tmp_path: Path, held: Object) -> None:
+    cluster = watched(lambda: NOW, held)
+    cluster.queues.workload("MODIFIED", workload(*ADMITTED))
+    target = tmp_path / "watcher.jsonl"
+    lines.append(target, cluster.lines(NOW))
+    found: Capacities = capacities(parse(target.read_bytes().splitlines()).events, ())
+    (wait,) = found.queue_waits
+    assert (wait.queue, wait.accelerator, wait.n) == ("spot", "nvidia-l4", 1)
+    assert (wait.p50_s, wait.p95_s, wait.longest_s) == (WAITED_S, WAITED_S, WAITED_S)

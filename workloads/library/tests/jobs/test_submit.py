@@ -1,0 +1,195 @@
+"""What a manifest buys, and what is refused before anything is sent."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.clients.api import Object
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError
+from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
+from holdfast.jobs import submit
+from holdfast.jobs.manifest import only, read
+from holdfast.jobs.submit import Caps
+from holdfast.place import prices
+from infra import environments
+from infra.environments import Environment
+
+
+@pytest.fixture(scope="module")
+def env() -> Environment:
+    return environments.load("example")
+
+
+@pytest.fixture(scope="module")
+def table() -> prices.Table:
+    return prices.load()
+
+
+def job(pool: Pool, pods: int, selector: dict[str, str] | None = None) -> Object:
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {
+        "nodeSelector": pool.selector() if selector is None else selector,
+        "tolerations": pool.tolerations(),
+        "containers": [container],
+    }
+    body = {"parallelism": pods, "template": {"spec": spec}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": body}
+
+
+def jobset(pool: Pool, replicas: int, pods: int) -> Object:
+    group = {"name": "workers", "replicas": replicas, "template": {"spec": job(pool, pods)["spec"]}}
+    head = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"}}
+    return head | {"spec": {"replicatedJobs": [group]}}
+
+
+def test_an_a100_job_costs_its_pods_times_the_machine(env: Environment, table: prices.Table) -> None:
+    pool = env.pool("spot-a100")
+    quote = table.quote(prices.MACHINE_TYPES[pool.machine_type], env.region, Capacity.SPOT)
+    assert quote is not None
+    made = submit.plan([job(pool, 4)], env, table, Caps(), None)
+    assert made.purchases[0].pools == ("spot-a100",)
+    assert made.usd_per_hour == pytest.approx(4 * quote.usd)
+
+
+def test_a_class_of_several_machines_is_priced_by_its_dearest(env: Environment, table: prices.Table) -> None:
+    pool = next(p for p in env.pools() if p.pool_class == "spot-l4")
+    (bought,) = submit.plan([jobset(pool, 2, 3)], env, table, Caps(), None).purchases
+    assert len(bought.pools) == 3
+    assert (bought.pods, bought.gpus) == (6, 6)
+    assert bought.usd_per_hour is not None
+    quotes = [
+        table.quote(prices.MACHINE_TYPES[env.pool(p).machine_type], env.region, Capacity.SPOT) for p in bought.pools
+    ]
+    assert bought.usd_per_hour == pytest.approx(6 * max(q.usd for q in quotes if q))
+
+
+def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price(env: Environment, table: prices.Table) -> None:
+    document = job(env.pool("spot-a100"), 2)
+    price = submit.plan([document], env, table, Caps(), None).usd_per_hour
+    assert price is not None
+    assert not submit.plan([document], env, table, Caps(usd_per_hour=price), None).refusals
+    (refusal,) = submit.plan([document], env, table, Caps(usd_per_hour=price - 0.01), None).refusals
+    assert "over the cap" in refusal
+
+
+def test_an_unknown_price_is_refused_under_a_cap(env: Environment, table: prices.Table) -> None:
+    document = job(env.pool("spot-a100"), 2, selector={"nobody": "here"})
+    assert not submit.plan([document], env, table, Caps(), None).refusals
+    (refusal,) = submit.plan([document], env, table, Caps(usd_per_hour=1e9), None).refusals
+    assert "fits no pool" in refusal
+
+
+def test_a_total_cap_is_judged_by_the_bad_case_of_the_forecast(env: Environment, table: prices.Table) -> None:
+    document = job(env.pool("spot-a100"), 2)
+    (needs,) = submit.plan([document], env, table, Caps(usd=100), None).refusals
+    assert "--hours" in needs
+    made = submit.plan([document], env, table, Caps(usd=1), hours=24)
+    (refusal,) = made.refusals
+    assert "(p95)" in refusal
+    assert {f.placement.value for f in made.forecasts} == {"on-demand", "flex-start", "spot", "hybrid"}
+    assert not submit.plan([document], env, table, Caps(usd=1e6), hours=24).refusals
+
+
+@pytest.mark.parametrize("cap", [0, -1, float("nan"), float("inf")])
+def test_a_cap_must_be_above_zero(cap: float) -> None:
+    with pytest.raises(InputError, match="more than 0"):
+        Caps(usd_per_hour=cap)
+
+
+@pytest.mark.parametrize("hours", [0, -1, float("nan"), float("inf")])
+def test_hours_must_be_above_zero(hours: float, env: Environment, table: prices.Table) -> None:
+    with pytest.raises(InputError, match="more than 0"):
+        submit.plan([job(env.pool("spot-a100"), 1)], env, table, Caps(), hours)
+
+
+ALIASES = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join(9 * [f'*a{n - 1}'])}]\n" for n in range(1, 12))
+MERGES = (
+    "x: &x {"
+    + ", ".join(f"k{n}: 1" for n in range(3_000))
+    + "}\n"
+    + "".join(f"y{n}: {{<<: [*x, *x, *x]}}\n" for n in range(3_000))
+)
+JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "output"),
+    [
+        ("", "nothing"),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "ConfigMap"),
+        ("a: [", "cannot be read"),
+        ("\0", "cannot be read"),
+        ("- 3\n", "not a Kubernetes object"),
+        (JOB + "spec: {backoffLimit: 1.0e+999}\n", "a number that is infinite"),
+        (JOB + "spec: {parallelism: .inf, template: {spec: {containers: [{}]}}}\n", "ValueError"),
+        (JOB + "spec: {a: " + 5_000 * "[" + 5_000 * "]" + "}\n", "cannot be read"),
+        (ALIASES, "values after aliases are expanded"),
+        (MERGES, "values after aliases are expanded"),
+        ("a: 1\n# " + (1 << 20) * "x", "more than 1,048,576 bytes"),
+        (JOB + "spec: {}\nspec: {}\n", "a second time"),
+        ("kind: Job\n", "not a Kubernetes object"),
+        (JOB, "KeyError 'spec'"),
+        (JOB + "spec: {parallelism: two, template: {spec: {containers: [{}]}}}\n", "invalid literal"),
+        (JOB + "spec: {template: {spec: {containers: []}}}\n", "its parallelism and pod template"),
+        (
+            JOB + "spec: {template: {spec: {containers: [{}], nodeSelector: null}}}\n",
+            "its parallelism and pod template",
+        ),
+        (JOB + "spec: {template: {spec: {containers: [{}], tolerations: 3}}}\n", "its parallelism and pod template"),
+        (JOB + "spec: {template: {spec: {containers: [{}], tolerations: [x]}}}\n", "its parallelism and pod template"),
+        (JOB + "spec: {template: {spec: {containers: [{}]}}}\n---\n7\n", "document 2"),
+        (JOB.replace("Job", "JobSet") + "spec: {replicatedJobs: []}\n", "IndexError"),
+    ],
+)
+def test_a_manifest_without_a_whole_job_is_bad_input(tmp_path: Path, text: str, output: str) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        read(path)
+    assert output in refused.value.lines()
+
+
+def test_a_misspelt_file_gets_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "40-training.yaml").write_text("")
+    with pytest.raises(InputError) as refused:
+        read(tmp_path / "40-trainning.yaml")
+    assert refused.value.fix == f"did you mean {tmp_path}/40-training.yaml?"
+
+
+def test_one_job_is_taken_with_everything_that_is_no_job() -> None:
+    names = ("Job", "a"), ("PodDisruptionBudget", "a"), ("JobSet", "b"), ("ClusterRole", "c")
+    documents: list[Object] = [{"kind": kind, "metadata": {"name": name}} for kind, name in names]
+    assert [doc["kind"] for doc in only(documents, "b")] == ["PodDisruptionBudget", "JobSet", "ClusterRole"]
+    assert only(documents, "") == documents
+    rendered = {"kind": "Job", "metadata": {"name": "b-1a2b3c4d", "labels": {"app.kubernetes.io/name": "b"}}}
+    assert only([rendered], "b") == only([rendered], "b-1a2b3c4d") == [rendered]
+    with pytest.raises(InputError) as refused:
+        only(documents, "bb")
+    assert refused.value.fix == "did you mean b?"
+
+
+@pytest.mark.parametrize(("cpu", "machine"), [("2", "g2-standard-4"), ("14", "g2-standard-16")])
+def test_a_flex_job_costs_the_cheapest_machine_that_auto_provisioning_can_make_for_it(
+    env: Environment, table: prices.Table, cpu: str, machine: str
+) -> None:
+    document = job(env.pool("spot-a100"), 3, {LABEL_FLEX_START: "true", LABEL_ACCELERATOR: "nvidia-l4"})
+    document["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu, "memory": "12Gi"}
+    quote = table.quote(prices.MACHINE_TYPES[machine], env.price_region, Capacity.FLEX_START)
+    assert quote is not None
+    made = submit.plan([document], env, table, Caps(usd_per_hour=100), None)
+    assert (made.purchases[0].pools, made.refusals) == ((), [])
+    assert made.usd_per_hour == pytest.approx(3 * quote.usd)
+
+
+def test_the_plan_is_one_json_object_with_a_schema(env: Environment, table: prices.Table) -> None:
+    body = submit.plan([job(env.pool("spot-a100"), 2)], env, table, Caps(), hours=10).as_json()
+    assert json.loads(json.dumps(body))["schema"] == "holdfast.purchase/1"
+
+
+def test_numbers_are_read_as_the_api_server_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(JOB + "spec: {mode: 0644, plain: 10, hex: 0x10, template: {spec: {containers: [{}]}}}\n")
+    (document,) = read(path)
+    assert (document["spec"]["mode"], document["spec"]["plain"], document["spec"]["hex"]) == (0o644, 10, 16)

@@ -1,0 +1,233 @@
+"""The ledger adds up, whatever the events say."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.jobs.explain import size_text
+from holdfast.ledger import gang, training
+from holdfast.ledger.account import totals_us
+from holdfast.ledger.events import parse
+from holdfast.ledger.job_ledger import JobLedger, job_ledger, job_ledgers
+from holdfast.ledger.job_summary import job_summary
+from holdfast.ledger.receipt import receipt
+from holdfast.ledger.timeline import LaneTimeline, State
+from workloads.library.tests import sample
+from workloads.library.tests.sample import EPOCH, Line, line
+
+MINUTE = 60
+
+
+def read(*lines: Line) -> list[JobLedger]:
+    return job_ledgers(parse(sample.encoded(lines)).events)
+
+
+def minutes(found: JobLedger) -> dict[str, float]:
+    return {state.value: us / 60e6 for state, us in found.totals_us().items() if us}
+
+
+def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
+    """Compute 100, load 10, save 10, lost progress 40, restart 15, slowdown 25 minutes."""
+    at: Callable[[float], float] = lambda m: EPOCH + m * MINUTE  # noqa: E731
+    lines = [
+        line(at(0), "start", rank=0, attempt=0),
+        line(at(5), "restore", step=0, seconds=5 * MINUTE),
+        line(at(55), "window", first_step=1, last_step=50, seconds=50 * MINUTE),
+        line(at(60), "save", step=50, blocking_seconds=5 * MINUTE),
+        line(at(60), "commit", step=50, seconds=5 * MINUTE),
+        line(at(100), "window", first_step=51, last_step=90, seconds=40 * MINUTE),
+        line(at(100), "evict", process="driver", signal="SIGKILL", target="p0"),
+        line(at(110), "start", process="p1", rank=0, attempt=1),
+        line(at(120), "restore", process="p1", step=50, seconds=5 * MINUTE),
+        line(at(145), "window", process="p1", first_step=51, last_step=75, seconds=25 * MINUTE),
+        line(at(150), "save", process="p1", step=75, blocking_seconds=5 * MINUTE),
+        line(at(200), "window", process="p1", first_step=76, last_step=100, seconds=50 * MINUTE),
+    ]
+    found = job_ledger(parse(sample.encoded(lines)).events, usual_step_s=MINUTE)
+    assert minutes(found) == {
+        "productive": 100,
+        "straggling": 25,
+        "checkpointing": 10,
+        "restoring": 10,
+        "lost": 40,
+        "restarting": 15,
+    }
+    assert found.goodput == 0.5
+    assert [(r.seconds, r.lost_steps) for r in found.recoveries] == [(20 * MINUTE, 40)]
+
+
+def test_the_missing_nodes_of_an_elastic_gang_are_time_of_their_own_that_adds_up() -> None:
+    """Two of eight places without a node for 30 of 60 minutes are one missing node-hour, and nobody pays for it."""
+    events = parse(sample.encoded(sample.elastic("job"))).events
+    found = job_ledger(events)
+    assert minutes(found) == {"productive": 7 * 60, "degraded": 60}
+    assert found.wall_us == 8 * 60 * MINUTE * 1_000_000 == sum(found.totals_us().values())
+    assert found.goodput == 0.875
+    assert found.useful_paid == 1.0
+    summary = job_summary(events)
+    assert summary.missing_node_s == 60 * MINUTE
+    assert size_text(summary, EPOCH + 65 * MINUTE) == "8/8 nodes for 15 min (1.0 node-hours missing)"
+    priced = size_text(summary, EPOCH + 65 * MINUTE, 0.34)
+    assert priced == "8/8 nodes for 15 min (1.0 node-hours missing, $0.34 to make up)"
+    made = receipt([found], 0.34, 0.85)
+    assert made.paid_usd == pytest.approx(7 * 0.34)
+    assert (made.missing_node_hours, made.missing_usd) == (1.0, 0.34)
+    assert made.line().endswith("; 1.0 node-hours missing, $0.34 to make up")
+
+
+def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exporter goes through this for every run: a line of a pod may claim any number of places."""
+
+    def swept(places: int) -> int:
+        made: list[LaneTimeline] = []
+
+        def counted(*args: Any, **named: Any) -> LaneTimeline:
+            made.append(LaneTimeline(*args, **named))
+            return made[-1]
+
+        for module in (training, gang):
+            monkeypatch.setattr(module, "LaneTimeline", counted)
+        sizes = [line(EPOCH + n, "resized", step=0, nodes=1 + n % places, of=places, seconds=0.0) for n in range(50)]
+        events = parse(sample.encoded([line(EPOCH, "start", rank=0), *sizes])).events
+        found = job_ledger(events)
+        assert found.lanes == places
+        assert 0 < found.totals_us()[State.DEGRADED] < found.wall_us
+        return len(made)
+
+    assert swept(1024) == swept(2) == 1
+
+
+def test_work_saved_before_a_notice_is_not_lost() -> None:
+    [found] = read(*sample.training("job", kills=((13.0, "SIGTERM"),)))
+    assert found.account.lost == 0
+    assert found.totals_us()[State.LOST] == 0
+
+
+def test_work_after_the_last_commit_is_lost_with_the_machine() -> None:
+    [found] = read(*sample.training("job", kills=((13.0, "SIGKILL"),), every=20))
+    before = max(row["step"] for row in sample.training("job", kills=((13.0, "SIGKILL"),)) if row["event"] == "restore")
+    assert before == 40
+    assert found.account.lost == 10  # windows are told every 5 steps: 50 of them were
+    assert found.totals_us()[State.LOST] > 0
+
+
+def test_going_back_behind_a_later_attempt_loses_the_earlier_ones_too() -> None:
+    lines = [
+        line(EPOCH, "start", rank=0),
+        line(EPOCH + 1, "restore", step=0, seconds=0),
+        line(EPOCH + 11, "window", first_step=1, last_step=10, seconds=10),
+        line(EPOCH + 20, "start", process="p1", rank=0),
+        line(EPOCH + 21, "restore", process="p1", step=10, seconds=0),
+        line(EPOCH + 31, "window", process="p1", first_step=11, last_step=20, seconds=10),
+        line(EPOCH + 40, "start", process="p2", rank=0),
+        line(EPOCH + 41, "restore", process="p2", step=5, seconds=0, skipped=[[10, "digest"]]),
+        line(EPOCH + 51, "window", process="p2", first_step=6, last_step=15, seconds=10),
+    ]
+    [found] = read(*lines)
+    assert found.totals_us()[State.LOST] == 15_000_000
+    assert found.account.lost == 15
+
+
+def test_waiting_for_capacity_is_taken_from_the_time_between_attempts_only() -> None:
+    lines = sample.training("job", kills=((13.0, "SIGKILL"),), restart_s=20)
+    began = [row["t"] for row in lines if row["event"] == "start"][1]
+    node = line(began - 1, "scheduled", "job", "training", "watcher", seconds=6, node="n", pool="l4-spot")
+    [found] = read(*lines, node)
+    assert found.totals_us()[State.WAITING] == 6_000_000
+
+
+def test_a_batch_counts_every_place_and_what_a_killed_worker_held() -> None:
+    [found] = read(*sample.batch("job", items=240, kills=4))
+    assert found.lanes == 4
+    assert found.account.lost == 12  # two of the four had notice and gave their six back
+    assert [r.lost_steps for r in found.recoveries] == [6, 0, 6, 0]
+    assert all(r.seconds == 3.5 for r in found.recoveries)
+    assert found.wall_us == sum(found.totals_us().values())
+
+
+def test_an_eviction_that_names_no_process_is_given_to_the_one_that_fell_silent() -> None:
+    lines = [row | {"target": "worker-2"} if row["event"] == "evict" else row for row in sample.batch("job", kills=1)]
+    [found] = read(*lines)
+    assert [(r.target, r.lost_steps) for r in found.recoveries] == [("worker-2", 6)]
+
+
+def test_an_empty_history_has_no_goodput_and_no_error() -> None:
+    assert job_ledgers([]) == []
+    [found] = read(line(EPOCH, "start", rank=0))
+    assert (found.wall_us, found.goodput, found.spans) == (0, 0.0, ())
+
+
+@given(
+    begin=st.integers(0, 10**15),
+    length=st.integers(0, 10**9),
+    pieces=st.lists(
+        st.tuples(st.integers(-(10**8), 10**9), st.integers(-(10**8), 10**9), st.sampled_from(list(State))), max_size=25
+    ),
+)
+def test_spans_touch_and_cover_their_lane(begin: int, length: int, pieces: list[tuple[int, int, State]]) -> None:
+    intervals = [(begin + low, begin + low + size, state) for low, size, state in pieces]
+    timeline = LaneTimeline(begin, begin + length, base=State.RESTARTING)
+    for interval in intervals:
+        timeline.add(*interval)
+    spans = timeline.spans()
+    edges = [begin, *(span.end_us for span in spans)]
+    assert [span.begin_us for span in spans] == edges[:-1]
+    assert edges[-1] == (begin + length if length else begin)
+    for span in spans:
+        middle = (span.begin_us + span.end_us) / 2
+        over = [state for low, high, state in intervals if low <= middle < high]
+        assert span.state is max([*over, State.RESTARTING], key=list(State).index)
+
+
+EVENTS = st.fixed_dictionaries(
+    {
+        "t": st.floats(EPOCH, EPOCH + 5000, allow_nan=False),
+        "event": st.sampled_from(
+            [
+                "start",
+                "restore",
+                "window",
+                "save",
+                "commit",
+                "evict",
+                "stop",
+                "exit",
+                "claimed",
+                "stored",
+                "acked",
+                "released",
+                "scheduled",
+                "resized",
+            ]
+        ),
+        "process": st.sampled_from(["p0", "p1", "p2", "host-9-x"]),
+        "kind": st.sampled_from(["training", "batch"]),
+    },
+    optional={
+        "step": st.integers(0, 500),
+        "first_step": st.integers(0, 500),
+        "last_step": st.integers(0, 500),
+        "seconds": st.floats(0, 10_000, allow_nan=False),
+        "blocking_seconds": st.floats(0, 100, allow_nan=False),
+        "code": st.sampled_from([0, 143, 137, None]),
+        "rank": st.integers(0, 2),
+        "items": st.integers(0, 50),
+        "nodes": st.integers(0, 5),
+        "of": st.integers(0, 4),
+        "signal": st.sampled_from(["SIGTERM", "SIGKILL"]),
+        "target": st.sampled_from(["p0", "worker-1", "9"]),
+    },
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(EVENTS, min_size=1, max_size=60))
+def test_states_sum_to_wall_time_for_any_history(rows: list[Line]) -> None:
+    for found in read(*({"v": 1, "job": "job"} | row for row in rows)):
+        assert sum(found.totals_us().values()) == found.wall_us
+        assert found.totals_us() == totals_us(found.spans)
+        assert 0.0 <= found.goodput <= 1.0
+        assert found.account.lost >= 0

@@ -1,0 +1,60 @@
+"""The defects of the articles that this platform replaces, in manifests written for it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from holdfast.lint.engine import Options, lint, lint_texts
+from holdfast.lint.pages import example_text
+from holdfast.lint.registry import Rule, all_rules
+
+HERE = Path(__file__).parent
+CORPUS = sorted((HERE / "corpus").glob("*.yaml"))
+CORRECTED = HERE / "corrected"
+
+
+@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
+def test_every_defect_of_the_articles_is_found(file: Path) -> None:
+    expected = re.findall(r"HF\d{3}", file.read_text().partition("\n")[0])
+    found = {finding.rule for finding in lint([file], Options()).active}
+    assert expected and set(expected) <= found, set(expected) - found
+
+
+@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
+def test_the_same_objects_corrected_are_clean(file: Path) -> None:
+    twin = CORRECTED / file.name
+    assert titles(file) <= titles(twin), "every object is corrected, none left out"
+    assert [(f.rule, f.object_name) for f in lint([twin], Options()).findings] == []
+
+
+def titles(file: Path) -> set[str]:
+    found = YAML(typ="safe", pure=True).load_all(file.read_text())
+    return {f"{body['kind']}/{body['metadata']['name']}" for body in found}
+
+
+def test_there_are_more_than_forty_rules_with_ids_of_one_form() -> None:
+    rules = all_rules()
+    assert len(rules) >= 40
+    assert len({rule.slug for rule in rules.values()}) == len(rules)
+    for rule_id, rule in rules.items():
+        assert re.fullmatch(r"HF\d{3}", rule_id)
+        assert all((rule.what, rule.why, rule.source, rule.fix, rule.bad, rule.good)), rule_id
+
+
+@pytest.mark.parametrize("rule", all_rules().values(), ids=lambda rule: rule.name)
+def test_a_rule_finds_its_bad_example_and_all_rules_pass_its_good_one(rule: Rule) -> None:
+    bad = lint_texts({"bad.yaml": example_text(rule, rule.bad)}, Options()).active
+    assert rule.id in {finding.rule for finding in bad}
+    good = lint_texts({"good.yaml": example_text(rule, rule.good)}, Options()).active
+    assert [finding.message for finding in good] == []
+
+
+def test_a_finding_quotes_the_constant_and_the_file_it_was_judged_by() -> None:
+    rule = all_rules()["HF101"]
+    (finding,) = lint_texts({"a.yaml": example_text(rule, rule.bad)}, Options()).active
+    assert finding.basis is not None
+    source = (Path(__file__).parents[4] / finding.basis.file).read_text().splitlines()
+    assert "spot-l4" in source[finding.basis.line - 1]
+    assert "gives a pod 15 s" in finding.basis.fact

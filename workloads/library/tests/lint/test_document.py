@@ -1,0 +1,92 @@
+"""Reading YAML: places, broken documents, templates, hostile text."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.lint.document import MAX_FILE_BYTES, read
+from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.registry import all_rules
+
+WORDS = st.sampled_from(
+    ["kind", "Job", "JobSet", "Pod", "spec", "template", "containers", "tolerations", "metadata", "apiVersion", "batch/v1",
+     "nodeSelector", "key", "podFailurePolicy", "rules", "replicatedJobs", "PodDisruptionBudget", "ComputeClass",
+     "priorities", "NetworkPolicy", "egress", "env", "resources", "limits", "nvidia.com/gpu", "volumes", "labels"]
+)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def test_a_place_counts_lines_of_the_file_across_documents() -> None:
+    text = "# head\na: 1\n---\nkind: Pod\nspec:\n  containers:\n    - name: main\n"
+    second = list(read(text))[1]
+    mark = second.at(("spec", "containers", 0, "name"))
+    assert (mark.line, mark.column, mark.end) == (7, 13, 17)
+
+
+def test_a_missing_field_is_placed_at_its_nearest_parent() -> None:
+    (document,) = read("kind: Job\nspec:\n  template: {}\n")
+    assert document.at(("spec", "template", "spec", "tolerations")).line == 3
+
+
+def test_a_broken_document_does_not_hide_its_neighbours() -> None:
+    broken, sound = read("kind: [Job\n---\nkind: Pod\n")
+    assert [t.kind for t in broken.troubles] == ["broken"]
+    assert sound.value == {"kind": "Pod"} and not sound.troubles
+
+
+def test_a_template_is_named_and_skipped() -> None:
+    (document,) = read("kind: Job\nmetadata:\n  name: {{ .Release.Name }}\n")
+    assert [t.kind for t in document.troubles] == ["template"]
+
+
+def test_a_template_expression_inside_quotes_is_ordinary_text() -> None:
+    (document,) = read('kind: Workflow\nname: "{{inputs.name}}"\n')
+    assert not document.troubles
+
+
+def test_anchors_and_merge_keys_are_resolved() -> None:
+    (document,) = read("base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\n")
+    assert document.value["use"] == {"x": 1, "y": 3}
+
+
+def test_a_bomb_of_aliases_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    (document,) = read("\n".join(lines))
+    assert [t.kind for t in document.troubles] == ["broken"]
+
+
+def test_a_loop_of_aliases_is_refused() -> None:
+    (document,) = read("a: &a [*a]\n")
+    assert [t.kind for t in document.troubles] == ["broken"]
+
+
+def test_a_gigantic_file_is_not_read() -> None:
+    (document,) = read("a: b\n" * (MAX_FILE_BYTES // 4))
+    assert [t.kind for t in document.troubles] == ["huge"]
+
+
+def test_a_key_that_stands_twice_is_found_where_it_stands_again() -> None:
+    (document,) = read("a: 1\nb: 2\na: 3\n")
+    assert [(t.kind, t.mark.line) for t in document.troubles] == [("duplicate", 3)]
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(WORDS, VALUES, max_size=6),
+    st.sampled_from(["Job", "JobSet", "Deployment", "ComputeClass", "PodDisruptionBudget"]),
+)
+def test_no_shape_of_values_crashes_a_rule(body: dict[str, object], kind: str) -> None:
+    import json
+
+    report = lint_texts({"fuzz.yaml": json.dumps(body | {"kind": kind})}, Options())
+    assert all(finding.rule in all_rules() and finding.fix for finding in report.findings)
+
+
+@settings(max_examples=60)
+@given(st.text(alphabet=st.sampled_from(list("ab:-[]{}&*!|>%@`'\"#,? \n\t0\x00")), max_size=60))
+def test_no_text_crashes_the_reader(text: str) -> None:
+    assert isinstance(list(read(text)), list)

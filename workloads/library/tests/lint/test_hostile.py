@@ -1,0 +1,238 @@
+"""Hostile and odd files: a finding or exit 2, in bounded time, and nothing of a file speaks to the terminal or to CI."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.lint import examples
+from holdfast.lint.engine import Options, Report, lint, lint_texts
+from holdfast.lint.formats import FORMATS
+from holdfast.lint.registry import all_rules
+
+ROOT = Path(__file__).parents[4]
+ENTRY = "from workloads.manifests.cli import hook; hook()"
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: training}\n"
+ODD: tuple[Any, ...] = (
+    "inf", "nan", "-1", "1e400", "0x" + "f" * 5_000, "9" * 5_000, "\ud800", "", 10**30, -1, 1.5, True, None,
+    [], [[]], [None], [{}], {}, {"a": []}, [[{"name": []}]], ["a", 1, None, {}],
+)  # fmt: skip
+# CPU seconds; a quadratic reading of such a file takes minutes.
+BOUND_S = 15.0
+
+
+def judged(text: str) -> Report:
+    return lint_texts({"a.yaml": text}, Options())
+
+
+def limits(gpus: str) -> str:
+    return f"{POD}spec: {{containers: [{{name: main, image: x, resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}}}]}}\n"
+
+
+@pytest.mark.parametrize(
+    "gpus", ["inf", "'inf'", ".inf", "nan", "'1e400'", "1e999", "-1", f"0x{'f' * 5_000}", "1_0", "''"]
+)
+def test_no_amount_of_gpus_crashes(gpus: str) -> None:
+    for render in FORMATS.values():
+        assert render(judged(limits(gpus)))
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield (*path, key)
+        yield from places(child, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    if not path:
+        return odd
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(value[path[0]], path[1:], odd)
+    return copy
+
+
+def test_no_odd_value_anywhere_in_any_example_crashes_a_rule() -> None:
+    """Every place of every example is reached over the runs; one run takes a sample of them."""
+    bodies = [
+        b
+        for rule in all_rules().values()
+        if rule.check
+        for b in examples.whole(rule.base, rule.bad)
+        if isinstance(b, dict)
+    ]
+    chosen = [(body, path) for body in bodies for path in places(body)]
+    draw = random.Random(20)
+    for body, path in draw.sample(chosen, 300):
+        odd = draw.choice(ODD)
+        report = judged(json.dumps(replaced(body, path, odd)))
+        assert FORMATS["text"](report).encode()
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_no_odd_item_of_a_required_affinity_crashes(odd: Any) -> None:
+    """No example has one."""
+    for term in ({"matchExpressions": [odd]}, {"matchExpressions": odd}, odd):
+        affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        spec = {"containers": [{"name": "m", "image": "a"}], "affinity": {"nodeAffinity": affinity}}
+        assert judged(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec})).findings
+
+
+def took(work: Callable[[], object]) -> float:
+    # Of this thread: those that earlier tests of the worker left may still be at work.
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
+def budgets(count: int) -> str:
+    text = ""
+    for n in range(count):
+        labels = f"{{app: a{n}, all: 'yes'}}"
+        text += f"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d{n}, namespace: s}}\nspec: {{template: {{metadata: {{labels: {labels}}}, spec: {{containers: [{{name: m}}]}}}}}}\n"
+        text += f"---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {{name: p{n}, namespace: s}}\nspec: {{maxUnavailable: 1, selector: {{matchLabels: {labels}}}}}\n"
+    return text
+
+
+def shell(script: str) -> str:
+    return f"{POD}spec: {{containers: [{{name: m, image: x, command: [sh, -c, {json.dumps(script)}]}}]}}\n"
+
+
+BIG = 300_000
+HUGE: dict[str, Callable[[], str]] = {
+    "open braces": lambda: "a: [\n" + "{{" * (BIG // 2),
+    "open percent": lambda: "a: [\n" + "{%" * (BIG // 2),
+    "traps": lambda: shell("trap '" * (BIG // 6)),
+    "traps closed": lambda: shell("trap 'exit " * (BIG // 11)),
+    "sleeps": lambda: shell("sleep " * (BIG // 6)),
+    "python sleeps": lambda: shell("time.sleep(" * (BIG // 11)),
+    "spaces": lambda: shell("a" + " " * BIG + "b"),
+    "open ignores": lambda: "# " + "# holdfast: ignore[" * (BIG // 19) + "\n" + POD,
+    "reason of spaces": lambda: f"{POD}# holdfast: ignore[HF101] a{' ' * BIG}b\n",
+    "keys": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  k{n}: v\n" for n in range(60_000)),
+    "keys near a field": lambda: "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n" + "".join(f"  parallelis{n}: v\n" for n in range(30_000)),
+    "one key": lambda: "a: 1\n" * 30_000,
+    "a long key by alias": lambda: f"{POD}x: &k {'k' * 200_000}\nspec: {{containers: [{{name: m}}], tolerations: [{', '.join(['{key: *k}'] * 5_000)}]}}\n",
+    "merges": lambda: "a: &a {" + ", ".join(f"k{n}: v" for n in range(5_000)) + "}\nb: {<<: [" + ", ".join(["*a"] * 50_000) + "]}\n",
+    "alias bombs": lambda: "".join("---\na: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c, *c, *c]\n" for _ in range(1_000)),
+    "budgets": lambda: budgets(1_500),
+    "ignores": lambda: "".join(f"---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: n{n}}}  # holdfast: ignore[HF412] because\n" for n in range(5_000)),
+    "deep": lambda: "a: " + "[" * 37 + "[], " * (BIG // 4) + "]" * 37 + "\n",
+    "numbers": lambda: "a: [" + ", ".join(["0x" + "f" * 5_000] * 50) + "]\n",
+}  # fmt: skip
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", HUGE)
+def test_a_large_file_is_judged_in_time_that_grows_with_it(name: str) -> None:
+    text = HUGE[name]()
+    seconds = took(lambda: FORMATS["text"](judged(text)))
+    assert seconds < BOUND_S, f"{len(text):,} characters took {seconds:.1f} s"
+
+
+def test_what_is_nested_deeper_than_any_object_is_not_read_to_its_end() -> None:
+    (finding,) = judged("a: " + "[" * 90 + "[], " * 75_000).findings
+    assert "nested more than 40 deep" in finding.message
+
+
+def test_one_rule_does_not_flood_the_report_about_one_object() -> None:
+    report = judged(HUGE["keys near a field"]()[:100_000].rpartition("\n")[0])
+    assert 0 < sum(f.rule == "HF501" for f in report.findings) <= 100
+
+
+@pytest.mark.timeout(60)
+def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    report = lint([tmp_path / "pipe.yaml", tmp_path / "zero.yaml", tmp_path], Options())
+    assert {f.rule for f in report.findings} == {"HF904"} and "regular file" in report.findings[0].message
+
+
+@pytest.mark.process
+def test_a_pipe_alone_is_a_finding_of_the_command(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    done = command(tmp_path, "pipe.yaml")
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "HF904" in done.stdout
+
+
+def command(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if key != "GITHUB_ACTIONS"}
+    return subprocess.run(
+        [sys.executable, "-c", ENTRY, *words],
+        cwd=folder,
+        env=kept | {"PYTHONPATH": f"{ROOT}:{ROOT / 'workloads/library'}"} | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+# -- What a file may put into the output --
+
+WORDS = (
+    "\n::error file=x::injected", "\r::add-mask::a", "a\n##[error]injected", "##[group]injected", "\x1b[2Jclear", "\u202eevil",
+    "[bold red]markup[/]", "<img src=x onerror=alert(1)>", "| cell | `code` @everyone", "\u2028::warning::x", "\ud800",
+)  # fmt: skip
+
+
+def planted(word: str) -> str:
+    """A manifest whose names, keys, values and reasons are `word`."""
+    body = {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": word, "namespace": word, "labels": {word: 1}},
+        "spec": {word: 1, "template": {"metadata": {"annotations": {f"holdfast.dev/ignore-{word}": word}}, "spec": {
+            "priorityClassName": word, "nodeSelector": {word: word, "cloud.google.com/gke-accelerator": word},
+            "tolerations": [{"key": word, "operator": word, "effect": word}],
+            "containers": [{"name": word, "image": word, word: word, "env": [{"name": f"{word}_TOKEN", "value": word}]}]}}},
+    }  # fmt: skip
+    return json.dumps(body)
+
+
+def interpreted(output: str) -> list[str]:
+    """Lines that GitHub's runner would take for a command."""
+    return [line for line in output.splitlines() if line.lstrip().startswith("::") or "##[" in line]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_nothing_of_a_manifest_becomes_a_workflow_command_or_a_terminal_escape(word: str) -> None:
+    found = judged(planted(word))
+    assert len(found.findings) > 5
+    report = replace(found, findings=[replace(finding, fix=word) for finding in found.findings])
+    text = FORMATS["text"](report)
+    assert interpreted(text) == []
+    assert all(char.isprintable() or char == "\n" for char in text)
+    github = FORMATS["github"](report)
+    assert len(github.splitlines()) == len(report.active) and "##[" not in github
+    assert all(line.startswith(("::error ", "::warning ", "::notice ")) for line in github.splitlines())
+    assert all(char.isprintable() or char == "\n" for char in github)
+    for name in ("json", "sarif"):
+        json.loads(FORMATS[name](report).encode())
+
+
+def test_a_comment_on_a_pull_request_shows_words_of_a_manifest_as_they_are() -> None:
+    shown = FORMATS["markdown"](judged(planted("<b>x</b> @everyone `c` | [a](http://evil)")))
+    assert "<b>" not in shown and "@everyone" not in shown and "](http" not in shown
+    row = next(line for line in shown.splitlines() if "everyone" in line)
+    assert row.replace("\\|", "").count("|") == 5
+
+
+@pytest.mark.process
+def test_a_files_name_is_no_workflow_command_either(tmp_path: Path) -> None:
+    for name in ("::error::injected.yaml", "##[error]injected.yaml", "a\n::error::b.yaml"):
+        (tmp_path / name).write_text("kind: [Job\n")
+    done = command(tmp_path, ".", GITHUB_ACTIONS="true")
+    assert done.returncode == 1, done.stderr
+    assert interpreted(done.stdout) == []
+    assert all(
+        "injected" not in line.split("::")[1] or "file=" in line for line in done.stderr.splitlines() if "::" in line
+    )
+    missing = command(tmp_path, "b\n::error::c.yaml", GITHUB_ACTIONS="true")
+    assert missing.returncode == 2 and interpreted(missing.stderr) == []

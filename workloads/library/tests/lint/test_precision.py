@@ -1,0 +1,206 @@
+"""What foreign manifests have and is right: each of these was once a false finding."""
+
+import pytest
+
+from holdfast.lint.engine import Options, lint_texts
+
+HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: team}\n"
+DIGEST = "@sha256:" + "1" * 64
+
+
+def found(*texts: str, names: tuple[str, ...] = ()) -> set[str]:
+    files = dict(zip(names or tuple(f"{n}.yaml" for n in range(len(texts))), texts, strict=True))
+    return {finding.rule for finding in lint_texts(files, Options()).active}
+
+
+def test_a_switch_with_the_name_of_a_secret_is_none() -> None:
+    env = "env: [{name: MYSQL_ALLOW_EMPTY_PASSWORD, value: '1'}]"
+    assert "HF416" not in found(
+        f"{HEAD}spec: {{containers: [{{name: m, image: registry.example/a{DIGEST}, {env}}}]}}\n"
+    )
+
+
+def test_a_taint_key_that_a_template_makes_is_not_refuted() -> None:
+    assert "HF002" not in found(pod('tolerations: [{key: "group-{{ .Index }}", operator: Exists}]'))
+
+
+def pod(spec: str) -> str:
+    return f"{HEAD}spec: {{containers: [{{name: m, image: registry.example/a{DIGEST}}}], {spec}}}\n"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology", "cloud.google.com/gke-local-nvme-ssd",
+        "cloud.google.com/compute-class", "cloud.google.com/gke-ephemeral-storage-local-ssd",
+        "cloud.google.com/gke-confidential-nodes", "iam.gke.io/gke-metadata-server-enabled",
+        "node-role.kubernetes.io/control-plane", "cloud.google.com/gke-os-distribution",
+        "projectcalico.org/ds-ready",
+    ],
+)  # fmt: skip
+def test_a_label_that_gke_or_a_compute_class_sets_is_not_refuted(key: str) -> None:
+    assert "HF003" not in found(pod(f'nodeSelector: {{{key}: "x"}}'))
+
+
+@pytest.mark.parametrize(
+    "key", ["cloud.google.com/gke-spto", "cloud.google.com/gke-accelerators", "holdfast.dev/pool-clas"]
+)
+def test_a_typo_of_a_label_that_decides_is_found_all_the_same(key: str) -> None:
+    assert "HF003" in found(pod(f'nodeSelector: {{{key}: "true"}}'))
+
+
+SPOT_RULES = {"HF101", "HF102", "HF103", "HF106", "HF110", "HF113", "HF114", "HF302", "HF303"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "terminationGracePeriodSeconds: 600",
+        "terminationGracePeriodSeconds: 600, nodeSelector: {kubernetes.io/os: linux}, tolerations: [{operator: Exists}]",
+        "nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}, tolerations: [{key: nvidia.com/gpu, operator: Exists}]",
+        "nodeSelector: {cloud.google.com/compute-class: gpu}, terminationGracePeriodSeconds: 120",
+    ],
+)
+def test_a_pod_that_never_mentions_spot_is_not_judged_by_its_rules(spec: str) -> None:
+    job = (
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a, namespace: team}\nspec:\n  backoffLimit: 3\n  template:\n"
+    )
+    main = "{name: m, image: a, command: [sh, -c, 'a; b']}"
+    assert not found(f"{job}    spec: {{restartPolicy: OnFailure, containers: [{main}], {spec}}}\n") & SPOT_RULES
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "nodeSelector: {holdfast.dev/pool-class: spot-l4s}",
+        "tolerations: [{key: provisioning-teir, operator: Equal, value: preemptible, effect: NoSchedule}]",
+        'tolerations: [{key: spot, operator: Equal, value: "true", effect: NoSchedule}]',
+    ],
+)
+def test_a_grace_beyond_the_window_is_not_hidden_behind_another_error(spec: str) -> None:
+    assert "HF101" in found(pod(f"terminationGracePeriodSeconds: 25, {spec}"))
+
+
+PDB = """\
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: a, namespace: s}
+spec: {minAvailable: 2, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {matchLabels: {app: a}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a, namespace: s}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: a}}
+  template: {metadata: {labels: {app: a}}, spec: {containers: [{name: m, image: a}]}}
+"""
+HPA = """\
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: a, namespace: s}
+spec: {minReplicas: 2, maxReplicas: 6, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: a}}
+"""
+
+
+def test_a_budget_is_judged_by_what_its_autoscaler_allows() -> None:
+    assert "HF130" in found(PDB) and "HF130" not in found(PDB, HPA)
+    assert "HF130" in found(PDB, HPA.replace("maxReplicas: 6", "maxReplicas: 2"))
+
+
+@pytest.mark.parametrize("name", ["nvidia-tesla-t4", "nvidia-h100-mega-80gb", "nvidia-h200-141gb", "nvidia-b200"])
+def test_google_s_own_accelerators_are_known(name: str) -> None:
+    assert "HF035" not in found(pod(f"nodeSelector: {{cloud.google.com/gke-accelerator: {name}}}"))
+
+
+def test_a_volume_in_memory_fills_no_disk() -> None:
+    assert "HF205" not in found(pod("volumes: [{name: shm, emptyDir: {medium: Memory}}]"))
+    assert "HF205" in found(pod("volumes: [{name: shm, emptyDir: {}}]"))
+
+
+PATCH = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a}
+spec:
+  template:
+    spec:
+      terminationGracePeriodSeconds: 25
+      nodeSelector: {cloud.google.com/gke-spot: "true"}
+      containers: [{name: m, resources: {limits: {nvidia.com/gpu: "1"}}}]
+"""
+
+
+def test_a_patch_is_judged_by_what_stands_in_it_and_not_by_what_its_base_has() -> None:
+    rules = found(PATCH)
+    assert not rules & {"HF030", "HF032", "HF403", "HF413", "HF410", "HF411"} and "HF101" in rules
+
+
+@pytest.mark.parametrize("field", ["patches: [{path: p/a.yaml}]", "patchesStrategicMerge: [p/a.yaml]"])
+def test_a_file_that_a_kustomization_names_is_a_patch(field: str) -> None:
+    kustomization = f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n{field}\n"
+    namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n"
+    assert "HF412" not in found(kustomization, namespace, names=("over/kustomization.yaml", "over/p/a.yaml"))
+    assert "HF412" in found(kustomization, namespace, names=("over/kustomization.yaml", "over/a.yaml"))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "IMAGE",
+        "$IMAGE",
+        "${REGISTRY}/a",
+        "<your-image>",
+        "gcr.io/PROJECT_ID/a:latest",
+        "YOUR-REGION.example/a/b",
+        "%IMAGE%",
+    ],
+)
+def test_a_placeholder_is_no_image_that_moves(image: str) -> None:
+    assert not found(pod("hostname: a").replace(f"registry.example/a{DIGEST}", f"'{image}'")) & {"HF401", "HF402"}
+
+
+def test_an_image_that_a_kustomization_replaces_is_judged_there() -> None:
+    text = pod("hostname: a").replace(DIGEST, "")
+    kustomization = f"kind: Kustomization\nimages: [{{name: registry.example/a, digest: 'sha256:{'1' * 64}'}}]\n"
+    assert "HF401" in found(text) and "HF401" not in found(text, kustomization)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"%YAML 1.1\n---\n{HEAD}spec: {{}}\n",
+        f"%YAML 1.2\n%TAG ! tag:a.example,2000:\n---\n{HEAD}spec: {{}}\n...\n%YAML 1.2\n---\n{HEAD}spec: {{}}\n",
+        "kind: Job\n{% if x %}\n  a: [\n{% endif %}\n",
+        "kind: Job\nname: <%= name %>\n a: b\n",
+    ],
+)
+def test_directives_and_templates_are_not_called_broken(text: str) -> None:
+    assert "HF904" not in found(text)
+
+
+@pytest.mark.parametrize(("account", "binding", "subject", "wrong"), [
+    ("a", "a", "b", True), ("a", "a", "a", False), ("b", "a", "b", False), ("c", "a", "b", False), ("", "", "default", False),
+])  # fmt: skip
+def test_a_binding_is_judged_where_its_account_stands_beside_it(
+    account: str, binding: str, subject: str, wrong: bool
+) -> None:
+    """One of another namespace may be in files that nobody showed."""
+
+    def meta(namespace: str) -> str:
+        return f"{{name: x, namespace: {namespace}}}" if namespace else "{name: x}"
+
+    text = f"apiVersion: v1\nkind: ServiceAccount\nmetadata: {meta(account)}\n---\n"
+    text += f"apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {meta(binding)}\n"
+    text += f"subjects: [{{kind: ServiceAccount, name: x, namespace: {subject}}}]\n"
+    assert ("HF417" in found(text)) is wrong
+
+
+@pytest.mark.parametrize(
+    ("service", "ended"), [("", True), ("clusterIP: None, publishNotReadyAddresses: true, ", False)]
+)
+def test_a_service_that_only_names_peers_asks_for_no_readiness(service: str, ended: bool) -> None:
+    labelled = HEAD.replace("namespace: team", "namespace: team, labels: {app: a}")
+    spot = f"nodeSelector: {{cloud.google.com/gke-spot: 'true'}}, containers: [{{name: m, image: registry.example/a{DIGEST}}}]"
+    serving = f"apiVersion: v1\nkind: Service\nmetadata: {{name: a, namespace: team}}\nspec: {{{service}selector: {{app: a}}}}\n"
+    assert ("HF140" in found(f"{labelled}spec: {{{spot}}}\n", serving)) is ended

@@ -1,0 +1,68 @@
+"""Hundreds of manifests that others wrote, out of the modules that the test tools are built from: none is kept here."""
+
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from holdfast.lint.engine import Options, Report, lint
+from holdfast.lint.formats import FORMATS
+from holdfast.lint.registry import all_rules
+from tests.support import require
+from tests.tools.build import TOOLS, find_go
+
+# The first run may download the modules.
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+MODULES = {
+    "kube-apiserver": "k8s.io/kubernetes",
+    "kueue": "sigs.k8s.io/kueue",
+    "jobset": "sigs.k8s.io/jobset",
+    "kube-state-metrics": "k8s.io/kube-state-metrics/v2",
+}
+LEAST_FILES = 400
+
+
+def folder(tool: str, module: str) -> Path:
+    """Where Go keeps the module at the version that is pinned."""
+    pins = TOOLS[tool].pins
+    env = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+    for words in (("mod", "download", module), ("list", "-m", "-f", "{{.Dir}}", module)):
+        command = [find_go(TOOLS[tool]), *words]
+        done = subprocess.run(command, cwd=pins, env=env, capture_output=True, text=True, timeout=600, check=False)
+        require(done.returncode == 0, f"{module} cannot be had: {done.stderr[-300:]}")
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def strangers() -> list[Path]:
+    return sorted(file for tool, module in MODULES.items() for file in folder(tool, module).rglob("*.y*ml"))
+
+
+@pytest.fixture(scope="module")
+def report(strangers: list[Path]) -> Report:
+    return lint(strangers, Options(environment="prod"))
+
+
+def test_manifests_of_strangers_are_judged_and_crash_nothing(strangers: list[Path], report: Report) -> None:
+    assert len(strangers) >= LEAST_FILES and report.files == len(strangers)
+    assert report.objects >= LEAST_FILES, "few of them were understood"
+
+
+def test_each_finding_about_them_names_a_rule_a_fix_and_a_place(strangers: list[Path], report: Report) -> None:
+    known, texts = all_rules(), {file.as_posix(): file for file in strangers}
+    assert len(report.findings) > 1_000
+    for finding in report.findings:
+        assert finding.rule in known and finding.fix and finding.message
+        assert finding.file in texts and finding.mark.line >= 1
+    furthest = Counter({f.file: 0 for f in report.findings})
+    for finding in report.findings:
+        furthest[finding.file] = max(furthest[finding.file], finding.mark.line)
+    for name, line in furthest.items():
+        assert line <= len(texts[name].read_bytes().splitlines()) + 1, f"{name} has no line {line}"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_can_show_them(name: str, report: Report) -> None:
+    assert FORMATS[name](report)

@@ -1,0 +1,271 @@
+"""Jobs of a simulated month: objects as Kubernetes shows them, and the lines that their processes write. Seeded."""
+
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB, LABEL_RUN_PER_INDEX
+from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_MACHINE_TYPE
+from holdfast.contract.lifecycle import ANNOTATION_TERMINATION
+from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_SPOT, LABEL_ZONE
+from holdfast.contract.values import rfc3339
+from holdfast.exporter.cluster import Cluster
+from holdfast.exporter.sources import Lines
+from holdfast.ledger.events import Reading
+from workloads.library.tests.sample import EPOCH
+
+Object = dict[str, Any]
+STEPS_A_MINUTE = 10
+COMMIT_EVERY_MIN = 10
+FAILED_SAVES = 0.01
+
+
+@dataclass(slots=True)
+class Written:
+    """A source that holds what pods wrote since the last look."""
+
+    fresh: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
+
+    def add(self, job: str, line: Object) -> None:
+        self.fresh.setdefault(job, []).append(json.dumps(line).encode())
+
+    def news(self) -> Iterable[Lines]:
+        fresh, self.fresh = self.fresh, {}
+        return [Lines(lines, job) for job, lines in fresh.items()]
+
+    def of_job(self, job: str, begin_s: float) -> Reading:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What a job asks for."""
+
+    queue: str
+    accelerator: str
+    flex: bool = False
+    by_index: bool = False
+    pods: int = 2
+
+    @property
+    def pool(self) -> str:
+        return f"{self.queue}-{self.accelerator}"
+
+    @property
+    def selector(self) -> dict[str, str]:
+        return {LABEL_ACCELERATOR: self.accelerator, LABEL_FLEX_START if self.flex else LABEL_SPOT: "true"}
+
+
+@dataclass(slots=True)
+class Job:
+    """`queued_min` in Kueue, `unplaced_min` without a node after each start, then `work_min` of computing."""
+
+    name: str
+    kind: Kind
+    born_min: int
+    queued_min: int
+    work_min: int
+    rng: random.Random
+    unplaced_min: int = 3
+    startup_min: int = 2
+    saves: bool = True
+    ends_after_min: int = 0
+    """Of its flex-start nodes, from when they came."""
+    attempt: int = 0
+    step: int = 0
+    saved: int = 0
+    done_min: int = 0
+    save_at_min: int = COMMIT_EVERY_MIN
+    commits: int = 0
+    failed_in_a_row: int = 0
+    placed_min: int = -1
+    gone: bool = False
+    pending_since: int = -1
+
+    def uid(self, index: int) -> str:
+        return f"{self.name}-{self.attempt}-{index}"
+
+    def node(self, index: int) -> str:
+        return f"node-{self.uid(index)}"
+
+
+@dataclass(slots=True)
+class Platform:
+    """What jobs do to a cluster, as its watch would show it."""
+
+    cluster: Cluster
+    written: Written
+    minute: int = 0
+    lost: dict[str, int] = field(default_factory=dict[str, int])
+    """Pool -> Spot nodes that GKE counts as taken in this minute."""
+
+    def time(self, minute: int) -> str:
+        return rfc3339(EPOCH + 60 * minute)
+
+    def step(self, job: Job) -> None:
+        """One minute of a job."""
+        age = self.minute - job.born_min
+        if job.gone or age < 0:
+            return
+        if age == 0 or age == job.queued_min:
+            self._workload(job, admitted=age == job.queued_min)
+        if age < job.queued_min:
+            return
+        if job.pending_since < 0:
+            job.pending_since = self.minute
+            self._pods(job, "MODIFIED", "Pending")
+        if job.placed_min < 0 and self.minute - job.pending_since >= job.unplaced_min:
+            self._place(job)
+        if job.placed_min >= 0:
+            self._compute(job)
+
+    def _place(self, job: Job) -> None:
+        job.placed_min = self.minute
+        for index in range(job.kind.pods):
+            self.cluster.node("ADDED", self._node(job, index))
+        self._pods(job, "MODIFIED", "Running")
+
+    def _compute(self, job: Job) -> None:
+        since = self.minute - job.placed_min
+        if since < job.startup_min:
+            return
+        if since == job.startup_min:
+            job.step = job.saved
+            self._each(job, "start", rank=0, world_size=job.kind.pods, attempt=job.attempt)
+            self._lead(job, "restore", step=job.saved, seconds=2.0, skipped=[])
+            return
+        job.step += STEPS_A_MINUTE
+        job.done_min += 1
+        if job.done_min % 5 == 0:
+            self._lead(job, "window", first_step=job.step - 5 * STEPS_A_MINUTE + 1, last_step=job.step, seconds=300.0)
+        if job.saves and job.done_min >= job.save_at_min:
+            # Uploads take their time; one save in a hundred fails, and the next one holds.
+            job.save_at_min += COMMIT_EVERY_MIN
+            if job.rng.random() > FAILED_SAVES:
+                self.save(job)
+            else:
+                job.failed_in_a_row += 1
+                self._lead(job, "save_failed", step=job.step, reason="503")
+        if job.step >= job.work_min * STEPS_A_MINUTE:
+            self.end(job, EXIT_COMPLETE)
+
+    def save(self, job: Job) -> None:
+        self._lead(job, "save", step=job.step, blocking_seconds=0.1, bytes=1)
+        self._lead(job, "commit", step=job.step, seconds=5.0, bytes=1)
+        job.saved, job.commits, job.failed_in_a_row = job.step, job.commits + 1, 0
+
+    def evict(self, job: Job, *, notice: bool) -> None:
+        """Its nodes are taken, all of them with notice or one without; the job waits for others."""
+        if job.placed_min < 0:
+            return
+        if notice:
+            self._lead(job, "stop", step=job.step, reason="SIGTERM")
+            self.save(job)
+            self._each(job, "exit", code=EXIT_PREEMPTED, step=job.step)
+        else:
+            self._each(job, "exit", first=1, code=EXIT_RETRY, step=job.step)
+        taken = range(job.kind.pods if notice else 1)
+        self._pods(job, "MODIFIED", "Failed", disrupted=taken)
+        for index in range(job.kind.pods):
+            self._remove_node(job, index, taken=index in taken)
+        self._again(job)
+
+    def crash(self, job: Job, code: int) -> None:
+        self._each(job, "exit", code=code, step=job.step)
+        self._pods(job, "DELETED", "Failed")
+        for index in range(job.kind.pods):
+            self._remove_node(job, index, taken=False)
+        self._again(job)
+
+    def end(self, job: Job, code: int) -> None:
+        """Complete, or cancelled with the notice's code: nothing of it is left."""
+        if job.placed_min >= 0:
+            self._each(job, "exit", code=code, step=job.step)
+        for index in range(job.kind.pods) if job.placed_min >= 0 else ():
+            self._remove_node(job, index, taken=False)
+        self._pods(job, "DELETED", "Succeeded")
+        self.cluster.queues.workload("DELETED", self._kueue(job, admitted=True))
+        job.gone = True
+
+    def _again(self, job: Job) -> None:
+        job.attempt += 1
+        job.placed_min, job.pending_since, job.done_min = -1, -1, 0
+        job.save_at_min = COMMIT_EVERY_MIN + job.rng.choice((0, 1))
+        job.failed_in_a_row = 0
+
+    def _lead(self, job: Job, event: str, **fields: object) -> None:
+        for index in range(job.kind.pods if job.kind.by_index else 1):
+            self._line(job, index, event, fields)
+
+    def _each(self, job: Job, event: str, first: int = 0, **fields: object) -> None:
+        for index in range(first, job.kind.pods):
+            self._line(
+                job, index, event, fields | ({"rank": index} if "rank" in fields and not job.kind.by_index else {})
+            )
+
+    def _line(self, job: Job, index: int, event: str, fields: dict[str, Any]) -> None:
+        named = {
+            "v": 1,
+            "t": EPOCH + 60 * self.minute + 0.001 * index,
+            "event": event,
+            "job": job.name,
+            "kind": "training",
+        }
+        process = f"{job.name}-{index}-{job.attempt}-ab"
+        apart = {"index": index} if job.kind.by_index else {}
+        self.written.add(job.name, named | apart | {"process": process} | fields)
+
+    def _workload(self, job: Job, *, admitted: bool) -> None:
+        self.cluster.queues.workload("MODIFIED", self._kueue(job, admitted=admitted))
+
+    def _kueue(self, job: Job, *, admitted: bool) -> Object:
+        met = [{"type": each, "status": "True", "reason": "", "lastTransitionTime": self.time(self.minute)} for each in ("QuotaReserved", "Admitted")]  # fmt: skip
+        pods = {"template": {"spec": {"nodeSelector": job.kind.selector}}}
+        meta = {"uid": job.name, "name": job.name, "creationTimestamp": self.time(job.born_min)}
+        spec = {"queueName": job.kind.queue, "podSets": [pods], "active": True}
+        return {"metadata": meta, "spec": spec, "status": {"conditions": met if admitted else []}}
+
+    def _pods(self, job: Job, change: str, phase: str, disrupted: Iterable[int] = ()) -> None:
+        for index in range(job.kind.pods):
+            self.cluster.pod(change, self._pod(job, index, phase, disrupted=index in disrupted))
+
+    def _pod(self, job: Job, index: int, phase: str, *, disrupted: bool) -> Object:
+        apart = {LABEL_RUN_PER_INDEX: "true", ANNOTATION_INDEX: str(index)} if job.kind.by_index else {}
+        now = self.time(self.minute)
+        placed = {
+            "type": "PodScheduled",
+            "status": "True" if phase != "Pending" else "False",
+            "lastTransitionTime": now,
+        }
+        conditions = [placed]
+        if disrupted:
+            conditions.append({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "lastTransitionTime": now})  # fmt: skip
+        state = {"Running": "running", "Failed": "terminated"}.get(phase)
+        running = [{"state": {state: {"startedAt": now}}}] if state else []
+        name = job.uid(index)
+        meta = {
+            "uid": name,
+            "name": name,
+            "namespace": "training",
+            "creationTimestamp": self.time(max(0, job.pending_since)),
+        }
+        meta |= {"labels": {LABEL_HOLDFAST_JOB: job.name} | apart}
+        spec = {"nodeSelector": job.kind.selector} | ({"nodeName": job.node(index)} if phase != "Pending" else {})
+        return {"metadata": meta, "spec": spec, "status": {"phase": phase, "conditions": conditions, "containerStatuses": running}}  # fmt: skip
+
+    def _node(self, job: Job, index: int, *, taken: bool = False) -> Object:
+        labels = job.kind.selector | {LABEL_NODEPOOL: job.kind.pool, LABEL_ZONE: "us-central1-a", LABEL_MACHINE_TYPE: "a2-highgpu-1g"}  # fmt: skip
+        ends = {ANNOTATION_TERMINATION: self.time(job.placed_min + job.ends_after_min)} if job.ends_after_min else {}
+        meta = {"name": job.node(index), "labels": labels, "annotations": ends, "creationTimestamp": self.time(max(0, job.placed_min))}  # fmt: skip
+        ready = {"type": "Ready", "status": "False" if taken else "True", "message": "node is shutting down" if taken else ""}  # fmt: skip
+        return {"metadata": meta, "spec": {}, "status": {"conditions": [ready]}}
+
+    def _remove_node(self, job: Job, index: int, *, taken: bool) -> None:
+        if taken:
+            self.cluster.node("MODIFIED", self._node(job, index, taken=True))
+            if not job.kind.flex:
+                self.lost[job.kind.pool] = self.lost.get(job.kind.pool, 0) + 1
+        self.cluster.node("DELETED", self._node(job, index, taken=taken))

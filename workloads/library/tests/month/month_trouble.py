@@ -1,0 +1,274 @@
+"""The trouble of a simulated month: each incident has its alert, whom it is about, and within how long it must fire."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_SPOT
+from monitoring.alerting.alert import EXAMPLE
+from workloads.library.tests.month.month import SPOT, Month
+from workloads.library.tests.month.month_jobs import Job, Kind
+from workloads.library.tests.month.month_trouble_platform import (
+    Steps,
+    blind,
+    budget,
+    counts,
+    ecc,
+    idle,
+    pass_minutes,
+    system_pod,
+    xid,
+)
+from workloads.library.tests.sample import EPOCH
+
+QUEUE_MIN = EXAMPLE.queue_wait_s // 60
+KINDS = 24
+
+
+def add_trouble(month: Month) -> None:
+    """One of each kind, one after the other over the whole time."""
+    makers = (
+        _hangs, _never_saves, _ends_unsaved, _crashes, _crashes_at_once, _damaged, _burst, _losses, _pending, _drought,
+        _flex_waits, _quota, _stopped, _request, _thrashes, _dead_letters, _database, system_pod, budget, blind,
+        counts, xid, ecc, idle,
+    )  # fmt: skip
+    assert len(makers) == KINDS
+    first, span = 60, month.days * 1_440 - 60 - 600
+    for number, maker in enumerate(makers):
+        maker(month, first + span * number // len(makers))
+
+
+def _job(month: Month, name: str, at: int, kind: Kind = SPOT, **more: Any) -> Job:
+    job = Job(
+        name=f"trouble-{name}", kind=kind, born_min=at, queued_min=1, work_min=5_000, rng=random.Random(1), **more
+    )
+    month.jobs.append(job)
+    return job
+
+
+def _kind(name: str, **more: Any) -> Kind:
+    """On machines of its own, so that nothing else bears its labels."""
+    return Kind(queue=f"trouble-{name}", accelerator=f"trouble-{name}", **more)
+
+
+def _stop(month: Month, job: Job) -> Steps:
+    month.platform.end(job, 143)
+    yield
+
+
+def _hangs(month: Month, at: int) -> None:
+    job = _job(month, "hang", at)
+
+    def steps() -> Steps:
+        job.saves = False
+        yield from pass_minutes(60)
+        yield from _stop(month, job)
+
+    month.script(at + 60, steps())
+    month.incident("a trainer hangs", "HoldfastNoRecentCommit", f"job={job.name}", at + 60, 22)
+
+
+def _never_saves(month: Month, at: int) -> None:
+    job = _job(month, "unsaved", at, saves=False)
+    month.script(at + 100, _stop(month, job))
+    # Two minutes to come up, the environment's limit, the hold.
+    month.incident("no save ever", "HoldfastNoRecentCommit", f"job={job.name}", at + 6, EXAMPLE.checkpoint_age_s // 60 + 2)  # fmt: skip
+
+
+def _ends_unsaved(month: Month, at: int) -> None:
+    job = _job(month, "ends", at, _kind("ends", flex=True), ends_after_min=300, saves=False)
+    month.script(at + 55, _stop(month, job))
+    month.incident("a node ends unsaved", "HoldfastFlexNodeEndsUnsaved", f"job={job.name}", at + 6, 35)
+
+
+def _crashes(month: Month, at: int) -> None:
+    job = _job(month, "crash", at, Kind(queue="spot", accelerator="nvidia-l4", pods=4), saves=False)
+
+    def steps() -> Steps:
+        for _ in range(3):
+            while job.step - job.saved < 20 or job.placed_min < 0:
+                yield
+            month.platform.crash(job, 1)
+            month.incidents[here] = replace(month.incidents[here], begins_min=month.minute)
+            job.step = job.saved
+        yield from pass_minutes(10)
+        yield from _stop(month, job)
+
+    here = len(month.incidents)
+    month.incident("a job crashes again and again", "HoldfastRestartsWithoutProgress", f"job={job.name}", at, 1)
+    month.script(at + 1, steps())
+
+
+def _crashes_at_once(month: Month, at: int) -> None:
+    job = _job(month, "import", at, startup_min=9_999)
+
+    def steps() -> Steps:
+        for _ in range(3):
+            while job.placed_min < 0:
+                yield
+            month.platform.crash(job, 70)
+            month.incidents[here] = replace(month.incidents[here], begins_min=month.minute)
+            yield
+        yield from pass_minutes(10)
+        yield from _stop(month, job)
+
+    here = len(month.incidents)
+    month.incident("a job falls before its first line", "HoldfastRestartsWithoutProgress", f"job={job.name}", at, 1)
+    month.script(at + 1, steps())
+
+
+def _damaged(month: Month, at: int) -> None:
+    line = {
+        "v": 1,
+        "event": "restore",
+        "job": "trouble-damaged",
+        "kind": "training",
+        "process": "trouble-damaged-0-1-ab",
+    }
+
+    def steps() -> Steps:
+        for skipped in ([], [[9, "crc"]]):
+            month.written.add("trouble-damaged", line | {"t": EPOCH + 60 * month.minute, "step": 1, "seconds": 1.0, "skipped": skipped})  # fmt: skip
+            yield
+
+    month.script(at, steps())
+    month.incident("a damaged checkpoint", "HoldfastRestoreSkippedCheckpoint", "job=trouble-damaged", at + 1, 1)
+
+
+def _burst(month: Month, at: int) -> None:
+    jobs = [_job(month, f"burst-{n}", at - 30, _kind("burst", pods=2)) for n in range(4)]
+
+    def steps() -> Steps:
+        for job in jobs:
+            month.platform.evict(job, notice=True)
+            yield
+        yield from pass_minutes(30)
+        for job in jobs:
+            month.platform.end(job, 143)
+        yield
+
+    month.script(at, steps())
+    month.incident("a zone is emptied", "HoldfastSpotPreemptionBurst", f"node_pool_name={jobs[0].kind.pool}", at, 4)
+
+
+def _losses(month: Month, at: int) -> None:
+    jobs = [_job(month, f"losses-{n}", at - 30, _kind("losses", pods=1)) for n in range(8)]
+
+    def steps() -> Steps:
+        for job in jobs:
+            month.platform.evict(job, notice=True)
+            yield from pass_minutes(6)
+        for job in jobs:
+            month.platform.end(job, 143)
+        yield
+
+    month.script(at, steps())
+    month.incident("a pool loses more than usual", "HoldfastSpotPreemptionsAboveUsual", f"node_pool_name={jobs[0].kind.pool}", at + 36, 1)  # fmt: skip
+
+
+def _waits(month: Month, name: str, at: int, minutes: int, alert: str, limit_s: int, selector: dict[str, str]) -> None:
+    chosen = selector | {LABEL_ACCELERATOR: f"trouble-{name}"}
+    meta = {"uid": f"trouble-{name}", "name": f"trouble-{name}", "namespace": "serving", "labels": {}}
+
+    def steps() -> Steps:
+        since = month.platform.time(month.minute)
+        waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": since}
+        pod = {"metadata": meta | {"creationTimestamp": since}, "spec": {"nodeSelector": chosen}}
+        pod |= {"status": {"phase": "Pending", "conditions": [waits]}}
+        month.cluster.pod("ADDED", pod)
+        yield from pass_minutes(minutes)
+        month.cluster.pod("DELETED", pod)
+        yield
+
+    month.script(at, steps())
+    month.incident(name, alert, f"accelerator=trouble-{name}", at, limit_s // 60 + 5)
+
+
+def _pending(month: Month, at: int) -> None:
+    _waits(month, "on-demand pod waits", at, 30, "HoldfastOnDemandPendingTooLong", EXAMPLE.on_demand_pending_s, {})
+
+
+def _drought(month: Month, at: int) -> None:
+    _waits(month, "spot drought", at, 60, "HoldfastSpotPendingTooLong", EXAMPLE.spot_pending_s, {LABEL_SPOT: "true"})
+
+
+def _flex_waits(month: Month, at: int) -> None:
+    selector = Kind(queue="", accelerator="", flex=True).selector
+    _waits(month, "flex waits", at, 270, "HoldfastFlexStartWaitTooLong", EXAMPLE.flex_pending_s, selector)
+
+
+def _held(month: Month, name: str, at: int, minutes: int, reason: str) -> None:
+    def steps() -> Steps:
+        meta = {"uid": f"trouble-{name}", "name": name, "creationTimestamp": month.platform.time(month.minute)}
+        spec = {"queueName": f"trouble-{name}", "podSets": [], "active": True}
+        conditions = [{"type": "QuotaReserved", "status": "False", "reason": reason}]
+        workload = {"metadata": meta, "spec": spec, "status": {"conditions": conditions}}
+        month.cluster.queues.workload("ADDED", workload)
+        yield from pass_minutes(minutes)
+        month.cluster.queues.workload("DELETED", workload)
+        yield
+
+    month.script(at, steps())
+
+
+def _quota(month: Month, at: int) -> None:
+    _held(month, "quota", at, QUEUE_MIN + 30, "Pending")
+    month.incident("a job waits for quota", "HoldfastQueueWaitTooLong", "queue=trouble-quota", at, QUEUE_MIN + 5)
+
+
+def _stopped(month: Month, at: int) -> None:
+    _held(month, "misnamed", at, 50, "Inadmissible")
+    month.incident("a queue admits nothing", "HoldfastQueueAdmitsNothing", "queue=trouble-misnamed", at, 30)
+
+
+def _request(month: Month, at: int) -> None:
+    def steps() -> Steps:
+        meta = {"uid": "trouble-request", "name": "request"}
+        month.cluster.queues.request("ADDED", {"metadata": meta, "status": {"conditions": []}})
+        yield
+        failed = {"type": "BookingExpired", "status": "True"}
+        month.cluster.queues.request("MODIFIED", {"metadata": meta, "status": {"conditions": [failed]}})
+        yield
+
+    month.script(at, steps())
+    month.incident("Google takes a booking back", "HoldfastProvisioningLost", "reason=BookingExpired", at + 1, 1)
+
+
+def _thrashes(month: Month, at: int) -> None:
+    job = _job(month, "thrash", at, _kind("thrash", pods=1), unplaced_min=1, startup_min=13)
+
+    def steps() -> Steps:
+        for n in range(80):
+            yield
+            if n % 20 == 19:
+                month.platform.save(job)
+                month.platform.evict(job, notice=True)
+        yield from _stop(month, job)
+
+    month.script(at + 5, steps())
+    month.incident(
+        "starting takes longer than working", "HoldfastGoodputBelowBreakEven", f"job={job.name}", at + 12, 75
+    )
+
+
+def _item_lines(month: Month, job: str, at: int, lines: int, event: str, **fields: Any) -> None:
+    line = {"v": 1, "job": job, "kind": "batch", "process": f"{job}-0-1-ab"}
+
+    def steps() -> Steps:
+        month.written.add(job, line | {"t": EPOCH + 60 * month.minute, "event": "start", "rank": 0})
+        yield
+        for n in range(lines):
+            month.written.add(job, line | {"t": EPOCH + 60 * month.minute + n, "event": event} | fields)
+        yield
+
+    month.script(at, steps())
+
+
+def _dead_letters(month: Month, at: int) -> None:
+    _item_lines(month, "trouble-dead", at, 1, "dead_lettered", item="i", reason="bad")
+    month.incident("an item is given up", "HoldfastDeadLetters", "job=trouble-dead", at + 1, 1)
+
+
+def _database(month: Month, at: int) -> None:
+    _item_lines(month, "trouble-database", at, 9, "item_failed", item="i", error_class="database", failures=1)
+    month.incident("results cannot be stored", "HoldfastResultsDatabaseErrors", "job=trouble-database", at + 1, 1)

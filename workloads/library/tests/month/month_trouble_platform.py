@@ -1,0 +1,104 @@
+"""The trouble of a month that is about no job: the platform's own services, and GPUs."""
+
+from collections.abc import Iterator
+
+from holdfast.contract.kubernetes import INTERRUPTIONS_METRIC, PREEMPTION_TYPE
+from holdfast.contract.pools import LABEL_SPOT
+from monitoring.alerting.alert import EXAMPLE
+from workloads.library.tests.month.month import Month
+
+Steps = Iterator[None]
+
+
+def pass_minutes(count: int) -> Steps:
+    for _ in range(count):
+        yield
+
+
+def system_pod(month: Month, at: int) -> None:
+    def steps() -> Steps:
+        labels = {LABEL_SPOT: "true"}
+        node = {"metadata": {"name": "trouble-node", "labels": labels}, "spec": {}, "status": {"conditions": []}}
+        pod = {
+            "metadata": {"uid": "dns", "name": "dns", "namespace": "kube-system"},
+            "spec": {"nodeName": "trouble-node"},
+        }
+        month.cluster.node("ADDED", node)
+        month.cluster.pod("ADDED", pod | {"status": {"phase": "Running"}})
+        yield from pass_minutes(30)
+        month.cluster.pod("DELETED", pod | {"status": {"phase": "Running"}})
+        month.cluster.node("DELETED", node)
+        yield
+
+    month.script(at, steps())
+    month.incident("DNS runs on Spot", "HoldfastSystemPodsOnSpot", "namespace=kube-system", at, 10)
+
+
+def budget(month: Month, at: int) -> None:
+    def steps() -> Steps:
+        meta = {"namespace": "serving", "name": "trouble-server"}
+        month.cluster.budget("ADDED", {"metadata": meta, "status": {"desiredHealthy": 2, "currentHealthy": 1}})
+        yield from pass_minutes(30)
+        month.cluster.budget("DELETED", {"metadata": meta})
+        yield
+
+    month.script(at, steps())
+    month.incident("a service lacks a pod", "HoldfastDisruptionBudgetViolated", "budget=trouble-server", at, 10)
+
+
+def blind(month: Month, at: int) -> None:
+    month.blind = range(at, at + 25)
+    month.incident("the exporter is dead", "HoldfastMonitoringSilent", "", at, EXAMPLE.heartbeat_s // 60 + 1 + 5)
+
+
+def counts(month: Month, at: int) -> None:
+    """GKE counts nodes that the exporter does not know."""
+
+    def steps() -> Steps:
+        labels = {
+            "monitored_resource": "k8s_node_pool",
+            "cluster_name": EXAMPLE.cluster,
+            "node_pool_name": "trouble-pool",
+        }
+        labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
+        month.recorder.add(INTERRUPTIONS_METRIC, labels, 5.0)
+        yield
+
+    month.script(at, steps())
+    month.incident("the counts of losses differ", "HoldfastPreemptionCountsDisagree", "", at, 60)
+
+
+def _gpu(month: Month, kind: str, at: int, alert: str, metric: str, values: tuple[float, ...], promise_min: int, **labels: str) -> None:  # fmt: skip
+    label = "Hostname" if "pod_name" not in labels else "pod_name"
+    named = {"Hostname": f"trouble-{kind}"} | labels
+
+    def steps() -> Steps:
+        for value in values:
+            month.gauge(metric, value, **named)
+            yield
+
+    month.script(at, steps())
+    month.incident(kind, alert, f"{label}={named[label]}", at + sum(not v for v in values[:20]), promise_min)
+
+
+def xid(month: Month, at: int) -> None:
+    values = (0.0,) * 20 + (79.0,) * 20
+    _gpu(month, "a GPU falls off the bus", at, "HoldfastGpuXidErrors", "DCGM_FI_DEV_XID_ERRORS", values, 1)
+
+
+def ecc(month: Month, at: int) -> None:
+    values = (0.0,) * 5 + (1.0,) * 20
+    _gpu(
+        month,
+        "memory of a GPU is damaged",
+        at,
+        "HoldfastGpuUncorrectableEcc",
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        values,
+        1,
+    )
+
+
+def idle(month: Month, at: int) -> None:
+    metric, labels = "kubernetes_io:container_accelerator_duty_cycle", {"monitored_resource": "k8s_container"}
+    _gpu(month, "a GPU is held and idle", at, "HoldfastGpuIdle", metric, (1.0,) * 45, 30, namespace_name="training", pod_name="trouble-idle", **labels)  # fmt: skip

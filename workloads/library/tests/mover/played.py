@@ -1,0 +1,94 @@
+"""A cluster of one job, as the mover reads it: objects of Kubernetes and Kueue, and the lines of a trainer."""
+
+from dataclasses import dataclass, field
+
+from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
+from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE
+from holdfast.contract.pools import LABEL_POOL_CLASS
+from holdfast.contract.values import rfc3339
+from holdfast.ledger.events import Event
+from holdfast.mover.mover import Pods, Seen
+from holdfast.mover.objects import Movable, Object
+from holdfast.mover.patches import Patch
+from holdfast.place.plan import Plan
+from workloads.library.tests.mover.trainer import Trainer
+
+CREATED_S = 1_800_000_000.0
+NAME, GPU, MACHINE = "train-0a1b2c3d", "nvidia-h100-80gb", "a3-highgpu-8g"
+SELECTOR = {"cloud.google.com/gke-accelerator": GPU}
+CLEAN: Object = {"metadata": {}, "spec": {"nodeSelector": SELECTOR, "tolerations": []}}
+# As Kueue 0.19 left it: "Missing Workload; unable to restore pod templates".
+MARKED: Object = {
+    "metadata": {"labels": {LABEL_CLUSTER_QUEUE: "spot"}},
+    "spec": {"nodeSelector": SELECTOR | {LABEL_POOL_CLASS: "spot-h100"}, "tolerations": []},
+}
+
+
+@dataclass
+class Played:
+    """Also the API that the mover is given."""
+
+    plan: Plan
+    queue: str = "spot"
+    workload_queue: str = "spot"
+    admitted: bool = True
+    placed: bool = False
+    spot_there: bool = False
+    asked: list[str] = field(default_factory=list[str])
+    announced: list[str] = field(default_factory=list[str])
+    annotation: str = ""
+    held: str = ""
+    job_template: Object = field(default_factory=lambda: CLEAN)
+    workload_template: Object = field(default_factory=lambda: CLEAN)
+    patches: list[Patch] = field(default_factory=list[Patch])
+    trainer: Trainer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trainer = Trainer(NAME, self.plan)
+
+    def read(self) -> tuple[list[Object], list[Object]]:
+        meta = {"name": NAME, "namespace": "training", "uid": "u", "resourceVersion": str(len(self.asked))}
+        meta |= {"creationTimestamp": rfc3339(CREATED_S), "labels": {LABEL_QUEUE: self.queue}}
+        held = {ANNOTATION_TEMPLATES: self.held} if self.held else {}
+        meta |= {"annotations": {ANNOTATION_PLAN: self.annotation or self.plan.text()} | held}
+        replicated = [{"name": "workers", "template": {"spec": {"template": self.job_template}}}]
+        spec = {"suspend": not self.admitted, "replicatedJobs": replicated}
+        job = {"apiVersion": JOBSET_API, "metadata": meta, "spec": spec}
+        owner = {"uid": "u", "controller": True}
+        workload = {
+            "apiVersion": KUEUE_API,
+            "metadata": {"name": "w", "namespace": "training", "ownerReferences": [owner]},
+            "spec": {"queueName": self.workload_queue, "podSets": [{"template": self.workload_template}]},
+            "status": {"conditions": [{"type": "Admitted", "status": "True"}] if self.admitted else []},
+        }
+        return [job], [workload]
+
+    def patch(self, path: str, ops: Patch) -> None:
+        self.asked.append(f"patch {path}")
+        self.patches.append(ops)
+        self.queue = next((op["value"] for op in ops if "queue-name" in op["path"]), self.queue)
+
+    def delete(self, path: str) -> None:
+        """Kueue stops the job and makes another Workload in the queue of the label."""
+        self.asked.append(f"delete {path}")
+        self.workload_queue, self.placed = self.queue, False
+
+    def announce(self, job: Movable, reason: str, message: str, now_s: float) -> None:
+        self.announced.append(f"{reason}: {message}")
+
+    def seen(self) -> Seen:
+        return Seen(
+            pods={NAME: Pods(known=1, placed=int(self.placed), accelerator=GPU)},
+            spot_machines=[MACHINE] if self.spot_there else [],
+            waiting_for_spot=[],
+            events=lambda job: self.events,
+        )
+
+    def worked(self, done_h: float, now_s: float) -> None:
+        """What a trainer wrote until it had done so much."""
+        self.trainer.done_h = done_h
+        self.trainer.writes(now_s)
+
+    @property
+    def events(self) -> list[Event]:
+        return self.trainer.events

@@ -1,0 +1,136 @@
+"""What the mover asks for, when it stops in the middle, and what it makes of a plan that it cannot read."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.exporter import lines
+from holdfast.ledger.events import parse
+from holdfast.ledger.job_ledger import job_ledger
+from holdfast.mover import mover as mover_module
+from holdfast.mover import patches
+from holdfast.mover.mover import Mover
+from holdfast.mover.objects import Object, movables
+from holdfast.place import plan
+from holdfast.place.plan import Plan
+from workloads.library.tests.mover.played import CLEAN, CREATED_S, MARKED, NAME, SELECTOR, Played
+
+GIVEN = Plan(
+    policy="patient", work_h=20.0, deadline_h=24.0, restart_h=0.2, interval_h=0.3, checkpoint_h=0.01, spot_usd=1.0,
+    on_demand_usd=3.0,
+)  # fmt: skip
+PODS = "/spec/replicatedJobs/0/template/spec/template"
+LATE_S = CREATED_S + 3.5 * 3_600  # nothing done, and half an hour of slack left
+
+
+def test_a_job_that_waits_too_long_goes_to_on_demand_and_everybody_hears_of_it() -> None:
+    cluster = Played(GIVEN)
+    mover = Mover(cluster)
+    assert mover.step(cluster.seen(), CREATED_S + 60) == [], "there is time"
+    assert not cluster.asked
+    (move,) = mover.step(cluster.seen(), LATE_S)
+    job = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/training/jobsets/{NAME}"
+    workload = "/apis/kueue.x-k8s.io/v1beta2/namespaces/training/workloads/w"
+    assert cluster.asked == [f"patch {job}", f"delete {workload}"]
+    assert cluster.announced == [
+        "PlacementMoved: waiting to on-demand: 0.45 h of slack are left, too few to go on waiting for Spot"
+    ]
+    found = {metric: value for metric, value, _ in mover_module.samples(mover)}
+    assert found == {"placement_moves_total": 1, "placement_slack_seconds": pytest.approx(0.45 * 3_600)}
+    written = json.dumps(lines.moved("training", NAME, move.at_s, move.source.value, move.to.value, move.reason))
+    cluster.worked(1.0, LATE_S + 3_600)
+    reading = parse([written.encode()], job=NAME)
+    assert not reading.problems
+    assert job_ledger([*reading.events, *cluster.events]).account.moves == 1, "the receipt counts them"
+    assert mover.step(cluster.seen(), LATE_S + 60) == [], "it is where it should be"
+
+
+def test_a_job_in_the_queue_of_flex_start_goes_to_on_demand_in_time_and_keeps_what_it_was_granted() -> None:
+    given = replace(GIVEN, policy="queue", interval_h=0.0, checkpoint_h=0.0, spot_queue="flex")
+    cluster = Played(given, queue="flex", workload_queue="flex", placed=True)
+    mover = Mover(cluster)
+    assert mover.step(cluster.seen(), LATE_S) == [], "its machine stays, so a move would only cost a start"
+    cluster.placed = False
+    assert mover.step(cluster.seen(), CREATED_S + 60) == [], "there is time"
+    (move,) = mover.step(cluster.seen(), LATE_S + 600)
+    assert (move.to.value, cluster.workload_queue) == ("on-demand", "on-demand")
+    assert move.reason == "0.28 h of slack are left, too few to go on waiting for flex-start"
+    cluster.placed, cluster.spot_there = True, True
+    cluster.worked(19.0, LATE_S + 900)
+    assert mover.step(cluster.seen(), LATE_S + 900) == [], "Spot of the same GPU is not what it left"
+
+
+def test_a_mover_that_died_between_its_two_requests_leaves_a_job_that_the_next_one_moves_on() -> None:
+    cluster = Played(GIVEN, queue="on-demand", workload_queue="spot", placed=True)
+    mover = Mover(cluster)
+    assert mover.step(cluster.seen(), CREATED_S + 60) == []
+    assert (cluster.workload_queue, len(cluster.asked)) == ("on-demand", 1)
+    assert mover.step(cluster.seen(), CREATED_S + 120) == []
+    assert len(cluster.asked) == 1
+
+
+def test_a_suspended_jobset_gets_back_the_template_that_kueue_had_changed() -> None:
+    ((job,), _) = movables(*Played(GIVEN).read())
+    ops = {op["path"]: op["value"] for op in patches.to_queue(job, "on-demand")}
+    assert ops["/spec/suspend"] is True
+    assert ops["/metadata/resourceVersion"] == "0", "whoever changed it meanwhile is not overruled"
+    assert ops[f"{PODS}/spec/nodeSelector"] == SELECTOR
+
+
+def moved_once() -> str:
+    """The annotation that a move leaves."""
+    ((job,), _) = movables(*Played(GIVEN).read())
+    return next(op["value"] for op in patches.to_queue(job, "on-demand") if op["path"].endswith("pod-templates"))
+
+
+@pytest.mark.parametrize(("job", "workload"), [(MARKED, MARKED), (MARKED, CLEAN), (CLEAN, MARKED)])
+def test_a_jobset_that_waits_with_the_marks_of_the_flavor_it_left_gets_its_own_template_back(
+    job: Object, workload: Object
+) -> None:
+    cluster = Played(GIVEN, queue="on-demand", admitted=False, held=moved_once())
+    cluster.job_template, cluster.workload_template = job, workload
+    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
+    assert [asked.split()[0] for asked in cluster.asked] == ["patch", "delete"], (
+        "of a selector alone Kueue takes no notice"
+    )
+    ops = {op["path"]: op["value"] for op in cluster.patches[0]}
+    assert ops[f"{PODS}/spec/nodeSelector"] == SELECTOR
+    assert ops[f"{PODS}/metadata/labels"] == {}
+    assert ops["/metadata/resourceVersion"] == "0", "whoever changed it meanwhile is not overruled"
+    assert not any("queue-name" in path or "suspend" in path for path in ops)
+
+
+@pytest.mark.parametrize("held", ["", "{", "[]", "[1]", "{}", "[" * 5_000, '[{"nodeSelector":{}}]'])
+def test_a_jobset_without_what_a_move_writes_down_or_without_marks_is_left_alone(held: str) -> None:
+    cluster = Played(GIVEN, queue="on-demand", admitted=False, held=held)
+    if not held.startswith("[{"):
+        cluster.job_template = cluster.workload_template = MARKED
+    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
+    assert not cluster.asked
+    cluster.admitted, cluster.job_template, cluster.workload_queue = True, MARKED, "on-demand"
+    assert Mover(cluster).step(cluster.seen(), LATE_S) == []
+    assert not cluster.asked, "while it runs they belong there"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "1", '{"policy":"patient"}', GIVEN.text().replace("20.0", "NaN"), GIVEN.text().replace("20.0", "1e999"),
+     GIVEN.text().replace("20.0", '"20"'), GIVEN.text().replace("patient", "wait"), GIVEN.text().replace("24.0", "19.0"),
+     GIVEN.text()[:-1] + ',"more":1}', GIVEN.text().replace('"spot"', "7"), "[" * 5_000, "9" * 1_900, " " * 3_000],
+)  # fmt: skip
+def test_an_annotation_that_is_no_plan_is_refused_once_and_moves_nothing(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InputError):
+        plan.read(text)
+    cluster = Played(GIVEN, annotation=text or " ")
+    mover = Mover(cluster)
+    with caplog.at_level("WARNING"):
+        assert mover.step(cluster.seen(), LATE_S) == mover.step(cluster.seen(), LATE_S + 9) == []
+    assert (len(caplog.records), cluster.asked) == (1, [])
+
+
+def test_a_plan_reads_back_as_it_was_written() -> None:
+    assert plan.read(GIVEN.text()) == GIVEN

@@ -1,0 +1,121 @@
+"""`python -m workloads.library.tests.mutants [NAME...]`: break the product in one place at a time; named tests must fail each time.
+
+Works in copies of the tree. First the tests run on an unbroken copy: what fails anyway kills nothing. Exit: 0 all
+killed, 1 a survivor, 2 no such mutant, 3 a mutant that could not be judged, such as one that breaks the import.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from holdfast.contract.errors import InputError, Unjudged, run_cli
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
+from workloads.library.tests.mutants.catalogue import MUTANTS
+from workloads.library.tests.mutants.mutant import Mutant, snapshot
+
+LIMIT_S = 600
+"""A test that hangs fails by its own limit, which is shorter."""
+UNBROKEN = "unbroken"
+FAILED, ALL_PASSED = 1, 0  # pytest's exit codes; any other means that it judged nothing
+
+
+class Fate(StrEnum):
+    KILLED = "killed"
+    SURVIVED = "SURVIVED"
+    NOT_JUDGED = "NOT JUDGED"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    mutant: Mutant
+    fate: Fate
+    seconds: float
+    output: str
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="workloads.library.tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="default: all")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    # A shell that starts this in the background has it ignored, and every process of the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(judge(chosen(given.names), given.jobs))
+
+
+def chosen(names: Sequence[str]) -> list[Mutant]:
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError("no such mutant", got=unknown[0], allowed=", ".join(known), fix="leave it out for all")
+    return [known[name] for name in names] or list(MUTANTS)
+
+
+def judge(mutants: Sequence[Mutant], jobs: int) -> int:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as scratch:
+        snapshot(Path(scratch) / UNBROKEN)
+        require_green(mutants, Path(scratch))
+        with ThreadPoolExecutor(jobs) as pool:
+            outcomes = [shown(o) for o in pool.map(partial(judged, scratch=Path(scratch)), mutants)]
+    fates = [outcome.fate for outcome in outcomes]
+    print(f"{fates.count(Fate.KILLED)} of {len(fates)} mutants killed after {time.monotonic() - began:.0f} s")
+    if Fate.SURVIVED in fates:
+        return EXIT_FINDINGS
+    return EXIT_NOT_JUDGED if Fate.NOT_JUDGED in fates else EXIT_DONE
+
+
+def require_green(mutants: Sequence[Mutant], scratch: Path) -> None:
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
+    try:
+        done = run_tests(tests, scratch / UNBROKEN)
+    except subprocess.TimeoutExpired as error:
+        raise Unjudged(f"the tests take over {LIMIT_S} s without a mutant: too much else runs here") from error
+    if done.returncode != ALL_PASSED:
+        raise Unjudged(f"the tests fail without a mutant:\n{done.stdout[-3000:]}")
+
+
+def judged(mutant: Mutant, scratch: Path) -> Outcome:
+    began = time.monotonic()
+    tree = scratch / mutant.name.replace(" ", "-")
+    shutil.copytree(scratch / UNBROKEN, tree, copy_function=os.link)
+    mutant.apply(tree)
+    try:
+        done = run_tests(mutant.tests, tree)
+        fate = {FAILED: Fate.KILLED, ALL_PASSED: Fate.SURVIVED}.get(done.returncode, Fate.NOT_JUDGED)
+        output = done.stdout
+    except subprocess.TimeoutExpired:
+        fate, output = Fate.NOT_JUDGED, f"still running after {LIMIT_S} s"
+    return Outcome(mutant=mutant, fate=fate, seconds=time.monotonic() - began, output=output)
+
+
+def run_tests(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[str]:
+    """pytest on the copy: its folders stand before the installed ones. Skipped tests count as not run."""
+    paths = os.pathsep.join([str(tree / "workloads" / "library"), str(tree)])
+    environment = os.environ | {"PYTHONPATH": paths, "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:xdist", *tests]
+    return subprocess.run(
+        command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+def shown(outcome: Outcome) -> Outcome:
+    print(f"{outcome.fate:<10} {outcome.seconds:5.1f} s  {outcome.mutant.name} ({outcome.mutant.file})", flush=True)
+    if outcome.fate is not Fate.KILLED:
+        print(outcome.output[-1500:], file=sys.stderr, flush=True)
+    return outcome
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,81 @@
+"""Rendered pods on machines of the lab, from the images that were built for them.
+
+Image, user, command, environment, probes, security, grace and tolerations stay. Changed is what only GKE has: sizes and
+GPU, the database's proxy, the mounted bucket; and where nothing else is asked for the network, which is the host's.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.clients.api import Object
+from holdfast.contract.environment import ENV_DATABASE, ENV_GPUS
+
+CLOUD_SQL_PROXY = "cloud-sql-proxy"
+SIZE = {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "1Gi"}
+SMALL = {"cpu": "200m", "memory": "512Mi", "ephemeral-storage": "100Mi"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """What the lab has in place of Google's."""
+
+    data: Path | None = None
+    """Folder of this host in place of the mounted bucket."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """Instead of, or beside, what is rendered."""
+    options: dict[str, str] = field(default_factory=dict[str, str])
+    """Of the command."""
+    size: dict[str, str] = field(default_factory=lambda: dict(SIZE))
+    host_network: bool = True
+    """False: each pod has an address of its own on the lab's bridge."""
+
+
+def job(doc: Object, namespace: str, lab: Lab, pods: int) -> Object:
+    """A Job that no queue holds, of so many pods."""
+    made = copy.deepcopy(doc)
+    made["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
+    made["spec"] |= {"suspend": False, "completions": pods, "parallelism": pods}
+    _fit(made["spec"]["template"]["spec"], lab)
+    return made
+
+
+def deployment(doc: Object, lab: Lab) -> Object:
+    made = copy.deepcopy(doc)
+    _fit(made["spec"]["template"]["spec"], lab)
+    return made
+
+
+def _fit(spec: Object, lab: Lab) -> None:
+    spec["hostNetwork"] = lab.host_network
+    spec["initContainers"] = [each for each in spec.get("initContainers", ()) if each["name"] != CLOUD_SQL_PROXY]
+    for container in (*spec["initContainers"], *spec["containers"]):
+        _fit_container(container, lab)
+    spec["volumes"] = [_volume(each, lab) for each in spec["volumes"]]
+
+
+def _fit_container(container: Object, lab: Lab) -> None:
+    container["resources"] = {"limits": dict(lab.size), "requests": dict(SMALL)}
+    kept = [each for each in container.get("env", ()) if each["name"] not in {*lab.env, ENV_GPUS}]
+    given = {name: value for name, value in lab.env.items() if name != ENV_DATABASE or _asked(container, name)}
+    container["env"] = kept + [{"name": name, "value": value} for name, value in given.items()]
+    command = container["command"]
+    for name, value in lab.options.items():
+        if name in command:
+            command[command.index(name) + 1] = value
+        else:
+            command += [name, value]
+
+
+def _asked(container: Object, name: str) -> bool:
+    return any(each["name"] == name for each in container.get("env", ()))
+
+
+def _volume(volume: Object, lab: Lab) -> Object:
+    if "emptyDir" in volume:
+        memory = {"sizeLimit": "256Mi"} if volume["emptyDir"].get("medium") else {}
+        return volume | {"emptyDir": volume["emptyDir"] | memory}
+    if "configMap" in volume:
+        return volume
+    assert lab.data is not None, f"nothing stands for {volume}"
+    return {"name": volume["name"], "hostPath": {"path": str(lab.data)}}

@@ -1,0 +1,110 @@
+"""What pods of the lab find in place of Google's services: a bucket, and the database behind its proxy."""
+
+import json
+import socket
+import socketserver
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+from holdfast.clients.api import Object
+from holdfast.contract.object_names import COMMIT_OBJECT
+from tests.cluster.sim.processes import Processes, free_ports
+from tests.tools.build import TOOLS, build
+from workloads.library.tests.node.lab.lab import Lab
+
+POSTGRES = 5432
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    url: str
+    """Of the storage service."""
+    name: str
+
+    def names(self, prefix: str) -> list[str]:
+        """Of commits below it."""
+        place = f"{self.url}/storage/v1/b/{self.name}/o?prefix={quote(prefix, safe='')}"
+        with urllib.request.urlopen(place, timeout=10) as answer:
+            found = json.load(answer).get("items", [])
+        return [each["name"] for each in found if each["name"].endswith(COMMIT_OBJECT)]
+
+    def read(self, name: str) -> Object:
+        """The JSON of an object; nothing where there is none."""
+        place = f"{self.url}/storage/v1/b/{self.name}/o/{quote(name, safe='')}?alt=media"
+        try:
+            with urllib.request.urlopen(place, timeout=10) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return {}
+
+
+@contextmanager
+def bucket(lab: Lab, name: str) -> Generator[Bucket]:
+    """An empty one, which pods reach by the bridge."""
+    (port,) = free_ports(1, lab.bridge.address)
+    processes = Processes(lab.folder / "google")
+    processes.start("storage", [build(TOOLS["gcsemulator"]), "-host", lab.bridge.address, "-port", str(port)])
+    try:
+        processes.wait_until("storage answers", lambda: _listens(lab.bridge.address, port))
+        url = f"http://{lab.bridge.address}:{port}"
+        body = json.dumps({"name": name}).encode()
+        request = urllib.request.Request(f"{url}/storage/v1/b?project=p", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=10).close()
+        yield Bucket(url=url, name=name)
+    finally:
+        processes.stop()
+
+
+@contextmanager
+def database(address: str, uri: str) -> Generator[str]:
+    """A server that has a socket file only, at `address`: its URI there. Whoever comes is whom he says, as after the proxy."""
+    parsed = urlsplit(uri)
+    folder = Path(parse_qs(parsed.query)["host"][0])
+    target = str(folder / f".s.PGSQL.{POSTGRES}")
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.socket(socket.AF_UNIX) as there:
+                there.connect(target)
+                back = threading.Thread(target=_copy, args=(there, self.request), daemon=True)
+                back.start()
+                _copy(self.request, there)
+                back.join()
+
+    class Listener(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+
+    with Listener((address, POSTGRES), Forward) as listener:
+        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"postgresql://{parsed.username}@{address}:{POSTGRES}{parsed.path}?sslmode=disable"
+        finally:
+            listener.shutdown()
+            thread.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while piece := source.recv(1 << 16):
+            target.sendall(piece)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # the other side has gone
+
+
+def _listens(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=2).close()
+    except OSError:
+        return False
+    return True

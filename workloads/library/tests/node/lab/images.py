@@ -1,0 +1,213 @@
+"""The platform's images, really built: a base of Debian packages, our Dockerfiles unchanged, our own `images build`.
+
+They stand in a registry of this host, which the nodes take for the environment's. Kept in the user's cache by a digest
+of all that goes in, so that only what changed is built again. As root, minutes for what is new.
+"""
+
+# Why it is so: infra/decisions/0084.
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from holdfast.clients.api import Api, Object
+from infra import environments
+from tests.cluster.sim import runnable
+from tests.tools.build import CACHE, lock
+from tests.workloads.images.registry import Registry
+
+ROOT = Path(__file__).parents[5]
+HOME = CACHE / "node-images"
+COMMANDS = ("buildah", "mmdebstrap")
+ENVIRONMENT = "example"
+ROLES = ("exporter", "batch", "server", "trainer")
+SUITE, PACKAGES = "bookworm", "python3,python3-venv,ca-certificates"
+SOURCES = ("infra", "monitoring", "requirements", "workloads", ".dockerignore")
+# What pip sees of this host: its index, its certificates.
+CERTIFICATES = Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt")
+# Of each lock, left out here: no role touches them without a GPU, and they are gigabytes.
+_COMPILERS = ("triton", "cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-cuda-cccl", "nvidia-cusolver")
+_FOR_MODELS = ("torch", "nvidia-", "sympy", "networkx")
+UNUSED = {"train": _COMPILERS, "serve": (*_COMPILERS, *_FOR_MODELS)}
+BASE_FILE = """\
+FROM scratch
+ADD base.tar /
+RUN ln -s python3 /usr/bin/python
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    role: str
+    digest: str
+    took_s: float
+    """0: it was there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """Manifests with the digests of images that stand in a registry of this host."""
+
+    folder: Path
+    builder: "Builder"
+    digests: dict[str, str]
+    took_s: float
+    """To build what was not kept, and to render."""
+
+    @property
+    def registry(self) -> Registry:
+        return self.builder.registry
+
+    def images(self, *roles: str) -> list[str]:
+        """As nodes pull them."""
+        return [f"{self.builder.repository}/{role}@{self.digests[role]}" for role in roles]
+
+    def find(self, kind: str, name: str) -> Object:
+        return runnable.rendered(kind, name, self.folder)
+
+    def apply(self, api: Api, *kinds: str) -> None:
+        """All of the platform half that is of these kinds; their namespaces without what they ask of pods."""
+        for path in sorted((self.folder / "platform").glob("[0-9]*.yaml")):
+            for doc in YAML(typ="safe", pure=True).load_all(path.read_text()):
+                if doc and doc["kind"] in kinds:
+                    space = doc["metadata"].get("namespace")
+                    if space and not api.find(f"/api/v1/namespaces/{space}"):
+                        api.create("/api/v1/namespaces", {"metadata": {"name": space}})
+                    api.apply(api.path_of(doc), doc, fieldManager="node-tier", force="true")
+
+
+class Builder:
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.repository = environments.load(ENVIRONMENT).image_registry
+        self._tree = HOME / "tree"
+        self._env = os.environ | {"BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(_storage())}
+
+    def build(self, roles: Sequence[str]) -> dict[str, Built]:
+        with lock("node-images"):
+            self._copy_tree()
+            base = self._base()
+            return {role: self._role(role, base) for role in roles}
+
+    def rendered(self, roles: Sequence[str]) -> Rendered:
+        """The environment's manifests with the digests of its images, by the platform's own `render`."""
+        started = time.monotonic()
+        digests = {role: each.digest for role, each in self.build(roles).items()}
+        hexes = {role: digest.removeprefix("sha256:") for role, digest in digests.items()}
+        (self._tree / "workloads/images/digests.json").write_text(json.dumps({ENVIRONMENT: hexes}))
+        self._run([sys.executable, "-m", "workloads", "render", ENVIRONMENT])
+        folder = self._tree / "workloads/rendered" / ENVIRONMENT
+        return Rendered(folder=folder, builder=self, digests=digests, took_s=time.monotonic() - started)
+
+    def stranger(self, place: str, program: Path, target: str = "/app/") -> str:
+        """The digest of somebody's own image at `place`: the same Debian and one program. Nothing of ours is in it."""
+        with lock("node-images"):
+            folder = HOME / "stranger"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            shutil.copy(program, folder)
+            start = json.dumps([*(["python"] if program.suffix == ".py" else []), f"{target}{program.name}"])
+            lines = (f"FROM {self._base()}", f"COPY {program.name} {target}", f"ENTRYPOINT {start}")
+            (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
+            return self._pushed(folder, f"{self.registry.host}/{place}")
+
+    def _role(self, role: str, base: str) -> Built:
+        known = HOME / "built.json"
+        digests = json.loads(known.read_text()) if known.exists() else {}
+        key = f"{role}-{self._inputs(role, base)}"
+        if key in digests and self.registry.blob(digests[key]).exists():
+            return Built(role=role, digest=digests[key], took_s=0)
+        started = time.monotonic()
+        (HOME / "pip.conf").write_text("[install]\nno-deps = true\n")
+        target = f"{self.registry.host}/{self.repository.partition('/')[2]}"
+        command = [sys.executable, "-m", "workloads", "images", "build", ENVIRONMENT, role, "--with=buildah"]
+        options = [f"--base={base}", f"--registry={target}", "--plain-http", f"--out={HOME / 'out'}"]
+        out = self._run([*command, *options, f"--pip-conf={HOME / 'pip.conf'}", f"--ca-bundle={CERTIFICATES}"])
+        digest = out.strip().rpartition("@")[2]
+        known.write_text(json.dumps(digests | {key: digest}))
+        return Built(role=role, digest=digest, took_s=time.monotonic() - started)
+
+    def _base(self) -> str:
+        """Debian with its Python, as `python`; in the registry, by digest."""
+        folder = HOME / f"base-{_hash(BASE_FILE, SUITE, PACKAGES)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        archive, known = folder / "base.tar", folder / "digest"
+        if not archive.exists():
+            made = archive.with_suffix(".new.tar")
+            strap = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(made)]
+            self._run(strap)
+            made.replace(archive)
+        if not known.exists() or not self.registry.blob(known.read_text()).exists():
+            (folder / "Dockerfile").write_text(BASE_FILE)
+            known.write_text(self._pushed(folder, f"{self.registry.host}/base:{SUITE}"))
+        return f"{self.registry.host}/base@{known.read_text()}"
+
+    def _pushed(self, folder: Path, target: str) -> str:
+        """The digest of what the Dockerfile of this folder makes."""
+        digest = HOME / "digest"
+        build = ["buildah", "build", "--layers=false", "--timestamp=0", "--tls-verify=false"]
+        self._run([*build, "--tag", target, str(folder)])
+        self._run(["buildah", "push", "--tls-verify=false", f"--digestfile={digest}", target, f"docker://{target}"])
+        return digest.read_text()
+
+    def _copy_tree(self) -> None:
+        """Of this checkout, with locks that this machine can take: digests and manifests are written beside them."""
+        shutil.rmtree(self._tree, ignore_errors=True)
+        for name in SOURCES:
+            source, target = ROOT / name, self._tree / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
+            else:
+                shutil.copyfile(source, target)
+        for lock_name, unused in UNUSED.items():
+            path = self._tree / f"requirements/{lock_name}.txt"
+            path.write_text(shortened(path.read_text(), unused))
+
+    def _inputs(self, role: str, base: str) -> str:
+        dockerfile = (self._tree / f"workloads/images/{role}.Dockerfile").read_text()
+        copied = re.findall(r"^COPY (?!--from)(\S+) ", dockerfile, re.MULTILINE)
+        digest = hashlib.sha256(f"{dockerfile}\0{base.partition('@')[2]}".encode())
+        for path in sorted(each for name in copied for each in _files(self._tree / name)):
+            digest.update(f"{path.relative_to(self._tree)}\0".encode() + path.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def _run(self, command: Sequence[str]) -> str:
+        env = self._env | {"PYTHONPATH": f"{self._tree}:{self._tree / 'workloads/library'}"}
+        done = subprocess.run(command, cwd=self._tree, env=env, stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout
+
+
+def shortened(locked: str, unused: tuple[str, ...]) -> str:
+    """A lock without these packages, or all that begin so where the name ends in a hyphen."""
+    blocks = re.split(r"^(?=[a-z0-9])", locked, flags=re.MULTILINE)
+    names = [block.partition("==")[0] for block in blocks]
+    gone = [name in unused or name.startswith(tuple(each for each in unused if each.endswith("-"))) for name in names]
+    return "".join(block for block, out in zip(blocks, gone, strict=True) if not out)
+
+
+def _storage() -> Path:
+    """Settings of a store for builds of ours alone."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    path = HOME / "storage.conf"
+    lines = ("[storage]", 'driver = "overlay"', f'graphroot = "{HOME}/store"', f'runroot = "{HOME}/run"')
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _files(path: Path) -> list[Path]:
+    return [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]

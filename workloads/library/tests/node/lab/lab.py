@@ -1,0 +1,229 @@
+"""A control plane and machines that can be preempted, powered off and put back; nothing is left afterwards.
+
+The outside of `machine.py`: runs in the test process, as root.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.clients.api import Api
+from holdfast.contract.lifecycle import ShutdownWindow
+from holdfast.contract.pools import Pool
+from tests.cluster.sim import nodes
+from tests.cluster.sim.control_plane import ControlPlane
+from tests.cluster.sim.processes import Processes, alive, free_ports
+from tests.cluster.sim.waiting import until
+from tests.tools.build import TOOLS
+from workloads.library.tests.node.lab import bridge, image
+from workloads.library.tests.node.lab.bridge import Bridge
+from workloads.library.tests.node.lab.config import MachineConfig
+from workloads.library.tests.node.lab.pulled import Pulled
+
+ROOT = Path(__file__).parents[5]
+CGROUPS = Path("/sys/fs/cgroup")
+CGROUP_PREFIX = "holdfast-node-"
+
+
+@dataclass
+class Machine:
+    config: MachineConfig
+    processes: Processes
+    pid: int
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def first_pid(self) -> int:
+        """The first process inside, seen from outside: `unshare` waits for it. 0: it has gone."""
+        try:
+            return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
+        except (FileNotFoundError, IndexError):
+            return 0
+
+    def notice(self) -> None:
+        """What Compute Engine does to a Spot VM; returns at once."""
+        os.kill(self.first_pid, signal.SIGUSR1)
+
+    def off(self) -> bool:
+        return not alive(self.pid)
+
+    def power_off(self) -> None:
+        """No notice at all. The kernel ends the first process of a namespace after all others."""
+        first = self.first_pid
+        self.processes.stop()
+        until(f"{self.name} is off", lambda: not first or not alive(first))
+        remove_cgroups(self.config.cgroup)
+
+    def log(self, component: str) -> str:
+        return (self.config.path / f"{component}.log").read_text(errors="replace")
+
+
+@dataclass
+class Images:
+    """What new machines have from their start: gigabytes, unpacked once."""
+
+    folder: Path
+    pulled: Pulled | None = None
+
+    def pull(self, registry: str, images: Sequence[str]) -> None:
+        self.pulled = self.pulled or Pulled(self.folder, registry)
+        self.pulled.pull(images)
+
+
+class Lab:
+    _made = itertools.count(1)
+
+    def __init__(self, beside: "Lab | None" = None) -> None:
+        """`beside`: has the same images, on the same disk."""
+        self._number = next(self._made)
+        self.folder = Path(tempfile.mkdtemp(prefix="hfn-"))  # short: paths of sockets are limited to 108 bytes
+        self.machines: dict[str, Machine] = {}
+        self.bridge = Bridge(self._number)
+        self._boots = 0
+        self._images: Images = beside._images if beside else Images(self.folder / "pulled")
+        remove_orphans()
+        bridge.remove_orphans()
+        self.plane = ControlPlane(self.folder / "cp", simulate_nodes=False)
+        try:
+            self.api = Api(self.plane.start())
+            self.bridge.up()
+            self.image = image.write(self.folder / "image.tar")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _cgroups(self) -> str:
+        return f"{own_cgroups(os.getpid())}{self._number}-"
+
+    def close(self) -> None:
+        for machine in self.machines.values():
+            machine.power_off()
+        self.plane.stop()
+        self.bridge.down()
+        remove_cgroups(self._cgroups)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def pull(self, registry: str, images: Sequence[str]) -> None:
+        """Machines that boot from now on have these images, and take `registry` for every registry there is."""
+        self._images.pull(registry, images)
+
+    def boot(self, name: str, pool: Pool, window: ShutdownWindow | None = None, *, tainted: bool = True) -> Machine:
+        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it is anybody's."""
+        self._boots += 1
+        folder = self.folder / f"m{self._boots}"
+        folder.mkdir()
+        (port,) = free_ports(1, self.bridge.address)
+        granted = window or pool.window
+        config = MachineConfig(
+            name=name,
+            folder=str(folder),
+            cgroup=f"{self._cgroups}{self._boots}",
+            kubelet=str(TOOLS["kubelet"].binary),
+            image=str(self.image),
+            kubeconfig=str(self._identity(name)),
+            ca=str(self.plane.authority.ca),
+            port=port,
+            labels=pool.node_labels(),
+            taints=nodes.taints(pool) if tainted else [],
+            total_s=granted.total_s,
+            critical_s=granted.critical_s,
+            address=self.bridge.address,
+            network=self.bridge.network(self._boots),
+            registry=self._images.pulled.registry if self._images.pulled else "",
+        )
+        if self._images.pulled:
+            self._images.pulled.copy_to(folder)
+        make_cgroups(config.cgroup)
+        processes = Processes(folder)
+        entry = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        command = [*entry, sys.executable, "-m", "workloads.library.tests.node.lab.machine", config.save()]
+        pid = processes.start("machine", command, {"PYTHONPATH": str(ROOT)})
+        machine = self.machines[name] = Machine(config, processes, pid)
+        processes.wait_until(f"{name} takes its shutdown lock", (folder / "inhibited").exists)
+        until(f"{name} is ready", lambda: nodes.ready(self.api, [name]))
+        return machine
+
+    def preempt(self, machine: Machine) -> bool:
+        """Notice, the kubelet's own graceful shutdown, machine gone. Whether the kubelet was done in time."""
+        machine.notice()
+        return self.leave(machine)
+
+    def leave(self, machine: Machine) -> bool:
+        """Once it was noticed: until the machine is gone. Whether the kubelet was done in time."""
+        until(f"{machine.name} is off", lambda: (machine.config.path / "shutdown.json").exists(), 180)
+        until(f"{machine.name} is off", machine.off)
+        graceful = json.loads((machine.config.path / "shutdown.json").read_text())["graceful"]
+        self.forget(machine)
+        return bool(graceful)
+
+    def forget(self, machine: Machine) -> None:
+        """The VM is gone for good: its Node too, as the cloud's controller does."""
+        machine.power_off()
+        nodes.remove(self.api, [machine.name])
+        del self.machines[machine.name]
+
+    def _identity(self, name: str) -> Path:
+        authority = self.plane.authority
+        authority.issue(name, common_name=f"system:node:{name}", organization="system:nodes")
+        user = {"client-certificate": str(authority.certificate(name)), "client-key": str(authority.key(name))}
+        return self.plane.write_kubeconfig(f"node-{name}", user)
+
+
+def _hierarchies() -> list[Path]:
+    """The one tree of v2; else every controller of v1, and v2's own tree beside them."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [each for each in CGROUPS.iterdir() if each.is_dir() and not each.is_symlink()]
+
+
+def own_cgroups(pid: int) -> str:
+    """What the names of a run's groups begin with."""
+    return f"{CGROUP_PREFIX}{pid}-"
+
+
+def remove_orphans() -> None:
+    """Groups of runs that were killed; those of another run that lives are its own."""
+    for top in (each for hierarchy in _hierarchies() for each in hierarchy.glob(f"{CGROUP_PREFIX}*")):
+        pid = top.name.removeprefix(CGROUP_PREFIX).partition("-")[0]
+        if pid.isdigit() and not alive(int(pid)):
+            remove_cgroups(top.name)
+
+
+def make_cgroups(name: str) -> None:
+    for hierarchy in _hierarchies():
+        (hierarchy / name).mkdir(exist_ok=True)
+        for setting in ("cpuset.cpus", "cpuset.mems"):
+            if (hierarchy / setting).exists():  # a new v1 cpuset is empty and takes no process
+                (hierarchy / name / setting).write_text((hierarchy / setting).read_text())
+
+
+def remove_cgroups(prefix: str) -> None:
+    """Leaves first; a group whose last process is still dying is busy for a moment."""
+    for hierarchy in _hierarchies():
+        for top in hierarchy.glob(f"{prefix}*"):
+            inner = sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True)
+            for group in [*inner, top]:
+                _remove_group(group)
+
+
+def _remove_group(group: Path) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        if not group.exists() or time.monotonic() > deadline:
+            return
+        time.sleep(0.05)

@@ -1,0 +1,81 @@
+"""The names of pods behind a headless Service, as the cluster's DNS has them: by the EndpointSlices that are written.
+
+A datagram server on the lab's bridge; pods with an address of their own are given it by their kubelet.
+"""
+
+import socketserver
+import struct
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from ipaddress import IPv4Address
+
+from holdfast.clients.api import Api
+from workloads.library.tests.node.lab.config import CLUSTER_DOMAIN
+from workloads.library.tests.node.lab.lab import Lab
+
+PORT = 53
+_HEADER, _QUESTION, _ADDRESS = 12, 4, 1
+_ANSWERED, _UNKNOWN = 0x8580, 0x8583  # an authority's answer; 3: no such name
+_TTL_S = 1
+
+
+@contextmanager
+def served(lab: Lab) -> Generator[None]:
+    class Names(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            datagram, endpoint = self.request
+            endpoint.sendto(answer(lab.api, datagram), self.client_address)
+
+    class Listener(socketserver.ThreadingUDPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+
+    with Listener((lab.bridge.address, PORT), Names) as listener:
+        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown()
+            thread.join()
+
+
+def answer(api: Api, datagram: bytes) -> bytes:
+    """A known name has an empty answer to all but a question for its IPv4 address."""
+    name, end = _name(datagram)
+    kind = struct.unpack_from("!H", datagram, end)[0]
+    found = _addresses(api, name)
+    given = found if kind == _ADDRESS else []
+    flags = _ANSWERED if found else _UNKNOWN
+    header = datagram[:2] + struct.pack("!5H", flags, 1, len(given), 0, 0)
+    records = (struct.pack("!3HIH", 0xC00C, _ADDRESS, 1, _TTL_S, 4) + IPv4Address(each).packed for each in given)
+    return header + datagram[_HEADER : end + _QUESTION] + b"".join(records)
+
+
+def _name(datagram: bytes) -> tuple[str, int]:
+    """Of the only question, and where its type stands."""
+    labels, at = list[str](), _HEADER
+    while length := datagram[at]:
+        labels.append(datagram[at + 1 : at + 1 + length].decode("ascii"))
+        at += 1 + length
+    return ".".join(labels).lower(), at + 1
+
+
+def _addresses(api: Api, name: str) -> list[str]:
+    """HOST.SERVICE.NAMESPACE.svc: a Service lists a pod that is not ready only where it publishes such."""
+    if not name.endswith(f".svc.{CLUSTER_DOMAIN}"):
+        return []
+    first, _, rest = name.removesuffix(f".svc.{CLUSTER_DOMAIN}").partition(".")
+    service, _, namespace = rest.partition(".")
+    if not namespace or "." in namespace:
+        return []
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+    slices = api.items(path, labelSelector=f"kubernetes.io/service-name={service}")
+    listed = [each for one in slices for each in one.get("endpoints") or ()]
+    return [
+        address
+        for each in listed
+        if each.get("hostname") == first and each.get("conditions", {}).get("ready") is not False
+        for address in each["addresses"]
+    ]

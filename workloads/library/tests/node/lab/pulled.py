@@ -1,0 +1,48 @@
+"""Images that every new machine has from its start, as a node with a disk of preloaded images has them.
+
+Pulled and unpacked once by a containerd of their own; a machine gets hard links, since nobody writes to what is
+unpacked, and its own copy of the databases.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster.sim.processes import Processes
+from workloads.library.tests.node.lab import config
+
+LIMIT_S = 900
+
+
+class Pulled:
+    def __init__(self, folder: Path, registry: str) -> None:
+        self.folder, self.registry = folder, registry
+
+        folder.mkdir()
+        config.mirror(folder, registry)
+        self._settings = folder / "containerd.toml"
+        self._settings.write_text(config.containerd(folder, state=f"{folder}/state"))
+
+    def pull(self, images: Sequence[str]) -> None:
+        processes = Processes(self.folder)
+        processes.start("containerd", ["containerd", "--config", self._settings])
+        try:
+            ctr = ["ctr", "-a", f"{self.folder}/containerd.sock", "-n", "k8s.io"]
+            processes.wait_until("containerd answers", lambda: _works([*ctr, "version"]))
+            for image in images:
+                command = [*ctr, "images", "pull", f"--hosts-dir={self.folder}/certs.d", image]
+                subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+        finally:
+            processes.stop()
+
+    def copy_to(self, machine: Path) -> None:
+        target = machine / "containerd"
+        subprocess.run(["cp", "--archive", "--link", self.folder / "containerd", target], check=True)
+        for database in target.rglob("*.db"):
+            content = database.read_bytes()
+            database.unlink()  # a link: written to in place it would change for all
+            database.write_bytes(content)
+
+
+def _works(command: Sequence[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,80 @@
+"""What a machine shows of its pods: the lines that they printed, and the processes as the kernel runs them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.clients.api import Object
+from holdfast.contract.environment import ENV_JOB
+from workloads.library.tests.node.lab.lab import Machine
+
+
+def printed(machine: Machine, pod: Object, container: str = "main") -> list[str]:
+    """Whole lines of standard output and error, from the node's disk: readable when the machine has gone, too."""
+    meta = pod["metadata"]
+    folder = machine.config.path / "logs" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / container
+    found: list[str] = []
+    for path in sorted(folder.glob("*.log")):
+        found += [line.split(" ", 3)[3] for line in path.read_text().splitlines() if line.count(" ") >= 3]
+    return found
+
+
+def events(machine: Machine, pod: Object, event: str) -> list[Object]:
+    parsed = [json.loads(line) for line in printed(machine, pod) if line.startswith("{")]
+    return [each for each in parsed if each.get("event") == event]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """As the kernel sees the first process of a container."""
+
+    user: int
+    group: int
+    seccomp: int
+    """2: filtered."""
+    no_new_privileges: bool
+    capabilities: int
+    root_read_only: bool
+    memory_limit: int
+    command: list[str]
+
+
+def process(job: str) -> Process:
+    """Of the pod that was given this name of a job."""
+    mine = f"{ENV_JOB}={job}".encode()
+    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            if command[0] == b"python" and mine in (folder / "environ").read_bytes().split(b"\0"):
+                return _read(folder, [part.decode() for part in command if part])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+    raise LookupError(f"no process of {job} runs")
+
+
+def _read(folder: Path, command: list[str]) -> Process:
+    lines = (folder / "status").read_text().splitlines()
+    status = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+    mounts = [line.split() for line in (folder / "mountinfo").read_text().splitlines()]
+    options = next(mount[5] for mount in mounts if mount[4] == "/")
+    return Process(
+        user=int(status["Uid"][1]),
+        group=int(status["Gid"][1]),
+        seccomp=int(status["Seccomp"][0]),
+        no_new_privileges=status["NoNewPrivs"] == ["1"],
+        capabilities=int(status["CapEff"][0], 16),
+        root_read_only="ro" in options.split(","),
+        memory_limit=_memory_limit(folder),
+        command=command,
+    )
+
+
+def _memory_limit(folder: Path) -> int:
+    """Bytes, of cgroup v1 or v2."""
+    for line in (folder / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            return int(Path(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes").read_text())
+        if not controllers and Path(f"/sys/fs/cgroup{path}/memory.max").exists():
+            return int(Path(f"/sys/fs/cgroup{path}/memory.max").read_text())
+    raise LookupError("no memory controller")

@@ -1,0 +1,146 @@
+"""`python -m workloads.library.tests.node.record`: what a real kubelet writes about pods that cannot run, for the tests of `explain`.
+
+As root. Each case is a Job of one pod; its pod and events go into workloads/library/tests/jobs/recorded/kubelet.json,
+without what differs from run to run and is read by nobody.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.clients.api import Object
+from holdfast.contract.pools import Pool
+from infra import environments
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.library.tests.node.lab import pods
+from workloads.library.tests.node.lab.config import IMAGE
+from workloads.library.tests.node.lab.lab import Lab
+
+TARGET = Path(__file__).parents[3] / "workloads/library/holdfast/jobs/recorded/kubelet.json"
+FAT = "a=0123456789abcdef; while true; do a=$a$a; done"
+FULL = "while true; do echo 0123456789abcdef0123456789abcdef >> /scratch/full; done"
+FAILED = '"phase": "Failed"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A pod with one thing wrong."""
+
+    texts: tuple[str, ...]
+    """By the kubelet, somewhere in the pod or its events, once it has made up its mind."""
+    main: Object = field(default_factory=dict[str, Any])
+    spec: Object = field(default_factory=dict[str, Any])
+
+
+def mounted(path: str, volume: Object) -> dict[str, Object]:
+    mounts = [{"name": "data", "mountPath": path}]
+    return {"main": {"volumeMounts": mounts}, "spec": {"volumes": [{"name": "data"} | volume]}}
+
+
+BUCKET = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": {"bucketName": "no-such-bucket"}}
+FETCH = {
+    "name": "fetch",
+    "image": IMAGE,
+    "imagePullPolicy": "Never",
+    "command": ["/bin/sh", "-c", "echo denied; exit 3"],
+    "terminationMessagePolicy": "FallbackToLogsOnError",
+}
+AGAIN = {"restartPolicy": "OnFailure"}
+CASES = {
+    "image": Case(
+        texts=("ImagePullBackOff",), main={"image": "127.0.0.1:1/team/trainer:v7", "imagePullPolicy": "Always"}
+    ),
+    "configmap": Case(
+        texts=("CreateContainerConfigError",), main={"envFrom": [{"configMapRef": {"name": "settings"}}]}
+    ),
+    "secret-volume": Case(texts=("FailedMount",), **mounted("/key", {"secret": {"secretName": "token"}})),
+    "driver": Case(texts=("FailedMount",), **mounted("/data", {"csi": BUCKET})),
+    "init": Case(texts=(FAILED,), spec={"initContainers": [FETCH]}),
+    "init-loop": Case(texts=("CrashLoopBackOff",), spec={"initContainers": [FETCH]} | AGAIN),
+    "crash": Case(texts=(FAILED,)),
+    "crash-loop": Case(texts=("CrashLoopBackOff",), spec=AGAIN),
+    "command": Case(texts=(FAILED,), main={"command": ["/bin/pyhton"]}),
+    "memory": Case(
+        texts=(FAILED, "OOMKilled"),
+        main={"command": ["/bin/sh", "-c", FAT], "resources": {"limits": {"memory": "32Mi"}}},
+    ),
+    "disk": Case(
+        texts=(FAILED, "Evicted"),
+        main=mounted("/scratch", {})["main"] | {"command": ["/bin/sh", "-c", FULL]},
+        spec=mounted("/scratch", {"emptyDir": {"sizeLimit": "1Mi"}})["spec"],
+    ),
+    # Past the scheduler, which would not have let it through.
+    "device": Case(
+        texts=(FAILED, "OutOfcpu"), main={"resources": {"limits": {"cpu": "1000"}}}, spec={"nodeName": "spot-a"}
+    ),
+}
+
+
+def template(case: Case, pool: Pool) -> Object:
+    made = pods.shell(pool, "echo no data in /data >&2; exit 70", **case.spec)
+    made["spec"]["containers"][0] |= {"terminationMessagePolicy": "FallbackToLogsOnError"} | case.main
+    return made
+
+
+def slim(body: Object) -> Object:
+    """What `explain` could read."""
+    kept = {key: value for key, value in body.items() if key not in ("metadata", "spec", "source")}
+    named = ("name", "namespace", "uid", "creationTimestamp", "ownerReferences")
+    meta = {key: body["metadata"][key] for key in named if key in body["metadata"]}
+    return {"metadata": meta} | kept | ({"spec": _slim_spec(body["spec"])} if "spec" in body else {})
+
+
+def _slim_spec(spec: Object) -> Object:
+    """A Job's template has the same containers as its pods."""
+    plain = ("parallelism", "completions", "backoffLimitPerIndex", "nodeName", "volumes", "template")
+    kept = {key: spec[key] for key in plain if key in spec}
+    for key in ("containers", "initContainers"):
+        if key in spec:
+            kept[key] = [{k: c[k] for k in ("name", "image", "resources") if k in c} for c in spec[key]]
+    if "template" in kept:
+        kept["template"] = {"spec": _slim_spec(kept["template"]["spec"])}
+    return kept
+
+
+def record(world: World, name: str, pool: Pool) -> Object:
+    case = CASES[name]
+    made = template(case, pool)
+    never = made["spec"]["restartPolicy"] == "Never"  # a failure policy asks for it
+    world.create_job(name, pods.job(made, policy=never))
+
+    def seen() -> Object:
+        found = [pod for pod in world.pods() if pod["metadata"]["labels"]["job-name"] == name]
+        uids = {pod["metadata"]["uid"] for pod in found}
+        events = [e for e in world.api.items(world.path("events")) if e["involvedObject"].get("uid") in uids]
+        return {"pods": [slim(pod) for pod in found], "events": [slim(event) for event in events]}
+
+    def decided() -> Object | None:
+        recorded = seen()
+        return recorded if all(text in json.dumps(recorded) for text in case.texts) else None
+
+    recorded = until(f"the kubelet has made up its mind about {name}", decided, 180)
+    recorded["job"] = slim(world.job(name))
+    world.api.delete(f"{world.path('jobs', '/apis/batch/v1')}/{name}", propagationPolicy="Background")
+    return recorded
+
+
+def main() -> None:
+    pool = environments.load("example").pool("spot-a100")
+    lab = Lab()
+    try:
+        world = World(lab.api, "train")
+        world.create()
+        lab.boot("spot-a", pool)
+        recorded = {name: record(world, name, pool) for name in CASES}
+    finally:
+        lab.close()
+    TARGET.parent.mkdir(exist_ok=True)
+    lines = (f"{json.dumps(name)}: {json.dumps(case, sort_keys=True)}" for name, case in recorded.items())
+    TARGET.write_text("{" + ",\n".join(lines) + "}\n")
+    print(TARGET)
+
+
+if __name__ == "__main__":
+    main()

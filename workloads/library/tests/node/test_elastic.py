@@ -1,0 +1,132 @@
+"""The elastic gang as rendered, on two real kubelets: one Spot shutdown, and the bits of a run that nothing happened to."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.clients.api import Object
+from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE
+from holdfast.jobs.job_snapshot import exit_code
+from infra import environments
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World, disruption
+from workloads.library.tests.node.lab import as_rendered, google, names, seen
+from workloads.library.tests.node.lab.google import Bucket
+from workloads.library.tests.node.lab.images import Rendered
+from workloads.library.tests.node.lab.lab import Lab, Machine
+
+EXAMPLE = environments.load("example")
+GANG, NODES = "train-elastic", 2
+STEPS, SHARDS, LIMIT_S = 400, 12, 420
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture
+def bucket(lab: Lab) -> Iterator[Bucket]:
+    with google.bucket(lab, EXAMPLE.bucket("checkpoints")) as made, names.served(lab):
+        yield made
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    made.mkdir()
+    (made / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
+    return made
+
+
+def boot(lab: Lab, name: str) -> Machine:
+    """One GPU that a kubelet counts, so that each machine holds one place of the gang; all in one zone."""
+    machine = lab.boot(name, EXAMPLE.pool("spot-a100"))
+    lab.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL_ZONE: "us-central1-a"}}})
+    lab.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
+    return machine
+
+
+def gang(rendered: Rendered, world: World, bucket: Bucket, data: Path, *, run: str, nodes: int) -> Object:
+    """The rendered Job of so many places, and what makes its runs comparable: shards, and the exact sum."""
+    env = {"STORAGE_EMULATOR_HOST": bucket.url, "OMP_NUM_THREADS": "1"}
+    env |= {ENV_GANG_NODES: str(nodes), ENV_GANG_MIN_NODES: "1"}
+    options = {"--run": run, "--steps": str(STEPS), "--shards": str(SHARDS), "--device": "cpu", "--every": "50"}
+    here = as_rendered.Lab(data=data, env=env, options=options, host_network=False)
+    doc = as_rendered.job(rendered.find("Job", GANG), world.name, here, nodes)
+    (container,) = doc["spec"]["template"]["spec"]["containers"]
+    container["command"].append("--exact")
+    for amounts in container["resources"].values():
+        amounts[GPU_RESOURCE] = "1"
+    return doc
+
+
+def remove(world: World, doc: Object) -> None:
+    """With its pods: the next gang has the same name, by which its places know each other."""
+    path = f"{world.path('jobs', '/apis/batch/v1')}/{doc['metadata']['name']}"
+    world.api.delete(path, propagationPolicy="Foreground")
+    until("the first gang is gone", lambda: not world.api.find(path) and not world.pods(), LIMIT_S)
+
+
+def place(pod: Object) -> str:
+    return pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]
+
+
+def sizes(machine: Machine, pod: Object) -> list[int]:
+    """Of the gang, whenever this pod led it."""
+    return [event["nodes"] for event in seen.events(machine, pod, "resized")]
+
+
+def digest(lab: Lab, world: World, doc: Object) -> str:
+    """Of the run, by whichever of its pods saw the end."""
+    name = doc["metadata"]["name"]
+    assert world.wait_condition(name, LIMIT_S) in ("Complete", "SuccessCriteriaMet")
+    pods = [pod for pod in world.pods() if pod["metadata"]["labels"]["job-name"] == name]
+    ends = [
+        event["digest"]
+        for pod in pods
+        if (machine := lab.machines.get(pod["spec"].get("nodeName", "")))
+        for event in seen.events(machine, pod, "exit")
+        if "digest" in event
+    ]
+    (found,) = set(ends)
+    return found
+
+
+def test_the_other_node_goes_on_alone_takes_the_replacement_in_and_ends_with_the_same_bits(
+    lab: Lab, world: World, rendered: Rendered, bucket: Bucket, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rendered.apply(lab.api, "PriorityClass")
+    lab.pull(rendered.registry.host, rendered.images("trainer"))
+    world.api.create(world.path("serviceaccounts"), {"metadata": {"name": "trainer"}})
+    service = rendered.find("Service", GANG)
+    world.api.create(world.path("services"), service | {"metadata": service["metadata"] | {"namespace": world.name}})
+    machines = {name: boot(lab, name) for name in ("spot-a", "spot-b")}
+    disturbed = gang(rendered, world, bucket, data, run="disturbed", nodes=NODES)
+    world.api.create(world.path("jobs", "/apis/batch/v1"), disturbed, fieldValidation="Strict")
+    first = {place(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
+    lead, other = first["0"], first["1"]
+    kept = machines[lead["spec"]["nodeName"]]
+    until("both train", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
+    until("a first checkpoint is committed", lambda: bucket.names("disturbed/"), LIMIT_S)
+
+    assert lab.preempt(machines[other["spec"]["nodeName"]]), "the kubelet gave its lock back within the window"
+    ended = world.pod(other["metadata"]["name"])
+    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    until("the other trains alone", lambda: sizes(kept, lead)[-1:] == [1], LIMIT_S)
+    boot(lab, "spot-c")
+    until("the replacement is a member", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
+    disturbed_bits = digest(lab, world, disturbed)
+    assert sizes(kept, lead) == [NODES, 1, NODES], "nothing else happened to it"
+    assert world.pod(lead["metadata"]["name"])["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
+    assert not world.job(disturbed["metadata"]["name"])["status"].get("failedIndexes")
+
+    resized = [(event["t"], event["nodes"], event["seconds"]) for event in seen.events(kept, lead, "resized")]
+
+    remove(world, disturbed)
+    quiet = gang(rendered, world, bucket, data, run="undisturbed", nodes=1)
+    world.api.create(world.path("jobs", "/apis/batch/v1"), quiet, fieldValidation="Strict")
+    assert digest(lab, world, quiet) == disturbed_bits
+    with capsys.disabled():
+        start = resized[0][0]
+        print("\n" + ", ".join(f"at {t - start:.1f} s {n} nodes after {s:.2f} s" for t, n, s in resized))

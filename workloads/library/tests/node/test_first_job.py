@@ -1,0 +1,207 @@
+"""The five commands from an empty cluster to a receipt, in order: operators, images, platform, database, own job.
+
+Real API server, JobSet, Kueue and kubelets, images that were built here, a real PostgreSQL. Google's own is stood in for:
+registry, bucket, proxy of the database. Of what is rendered only the size of the own job is changed.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from holdfast.clients.api import Api
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.pools import GPU_RESOURCE
+from holdfast.contract.roles import NAMESPACE_BATCH
+from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.jobs.following import Following
+from holdfast.jobs.own import commands, trying
+from holdfast.jobs.own.prepared import Prepared
+from holdfast.manifests import render_context
+from holdfast.manifests.render_context import RenderContext
+from infra import environments
+from tests.cluster.sim import flex, operators
+from tests.cluster.sim.waiting import until
+from tests.cluster.test_platform import gke_kinds as gke_kinds
+from workloads.__main__ import app
+from workloads.library.tests.inference.results.test_rights import server as server
+from workloads.library.tests.node.lab import google
+from workloads.library.tests.node.lab.as_rendered import SIZE, SMALL
+from workloads.library.tests.node.lab.images import Rendered
+from workloads.library.tests.node.lab.lab import Lab, Machine
+from workloads.operators import platform
+
+EXAMPLE = environments.load("example")
+STRANGERS = Path(__file__).parent / "strangers"
+EVENTS = Path("events")
+"""Below the test's own folder: which pods were noted as evicted, and why."""
+NAME, LOOP, STEPS, SAVED, LIMIT_S = "theirs", "loop", 400, 40, 420
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+@pytest.fixture
+def empty(lab: Lab) -> Iterator[Lab]:
+    """A cluster of its own: what the platform applies stays in no other test's way. `lab`: where it can run at all."""
+    made = Lab(beside=lab)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def api(empty: Lab) -> Api:
+    return empty.api
+
+
+class Watch:
+    """Seconds by name."""
+
+    def __init__(self) -> None:
+        self.took: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, what: str) -> Generator[None]:
+        started = time.monotonic()
+        yield
+        self.took[what] = time.monotonic() - started
+
+
+@pytest.mark.usefixtures("gke_kinds")
+def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_elses(
+    empty: Lab,
+    rendered: Rendered,
+    server: EmbeddedPostgres,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    watch = Watch()
+    with watch("operators"):
+        flex.install(empty.api)
+        for operator in (operators.JOBSET, operators.KUEUE):
+            operators.install(operator, empty.plane, empty.api)
+    watch.took["images"] = rendered.took_s
+    place = EXAMPLE.image_registry.partition("/")[2]
+    proxy = rendered.builder.stranger(f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py")
+    theirs = rendered.builder.stranger("them/train:v1", STRANGERS / "train.py")
+    empty.pull(rendered.registry.host, rendered.images("batch", "exporter", "trainer"))
+    digests = rendered.digests | {"cloud-sql-proxy": proxy}
+    (tmp_path / "digests.json").write_text(
+        json.dumps({"example": {name: digest.removeprefix("sha256:") for name, digest in digests.items()}})
+    )
+    monkeypatch.setattr(render_context, "DIGESTS", tmp_path / "digests.json")
+    context = RenderContext(EXAMPLE)
+    with watch("platform"):
+        assert {change.verb for change in platform.apply(empty.api, context)} == {"created"}
+    assert {change.verb for change in platform.apply(empty.api, context)} == {"unchanged"}
+    with (
+        google.database(empty.bridge.address, server.uri),
+        google.bucket(empty, EXAMPLE.bucket("checkpoints")) as storage,
+    ):
+        with watch("database"):
+            empty.boot("system-a", EXAMPLE.pool("system"))
+            until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
+        with watch("own job"):
+            image = f"{rendered.registry.host}/them/train:v1"
+            prepared = written(NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
+            assert prepared.job.image.endswith(f"@{theirs}")
+            saved = lambda: storage.read(f"{NAME}/state.json").get("step", 0) >= SAVED  # noqa: E731
+            assert follow(empty, prepared, saved, watch) == 0
+        state = storage.read(f"{NAME}/state.json")
+        assert state == {"step": STEPS, "weights": undisturbed(), "starts": 2}
+        assert "1 evictions; on demand $" in capsys.readouterr().out
+        with watch("a loop"):
+            loop = ["python", "-c", (STRANGERS / "loop.py").read_text(), str(STEPS)]
+            prepared = written(LOOP, "trainer", storage, loop)
+            assert follow(empty, prepared, lambda: bool(storage.names(f"{LOOP}/")), Watch()) == 0
+        found = re.search(
+            r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost", out := capsys.readouterr().out
+        )
+        assert found and 0 < float(found[1]) < 100, (out, (EVENTS / LOOP / "follower.jsonl").read_text())
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{name:10} {seconds:6.1f} s" for name, seconds in watch.took.items()))
+
+
+def migrated(api: Api) -> bool:
+    jobs = api.items(f"/apis/batch/v1/namespaces/{NAMESPACE_BATCH}/jobs", labelSelector=f"{LABEL_NAME}=migrate")
+    conditions = [each["type"] for job in jobs for each in job["status"].get("conditions", ())]
+    assert "Failed" not in conditions
+    return "Complete" in conditions
+
+
+def written(name: str, image: str, storage: google.Bucket, command: list[str]) -> Prepared:
+    """By `new-job`, from an image by tag or role, and read again as `submit` reads it."""
+    words = [
+        "new-job",
+        name,
+        "--env",
+        "example",
+        "--image",
+        image,
+        "--gpus",
+        "1xl4",
+        "--capacity",
+        "spot",
+        "--write",
+        "gitops",
+    ]
+    options = ["--set", f"STORAGE_EMULATOR_HOST={storage.url}", "--", *command]
+    done = CliRunner().invoke(app, [*words, *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
+    assert linted.exit_code == 0, linted.output
+    path = Path(f"{name}.yaml")
+    return smaller(commands.read(YAML(typ="safe").load(path.read_text()), path))
+
+
+def smaller(prepared: Prepared) -> Prepared:
+    """For machines of this size; the GPU is still asked for."""
+    for body in prepared.bodies:
+        if body["kind"] == "Job":
+            (container,) = body["spec"]["template"]["spec"]["containers"]
+            gpu = {GPU_RESOURCE: "1"}
+            container["resources"] = {"limits": SIZE | gpu, "requests": SMALL | gpu}
+    return prepared
+
+
+def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool], watch: Watch) -> int:
+    """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine away."""
+    machines = [with_gpu(lab, f"{prepared.job.name}-a")]
+    resumed = ExitStack()
+
+    def report(line: str) -> None:
+        if line.startswith("Running") and len(machines) == 1:
+            until("it has saved", saved, LIMIT_S)
+            with watch("eviction"):
+                assert lab.preempt(machines[0]), "the kubelet gave its lock back within the window"
+            resumed.enter_context(watch("resume"))
+            machines.append(with_gpu(lab, f"{prepared.job.name}-b"))
+        elif line.startswith("Running"):
+            resumed.close()  # it runs again, as its owner sees it
+
+    code = trying.follow(lab.api, prepared, Following(timeout_s=LIMIT_S, events=EVENTS / prepared.job.name), report)
+    lab.forget(machines[-1])
+    return code
+
+
+def with_gpu(lab: Lab, name: str) -> Machine:
+    """A machine whose kubelet counts a GPU, as an extended resource of the node; nothing stands behind it."""
+    machine = lab.boot(name, EXAMPLE.pool("spot-l4-g2-standard-8"))
+    lab.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"capacity": {GPU_RESOURCE: "1"}}})
+    return machine
+
+
+def undisturbed() -> str:
+    """What the script computes where nobody interrupts it."""
+    weights = ""
+    for step in range(1, STEPS + 1):
+        weights = hashlib.sha256(f"{weights}{step}".encode()).hexdigest()
+    return weights

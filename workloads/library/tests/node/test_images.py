@@ -1,0 +1,185 @@
+"""Trainer, batch worker, exporter and server as rendered, from images that our Dockerfiles made, on real kubelets."""
+
+import json
+import urllib.request
+import uuid
+from pathlib import Path
+
+import pytest
+
+from holdfast.clients.api import Object
+from holdfast.contract import serving
+from holdfast.contract.environment import ENV_DATABASE
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.pools import Pool
+from holdfast.contract.roles import NAMESPACE_SERVING
+from holdfast.jobs.job_snapshot import exit_code
+from infra import environments
+from tests.cluster.sim.batch import batch, database
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World, disruption
+from workloads.library.tests.checkpoint.conftest import gcs_emulator as gcs_emulator
+from workloads.library.tests.node.lab import as_rendered, google, seen
+from workloads.library.tests.node.lab.as_rendered import SIZE
+from workloads.library.tests.node.lab.images import Rendered
+from workloads.library.tests.node.lab.lab import Lab
+from workloads.library.tests.node.lab.seen import Process
+
+STEPS, EVERY, ITEMS, LIMIT_S = 60, 10, 200, 420
+BACKLOG = "holdfast_batch_backlog_items"
+USER, FILTERED, GIB = 65_532, 2, 1 << 30
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+@pytest.fixture
+def folder(lab: Lab) -> Path:
+    """Short, for the socket below it; pods do not run as root."""
+    made = lab.folder / uuid.uuid4().hex[:6]
+    made.mkdir()
+    made.chmod(0o777)
+    return made
+
+
+@pytest.fixture
+def bucket(gcs_emulator: str) -> dict[str, str]:
+    """Environment of pods that reach the environment's checkpoints bucket."""
+    name = environments.load("example").bucket("checkpoints")
+    url = f"{gcs_emulator}/storage/v1/b?project=p"
+    request = urllib.request.Request(url, json.dumps({"name": name}).encode(), {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=10).close()
+    return {"STORAGE_EMULATOR_HOST": gcs_emulator, "OMP_NUM_THREADS": "1"}
+
+
+def account(world: World, name: str) -> None:
+    world.api.create(world.path("serviceaccounts"), {"metadata": {"name": name}})
+
+
+def assert_confined(process: Process, command: list[str]) -> None:
+    """As the manifest asks, by what the kernel says."""
+    assert (process.user, process.group) == (USER, USER)
+    assert (process.seccomp, process.no_new_privileges, process.capabilities) == (FILTERED, True, 0)
+    assert process.root_read_only and process.memory_limit == 2 * GIB == int(SIZE["memory"][0]) * GIB
+    assert process.command == command
+
+
+def test_the_trainer_is_preempted_and_resumes_from_its_image(
+    lab: Lab, world: World, spot: Pool, rendered: Rendered, folder: Path, bucket: dict[str, str]
+) -> None:
+    (folder / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
+    rendered.apply(lab.api, "PriorityClass")
+    lab.pull(rendered.registry.host, rendered.images("trainer"))
+    account(world, "trainer")
+    options = {"--device": "cpu", "--steps": str(STEPS), "--every": str(EVERY)}
+    here = as_rendered.Lab(data=folder, env=bucket, options=options)
+    doc = as_rendered.job(rendered.find("Job", "train-sweep"), world.name, here, 1)
+    name = doc["metadata"]["name"]
+    first = lab.boot("spot-a", spot)
+    world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
+    (pod,) = world.wait_running(1, LIMIT_S)
+    until("a first checkpoint is committed", lambda: seen.events(first, pod, "commit"), LIMIT_S)
+    command = [*doc["spec"]["template"]["spec"]["containers"][0]["command"]]
+    command[command.index("--run") + 1] = "train-sweep-0"
+    assert_confined(seen.process(name), command)
+    assert lab.preempt(first), "the kubelet gave its lock back within the window"
+    ended = world.pod(pod["metadata"]["name"])
+    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    committed = max(event["step"] for event in seen.events(first, pod, "commit"))
+    assert 0 <= seen.events(first, pod, "exit")[-1]["step"] - committed <= EVERY
+
+    second = lab.boot("spot-b", spot)
+    (fresh,) = world.wait_running(1, LIMIT_S)
+    assert world.wait_condition(name, LIMIT_S) == "Complete"
+    assert seen.events(second, fresh, "restore")[-1]["step"] == committed
+    assert seen.events(second, fresh, "exit")[-1]["step"] == STEPS
+    assert not world.job(name)["status"].get("failedIndexes")
+
+
+def test_batch_and_exporter_run_from_their_images_beside_a_real_database(
+    lab: Lab, world: World, spot_l4: Pool, rendered: Rendered, folder: Path
+) -> None:
+    """The load Job fills the queue, a worker empties it, the exporter is ready and shows what it counted."""
+    rendered.apply(lab.api, "PriorityClass")
+    lab.pull(rendered.registry.host, rendered.images("batch", "exporter"))
+    source = folder / "data"
+    source.mkdir()
+    for n in range(ITEMS):  # each file of a folder is an item
+        (source / f"{n}.txt").write_text(f"document {n}")
+    lab.boot("system-a", environments.load("example").pool("system"))
+    lab.boot("any-a", environments.load("example").pool("system"), tainted=False)
+    lab.boot("spot-a", spot_l4)
+    account(world, "batch")
+    with database(folder / "db") as uri, google.database(lab.bridge.address, uri) as url:
+        here = as_rendered.Lab(data=source, env={ENV_DATABASE: url})
+        load = as_rendered.job(rendered.find("Job", "batch-load"), world.name, here, 1)
+        world.api.create(world.path("jobs", "/apis/batch/v1"), load, fieldValidation="Strict")
+        assert world.wait_condition(load["metadata"]["name"], LIMIT_S) == "Complete"
+        assert batch("status", "batch-drain", "--database", uri)["waiting"] == ITEMS
+        port = exporter(lab, rendered, url)
+        until("the exporter shows the backlog", lambda: shown(port, BACKLOG) == ITEMS, LIMIT_S)
+        worker = as_rendered.Lab(env={ENV_DATABASE: url}, options={"--predictor": "entropy"})
+        drain = as_rendered.job(rendered.find("Job", "batch-drain"), world.name, worker, 1)
+        world.api.create(world.path("jobs", "/apis/batch/v1"), drain, fieldValidation="Strict")
+        assert world.wait_condition(drain["metadata"]["name"], LIMIT_S) == "Complete"
+        status = batch("status", "batch-drain", "--database", uri)
+        assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
+        until("the exporter shows none", lambda: shown(port, BACKLOG) == 0, LIMIT_S)
+
+
+def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
+    lab: Lab, world: World, rendered: Rendered
+) -> None:
+    """Ready by the kubelet's own probe, asked as a client asks, gone with 143 when its Spot machine is taken."""
+    rendered.apply(lab.api, "PriorityClass", "ServiceAccount")
+    lab.pull(rendered.registry.host, rendered.images("server"))
+    here = as_rendered.Lab(options={"--predictor": "entropy", "--follow": "0"})
+    doc = as_rendered.deployment(rendered.find("Deployment", "server-overflow"), here)
+    machine = lab.boot("spot-a", spot_of(doc))
+    path = lab.api.path_of(doc)
+    lab.api.apply(path, doc, fieldManager="node-tier")
+    until("the server is ready", lambda: lab.api.get(path)["status"].get("readyReplicas") == 1, LIMIT_S)
+    assert_confined(seen.process("server-overflow"), doc["spec"]["template"]["spec"]["containers"][0]["command"])
+    asked = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["aaaa", "a spot machine"]}]}
+    answer = posted(f"http://127.0.0.1:{serving.PORT}/v2/models/model/infer", asked)
+    assert len(answer["outputs"][0]["data"]) == 2, answer
+    (pod,) = lab.api.items(
+        f"/api/v1/namespaces/{NAMESPACE_SERVING}/pods", labelSelector=f"{LABEL_NAME}=server-overflow"
+    )
+    assert lab.preempt(machine), "the kubelet gave its lock back within the window"
+    ended = lab.api.get(lab.api.path_of(pod | {"apiVersion": "v1", "kind": "Pod"}))
+    assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+    lab.api.delete(path, propagationPolicy="Foreground")
+
+
+def spot_of(doc: Object) -> Pool:
+    """A Spot pool of the example that the pods of a Deployment select."""
+    selector = doc["spec"]["template"]["spec"]["nodeSelector"].items()
+    return next(pool for pool in environments.load("example").pools() if selector <= pool.node_labels().items())
+
+
+def posted(url: str, body: Object) -> Object:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def exporter(lab: Lab, rendered: Rendered, url: str) -> int:
+    """Its port, once the kubelet's probe finds it ready. Under its own account and rights; Google is not asked."""
+    rendered.apply(lab.api, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    env = {ENV_DATABASE: url, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(lab.plane.port)}
+    here = as_rendered.Lab(env=env, options={"--project": ""})
+    doc = as_rendered.deployment(rendered.find("Deployment", "exporter"), here)
+    lab.api.apply(lab.api.path_of(doc), doc, fieldManager="node-tier")
+    path = lab.api.path_of(doc)
+    until("the exporter is ready", lambda: lab.api.get(path)["status"].get("readyReplicas") == 1, LIMIT_S)
+    (container,) = doc["spec"]["template"]["spec"]["containers"]
+    return int(container["ports"][0]["containerPort"])
+
+
+def shown(port: int, metric: str) -> float | None:
+    """The one value of a metric, as Prometheus reads it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    values = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{metric}{{")]
+    return float(values[0]) if len(values) == 1 else None

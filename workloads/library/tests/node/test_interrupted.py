@@ -1,0 +1,97 @@
+"""Machines that end, Ctrl-C in the middle, and a kill: nothing of this tier stays on the host."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.pools import Pool
+from tests.cluster.sim.processes import alive
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from workloads.library.tests.node.lab import pods
+from workloads.library.tests.node.lab.lab import CGROUPS, Lab, own_cgroups, remove_orphans
+from workloads.library.tests.node.lab.machine import PLACES, SYSCTLS
+from workloads.library.tests.node.test_preemption import start, wait_up
+
+ROOT = Path(__file__).parents[4]
+VICTIM = "workloads/library/tests/node/test_preemption.py::test_the_extended_window_lets_a_long_save_finish"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def groups(pid: int) -> list[Path]:
+    name = f"{own_cgroups(pid)}*"
+    return [*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}")]
+
+
+def host() -> tuple[list[str], list[str]]:
+    """What a machine covers or sets; other mounts are other people's."""
+    lines = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    covered = [point for _, point, *_ in lines if point in PLACES or "hfn-" in point or point.startswith("/proc/sys/")]
+    return covered, [Path("/proc/sys", name).read_text() for name in SYSCTLS]
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL], ids=lambda each: each.name)
+def test_an_interrupted_run_leaves_no_process_mount_or_cgroup(blow: signal.Signals, lab: Lab, tmp_path: Path) -> None:
+    """`lab` is another run that lives meanwhile, and stays whole."""
+    before = host()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", f"--basetemp={tmp_path / 'inner'}", VICTIM]
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}) as run:
+        kubelet = lambda: [pid for pid in descendants(run.pid) if b"kubelet" in command_of(pid)]  # noqa: E731
+        until("a kubelet runs on its machine", kubelet)
+        inside = [pid for pid in descendants(run.pid) if pid != run.pid]
+        assert groups(run.pid)
+        run.send_signal(blow)
+        until("every process is gone", lambda: not any(alive(pid) for pid in [*inside, run.pid]))
+    assert host() == before
+    if blow is signal.SIGKILL:  # it could not tidy up: the next run does
+        remove_orphans()
+    else:
+        assert not list(tmp_path.glob("hfn-*"))
+    assert not groups(run.pid)
+    assert lab.plane.answers("/readyz")
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`, by their parents."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found
+
+
+def test_a_machine_leaves_no_process_mount_or_cgroup(lab: Lab, world: World, spot: Pool) -> None:
+    before = host()
+    machine = lab.boot("spot-a", spot)
+    wait_up(lab, start(world, pods.shell(spot, pods.DEAF)))
+    inside = descendants(machine.pid)
+    assert len(inside) > 4, "bus, containerd, kubelet, shims and the pod"
+    lab.forget(machine)
+    assert not [pid for pid in inside if alive(pid)]
+    assert host() == before
+    assert not groups(os.getpid())
+
+
+def test_a_killed_test_run_takes_its_machines_with_it(lab: Lab, world: World, spot: Pool) -> None:
+    machine = lab.boot("spot-a", spot)
+    wait_up(lab, start(world, pods.shell(spot, pods.DEAF)))
+    inside = descendants(machine.pid)
+    os.kill(machine.pid, signal.SIGKILL)  # as the kernel does to it when the test run dies
+    until("nothing of it lives", lambda: not any(alive(pid) for pid in inside))

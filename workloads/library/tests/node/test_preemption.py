@@ -1,0 +1,130 @@
+"""How the real kubelet ends a pod, by every way a pod ends, and what the Job controller makes of it."""
+
+import time
+
+import pytest
+
+from holdfast.clients.api import Object
+from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.contract.lifecycle import DEFAULT_WINDOW, EXTENDED_WINDOW
+from holdfast.contract.pools import Pool
+from holdfast.jobs.job_snapshot import exit_code
+from tests.cluster.sim.nodes import NODES
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World, disruption
+from workloads.library.tests.node.lab import pods
+from workloads.library.tests.node.lab.lab import Lab
+
+pytestmark = pytest.mark.timeout(420)
+
+
+def start(world: World, template: Object, name: str = "job", **spec: object) -> Object:
+    """The running pod of a new Job, once its own first line is out."""
+    world.create_job(name, pods.job(template, **spec))
+    (pod,) = world.wait_running(1)
+    return pod
+
+
+def ended(world: World, pod: Object, timeout_s: float = 60.0) -> Object:
+    name = pod["metadata"]["name"]
+
+    def terminal() -> Object | None:
+        found = world.pod(name)
+        return found if found["status"]["phase"] in ("Failed", "Succeeded") else None
+
+    return until(f"{name} has ended", terminal, timeout_s)
+
+
+def wait_up(lab: Lab, pod: Object) -> None:
+    """The script's first line is in the log: its trap is set."""
+    folder = lab.machines[pod["spec"]["nodeName"]].config.path / "logs"
+    until("the script is up", lambda: any("up" in p.read_text() for p in folder.rglob("*.log")))
+
+
+def charged(world: World, job: str = "job") -> bool:
+    status = world.job(job)["status"]
+    return bool(status.get("failed") or status.get("failedIndexes"))
+
+
+def test_a_node_shutdown_notifies_the_pod_and_the_job_is_not_charged(lab: Lab, world: World, spot: Pool) -> None:
+    machine = lab.boot("spot-a", spot)
+    pod = start(world, pods.shell(spot, pods.STOPS_IN_ORDER))
+    wait_up(lab, pod)
+    assert lab.preempt(machine), "the kubelet gave its lock back within the window"
+    found = ended(world, pod)
+    assert found["status"]["reason"] == "Terminated"
+    assert disruption(found) == "TerminationByKubelet"
+    assert exit_code(found) == EXIT_PREEMPTED
+    assert not charged(world)
+
+
+def test_a_deaf_pod_is_killed_at_the_end_of_its_window_not_of_its_own_grace(lab: Lab, world: World, spot: Pool) -> None:
+    machine = lab.boot("spot-a", spot)
+    pod = start(world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
+    wait_up(lab, pod)
+    began = time.monotonic()
+    machine.notice()
+    found = ended(world, pod)
+    took_s = time.monotonic() - began
+    assert exit_code(found) == EXIT_KILLED
+    assert DEFAULT_WINDOW.pod_s - 1 <= took_s < 30, f"killed after {took_s:.1f} s"
+
+
+def test_the_extended_window_lets_a_long_save_finish(lab: Lab, world: World, spot: Pool) -> None:
+    machine = lab.boot("spot-a", spot, EXTENDED_WINDOW)
+    longer = DEFAULT_WINDOW.pod_s + 5
+    script = pods.slow_to_stop(longer)
+    pod = start(world, pods.shell(spot, script, terminationGracePeriodSeconds=EXTENDED_WINDOW.pod_s))
+    wait_up(lab, pod)
+    assert lab.preempt(machine)
+    assert exit_code(ended(world, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
+
+
+def test_exit_zero_on_the_signal_completes_the_job_and_loses_the_work(lab: Lab, world: World, spot: Pool) -> None:
+    machine = lab.boot("spot-a", spot)
+    pod = start(world, pods.shell(spot, pods.EXITS_ZERO))
+    wait_up(lab, pod)
+    lab.preempt(machine)
+    assert ended(world, pod)["status"]["phase"] == "Succeeded"
+    assert world.wait_condition("job") == "Complete"
+
+
+def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, spot: Pool) -> None:
+    lab.boot("spot-a", spot)
+    evicted = start(world, pods.shell(spot, pods.STOPS_IN_ORDER), "evicted")
+    wait_up(lab, evicted)
+    assert world.evict(evicted["metadata"]["name"]) == 201
+    found = ended(world, evicted)
+    assert (disruption(found), exit_code(found)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
+    assert not charged(world, "evicted")
+    world.api.delete(f"{world.path('jobs', '/apis/batch/v1')}/evicted", propagationPolicy="Background")
+    until("its pods are gone", lambda: not world.pods())
+
+    deleted = start(world, pods.shell(spot, pods.STOPS_IN_ORDER), "deleted")
+    wait_up(lab, deleted)
+    world.api.delete(f"{world.path('pods')}/{deleted['metadata']['name']}")
+    assert world.wait_condition("deleted") == "Failed:FailedIndexes"
+
+
+def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(lab: Lab, world: World, spot: Pool) -> None:
+    lab.boot("spot-a", spot)
+    pod = start(world, pods.shell(spot, pods.STOPS_IN_ORDER))
+    wait_up(lab, pod)
+    taints = [{"key": "maintenance", "effect": "NoExecute"}]
+    lab.api.merge(f"{NODES}/spot-a", {"spec": {"taints": taints}})
+    found = ended(world, pod)
+    assert (disruption(found), exit_code(found)) == ("DeletionByTaintManager", EXIT_PREEMPTED)
+    assert not charged(world)
+
+
+def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(lab: Lab, world: World, spot: Pool) -> None:
+    machine = lab.boot("spot-a", spot)
+    lost = start(world, pods.shell(spot, pods.STOPS_IN_ORDER))
+    lab.forget(machine)
+    lab.boot("spot-b", spot)
+
+    def replaced() -> bool:
+        return any(p["metadata"]["uid"] != lost["metadata"]["uid"] for p in world.pods("Running"))
+
+    until("a replacement runs", replaced, 240)
+    assert not charged(world)

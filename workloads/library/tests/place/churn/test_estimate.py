@@ -1,0 +1,93 @@
+"""Churn counts what was at risk, says how sure it is, and forgets slowly."""
+
+import math
+import random
+
+import pytest
+
+from holdfast.ledger.events import parse
+from holdfast.place.churn import estimate
+from holdfast.place.churn.estimate import Exposure, Group
+from workloads.library.tests import sample
+from workloads.library.tests.sample import EPOCH, Line, line
+
+HOUR = 3600
+NOW_US = round((EPOCH + 100 * HOUR) * 1e6)
+L4 = Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
+
+
+def node(event: str, hours: float, name: str, **fields: object) -> Line:
+    values = {"pool": L4.pool, "machine_type": L4.machine_type, "zone": L4.zone, "capacity": "spot"} | fields
+    return line(EPOCH + hours * HOUR, event, "nodes", "node", "watcher", node=name, **values)
+
+
+def lifetimes(*rows: Line) -> list[estimate.NodeLifetime]:
+    return estimate.lifetimes(parse(sample.encoded(rows)).events, NOW_US)
+
+
+def test_censored_nodes_add_exposure_and_no_event() -> None:
+    found = lifetimes(
+        node("node_up", 0, "taken"),
+        node("node_up", 0, "scaled-down"),
+        node("node_down", 10, "taken", reason="preempted", seconds=10 * HOUR),
+        node("node_down", 20, "scaled-down", reason="AutoResize", seconds=20 * HOUR),
+        node("node_up", 90, "alive"),
+    )
+    total = estimate.by_group(found, NOW_US)[L4]
+    assert (total.events, total.hours) == (1, 40)
+    assert total.per_hour == 1 / 40
+
+
+def test_a_node_whose_birth_nobody_saw_is_counted_by_its_age() -> None:
+    [life] = lifetimes(node("node_down", 50, "old", reason="PreemptionEvent", seconds=6 * HOUR))
+    assert estimate.by_group([life], NOW_US)[L4] == Exposure(events=1, hours=6)
+
+
+def test_nobody_watched_is_unknown_and_not_zero() -> None:
+    assert Exposure().per_hour is None
+    assert Exposure().interval() == (0.0, math.inf)
+
+
+@pytest.mark.parametrize(("events", "low", "high"), [(1, 0.0513, 4.744), (4, 1.366, 9.154), (10, 5.425, 16.96)])
+def test_the_interval_is_the_exact_one_of_poisson_tables(events: int, low: float, high: float) -> None:
+    got = Exposure(events=events, hours=1).interval(0.9)
+    assert got == (pytest.approx(low, rel=1e-3), pytest.approx(high, rel=1e-3))
+
+
+def test_no_event_in_t_hours_bounds_the_rate_by_three_over_t() -> None:
+    low, high = Exposure(events=0, hours=100).interval(0.95)
+    assert low == 0
+    assert high == pytest.approx(2.9957 / 100, rel=1e-4)
+
+
+def test_the_interval_holds_the_true_rate_as_often_as_it_claims() -> None:
+    rng, rate, hours, held = random.Random(5), 0.05, 100.0, 0
+    for _ in range(200):
+        t, events = rng.expovariate(rate), 0
+        while t < hours:
+            t, events = t + rng.expovariate(rate), events + 1
+        low, high = Exposure(events=events, hours=hours).interval(0.9)
+        held += low <= rate <= high
+    assert held >= 0.9 * 200  # exact intervals cover at least what they promise
+
+
+def test_an_observation_counts_half_after_a_half_life_and_the_rate_stays() -> None:
+    found = lifetimes(node("node_up", 0, "n"), node("node_down", 0.001, "n", reason="preempted", seconds=0.001 * HOUR))
+    full, half = (estimate.by_group(found, NOW_US, h)[L4] for h in (math.inf, 100.0))
+    assert half.events == pytest.approx(full.events / 2, rel=1e-3)
+    assert half.hours == pytest.approx(full.hours / 2, rel=1e-3)
+
+
+def test_age_bands_share_out_all_exposure_and_all_events() -> None:
+    rng = random.Random(3)
+    rows = []
+    for n in range(200):
+        age = rng.expovariate(1 / 5)
+        rows += [
+            node("node_up", 0, f"n{n}"),
+            node("node_down", age, f"n{n}", reason="preempted" if n % 3 else "x", seconds=0),
+        ]
+    found = lifetimes(*sorted(rows, key=lambda row: row["t"]))
+    bands, total = estimate.by_age(found), estimate.by_group(found, NOW_US)[L4]
+    assert sum(band.hours for _, _, band in bands) == pytest.approx(total.hours)
+    assert sum(band.events for _, _, band in bands) == total.events

@@ -1,0 +1,257 @@
+import datetime
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.place import capacity, catalog, google, prices
+from holdfast.place.prices import CORE, GPU, INFERRED, LISTED, RAM
+
+SPOT, FLEX, DEMAND = Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND
+TODAY = datetime.date(2026, 11, 21)
+
+
+@contextmanager
+def server(answer: Callable[[str, dict[str, str], bytes], tuple[int, object]]) -> Iterator[str]:
+    """A real HTTP server; `answer(path, headers, body)` gives status and JSON."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, value = answer(self.path, dict(self.headers), body)
+            data = value if isinstance(value, bytes) else json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{http.server_port}"
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(google.ENV_API_KEY, "not-a-secret")
+    monkeypatch.setenv(google.ENV_TOKEN, "token-of-a-test")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Nvidia L4 GPU running in Americas", (GPU, "nvidia-l4", DEMAND)),
+        ("Nvidia L4 GPU attached to Spot Preemptible VMs running in Iowa", (GPU, "nvidia-l4", SPOT)),
+        ("Nvidia Tesla A100 GPU running in Americas", (GPU, "nvidia-tesla-a100", DEMAND)),
+        ("Nvidia Tesla A100 80GB GPU running in Americas", (GPU, "nvidia-a100-80gb", DEMAND)),
+        ("Nvidia Tesla A100 GPU attached to DWS Defined Duration VMs running in Netherlands",
+         (GPU, "nvidia-tesla-a100", FLEX)),
+        ("Nvidia H100 80GB GPU attached to Spot Preemptible VMs running in Virginia", (GPU, "nvidia-h100-80gb", SPOT)),
+        ("A2 Instance Core running in Americas", (CORE, "a2", DEMAND)),
+        ("Spot Preemptible G2 Instance Ram running in Dallas", (RAM, "g2", SPOT)),
+        ("DWS Defined Duration A3 Core running in Americas", (CORE, "a3", FLEX)),
+        ("Nvidia H100 80GB Plus GPU running in Americas", None),
+        ("Nvidia H100 80GB Mega GPU attached to Spot Preemptible VMs running in Tokyo", None),
+        ("Nvidia H100 Mega 80GB GPU attached to DWS Defined Duration VMs running in Americas", None),
+        ("Nvidia L4 GPU Virtual Workstation running in Americas", None),
+        ("Reserved Nvidia Tesla A100 GPU in Seoul", None),
+        ("Reserved Nvidia H100 80GB Mega GPU in Americas in Calendar Mode", None),
+        ("Commitment v1: Nvidia L4 GPU running in Mumbai for 3 Years", None),
+        ("A2 Instance Core Sole Tenancy running in Americas", None),
+        ("Preemptible A2 Instance Core running in Americas", None),
+        ("N2 Custom Instance Core running in Americas", None),
+        ("H200 141GB GPU running in Americas", (GPU, "nvidia-h200-141gb", DEMAND)),
+        ("A4 Nvidia B200 (1 gpu slice) running in Netherlands", (GPU, "nvidia-b200", DEMAND)),
+        ("Spot Preemptible A4 Nvidia B200 (1 gpu slice) running in Americas", (GPU, "nvidia-b200", SPOT)),
+        ("Commitment v1: A4 Nvidia B200 (1 gpu slice) in Americas for 1 Year", None),
+    ],
+)  # fmt: skip
+def test_skus_are_classified_by_their_text(text: str, kind: tuple[str, str, Capacity] | None) -> None:
+    assert catalog.classify(text) == kind
+
+
+def raw(sku: str, description: str, usd: float, unit: str = "h", regions: tuple[str, ...] = ("us-central1",)) -> Any:
+    units, nanos = divmod(round(usd * 1e9), 10**9)
+    expression = {"usageUnit": unit, "tieredRates": [{"unitPrice": {"units": str(units), "nanos": nanos}}]}
+    return {
+        "skuId": sku,
+        "description": description,
+        # What the catalogue has for everything that is not Spot; the reader must not believe it.
+        "category": {"usageType": "OnDemand"},
+        "serviceRegions": list(regions),
+        "pricingInfo": [{"pricingExpression": expression}],
+    }
+
+
+SKUS = [
+    raw("C1", "A2 Instance Core running in Americas", 0.04),
+    raw("R1", "A2 Instance Ram running in Americas", 0.005, "GiBy.h"),
+    raw("G1", "Nvidia Tesla A100 GPU running in Americas", 3.0, regions=("us-central1", "us-east1", "mars-north1")),
+    raw("C2", "Spot Preemptible A2 Instance Core running in Americas", 0.01),
+    raw("R2", "Spot Preemptible A2 Instance Ram running in Americas", 0.001, "GiBy.h"),
+    raw("G2", "Nvidia Tesla A100 GPU attached to Spot Preemptible VMs running in Americas", 1.0),
+    raw("X0", "Reserved Nvidia Tesla A100 GPU in Americas", 0.0),
+    raw("X1", "Storage PD Capacity", 0.04, "GiBy.mo"),
+]
+
+
+def pages(path: str, headers: dict[str, str], body: bytes) -> tuple[int, object]:
+    """Two pages, and only for who shows the key."""
+    assert "not-a-secret" not in path
+    if headers.get("X-Goog-Api-Key", headers.get("X-goog-api-key")) != "not-a-secret":
+        return 403, {}
+    token = parse_qs(urlsplit(path).query).get("pageToken")
+    return (200, {"skus": SKUS[4:]}) if token == ["more"] else (200, {"skus": SKUS[:4], "nextPageToken": "more"})
+
+
+def test_refresh_reads_every_page_and_keeps_what_the_catalogue_does_not_sell() -> None:
+    loaded = prices.load()
+    guessed = tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus)
+    old = replace(loaded, skus=guessed)
+    with server(pages) as endpoint:
+        table = catalog.refresh(old, TODAY, endpoint)
+    machine = MACHINE_TYPES["a2-highgpu-1g"]
+    assert table.fetched_at == TODAY
+    spot, demand = (table.quote(machine, "us-central1", c) for c in (SPOT, DEMAND))
+    assert spot is not None
+    assert spot.usd == pytest.approx(12 * 0.01 + 85 * 0.001 + 1.0)
+    assert demand is not None
+    assert demand.usd == pytest.approx(12 * 0.04 + 85 * 0.005 + 3.0)
+    flex = table.quote(machine, "us-central1", FLEX)
+    assert flex is not None
+    assert flex.inferred
+    assert flex.usd == pytest.approx(2.0204, abs=1e-4)
+    assert {s.basis for s in table.skus} == {LISTED, INFERRED}
+    assert all(s.sku and s.as_of == TODAY.isoformat() for s in table.skus if s.basis == LISTED)
+    assert "us-east1" in table.regions("nvidia-tesla-a100")
+    assert "mars-north1" not in table.regions("nvidia-tesla-a100")
+    assert table.notes == old.notes
+
+
+def test_a_refresh_keeps_what_spot_cost_before() -> None:
+    moved = [raw("G2", s["description"], 1.1) if s["skuId"] == "G2" else s for s in SKUS]
+    first, table = prices.load().sku(GPU, "nvidia-tesla-a100", "us-central1", SPOT), prices.load()
+    assert first is not None
+    for skus in (SKUS, SKUS, moved):  # twice the same price is one price
+        with server(lambda *_, skus=skus: (200, {"skus": skus})) as endpoint:
+            table = catalog.refresh(table, TODAY, endpoint)
+    now = table.sku(GPU, "nvidia-tesla-a100", "us-central1", SPOT)
+    assert now is not None
+    assert (now.usd, now.earlier) == (1.1, (*first.earlier, first.usd, 1.0))
+    drift = table.spot_drift("nvidia-tesla-a100")
+    assert drift is not None and drift.high == pytest.approx(0.1)
+    assert prices.dump(table).count('"earlier"') == 1
+
+
+def test_a_guess_never_stays_above_a_list_price_that_fell() -> None:
+    loaded = prices.load()
+    old = replace(loaded, skus=tuple(replace(s, basis=INFERRED) if s.capacity is FLEX else s for s in loaded.skus))
+    fell = [raw("G1", s["description"], 1.2) if s["skuId"] == "G1" else s for s in SKUS]
+    with server(lambda *_: (200, {"skus": fell})) as endpoint:
+        flex = catalog.refresh(old, TODAY, endpoint).quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", FLEX)
+    assert flex is not None
+    assert flex.usd == pytest.approx(1.2 + 12 * 0.01739 + 85 * 0.00233)
+
+
+def test_refresh_refuses_prices_out_of_order() -> None:
+    dear = [raw("G9", s["description"], 9.0) if s["skuId"] == "G2" else s for s in SKUS]
+    with server(lambda *_: (200, {"skus": dear})) as endpoint, pytest.raises(InputError, match="nvidia-tesla-a100"):
+        catalog.refresh(prices.load(), TODAY, endpoint)
+
+
+def test_two_prices_for_one_thing_are_refused_not_chosen_from() -> None:
+    twice = [*SKUS, raw("G8", "Nvidia Tesla A100 GPU running in Iowa", 2.9)]
+    with server(lambda *_: (200, {"skus": twice})) as endpoint, pytest.raises(InputError, match="two prices"):
+        catalog.refresh(prices.load(), TODAY, endpoint)
+
+
+def test_another_unit_is_refused() -> None:
+    odd = [raw("C1", "A2 Instance Core running in Americas", 0.04, "mo")]
+    with server(lambda *_: (200, {"skus": odd})) as endpoint, pytest.raises(InputError, match="unit mo"):
+        catalog.refresh(prices.load(), TODAY, endpoint)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(403, {}), (500, b"oops"), (200, b"<html>"), (200, {"skus": []})], ids=str
+)
+def test_an_answer_that_is_none_is_not_judged_and_shows_no_key(status: int, body: object) -> None:
+    with server(lambda *_: (status, body)) as endpoint, pytest.raises(Unjudged) as caught:
+        catalog.refresh(prices.load(), TODAY, endpoint)
+    assert "not-a-secret" not in str(caught.value)
+
+
+def test_without_credentials_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (google.ENV_API_KEY, google.ENV_TOKEN):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no gcloud
+    with pytest.raises(Unjudged, match="no Google credentials"):
+        catalog.refresh(prices.load(), TODAY, "http://127.0.0.1:1")
+
+
+def test_the_login_of_gcloud_is_taken_where_no_token_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text('#!/bin/sh\n[ "$*" = "auth application-default print-access-token" ] && echo from-gcloud\n')
+    gcloud.chmod(0o755)
+    monkeypatch.delenv(google.ENV_TOKEN)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert google.credentials(key_is_enough=False) == {"Authorization": "Bearer from-gcloud"}
+
+
+ADVICE = {"recommendations": [{"scores": {"obtainability": 0.7, "estimatedUptime": "3600s"}, "shards": []}]}
+HISTORY = {"preemptionHistory": [{"preemptionRate": 0.1}, {"preemptionRate": 0.3}]}
+
+
+def test_capacity_advice_is_read_and_its_rate_is_never_called_a_churn() -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def answer(path: str, headers: dict[str, str], body: bytes) -> tuple[int, object]:
+        assert headers["Authorization"] == "Bearer token-of-a-test"
+        asked.append((path, json.loads(body)))
+        return 200, HISTORY if path.endswith("History") else ADVICE
+
+    with server(answer) as endpoint:
+        reading = capacity.read("proj", "us-central1", "a2-highgpu-1g", 4, endpoint)
+    assert (reading.obtainability, reading.uptime_h, reading.days) == (0.7, 1.0, 2)
+    assert reading.preempted_share == pytest.approx(0.2)
+    assert "not a rate per hour" in " ".join(reading.lines())
+    paths, bodies = zip(*asked, strict=True)
+    assert list(paths) == [
+        "/compute/beta/projects/proj/regions/us-central1/advice/capacity",
+        "/compute/beta/projects/proj/regions/us-central1/advice/capacityHistory",
+    ]
+    assert bodies[0]["size"] == 4
+    assert len(bodies[0]["instanceFlexibilityPolicy"]["instanceSelections"]) == 1
+    assert bodies[1]["types"] == ["PREEMPTION"]
+
+
+def test_capacity_advice_without_data_gives_no_lines() -> None:
+    assert capacity.parse({}, {}).lines() == []
+
+
+@pytest.mark.parametrize(
+    ("advice", "history"),
+    [({"recommendations": [{"scores": {"estimatedUptime": "long"}}]}, {}), ({}, {"preemptionHistory": [{}]})],
+)
+def test_capacity_advice_of_another_form_is_not_judged(advice: dict[str, Any], history: dict[str, Any]) -> None:
+    with pytest.raises(Unjudged, match="unknown form"):
+        capacity.parse(advice, history)

@@ -1,0 +1,87 @@
+"""The churn that is printed as the flip point is the one at which the simulated costs are equal."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.capacity import Placement
+from holdfast.place import advice, choose, hazard, outages, prices
+from holdfast.place.advice import World
+from holdfast.place.job import Job
+
+A100, REGION = "nvidia-tesla-a100", "us-central1"
+
+
+def costs(asked: Job, churn: float) -> tuple[float, float]:
+    """Simulated means of Spot and of its cheaper rival."""
+    found = {o.placement: o.mean_usd for o in advice.options(asked, world(churn), REGION) if not o.refused}
+    return found[Placement.SPOT], min(found[Placement.FLEX_START], found[Placement.ON_DEMAND])
+
+
+def world(churn: float) -> World:
+    return World(prices=prices.load(), churn=hazard.fixed(churn), outages=outages.lognormal(0.25, 0.08))
+
+
+@pytest.mark.parametrize("gpus", [1, 32])
+@pytest.mark.parametrize("hours", [1.0, 5.0, 40.0, 400.0])
+def test_the_printed_flip_is_the_simulated_one(hours: float, gpus: int) -> None:
+    asked = Job(accelerator=A100, gpus=gpus, hours=hours)
+    flip = choose.limits(asked, world(0.1), REGION)
+    assert flip is not None
+    assert 0 < flip.churn_per_hour < 10
+    spot, rival = costs(asked, flip.churn_per_hour)
+    assert spot == pytest.approx(rival, rel=0.01)
+    calm, rough = (costs(asked, flip.churn_per_hour * factor) for factor in (0.6, 1.6))
+    assert calm[0] < calm[1]
+    assert rough[0] > rough[1]
+
+
+def test_short_jobs_flip_at_a_far_lower_churn_because_their_machines_are_young() -> None:
+    short, long = (choose.limits(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION) for h in (1.0, 400.0))
+    assert short is not None
+    assert long is not None
+    assert short.churn_per_hour < 0.3 * long.churn_per_hour
+
+
+def measured_after(hours_each: float, churn: float, machines: int, with_ages: bool) -> hazard.Churn:
+    """What a ledger holds after jobs of this length on machines with this churn, as monitoring writes it."""
+    import numpy as np
+
+    lives = hazard.lifetimes(np.random.default_rng(5), np.full(machines, churn), 1)[:, 0]
+    ran, lost = np.minimum(lives, hours_each), int(np.count_nonzero(lives < hours_each))
+    edges = np.append(hazard.AGES_H, np.inf)
+    ages = np.array([np.sum(np.clip(ran, low, high) - low) for low, high in itertools.pairwise(edges)])
+    return hazard.measure(
+        hazard.prior(A100), events=lost, exposure_h=float(ran.sum()), ages_h=ages if with_ages else None
+    )
+
+
+def test_churn_measured_on_short_jobs_is_not_inflated_once_ages_are_known() -> None:
+    blind, aware = (measured_after(1.0, 0.05, 20_000, ages) for ages in (False, True))
+    assert blind.per_hour > 3 * 0.05
+    assert aware.per_hour == pytest.approx(0.05, rel=0.15)
+    assert "ages unknown" in blind.basis
+    assert "ages unknown" not in aware.basis
+
+
+def test_churn_of_machines_of_all_ages_is_the_same_with_and_without_them() -> None:
+    blind, aware = (measured_after(400.0, 0.05, 4_000, ages) for ages in (False, True))
+    assert aware.per_hour == pytest.approx(blind.per_hour, rel=0.15)
+
+
+def test_what_monitoring_prints_is_what_placement_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.place.churn import estimate
+    from holdfast.place.churn.cli import show
+
+    group = estimate.Group(pool="spot-a100", machine_type="a2-highgpu-8g", zone="us-central1-a")
+    other = estimate.Group(pool="spot-l4", machine_type="g2-standard-8", zone="us-central1-a")
+    seen = estimate.Exposure(events=12, hours=400)
+    ages = [(0.0, 0.25, estimate.Exposure(events=6, hours=100)), (0.25, 1.0, estimate.Exposure(events=6, hours=300))]
+    show({group: seen, other: estimate.Exposure(events=99, hours=1)}, ages, {}, as_json=True)
+    path = tmp_path / "churn.json"
+    path.write_text(capsys.readouterr().out)
+    belief = hazard.read_measured(path, A100)
+    assert (belief.measured_events, belief.measured_h) == (12, 400)
+    assert belief.by_age
+    assert belief.per_hour < 0.03

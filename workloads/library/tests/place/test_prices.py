@@ -1,0 +1,205 @@
+import datetime
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.capacity import Capacity, Placement
+from holdfast.contract.errors import InputError
+from holdfast.contract.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.place import matrix, prices
+from holdfast.place.prices import CAPACITIES, GPU, Note, Sku, Table
+
+A100, A100_80 = "nvidia-tesla-a100", "nvidia-a100-80gb"
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return prices.load()
+
+
+def usd(table: Table, machine: str, region: str) -> list[float]:
+    quotes = [table.quote(MACHINE_TYPES[machine], region, capacity) for capacity in CAPACITIES]
+    return [round(quote.usd, 4) for quote in quotes if quote is not None]
+
+
+def test_every_gpu_has_a_price_for_every_way_it_is_sold_in_several_regions(table: Table) -> None:
+    for accelerator in ACCELERATORS:
+        machine = prices.reference_machine(accelerator)
+        sold = machine.sold_as.intersection(CAPACITIES)
+        whole = [r for r in table.regions(accelerator) if all(table.quote(machine, r, c) for c in sold)]
+        assert len(whole) >= 3, accelerator
+
+
+@pytest.mark.parametrize(
+    ("machine", "spot", "flex", "demand"),
+    [
+        ("g2-standard-8", 0.3406, 0.8536, 0.8536),
+        ("a2-highgpu-1g", 1.9277, 2.0204, 3.6736),
+        ("a2-highgpu-8g", 15.4214, 16.1630, 29.3890),
+        ("a3-highgpu-1g", 3.3537, 4.7078, 10.9790),
+    ],
+)
+def test_a_machine_costs_its_cores_memory_and_gpus(
+    table: Table, machine: str, spot: float, flex: float, demand: float
+) -> None:
+    assert usd(table, machine, "us-central1") == pytest.approx([spot, flex, demand], rel=2e-4)
+
+
+def test_a_part_without_a_price_leaves_the_machine_without_one(table: Table) -> None:
+    machine = MACHINE_TYPES["a2-highgpu-1g"]
+    without_gpu = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))
+    assert without_gpu.quote(machine, "us-central1", Capacity.SPOT) is None
+
+
+def test_inferred_prices_are_marked(table: Table) -> None:
+    l4, a100 = MACHINE_TYPES["g2-standard-8"], MACHINE_TYPES["a2-highgpu-1g"]
+    flex = [table.quote(m, "us-central1", Capacity.FLEX_START) for m in (l4, a100)]
+    assert [quote is not None and quote.inferred for quote in flex] == [True, False]
+
+
+def test_every_note_explains_a_disorder_that_is_there(table: Table) -> None:
+    found = {(accelerator, region) for accelerator, region, _ in prices.disorders(table)}
+    assert {(note.accelerator, note.region) for note in table.notes} == found
+
+
+def test_a_disorder_without_a_note_is_refused(table: Table) -> None:
+    with pytest.raises(InputError, match="nvidia-a100-80gb in us-central1"):
+        prices.check(replace(table, notes=()))
+
+
+def test_flex_start_prices_in_the_on_demand_column_are_refused(table: Table) -> None:
+    """The mistake of a catalogue that takes usageType at its word."""
+    flex = next(s for s in table.skus if (s.part, s.of, s.capacity) == (GPU, A100, Capacity.FLEX_START))
+    mixed = tuple(
+        replace(s, usd=flex.usd * 0.8) if (s.part, s.of, s.capacity) == (GPU, A100, Capacity.ON_DEMAND) else s
+        for s in table.skus
+    )
+    with pytest.raises(InputError, match=A100):
+        prices.check(replace(table, skus=mixed))
+
+
+@pytest.mark.parametrize("usd_per_hour", [0.0, -1.0])
+def test_a_free_gpu_is_refused(table: Table, usd_per_hour: float) -> None:
+    free = tuple(replace(s, usd=usd_per_hour) if s.capacity is Capacity.SPOT else s for s in table.skus)
+    with pytest.raises(InputError, match="each above 0"):
+        prices.check(replace(table, skus=free))
+
+
+def test_discounts_stay_within_what_the_matrix_promises_for_spot(table: Table) -> None:
+    for accelerator in ACCELERATORS:
+        machine = prices.reference_machine(accelerator)
+        for region in table.regions(accelerator):
+            spot, demand = (table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
+            if spot and demand:
+                assert 0 < 1 - spot.usd / demand.usd <= matrix.MAX_DISCOUNT[Placement.SPOT]
+
+
+def test_writing_and_reading_gives_the_same_table(table: Table, tmp_path: Path) -> None:
+    path = tmp_path / "prices.json"
+    path.write_text(prices.dump(table))
+    assert prices.load(path) == table
+    assert path.read_text() == prices.TABLE.read_text()
+
+
+def test_age_is_counted_in_days(table: Table) -> None:
+    assert table.age_days(table.fetched_at + datetime.timedelta(days=61)) == 61
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda body: body.pop("skus"),
+        lambda body: body.update(schema="other/1"),
+        lambda body: body.update(fetched_at="yesterday"),
+        lambda body: body["skus"][0].update(capacity="rented"),
+        lambda body: body["skus"][0].update(part="wheel"),
+        lambda body: body["skus"][0].pop("usd"),
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
+    body = json.loads(prices.TABLE.read_text())
+    damage(body)  # type: ignore[operator]
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(body))
+    with pytest.raises(InputError, match=r"price table prices\.json"):
+        prices.load(path)
+
+
+def test_a_note_lets_a_disorder_pass() -> None:
+    skus = [
+        Sku(part=part, of=of, capacity=capacity, regions=("r",), usd=usd)
+        for capacity, usd in ((Capacity.SPOT, 2.0), (Capacity.ON_DEMAND, 1.0))
+        for part, of in (("core", "a2"), ("ram", "a2"), (GPU, A100_80))
+    ]
+    table = Table(fetched_at=datetime.date(2026, 1, 1), sources=(), notes=(), skus=tuple(skus))
+    with pytest.raises(InputError):
+        prices.check(table)
+    prices.check(replace(table, notes=(Note(accelerator=A100_80, region="r", text="so it is"),)))
+
+
+def test_each_price_has_its_own_date_and_a_machine_that_of_its_oldest_part(table: Table) -> None:
+    a100, l4 = MACHINE_TYPES["a2-highgpu-1g"], MACHINE_TYPES["g2-standard-8"]
+    dated, undated = (table.quote(machine, "us-central1", Capacity.SPOT) for machine in (a100, l4))
+    assert dated is not None
+    assert undated is not None
+    assert (dated.as_of, undated.as_of) == ("2026-08-02", "")
+    aged = tuple(replace(s, as_of="2025-01-01") if s.part == GPU and s.as_of else s for s in table.skus)
+    older = replace(table, skus=aged).quote(a100, "us-central1", Capacity.SPOT)
+    assert older is not None
+    assert older.as_of == "2025-01-01"
+
+
+def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
+    body = json.loads(prices.TABLE.read_text())
+    body["skus"][0]["as_of"] = "last week"
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(body))
+    with pytest.raises(InputError, match=r"price table prices\.json"):
+        prices.load(path)
+
+
+def test_the_range_of_spot_holds_every_region_and_needs_several(table: Table) -> None:
+    machine = MACHINE_TYPES["a3-highgpu-8g"]
+    band = table.spot_band(machine)
+    assert band is not None and band.regions == len(table.regions(machine.accelerator)) == 16
+    assert str(band) == "13% to 31% of on-demand over the 16 regions of the table"
+    for region in table.regions(machine.accelerator):
+        spot, demand = (table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND))
+        assert spot and demand and band.low <= spot.usd / demand.usd <= band.high
+    alone = replace(table, skus=tuple(s for s in table.skus if "us-central1" in s.regions))
+    assert alone.spot_band(machine) is None
+
+
+def test_a_slice_of_a_machine_holds_its_share_of_the_host(table: Table) -> None:
+    b200 = MACHINE_TYPES["a4-highgpu-8g"]
+    slice_usd = table.sku(GPU, b200.accelerator, "us-central1", Capacity.SPOT)
+    quote = table.quote(b200, "us-central1", Capacity.SPOT)
+    assert slice_usd and quote and quote.usd == pytest.approx(8 * slice_usd.usd)
+
+
+def test_the_drift_of_spot_is_that_of_every_earlier_price(table: Table) -> None:
+    rows = [s for s in table.skus if s.of == "nvidia-h100-80gb" and s.earlier]
+    drift = table.spot_drift("nvidia-h100-80gb")
+    assert drift is not None and drift.regions == len(rows) == 14
+    moves = [s.usd / before - 1 for s in rows for before in s.earlier]
+    assert (drift.low, drift.high) == (min(moves), max(moves))
+    assert str(drift) == "-64% to +39% since earlier prices of 14 regions"
+    assert table.spot_drift(A100_80) is None
+
+
+def test_every_zone_that_sells_a_gpu_lies_in_a_region_with_its_price(table: Table) -> None:
+    for accelerator in ACCELERATORS.values():
+        zones = {zone.rpartition("-")[0] for zone in accelerator.zones}
+        assert set(table.regions(accelerator.name)) == zones, accelerator.name
+
+
+@pytest.mark.parametrize("earlier", [[0.0], [-1.0], ["cheap"]])
+def test_an_earlier_price_that_is_none_is_refused(tmp_path: Path, earlier: list[object]) -> None:
+    body = json.loads(prices.TABLE.read_text())
+    body["skus"][0]["earlier"] = earlier
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(body))
+    with pytest.raises(InputError, match=r"price table prices\.json"):
+        prices.load(path)

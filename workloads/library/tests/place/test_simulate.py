@@ -1,0 +1,180 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from holdfast.place import forms, policies
+from holdfast.place.runs import Outcome, Paths, Runs, runs_of
+from holdfast.place.simulate import side_by_side, simulate
+
+ALL = (policies.WAIT, policies.ON_DEMAND_ONLY, *policies.WITH_DEADLINE)
+
+
+def paths(*rows: list[float], up: bool, planned: bool = False) -> Paths:
+    return Paths(edges_h=np.array(rows, dtype=float), starts_up=np.full(len(rows), up), planned=planned)
+
+
+def exponential(count: int, per_path: int, churn: float, seed: int) -> Paths:
+    """Machines that fail without memory and are replaced at once."""
+    lives = np.random.default_rng(seed).exponential(1 / churn, (count, per_path)).cumsum(axis=1)
+    return Paths(edges_h=np.repeat(lives, 2, axis=1), starts_up=np.ones(count, bool))
+
+
+def one(runs: Runs, path: Paths, policy: policies.Policy) -> dict[str, float]:
+    outcome = simulate(runs, path, policy)
+    return {name: float(getattr(outcome, name)[0]) for name in Outcome.__slots__}
+
+
+@pytest.mark.parametrize("churn", [0.1, 0.5, 2.0])
+def test_mean_time_equals_the_closed_form_within_one_percent(churn: float) -> None:
+    checkpoint_h, restart_h, work_h, count = 30 / 3600, 5 / 60, 60.0, 1500
+    interval_h = forms.daly(checkpoint_h, churn)
+    work_h = interval_h * round(work_h / interval_h)
+    runs = runs_of(
+        count, work_h=work_h, restart_h=restart_h, interval_h=interval_h, checkpoint_h=checkpoint_h, spot_usd=2.0
+    )
+    got = simulate(runs, exponential(count, 60 + int(work_h * churn * 4), churn, seed=1), policies.WAIT)
+    closed = forms.expected_hours(
+        work_h, churn=churn, interval_h=interval_h, checkpoint_h=checkpoint_h, restart_h=restart_h
+    )
+    first_start = np.expm1(churn * restart_h) / churn
+    assert got.finish_h.mean() == pytest.approx(closed + first_start, rel=0.01)
+    assert got.usd.mean() == pytest.approx(2.0 * got.finish_h.mean())
+
+
+def test_mean_time_without_checkpoints_equals_the_closed_form() -> None:
+    count, churn, restart_h, work_h = 20_000, 0.25, 0.1, 4.0
+    runs = runs_of(count, work_h=work_h, restart_h=restart_h, interval_h=np.inf)
+    got = simulate(runs, exponential(count, 60, churn, seed=2), policies.WAIT)
+    closed = forms.expected_hours_without_checkpoints(work_h, churn=churn, restart_h=restart_h)
+    assert got.finish_h.mean() == pytest.approx(closed + np.expm1(churn * restart_h) / churn, rel=0.01)
+
+
+def test_an_eviction_keeps_what_was_committed_and_loses_the_rest() -> None:
+    # Up 0..3.1, down until 4, then up. Restart 0.5, a checkpoint of 0.1 after each hour of work.
+    runs = runs_of(1, work_h=4, restart_h=0.5, interval_h=1.0, checkpoint_h=0.1, spot_usd=1.0)
+    got = one(runs, paths([3.1, 4.0], up=True), policies.WAIT)
+    # 2.6 h after the restart: two whole periods of 1.1, so 2 h kept; the rest of 2 h takes 0.5 + 2.2.
+    assert got["finish_h"] == pytest.approx(4.0 + 0.5 + 2.2)
+    assert got["usd"] == pytest.approx(3.1 + 2.7)
+    assert got["evictions"] == 1
+
+
+def test_a_planned_end_loses_nothing_and_counts_as_no_eviction() -> None:
+    runs = runs_of(1, work_h=4, restart_h=0.5, interval_h=np.inf, spot_usd=1.0)
+    got = one(runs, paths([2.0, 3.0], up=True, planned=True), policies.WAIT)
+    assert got["finish_h"] == pytest.approx(3.0 + 0.5 + 2.5)
+    assert got["evictions"] == 0
+
+
+def test_survivors_of_a_gang_are_billed_while_they_wait_but_not_before_the_first_start() -> None:
+    runs = runs_of(1, work_h=2, restart_h=0.0, idle_usd=10.0, spot_usd=1.0)
+    got = one(runs, paths([5.0, 6.0, 7.0], up=False), policies.WAIT)
+    assert got["finish_h"] == pytest.approx(8.0)
+    assert got["usd"] == pytest.approx(2.0 + 10.0)
+
+
+def test_capacity_that_never_comes_back_never_finishes() -> None:
+    assert np.isinf(one(runs_of(1, work_h=2, restart_h=0.1), paths([1.0], up=True), policies.WAIT)["finish_h"])
+
+
+def test_on_demand_only_costs_the_work_and_one_start() -> None:
+    runs = runs_of(1, work_h=10, restart_h=0.25, deadline_h=11, on_demand_usd=3.0)
+    got = one(runs, paths([1.0, 2.0], up=True), policies.ON_DEMAND_ONLY)
+    assert (got["usd"], got["finish_h"], got["spot_h"]) == (pytest.approx(30.75), pytest.approx(10.25), 0.0)
+
+
+def test_greedy_waits_until_the_last_moment_and_still_arrives() -> None:
+    runs = runs_of(1, work_h=10, restart_h=0.5, deadline_h=20)
+    got = one(runs, paths([100.0], up=False), policies.GREEDY)
+    # It buys when work and two restarts are left: at 20 - 10 - 1 = 9, and is done 10.5 h later.
+    assert got["finish_h"] == pytest.approx(19.5)
+    assert got["on_demand_h"] == pytest.approx(10.5)
+
+
+def test_a_granted_flex_start_machine_is_kept_and_one_that_never_comes_is_given_up_in_time() -> None:
+    runs = runs_of(1, work_h=10, restart_h=0.5, deadline_h=20)
+    # Granted with 1.3 h of slack: the restart takes it below two restarts, and nothing takes the machine away.
+    granted, never = (one(runs, paths([hour], up=False), policies.QUEUE) for hour in (8.7, 100.0))
+    assert (granted["on_demand_h"], granted["finish_h"]) == (0.0, pytest.approx(19.2))
+    assert (never["on_demand_h"], never["finish_h"]) == (pytest.approx(10.5), pytest.approx(19.5))
+
+
+def test_the_queue_with_a_way_out_misses_no_feasible_deadline_where_nodes_end_by_plan() -> None:
+    runs, path = mixed_runs(10_000, seed=13)
+    runs = replace(runs, interval_h=np.zeros(len(runs)), checkpoint_h=np.zeros(len(runs)))
+    got = simulate(runs, replace(path, planned=True), policies.QUEUE)
+    assert np.all(got.finish_h <= runs.deadline_h + 1e-6)
+    assert np.mean(got.on_demand_h > 0) > 0.1 and np.mean(got.spot_h > 0) > 0.1
+
+
+def test_uniform_progress_returns_to_spot_only_when_it_is_two_restarts_ahead() -> None:
+    # Spot appears at 2. Pace is half: on-demand from 0 has done 2 - 0.5 by then, the line plus 2 restarts is at 1.5.
+    runs = runs_of(1, work_h=10, restart_h=0.5, deadline_h=20)
+    early = one(runs, paths([1.9], up=False), policies.UNIFORM)
+    late = one(runs, paths([2.2], up=False), policies.UNIFORM)
+    assert early["on_demand_h"] == pytest.approx(2.0)
+    assert late["on_demand_h"] == pytest.approx(2.2)
+
+
+def test_the_same_seed_gives_the_same_bits_on_any_number_of_workers() -> None:
+    runs = runs_of(20_000, work_h=20, restart_h=0.1, deadline_h=30, interval_h=0.3, checkpoint_h=0.01, spot_usd=0.3)
+    path = exponential(20_000, 12, 0.2, seed=5)
+    single, double = (simulate(runs, path, policies.PATIENT, workers=n) for n in (1, 2))
+    assert np.array_equal(single.usd, double.usd)
+    assert np.array_equal(single.finish_h, double.finish_h)
+
+
+def test_policies_side_by_side_answer_to_the_bit_as_alone() -> None:
+    runs, path = runs_of(50, work_h=8, restart_h=0.1, deadline_h=20, interval_h=0.3), exponential(50, 200, 0.4, seed=9)
+    asked = (policies.WAIT, *policies.IN_TIME)
+    for policy, found in zip(asked, side_by_side(runs, path, asked), strict=True):
+        alone = simulate(runs, path, policy)
+        assert np.array_equal(found.usd, alone.usd), policy.name
+        assert np.array_equal(found.finish_h, alone.finish_h), policy.name
+
+
+def mixed_runs(count: int, seed: int) -> tuple[Runs, Paths]:
+    """Jobs of every kind that a deadline still allows, on capacity from hopeless to calm."""
+    rng = np.random.default_rng(seed)
+    spells = rng.lognormal(rng.normal(0, 1.2, (count, 1)), 1.3, (count, 240))
+    path = Paths(edges_h=spells.cumsum(axis=1), starts_up=rng.random(count) < 0.5)
+    work, restart = rng.uniform(0.5, 100, count), rng.uniform(0, 0.6, count)
+    runs = Runs(
+        work_h=work,
+        restart_h=restart,
+        # Feasible means: on-demand from the start arrives. A third of the jobs has not a minute more.
+        deadline_h=work + restart + np.where(rng.random(count) < 0.33, 0.0, rng.exponential(work)),
+        interval_h=rng.choice([0.0, 0.1, 1.0, np.inf], count),
+        checkpoint_h=rng.uniform(0, 0.05, count),
+        spot_usd=rng.uniform(0.1, 1.2, count),
+        on_demand_usd=np.ones(count),
+        idle_usd=np.zeros(count),
+        keep_h=np.zeros(count),
+        path=np.arange(count),
+        offset_h=rng.uniform(0, 50, count),
+    )
+    return runs, path
+
+
+@pytest.mark.parametrize("policy", [policies.PATIENT, policies.GREEDY, policies.UNIFORM, policies.HYBRID])
+def test_no_policy_with_a_net_misses_a_feasible_deadline_in_ten_thousand_runs(policy: policies.Policy) -> None:
+    runs, path = mixed_runs(10_000, seed=11)
+    got = simulate(runs, path, policy)
+    assert np.all(got.finish_h <= runs.deadline_h + 1e-6)
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_hours_and_money_agree_in_every_run(policy: policies.Policy) -> None:
+    runs, path = mixed_runs(2_000, seed=12)
+    got = simulate(runs, path, policy)
+    ended = np.isfinite(got.finish_h)
+    assert np.allclose(got.usd, got.spot_h * runs.spot_usd + got.on_demand_h * runs.on_demand_usd)
+    busy = got.spot_h + got.on_demand_h
+    assert np.all(busy[ended] <= got.finish_h[ended] + 1e-6)
+    assert np.all(busy[ended] >= runs.work_h[ended] - 1e-6)
+
+
+def test_patient_buys_on_demand_only_where_spot_is_not_cheaper() -> None:
+    runs = runs_of(1, work_h=10, restart_h=0.1, deadline_h=100, spot_usd=1.0, on_demand_usd=1.0)
+    assert one(runs, paths([1e6], up=True), policies.PATIENT)["spot_h"] == 0.0

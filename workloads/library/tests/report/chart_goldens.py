@@ -1,0 +1,56 @@
+"""The Vega-Lite specification of every chart of a small fixed history.
+
+`python -m workloads.library.tests.report.chart_goldens` (`make snapshots`) records them anew.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from holdfast.report.charts import losses
+from holdfast.report.cli import read_report
+from holdfast.report.goodput_chart import stack
+from holdfast.report.sections import sections
+from workloads.library.tests import sample
+
+FOLDER = Path(__file__).parents[3] / "snapshots" / "charts"
+LOSSES = (
+    ("2026-11-20T22:00Z", "spot-l4", 2),
+    ("2026-11-20T22:00Z", "spot-a100", 1),
+    ("2026-11-21T01:00Z", "spot-l4", 4),
+)
+
+
+def specs(folder: Path) -> dict[str, str]:
+    """Slug -> text of the golden. The schema's address is left out: it tells Altair's version and nothing else."""
+    jobs = {
+        "train-baseline": sample.training("train-baseline", total=30),
+        "train-evicted": sample.training("train-evicted", total=30, kills=((4.0, "SIGTERM"), (3.0, "SIGKILL"))),
+        "batch-evicted": sample.batch("batch-evicted", workers=2, items=36, kills=1),
+    }
+    for job, lines in jobs.items():
+        sample.write(folder / f"{job}.jsonl", lines)
+    report = read_report(folder, None)
+    plots = [plot for part in sections(report) for plot, _ in part["plots"]]
+    return {plot.slug: _text(plot.spec) for plot in [*plots, stack(report.goodput), losses(LOSSES)]}
+
+
+def _text(spec: dict[str, Any]) -> str:
+    kept = json.dumps({key: value for key, value in spec.items() if key != "$schema"})
+    # Pythons differ in the last bits of a sum.
+    rounded = json.loads(kept, parse_float=lambda digits: round(float(digits), 6))
+    return json.dumps(rounded, indent=1, sort_keys=True) + "\n"
+
+
+def record() -> None:
+    for stale in FOLDER.glob("*.json"):
+        stale.unlink()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for slug, text in specs(Path(folder)).items():
+            (FOLDER / f"{slug}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    record()

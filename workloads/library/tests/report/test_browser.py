@@ -1,0 +1,209 @@
+"""The report in a real browser: no complaint, no request, nothing cut off, readable in the dark and on paper."""
+
+import struct
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.report.cli import write_report
+from workloads.library.tests import sample
+from workloads.library.tests.report.chromium import Page, binary, chromium
+
+# What `make cdktf-cli` installs from requirements/node/package-lock.json.
+AXE = Path(__file__).parents[4] / ".node/node_modules/axe-core/axe.min.js"
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def page(require: Callable[[object, str], None], tmp_path_factory: pytest.TempPathFactory) -> Generator[Page]:
+    require(binary(), "chromium is not installed (make system-packages)")
+    folder = tmp_path_factory.mktemp("browser")
+    summary = sample.demo(folder)
+    assert write_report(folder / "events", summary, folder / "report.html", as_json=False) == 0
+    with chromium(folder / "profile") as opened:
+        opened.open(folder / "report.html")
+        yield opened
+
+
+def test_the_console_stays_empty_and_nothing_but_the_file_is_asked_for(page: Page) -> None:
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith(("file://", "data:"))] == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_can_be_photographed_whole(page: Page, tmp_path: Path, dark: bool) -> None:
+    page.look(dark=dark)
+    picture = page.screenshot()
+    (tmp_path / "report.png").write_bytes(picture)
+    width, height = struct.unpack(">II", picture[16:24])
+    assert width == 1100
+    assert height == page.evaluate("document.documentElement.scrollHeight") > 2000
+
+
+def test_every_plot_is_drawn_and_named(page: Page) -> None:
+    assert page.evaluate("document.querySelectorAll('svg[role=img] title').length") == 7
+    boxes = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width)")
+    assert all(width > 500 for width in boxes)
+    assert page.evaluate("document.querySelectorAll('svg path, svg rect').length") > 60
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_stands_out_from_its_background(page: Page, dark: bool) -> None:
+    page.look(dark=dark)
+    ratios = page.evaluate(CONTRAST)
+    assert len(ratios) > 100
+    assert [row for row in ratios if row[1] < 4.5] == []
+
+
+@pytest.mark.parametrize("width", [1100, 480])
+def test_the_page_never_scrolls_sideways(page: Page, width: int) -> None:
+    page.look(width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_no_label_of_a_plot_is_cut_off_or_hides_another(page: Page) -> None:
+    page.look()
+    assert page.evaluate(OUTSIDE) == []
+    assert page.evaluate(OVERLAPPING) == []
+
+
+def test_keyboard_reaches_the_tables_and_opens_them(page: Page) -> None:
+    page.look()
+    summaries = page.evaluate("document.querySelectorAll('details > summary').length")
+    assert summaries == 5
+    opened = "[...document.querySelectorAll('details')].filter(d => d.open).length"
+    for index in range(summaries):
+        page.evaluate(f"document.querySelectorAll('summary')[{index}].focus()")
+        for kind in ("keyDown", "keyUp"):
+            page.call(
+                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
+            )
+    assert page.evaluate(opened) == summaries
+
+
+def test_on_paper_the_plots_keep_to_the_width(page: Page) -> None:
+    page.look(media="print", width=700)
+    assert (
+        page.evaluate("Math.max(...[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().right))")
+        <= 700
+    )
+
+
+@contextmanager
+def instead(page: Page, events: Path) -> Generator[Page]:
+    """The page of another report; the first one is back afterwards."""
+    before = page.evaluate("location.href")
+    write_report(events, None, events.parent / "report.html", as_json=False)
+    page.open(events.parent / "report.html")
+    yield page
+    page.open(Path(before.removeprefix("file://")))
+
+
+@pytest.fixture
+def priced(page: Page, tmp_path: Path) -> Generator[Page]:
+    """With money, churn and waits."""
+    with instead(page, sample.watched(tmp_path / "events")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def long(page: Page, tmp_path: Path) -> Generator[Page]:
+    """More jobs, lives and evictions than are drawn."""
+    kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(90))
+    for n in range(9):
+        lines = sample.training(f"train-{n}", seed=n, total=2500, every=10, kills=kills)
+        sample.write(tmp_path / "events" / f"{n}.jsonl", lines)
+    sample.write(tmp_path / "events" / "batch.jsonl", sample.batch("batch", workers=40, items=3000, kills=150))
+    with instead(page, tmp_path / "events") as opened:
+        yield opened
+
+
+def test_a_page_that_shows_a_part_can_be_read_as_well(require: Callable[[object, str], None], long: Page) -> None:
+    assert "6 of 9 jobs drawn" in long.evaluate("document.body.textContent")
+    for width in (1280, 400):
+        long.look(width=width)
+        assert long.evaluate("document.documentElement.scrollWidth") <= width
+    for dark in (False, True):
+        long.look(dark=dark)
+        assert [row for row in long.evaluate(CONTRAST) if row[1] < 4.5] == []
+    assert long.evaluate(OUTSIDE) == []
+    assert long.evaluate(OVERLAPPING) == []
+    require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
+    long.evaluate(AXE.read_text() + ";0")
+    found = long.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
+
+
+def test_money_churn_and_waits_can_be_read_as_well(require: Callable[[object, str], None], priced: Page) -> None:
+    for width in (1280, 400):
+        priced.look(width=width)
+        assert priced.evaluate("document.documentElement.scrollWidth") <= width
+    for dark in (False, True):
+        priced.look(dark=dark)
+        assert [row for row in priced.evaluate(CONTRAST) if row[1] < 4.5] == []
+    assert priced.evaluate(OUTSIDE) == []
+    assert priced.evaluate(OVERLAPPING) == []
+    headings = priced.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+    assert headings == [
+        "Objectives",
+        "Money",
+        "Goodput over time",
+        "Training",
+        "All jobs",
+        "Capacity",
+        "Saves",
+        "What to do next",
+        "Method",
+    ]
+    require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
+    priced.evaluate(AXE.read_text() + ";0")
+    found = priced.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing(require: Callable[[object, str], None], page: Page, dark: bool) -> None:
+    require(AXE.exists(), "axe-core is not installed (make cdktf-cli)")
+    page.look(dark=dark)
+    page.evaluate(AXE.read_text() + ";0")
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert len(found["passes"]) > 20
+    assert [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]] == []
+
+
+# Ratio of WCAG 2: every text of the page and of the plots against the page, or against the bar it stands on.
+CONTRAST = """
+(() => {
+  const rgb = c => c.match(/[\\d.]+/g).map(Number);
+  const light = c => { const [r, g, b] = rgb(c).map(v => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
+                       return .2126 * r + .7152 * g + .0722 * b; };
+  const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + .05) / (y + .05); };
+  const paper = getComputedStyle(document.body).backgroundColor, found = [];
+  const bar = () => getComputedStyle(document.querySelector('svg [fill="#0f766e"]')).fill;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const text = walk.currentNode.textContent.trim(), owner = walk.currentNode.parentElement;
+    if (!text || owner.closest('script,title,desc')) continue;
+    const style = getComputedStyle(owner), ink = owner.closest('svg') ? style.fill : style.color;
+    found.push([text, ratio(ink, text.endsWith('% useful') ? bar() : paper)]);
+  }
+  return found;
+})()
+"""
+OUTSIDE = """
+[...document.querySelectorAll('svg text')].filter(t => {
+  const box = t.getBoundingClientRect();
+  return t.textContent && (box.left < 0 || box.right > innerWidth);
+}).map(t => t.textContent)
+"""
+OVERLAPPING = """
+[...document.querySelectorAll('svg')].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll('text')].filter(t => t.textContent && getComputedStyle(t).opacity !== '0')
+    .map(t => [t.textContent, t.getBoundingClientRect()]);
+  return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([b, q]) =>
+    p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 1 && q.top < p.bottom - 1).map(([b]) => a + ' / ' + b));
+})
+"""

@@ -1,0 +1,175 @@
+"""What a report says, and that the file stands alone."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.report import theme
+from holdfast.report.cli import exit_code, read_report, write_report
+from holdfast.report.model import Report, build
+from holdfast.report.objectives import Verdict
+from holdfast.report.page import render
+from workloads.library.tests import sample
+from workloads.library.tests.sample import EPOCH, line
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("demo")
+    return read_report(folder / "events", sample.demo(folder))
+
+
+@pytest.fixture(scope="module")
+def html(report: Report) -> str:
+    return render(report)
+
+
+class Elements(HTMLParser):
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: Counter[str] = Counter()
+        self.tags: Counter[str] = Counter()
+        self.links: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        found = dict(attrs)
+        self.ids[found.get("id") or ""] += "id" in found
+        self.links += [found[name] or "" for name in ("src", "href", "action", "data") if name in found]
+
+
+def test_the_first_sentence_answers_the_question(report: Report) -> None:
+    assert report.answer == (
+        "Six evictions cost 20 steps and 31 s of training, and the trained model is identical to the last bit; "
+        "the batch, killed eight times, stored each of its 480 documents exactly once."
+    )
+
+
+def test_every_objective_of_the_demo_is_judged_with_its_n(report: Report) -> None:
+    assert [(goal.verdict, goal.n > 0) for goal in report.objectives] == [(Verdict.HELD, True)] * 9
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "goal"),
+    [
+        ("training", {"bit_exact": False}, "final parameters equal those of an undisturbed run"),
+        ("training", {"false_completions": 1}, "never called complete before the last step"),
+        ("training", {"save_every": 5}, "an eviction costs less than two checkpoint intervals of 5 steps"),
+        ("batch", {"lost": 2}, "no document lost under 8 kills"),
+        ("batch", {"duplicated": 1}, "no document stored twice under 8 kills"),
+        ("batch", {"same_scores": False}, "scores equal those of an undisturbed run"),
+        ("serving", {"failed": 1}, "no request failed under 4 evictions"),
+        ("serving", {"counts_differ": 2}, "clients, proxy and servers count the same answers"),
+    ],
+)
+def test_a_broken_objective_is_named_and_comes_first_in_what_to_do(
+    report: Report, part: str, change: dict[str, object], goal: str
+) -> None:
+    summary = sample.SUMMARY | {part: sample.SUMMARY[part] | change}
+    judged = build(report.ledgers, {}, summary)
+    assert [o.goal for o in judged.objectives if o.verdict is Verdict.BROKEN] == [goal]
+    assert goal in judged.next_steps[0]
+
+
+def test_a_goal_nobody_measured_is_inconclusive_not_held(report: Report) -> None:
+    judged = build(report.ledgers, {}, {"training": {"evictions": 6, "lost_steps": 0}, "batch": {"documents": 3}})
+    verdicts = {o.goal: o.verdict for o in judged.objectives}
+    assert verdicts["final parameters equal those of an undisturbed run"] is Verdict.INCONCLUSIVE
+    assert verdicts["no document lost under 0 kills"] is Verdict.INCONCLUSIVE
+
+
+def test_a_job_that_was_scheduled_and_wrote_nothing_yet_is_no_reason_for_no_report(tmp_path: Path) -> None:
+    fields = {"seconds": 2.0, "node": "n", "pool": "p"}
+    quiet = line(EPOCH, "scheduled", job="quiet", kind="batch", process="quiet-0", **fields)
+    sample.write(tmp_path / "exporter.jsonl", [quiet])
+    assert "quiet" in render(read_report(tmp_path, None))
+
+
+def test_the_file_stands_alone(html: str) -> None:
+    found = Elements(html)
+    assert found.links == ["data:,"]
+    assert not re.search(r"@import|url\((?!#)", html)
+    assert [n for n in re.findall(r"https?://[^\s\"'<]+", html) if not n.startswith("http://www.w3.org/")] == []
+    assert found.tags["script"] == 1  # the data, which no browser runs
+    assert [name for name, times in found.ids.items() if name and times > 1] == []
+    assert len(html.encode()) < 1_500_000
+
+
+def test_a_table_stands_behind_every_plot(html: str) -> None:
+    found = Elements(html)
+    assert found.tags["svg"] == 7
+    assert found.tags["details"] == 5  # states and evictions, for training and for batch; goodput by time
+    assert html.count("<desc ") == 7
+
+
+def test_online_requests_have_a_section_where_they_were_counted(report: Report, html: str) -> None:
+    shown = html[html.index('id="serving"') :].partition("</section>")[0]
+    cells = re.findall(r'<th scope="row">(.*?)</th><td class="number">(.*?)</td>', shown)
+    assert dict(cells).items() >= {"requests": "1,204", "failed": "0", "evictions": "4"}.items()
+    assert [value for name, value in cells if "429" in name or "99 of 100" in name] == ["3", "41"]
+    assert 'id="serving"' not in render(build(report.ledgers, {}, {}))
+
+
+def test_the_embedded_data_is_the_json_of_the_report(report: Report, html: str) -> None:
+    [text] = re.findall(r'<script type="application/json" id="report-data">(.*?)</script>', html)
+    assert json.loads(text) == json.loads(json.dumps(report.as_json()))
+
+
+def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
+    job = "</script><img src=x onerror=alert(1)>"
+    sample.write(tmp_path / "a.jsonl", sample.training(job, total=20, kills=((2.5, "SIGKILL"),)))
+    html = render(read_report(tmp_path, None))
+    assert "<img" not in html
+    assert Elements(html).tags["script"] == 1
+
+
+def test_every_colour_of_the_plots_has_one_for_the_dark() -> None:
+    style = (Path(theme.__file__).parent / "style.css").read_text()
+    dark = style[style.index("prefers-color-scheme: dark") :]
+    for colour in {*theme.COLOR.values(), theme.OURS, theme.BASELINE, theme.NAIVE, theme.AXIS_COLOR, theme.MARK_COLOR}:
+        assert f'[fill="{colour}"]' in dark, colour
+
+
+def test_one_job_without_summary_or_eviction_still_makes_a_page(tmp_path: Path) -> None:
+    sample.write(tmp_path / "a.jsonl", [line(EPOCH, "start", rank=0)])
+    report = read_report(tmp_path, None)
+    assert "nothing can be concluded" not in report.answer
+    assert "<h1>" in render(report)
+
+
+def test_exit_code_shows_a_broken_objective(report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(report) == EXIT_DONE
+    summary = sample.demo(tmp_path)
+    summary.write_text(json.dumps(sample.SUMMARY | {"batch": sample.SUMMARY["batch"] | {"lost": 1}}))
+    assert write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=True) == EXIT_FINDINGS
+    assert json.loads(capsys.readouterr().out)["schema"] == "holdfast.report/1"
+    assert [path.name for path in tmp_path.glob("*.html")] == ["a.html"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"training": 3}', '{"batch": []}', '{"training": {"lost_steps": "many"}}'])
+def test_a_summary_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
+    summary = sample.demo(tmp_path)
+    summary.write_text(text)
+    with pytest.raises(InputError, match="summary"):
+        write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=False)
+
+
+def test_files_without_a_usable_line_cannot_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"v": 99}\n')
+    with pytest.raises(Unjudged, match="version"):
+        write_report(tmp_path, None, tmp_path / "a.html", as_json=False)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, monitoring.__main__; print([m for m in ('altair', 'jinja2', 'google.cloud', 'kubernetes', 'cdktf') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

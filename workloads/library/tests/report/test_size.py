@@ -1,0 +1,201 @@
+"""A long history: the page stays small, says what it left out, and its sums are those of everything."""
+
+import json
+import re
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.report import tables
+from holdfast.report.bounds import MOST_BARS, MOST_LANES, MOST_MARKS, MOST_POINTS, cut, spread
+from holdfast.report.capacity import Capacities
+from holdfast.report.charts import outline, progress
+from holdfast.report.cli import read_report
+from holdfast.report.embedded import page_data
+from holdfast.report.model import Report
+from holdfast.report.page import render
+from holdfast.report.timeline import timeline
+from workloads.library.tests import sample
+from workloads.library.tests.sample import EPOCH, Line, line
+
+JOBS, WORST = 60, "train-31"
+DAY_S = 86_400.0
+
+pytestmark = pytest.mark.process
+
+
+def kills(count: int) -> tuple[tuple[float, str], ...]:
+    return tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(count))
+
+
+def nodes() -> list[Line]:
+    """A season of twelve pools that lose a node every few hours."""
+    lines: list[Line] = []
+    for n in range(3000):
+        t, named = EPOCH - (n * 0.03) * DAY_S, {"node": f"node-{n}", "pool": f"pool-{n % 12}", "capacity": "spot"}
+        named |= {"machine_type": f"g2-standard-{n % 40}", "zone": f"zone-{n % 5}"}
+        lines.append(line(t - 1800, "node_up", "", "node", "watcher", seconds=0, **named))
+        lines.append(line(t, "node_down", "", "node", "watcher", reason="preempted", seconds=1800, **named))
+    return sorted(lines, key=lambda row: row["t"])
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("long")
+    for n in range(JOBS):
+        job = f"train-{n}"
+        lines = sample.training(
+            job, seed=n, total=7000 if job == WORST else 2000, every=10, kills=kills(300 if job == WORST else 60)
+        )
+        sample.write(folder / f"{job}.jsonl", lines)
+    for n in range(8):
+        sample.write(folder / f"batch-{n}.jsonl", sample.batch(f"batch-{n}", workers=40, items=3000, kills=120, seed=n))
+    sample.write(folder / "watcher.jsonl", nodes())
+    return read_report(folder, None)
+
+
+@pytest.fixture(scope="module")
+def html(report: Report) -> str:
+    return render(report)
+
+
+@pytest.fixture(scope="module")
+def whole(report: Report) -> dict[str, Any]:
+    return json.loads(json.dumps(report.as_json()))
+
+
+def embedded(html: str) -> dict[str, Any]:
+    [text] = re.findall(r'<script type="application/json" id="report-data">(.*?)</script>', html)
+    return json.loads(text)
+
+
+def test_the_page_of_a_long_history_stays_small(html: str, whole: dict[str, Any]) -> None:
+    assert sum(row["evictions"] for row in whole["jobs"]) > 3000
+    assert len(html.encode()) < 1_500_000
+
+
+def test_the_totals_of_the_page_are_those_of_every_job_of_the_json(html: str, whole: dict[str, Any]) -> None:
+    assert embedded(html)["totals"] == whole["totals"]
+    for kind, total in whole["totals"].items():
+        jobs = [row for row in whole["jobs"] if row["kind"] == kind]
+        assert total["jobs"] == len(jobs)
+        assert total["evictions"] == sum(len(row["recoveries"]) for row in jobs)
+        assert total["lost"] == sum(row["lost"] for row in jobs)
+        assert sum(total["states_seconds"].values()) == pytest.approx(total["wall_seconds"], abs=1e-3)
+        for state, seconds in total["states_seconds"].items():
+            assert seconds == pytest.approx(sum(row["states_seconds"][state] for row in jobs), abs=1e-3)
+
+
+def test_what_is_left_out_is_named_and_counted(report: Report, html: str, whole: dict[str, Any]) -> None:
+    evictions = whole["totals"]["training"]["evictions"]
+    assert f"6 of {JOBS} jobs drawn, those that lost the most time; all are in the JSON." in html
+    assert f"100 of {evictions:,} evictions, those after which work took longest to go on; all are in the JSON." in html
+    assert f"the other {evictions - 100} evictions" in html
+    assert "56 other jobs" in html  # a plot that training shares with batch
+    page = embedded(html)
+    assert len(page["jobs"]) + page["left_out"]["jobs"] == len(whole["jobs"])
+    shown, everything = page["capacity"][0], whole["capacity"][0]
+    for name in ("preemptions", "churn"):
+        assert len(shown[name]) + page["left_out"][name] == len(everything[name])
+
+
+def test_a_table_of_many_jobs_ends_with_the_others_and_all(report: Report) -> None:
+    training = report.of_kind("training")
+    many = [*training, *training]
+    rows = tables.job_rows(many)
+    assert [row.name for row in rows[-2:]] == [f"the other {JOBS} jobs", f"all {2 * JOBS} jobs"]
+    parts, every = rows[:-1], rows[-1]
+    assert sum(row.wall_us for row in parts) == every.wall_us == sum(x.wall_us for x in many)
+    assert sum(row.evictions for row in parts) == every.evictions == sum(len(x.recoveries) for x in many)
+    assert [row.name for row in tables.job_rows(training)] == [x.job for x in training]
+
+
+def test_the_job_that_lost_most_is_among_those_drawn(html: str) -> None:
+    [words] = re.findall(r'<desc id="training-timeline-desc">(.*?)</desc>', html)
+    assert WORST in words
+    assert words.count("steps done again") == 6
+
+
+def test_a_short_history_is_carried_whole(tmp_path: Path) -> None:
+    sample.write(tmp_path / "a.jsonl", sample.training("a", kills=kills(3)))
+    report = read_report(tmp_path, None)
+    assert page_data(report) == report.as_json()
+    assert "in the JSON" not in render(report)
+
+
+def bars(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return spec["layer"][0]["data"]["values"]
+
+
+def test_bars_by_stretch_keep_the_time_of_each_state(report: Report) -> None:
+    [worst] = [x for x in report.ledgers if x.job == WORST]
+    spec = timeline([worst], slug="t", title="t").spec
+    assert len(worst.spans) > MOST_BARS >= len(bars(spec))
+    drawn = Counter[str]()
+    for row in bars(spec):
+        drawn[row["state"]] += row["to"] - row["from"]
+    unit = sum(drawn.values()) / worst.seconds
+    for state, us in worst.totals_us().items():
+        assert drawn[state.value] == pytest.approx(us / 1e6 * unit, rel=1e-3, abs=1e-3)
+    assert all(a["to"] == pytest.approx(b["from"], abs=2e-6) for a, b in pairwise(bars(spec)))
+
+
+def test_plots_keep_to_their_marks_points_and_places(report: Report) -> None:
+    batch, training = report.of_kind("batch"), report.of_kind("training")[:6]
+    places = timeline(batch, slug="t", title="t")
+    assert f"{MOST_LANES} of 320 places, those that lost the most time" in places.note
+    assert len({row["lane"] for row in bars(places.spec)}) == MOST_LANES
+    spec = progress(training, slug="p", unit="steps", title="p").spec
+    assert 0 < len(spec["data"]["values"]) <= MOST_POINTS
+    assert 0 < len(spec["layer"][2]["data"]["values"]) <= MOST_MARKS
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 30), st.integers(1, 9)), min_size=1, max_size=300))
+def test_preemptions_by_longer_stretches_and_fewer_pools_add_up(found: list[tuple[int, int, int]]) -> None:
+    rows = [(f"2026-{1 + h // 24 % 12:02}-{1 + h // 288 % 28:02}T{h % 24:02}:00Z", f"pool-{p}", n) for h, p, n in found]
+    _, shown = tables.losses(rows)
+    assert sum(count for _, _, count in shown) == sum(count for _, _, count in rows)
+    assert len(shown) <= tables.MOST_LOSSES
+    assert len({pool for _, pool, _ in shown}) <= tables.MOST_POOLS
+
+
+@given(st.lists(st.integers(-50, 50)), st.integers(1, 20))
+def test_a_cut_keeps_the_heaviest_in_their_order(rows: list[int], most: int) -> None:
+    numbered = list(enumerate(rows))
+    kept = cut(numbered, most, lambda row: row[1])
+    assert sorted(kept.rows + kept.rest) == numbered
+    assert kept.rows == sorted(kept.rows)
+    assert len(kept.rows) == min(most, len(rows))
+    assert not kept.rest or min(row[1] for row in kept.rows) >= max(row[1] for row in kept.rest)
+
+
+@given(st.lists(st.floats(0, 1e9)), st.integers(1, 20))
+def test_a_spread_is_few_and_begins_with_the_first(rows: list[float], most: int) -> None:
+    kept = spread(rows, most, float)
+    assert len(kept) <= most
+    assert kept[:1] == rows[:1]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6)), min_size=1, max_size=900), st.integers(200, 400))
+def test_an_outline_keeps_the_ends_and_the_extremes(steps: list[tuple[int, float]], most: int) -> None:
+    points = [(sum(us for us, _ in steps[: n + 1]), done, n // 300) for n, (_, done) in enumerate(steps)]
+    kept = outline(points, most)
+    assert len(kept) <= most
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert max(done for _, done, _ in kept) == max(done for _, done, _ in points)
+    assert min(done for _, done, _ in kept) == min(done for _, done, _ in points)
+
+
+def test_of_many_clusters_those_with_the_most_preemptions_are_shown() -> None:
+    hour = "2026-11-21T00:00Z"
+    clusters = tuple(Capacities(cluster=f"place/c{n}", losses=((hour, "spot", n + 1),)) for n in range(9))
+    html = render(Report(answer="", figures=(), objectives=(), ledgers=(), next_steps=(), capacities=clusters))
+    assert "4 of 9 clusters, those with the most preemptions; all are in the JSON." in html
+    assert re.findall(r"Capacity of place/(c\d)</h2>", html) == ["c5", "c6", "c7", "c8"]

@@ -1,0 +1,123 @@
+"""The promise of a GPU, against a stand-in for the driver's library that a compiler makes here."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.runtime import gpu
+from tests import support
+from workloads.library.tests.training.runs import Run
+
+STUB = r"""
+int cuInit(unsigned flags) { return INIT; }
+int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
+int cuDeviceGetCount(int *count) { *count = COUNT; return 0; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetName(char *name, int length, int device) { name[0] = 'L'; name[1] = '4'; name[2] = 0; return 0; }
+int cuDeviceTotalMem_v2(unsigned long *bytes, int device) { *bytes = 24ul << 30; return LOST; }
+"""
+CHECK = """
+import sys
+from pathlib import Path
+from holdfast.runtime import gpu
+sys.exit(gpu.exit_code(gpu.start_check(devices=Path(sys.argv[1]), torch_cuda="13.2")))
+"""
+
+
+def library(folder: Path, *, version: int = 13000, count: int = 2, init: int = 0, lost: int = 0) -> dict[str, str]:
+    """An environment in which that driver is found."""
+    compiler = shutil.which("cc")
+    support.require(compiler, "a C compiler makes the stand-in for the driver's library")
+    folder.mkdir(exist_ok=True)
+    (folder / "stub.c").write_text(STUB)
+    facts = [f"-DVERSION={version}", f"-DCOUNT={count}", f"-DINIT={init}", f"-DLOST={lost}"]
+    command = [str(compiler), "-shared", "-fPIC", "-nostdlib", *facts]
+    subprocess.run([*command, "-o", folder / gpu.LIBRARY, folder / "stub.c"], check=True)
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def checked(env: dict[str, str], devices: Path, *, promised: str = "2") -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK, devices],
+        env=os.environ | {"LD_LIBRARY_PATH": "", "HOLDFAST_GPUS": promised} | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stdout + done.stderr, done
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> Path:
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    for name in ("nvidiactl", "nvidia0", "nvidia1"):
+        (folder / name).touch()
+    return folder
+
+
+@pytest.mark.process
+def test_what_was_promised_is_shown(tmp_path: Path, devices: Path) -> None:
+    code, shown = checked(library(tmp_path / "lib"), devices)
+    assert code == 0
+    assert "2 GPU: L4 (24.0 GiB), L4 (24.0 GiB); driver " in shown
+    assert "CUDA 13.0" in shown
+
+
+@pytest.mark.process
+def test_nothing_promised_is_nothing_checked(tmp_path: Path) -> None:
+    assert checked({}, tmp_path, promised="") == (0, "")
+
+
+@pytest.mark.process
+def test_a_wrong_image_or_pool_is_bad_input_with_its_fix(tmp_path: Path, devices: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "nvidiactl").touch()
+    code, shown = checked(library(tmp_path / "lib"), empty)
+    assert (code, "no device /dev/nvidia*" in shown) == (2, True)
+    code, shown = checked({}, devices)
+    assert (code, "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in shown) == (2, True)
+    code, shown = checked(library(tmp_path / "old", version=12020), devices)
+    assert (code, "a driver for CUDA 12.2, and torch built with CUDA 13.2" in shown) == (2, True)
+    code, shown = checked(library(tmp_path / "none", init=100), devices)
+    assert (code, "cuInit answered 100" in shown) == (2, True)
+
+
+@pytest.mark.process
+def test_a_broken_machine_is_worth_another_start(tmp_path: Path, devices: Path) -> None:
+    assert checked(library(tmp_path / "busy", init=999), devices)[0] == 75
+    code, shown = checked(library(tmp_path / "fell-off", count=1), devices)
+    assert (code, "1 of 2 promised GPUs answer" in shown) == (75, True)
+    assert checked(library(tmp_path / "ecc", lost=214), devices)[0] == 75
+
+
+def test_the_cpu_is_never_chosen_where_a_gpu_was_promised() -> None:
+    assert gpu.device_type(False, {}) == "cpu"
+    assert gpu.device_type(True, {}) == "cuda"
+    with pytest.raises(InputError, match="2 promised by HOLDFAST_GPUS, and torch sees none"):
+        gpu.device_type(False, {"HOLDFAST_GPUS": "2"})
+    with pytest.raises(InputError, match="HOLDFAST_GPUS is no number"):
+        gpu.promised({"HOLDFAST_GPUS": "all"})
+
+
+def test_the_cuda_of_torch_is_read_without_importing_it() -> None:
+    import torch
+
+    assert gpu.cuda_of_torch() == torch.version.cuda
+
+
+@pytest.mark.process
+def test_a_trainer_that_was_promised_a_gpu_and_finds_none_ends_with_2(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=2, env={"HOLDFAST_GPUS": "1"})
+    if any(gpu.DEVICES.glob("nvidia[0-9]*")):
+        support.unavailable("this machine has a GPU")
+    assert run.complete() == 2
+    assert "a GPU was promised, and there is none" in run.log()
+    assert run.events() == []

@@ -1,0 +1,88 @@
+"""One style of errors: what Typer refuses, what the system lacks, and who stops reading."""
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from holdfast.command_line import run_app
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+
+@app.command()
+def count(to: int = 100_000) -> None:
+    for number in range(to):
+        print(number)
+
+
+@app.command()
+def start(program: str) -> None:
+    subprocess.run([program], check=False)
+
+
+@app.command()
+def ask() -> None:
+    typer.confirm("Go on?", err=True)
+
+
+def ended(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        run_app(app, words)
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [
+        (["count", "--to", "x"], "Invalid value for '--to'"),
+        (["count", "--of", "x"], "No such option: --of"),
+        (["start"], "Missing argument"),
+        (["coutn"], "Did you mean 'count'?"),
+        (["count", "\x1b[2J"], r"\x1b[2J"),
+        (["count", "\udce9"], r"\udce9"),
+        (["count", "a\u202eb"], r"a\u202eb"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_refused_in_four_lines(
+    words: list[str], got: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(*words) == 2
+    first, second, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("error:   ") and second.startswith("  got:     ") and got in second
+    assert [line.split(":")[0] for line in rest] == ["  allowed", "  fix"]
+
+
+def test_a_program_that_is_not_installed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("start", "no-such-program") == 3
+    assert capsys.readouterr().err == "could not judge: the program no-such-program is not installed, or not on PATH\n"
+
+
+def test_no_command_at_all_shows_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended() == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_a_question_that_nobody_answers_stops(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def closed(*_: object) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", closed)
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", closed)
+    assert ended("ask") == 4
+    assert "stopped: no answer" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_a_reader_that_has_seen_enough_is_no_finding() -> None:
+    command = [sys.executable, "-c", "from workloads.library.tests.test_command_line import *; run_app(app, ['count'])"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout and running.stderr
+        assert running.stdout.readline() == "0\n"
+        running.stdout.close()
+        assert running.stderr.read() == ""
+        assert running.wait(60) == 0

@@ -1,0 +1,79 @@
+"""What is forked ends, hears signals and has its own things as what starts from nothing."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from workloads.library.tests.fork_server import ForkServer, Started
+
+pytestmark = pytest.mark.process
+
+SCRIPT = """
+import atexit, json, os, sys, time
+atexit.register(print, "at the end")
+print(os.getsid(0) == os.getpid(), os.environ.get("MINE"), sys.argv[1], __name__, "json.tool" in sys.modules, flush=True)
+exec(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(["json.tool"])
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start(server: ForkServer, tmp_path: Path) -> Callable[[str], Started]:
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def started(code: str) -> Started:
+        with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+            command = [sys.executable, str(tmp_path / "script.py"), code]
+            return server.start(command, env={"MINE": "yes"}, out=out, err=err, session=True)
+
+    return started
+
+
+@pytest.mark.parametrize(
+    ("code", "ended", "shown"),
+    [
+        ("0", 0, ""),
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('why')", 1, "why\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
+    ],
+)
+def test_it_ends_as_the_interpreter_would(
+    start: Callable[[str], Started], tmp_path: Path, code: str, ended: int, shown: str
+) -> None:
+    assert start(code).wait(60) == ended
+    printed = (tmp_path / "out").read_text().splitlines()
+    assert printed[0] == f"True yes {code} __main__ True"
+    assert printed[1:] == ([] if ended < 0 else ["at the end"])
+    assert (tmp_path / "err").read_text().endswith(shown)
+
+
+def test_a_signal_to_its_group_meets_it_from_the_first_moment_on(start: Callable[[str], Started]) -> None:
+    for _ in range(20):
+        process = start("time.sleep(600)")
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM
+
+
+def test_it_ends_with_the_server(tmp_path: Path) -> None:
+    server = ForkServer([])
+    with (tmp_path / "log").open("w") as log:
+        process = server.start([sys.executable, "-m", "http.server", "0"], env={}, out=log, err=log, session=True)
+    assert process.poll() is None
+    server.close()
+    until = time.monotonic() + 60
+    while Path(f"/proc/{process.pid}").exists():
+        assert time.monotonic() < until, "it outlives the server"
+        time.sleep(0.01)

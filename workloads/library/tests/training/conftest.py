@@ -1,0 +1,44 @@
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import support
+from tests.tools import frameworks
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.frameworks.gang import fork_server
+from workloads.library.tests.training.runs import Run
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run that every disturbed one has to equal, to the last bit; started from nothing."""
+    run = Run(folder=tmp_path_factory.mktemp("undisturbed"))
+    assert run.complete() == 0, run.log()
+    return run
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ForkServer]:
+    """For runs whose start is not what is tested."""
+    server = ForkServer(["holdfast.commands", "holdfast.training.launch", "holdfast.runtime.deadline"])
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """Where the frameworks of others are installed."""
+    try:
+        return frameworks.install()
+    except (OSError, subprocess.CalledProcessError) as error:
+        support.unavailable(f"the frameworks cannot be installed: {error}")
+
+
+@pytest.fixture(scope="session")
+def framework_server(site: Path) -> Iterator[ForkServer]:
+    """Its imports take longer than what most tests start in it."""
+    server = fork_server(site)
+    yield server
+    server.close()

@@ -1,0 +1,88 @@
+"""One place of a gang, for tests: `python -m workloads.library.tests.training.elastic.child SETTINGS`, or a fork.
+
+The reference trainer, that stands at one step until the test opens the gate: what comes meanwhile comes in time, on any
+machine. With `ledger`, each member notes what it adds to a step and what it applied, before and after the sum.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.environment import ENV_GANG_NODES
+from holdfast.contract.errors import run_cli
+from holdfast.training.elastic import group, places, signs, trainer
+from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.elastic.trainer import ElasticConfig, train_elastic
+from holdfast.training.model import ModelConfig
+
+
+def gated(gate: Path, gate_step: int, *, pace_s: float, ledger: Path | None) -> type[ElasticGang]:
+    class Gated(ElasticGang):
+        def shards(self) -> Generator[int]:
+            while self.step == gate_step and not gate.exists():
+                time.sleep(0.01)
+            time.sleep(pace_s)  # the work of a step, without taking the processor from others
+            self._mine: list[int] = []
+            for shard in super().shards():
+                self._mine.append(shard)
+                yield shard
+
+        def reduce(self) -> bool:
+            epoch, step = self._crew.epoch.number, self.step
+            self._note("adds", epoch, step)
+            done = super().reduce()
+            if done:
+                self._note("applied", epoch, step)
+            return done
+
+        def _note(self, what: str, epoch: int, step: int) -> None:
+            if ledger is None:
+                return
+            line: dict[str, Any] = {
+                "what": what,
+                "epoch": epoch,
+                "step": step,
+                "shards": self._mine,
+                "process": os.getpid(),
+            }
+            line["t"] = time.monotonic()  # one clock for all processes of a machine
+            # One write past all buffers: what is noted stays when the process is killed.
+            file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(file, json.dumps(line).encode() + b"\n")
+            os.close(file)
+
+    return Gated
+
+
+def work(settings: dict[str, Any]) -> None:
+    """Never returns."""
+    found = dict(settings)
+    group.CONNECT_S = found.pop("connect_s")
+    signs.EVERY_S = found.pop("signs_s", signs.EVERY_S)
+    ledger = found.pop("ledger", None)
+    trainer.ElasticGang = gated(
+        Path(found.pop("gate")),
+        found.pop("gate_step"),
+        pace_s=found.pop("pace_s", 0.0),
+        ledger=Path(ledger) if ledger else None,
+    )
+    if ENV_GANG_NODES in os.environ:  # as a pod: several processes of one node have the same settings
+        pod = places.of_pod()
+        found |= {"nodes": pod.nodes, "index": pod.index, "ranks_per_node": pod.ranks_per_node}
+    found |= {"nodes": tuple(map(tuple, found["nodes"])), "events": Path(found["events"])}
+    found["model"] = ModelConfig(**found["model"])
+
+    def main() -> None:
+        code = train_elastic(ElasticConfig(**found))
+        sys.stdout.flush()
+        os._exit(code)
+
+    run_cli(main)
+
+
+if __name__ == "__main__":
+    work(json.loads(sys.argv[1]))

@@ -1,0 +1,32 @@
+"""Gangs of a test: forked from one process that has imported what their places need, and closed at its end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.elastic.gangs import CHILD, HSDP_CHILD, Gang
+
+Make = Callable[..., Gang]
+
+
+@pytest.fixture(scope="package")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(["torch._dynamo", CHILD, HSDP_CHILD])
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path, server: ForkServer) -> Iterator[Make]:
+    with ExitStack() as made:
+
+        def gang(name: str = "gang", *, kind: type[Gang] = Gang, **settings: Any) -> Gang:
+            gang = kind(tmp_path / name, server=server, **settings)
+            made.callback(gang.close)
+            return gang
+
+        yield gang

@@ -1,0 +1,185 @@
+"""A gang of real processes on this machine: started, killed, frozen and replaced by place."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.environment import ENV_ATTEMPT, ENV_KILL_AT
+from holdfast.training.elastic.control import Peers
+from holdfast.training.rendezvous import join_id
+from tests.support import commits
+from workloads.library.tests.fork_server import ForkServer, Started
+
+WAIT_S = 120.0
+ATTEMPT = "2+1"  # as Kubernetes puts it together
+MODEL = {"context": 16, "width": 16, "layers": 1, "heads": 2}
+
+CHILD = "workloads.library.tests.training.elastic.child"
+HSDP_CHILD = "workloads.library.tests.training.elastic.hsdp_child"
+
+
+class Gang:
+    """With `server` its places are forked, else they start from nothing."""
+
+    def __init__(
+        self, folder: Path, *, nodes: int = 3, server: ForkServer | None = None, child: str = CHILD, **settings: Any
+    ) -> None:
+        self.folder, self.nodes, self._server, self._child = folder, nodes, server, child
+        self.events = folder / "events.jsonl"
+        self.checkpoints = folder / "checkpoints"
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self.settings: dict[str, Any] = {
+            "checkpoints": str(self.checkpoints),
+            "nodes": [["127.0.0.1", port] for port in free_ports(nodes)],
+            "events": str(self.events),
+            "model": MODEL,
+            "steps": 40,
+            "shards": 6,
+            "exact": True,
+            "every": 10,
+            "gather_s": 60.0,  # a start waits for all places
+            "hold_s": 60.0,
+            "silent_s": 60.0,
+            "connect_s": 30.0,  # a busy machine takes seconds, and a second try would be a size of its own
+            "gate": str(folder / "gate"),
+            "gate_step": -2,
+            **settings,
+        }
+        self.processes: dict[int, subprocess.Popen[str] | Started] = {}
+
+    def start(self, *places: int, kill_at: str = "") -> None:
+        for place in places:
+            environment = {**os.environ, ENV_KILL_AT: kill_at, ENV_ATTEMPT: ATTEMPT, **self.of_place(place)}
+            command = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": place})]
+            with (self.folder / f"log-{place}").open("a") as log:
+                self.processes[place] = (
+                    self._server.start(command, env=environment, out=log, err=log, session=False)
+                    if self._server
+                    else subprocess.Popen(command, env=environment, stdout=log, stderr=log, text=True)
+                )
+
+    def of_place(self, place: int) -> dict[str, str]:
+        """Further variables of its environment."""
+        return {}
+
+    def start_ranks(self, node: int, processes: int) -> None:
+        """From nothing, by the command of a pod: settings that the pod states come from this environment."""
+        program = [sys.executable, "-m", self._child, json.dumps({**self.settings, "index": 0})]
+        command = [sys.executable, "-m", "holdfast", "train", "ranks", "--processes", str(processes), "--", *program]
+        with (self.folder / f"log-{node}").open("a") as log:
+            self.processes[node] = subprocess.Popen(command, stdout=log, stderr=log, text=True)
+
+    def signal(self, place: int, number: signal.Signals) -> None:
+        self.processes[place].send_signal(number)
+
+    def ended(self, place: int) -> int:
+        return self.processes[place].wait(WAIT_S)
+
+    def all_ended(self) -> dict[int, int]:
+        return {place: self.ended(place) for place in self.processes}
+
+    def lines(self, *types: str) -> list[dict[str, Any]]:
+        if not self.events.exists():
+            return []
+        found = [json.loads(line) for line in self.events.read_text().splitlines() if line]
+        return [line for line in found if line["event"] in types]
+
+    def committed(self) -> bool:
+        """In the storage: a process that stands at the gate has not noticed yet."""
+        return bool(commits(self.checkpoints))
+
+    def digests(self) -> set[str]:
+        return {line["digest"] for line in self.lines("exit") if "digest" in line}
+
+    def sizes(self) -> list[int]:
+        return [line["nodes"] for line in self.lines("resized")]
+
+    def until(self, condition: Callable[[], object], *, progress: Callable[[], object] = lambda: None) -> None:
+        """As long as `progress` goes on being another."""
+        seen, ends = progress(), time.monotonic() + WAIT_S
+        while not condition():
+            if (now := progress()) != seen:
+                seen, ends = now, time.monotonic() + WAIT_S
+            assert time.monotonic() < ends, f"waited in vain\n{self.logs()}"
+            time.sleep(0.02)
+
+    def silence_s(self) -> float:
+        """Since the last event of the gang."""
+        return time.time() - self.events.stat().st_mtime
+
+    def until_step(self, step: int) -> None:
+        self.until(lambda: any(line["step"] >= step for line in self.lines("commit", "resized")))
+
+    def logs(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("log-*")))
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    def waiting(self, place: int) -> bool:
+        """Whether the process of that place asks to come in."""
+        return self._phase(place) == "waiting"
+
+    def working(self, place: int) -> bool:
+        return self._phase(place) in ("member", "restoring", "complete")
+
+    def _phase(self, place: int) -> object:
+        addresses = tuple((host, port) for host, port in self.settings["nodes"])
+        return (Peers(addresses, join_id("elastic")).ask(place, "/status", 1.0) or {}).get("phase")
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Each with a free one above it, and none that the kernel gives to a connection."""
+    return [free_run(2) for _ in range(count)]
+
+
+def free_run(count: int) -> int:
+    """The first of so many neighbouring ports, for this process alone."""
+    while True:
+        first = _random.randrange(10_000, 30_000, 2)
+        if _claimed(first, count):
+            return first
+
+
+_random = random.SystemRandom()  # a test that seeds `random` would choose the same ports as another
+_claims: list[socket.socket] = []
+"""Of the same numbers for UDP. A port found free is taken later, and a closed one never: until this process ends, no
+other one that runs tests finds it free."""
+
+
+def _claimed(first: int, count: int) -> bool:
+    """Whether all are free."""
+    claims = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(count)]
+    ports = range(first, first + count)
+    if all(_bound(claim, port) and _free(port) for claim, port in zip(claims, ports, strict=True)):
+        _claims.extend(claims)
+        return True
+    for claim in claims:
+        claim.close()
+    return False
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as trial:
+        return _bound(trial, port)
+
+
+def _bound(socket_: socket.socket, port: int) -> bool:
+    try:
+        socket_.bind(("", port))
+    except OSError:
+        return False
+    return True

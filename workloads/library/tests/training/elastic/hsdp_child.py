@@ -1,0 +1,97 @@
+"""A rank of a node that shares one state, for tests: `python -m workloads.library.tests.training.elastic.hsdp_child SETTINGS`.
+
+A plain loop as a user's own, on a model of uneven shards with dropout; its place is as the pod's environment states it.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from holdfast.checkpoint.errors import CheckpointExit
+from holdfast.contract import exit_codes
+from holdfast.contract.environment import ENV_LOCAL_RANK
+from holdfast.contract.errors import run_cli
+from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.runtime.events import EventLog
+from holdfast.training.elastic import group
+from holdfast.training.elastic.node import join_node
+from holdfast.training.meter import digest
+from workloads.library.tests.training.elastic.child import gated
+
+SAMPLES, WIDTH = 2, 5
+
+
+def train(settings: dict[str, Any]) -> None:
+    mesh = join_node()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, 7), nn.Dropout(0.1), nn.ReLU(), nn.Linear(7, 3), nn.Linear(3, 1))
+    for layer in (model[0], model[3]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    events = EventLog.open(Path(settings["events"]), job="elastic", kind=KIND_TRAINING)
+    kind = gated(Path(settings["gate"]), settings["gate_step"], pace_s=settings.get("pace_s", 0.0), ledger=None)
+    gang = kind(
+        settings["checkpoints"],
+        {"model": model, "optimizer": optimizer},
+        run="elastic",
+        events=events,
+        **{name: settings[name] for name in ("shards", "exact", "every", "gather_s", "hold_s", "silent_s")},
+    )
+    try:
+        with gang:
+            for step in gang.steps(settings["steps"]):
+                for shard in gang.shards():
+                    draws = torch.Generator().manual_seed(step * gang.shard_count + shard)
+                    inputs = torch.randn(SAMPLES, WIDTH, generator=draws)
+                    gang.backward((model(inputs).squeeze(1) - inputs.sum(1)).square().mean())
+                if gang.reduce():
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    optimizer.step()
+    except CheckpointExit as end:
+        os._exit(end.CODE)
+    whole, weights = (
+        digest(*gathered(model, optimizer)),
+        torch.cat([_whole(w).flatten() for w in model.parameters()]),
+    )
+    if os.environ[ENV_LOCAL_RANK] == "0":
+        events.emit(
+            "exit", code=exit_codes.EXIT_COMPLETE, step=settings["steps"], digest=whole, weights=weights.tolist()
+        )
+    sys.stdout.flush()
+    os._exit(exit_codes.EXIT_COMPLETE)
+
+
+class _Whole:
+    """What a state_dict gives, without shards. Made on all ranks of a node together."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = _whole(state)
+
+    def state_dict(self) -> Any:
+        return self._state
+
+
+def gathered(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    return _Whole(model.state_dict()), _Whole(optimizer.state_dict())
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, DTensor):
+        return value.full_tensor()
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    return value
+
+
+if __name__ == "__main__":
+    found = json.loads(sys.argv[1])
+    group.CONNECT_S = found["connect_s"]
+    run_cli(lambda: train(found))

@@ -1,0 +1,218 @@
+"""Elastic gangs of real processes: whatever is lost or comes, the exact run ends in the bits of an undisturbed one."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from holdfast.checkpoint.errors import NotDurable
+from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.settings import Tuning
+from holdfast.contract.environment import ENV_COMPLETION_INDEX, ENV_GANG_NODES, ENV_GANG_PORT
+from holdfast.contract.errors import InputError
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.ledger.events import read_folder
+from holdfast.ledger.job_ledger import job_ledgers
+from holdfast.ledger.receipt import receipt
+from holdfast.training.elastic.gang import ElasticGang
+from tests.cluster.sim.waiting import until
+from workloads.library.tests.training.elastic.conftest import Make
+from workloads.library.tests.training.elastic.gangs import Gang, free_ports, free_run
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Digest of a run on one node that nothing happens to, started from nothing."""
+    gang = Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1)
+    gang.start(0)
+    assert gang.ended(0) == EXIT_COMPLETE, gang.logs()
+    (digest,) = gang.digests()
+    return digest
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_death_is_survived_by_the_others_and_a_replacement_comes_in(make: Make, undisturbed: str, lost: int) -> None:
+    gang = make(gate_step=25)
+    others = [place for place in range(3) if place != lost]
+    gang.start(*others)
+    gang.start(lost, kill_at="gang.reduce:12")
+    assert gang.ended(lost) == -signal.SIGKILL
+    gang.until(lambda: 2 in gang.sizes())  # one that is back before they go on is taken in at once
+    gang.start(lost)
+    gang.until(lambda: gang.waiting(lost))
+    gang.open_gate()
+    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}, "the sequence of sizes shows in the weights"
+    assert gang.sizes() == [3, 2, 3]
+    assert len(gang.lines("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
+    (found,) = job_ledgers(read_folder(gang.folder).events)
+    made = receipt([found], 1.0, 3.0)
+    sizes = [line for line in gang.lines("resized") if line["nodes"] < line["of"]]
+    assert sizes and made.missing_node_hours > 0, "a place without a node is time of its own"
+    assert sum(found.totals_us().values()) == found.wall_us
+    assert made.machine_hours + made.missing_node_hours + made.waited_hours == pytest.approx(found.wall_us / 3.6e9)
+
+
+def test_who_is_lost_while_the_gang_connects_costs_less_than_a_silent_peer(make: Make, undisturbed: str) -> None:
+    gang = make(connect_s=3.0, silent_s=600.0, gate_step=15)
+    gang.start(0, 1)
+    gang.start(2, kill_at="gang.connect")
+    assert gang.ended(2) == -signal.SIGKILL
+    gang.until(gang.committed)
+    # Connected, a member may compute for longer than connecting may take.
+    gang.signal(1, signal.SIGSTOP)
+    gang.open_gate()
+    gang.until(lambda: gang.silence_s() > 5.0)
+    gang.signal(1, signal.SIGCONT)
+    assert {gang.ended(0), gang.ended(1)} == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [2]
+    assert {line["attempt"] for line in gang.lines("start")} == {3}
+
+
+def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) -> None:
+    gang = make(gate_step=15)
+    gang.start(0, 1, 2)
+    gang.until(gang.committed)
+    gang.signal(0, signal.SIGTERM)
+    gang.open_gate()
+    assert gang.ended(0) == EXIT_PREEMPTED
+    assert {gang.ended(1), gang.ended(2)} == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [3, 2]
+
+
+def test_a_frozen_member_is_left_behind_and_comes_back_as_a_newcomer(make: Make, undisturbed: str) -> None:
+    gang = make(silent_s=5.0, gate_step=25)
+    gang.start(0, 1, 2)
+    gang.until(gang.committed)
+    gang.signal(0, signal.SIGSTOP)
+    gang.until(lambda: 2 in gang.sizes())
+    gang.signal(0, signal.SIGCONT)
+    gang.until(lambda: gang.waiting(0))
+    gang.open_gate()
+    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [3, 2, 3]
+
+
+def test_when_all_leave_the_next_start_goes_on_where_they_were(make: Make, undisturbed: str) -> None:
+    gang = make(nodes=2, every=1000, gate_step=15)
+    gang.start(0, 1)
+    gang.until(lambda: gang.sizes())
+    gang.signal(0, signal.SIGTERM)
+    gang.signal(1, signal.SIGTERM)
+    gang.open_gate()
+    assert set(gang.all_ended().values()) == {EXIT_PREEMPTED}, gang.logs()
+    assert gang.lines("commit")[-1]["step"] == gang.lines("stop")[-1]["step"]
+    gang.start(0, 1)
+    assert {gang.ended(0), gang.ended(1)} == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+
+
+def test_too_few_give_their_nodes_back(make: Make) -> None:
+    gang = make(nodes=2, min_nodes=2, hold_s=1.0, steps=100_000)
+    gang.start(0)
+    gang.start(1, kill_at="gang.reduce:5")
+    assert gang.ended(0) == EXIT_RETRY, gang.logs()
+    assert gang.lines("commit"), "what was done is stored before the node goes"
+
+
+def test_a_node_of_two_processes_is_lost_and_the_other_node_ends_in_the_same_bits(
+    make: Make, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = make(nodes=2, gate_step=25)
+    monkeypatch.setenv(ENV_GANG_NODES, "2")
+    monkeypatch.setenv(ENV_GANG_PORT, str(free_run(8)))
+    for node in (0, 1):
+        monkeypatch.setenv(ENV_COMPLETION_INDEX, str(node))
+        gang.start_ranks(node, 2)
+    gang.until(gang.committed)
+    killed = gang.processes[0]
+    for pid in [*(child.pid for child in psutil.Process(killed.pid).children()), killed.pid]:
+        os.kill(pid, signal.SIGKILL)
+    killed.wait()
+    gang.open_gate()
+    gang.until(lambda: 1 in gang.sizes())
+    assert gang.ended(1) == EXIT_COMPLETE, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert {line["of"] for line in gang.lines("resized")} == {2} and gang.sizes()[0] == 2
+    assert {line["world_size"] for line in gang.lines("start")} == {4, 2}
+
+
+def test_a_rank_that_fails_takes_its_node_along_and_the_failure_is_counted() -> None:
+    """The others leave in order: as preempted, which alone would be free of charge, for ever."""
+    program = (
+        "import os, signal, sys\nfrom holdfast.runtime.shutdown import of_process\n"
+        "if os.environ['LOCAL_RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "of_process().wait()\nsys.exit(143)\n"
+    )
+    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
+    assert subprocess.run([sys.executable, *command], timeout=60).returncode == EXIT_KILLED
+
+
+def test_a_notice_reaches_every_rank_and_none_is_counted(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys\nfrom holdfast.runtime.shutdown import of_process\nshutdown = of_process()\n"
+        f"(pathlib.Path({str(tmp_path)!r}) / os.environ['LOCAL_RANK']).touch()\nshutdown.wait()\nsys.exit(143)\n"
+    )
+    command = ["-m", "holdfast", "train", "ranks", "--processes", "2", "--", sys.executable, "-c", program]
+    node = subprocess.Popen([sys.executable, *command])
+    until("both ranks have taken their signals", lambda: len([*tmp_path.iterdir()]) == 2)
+    node.terminate()
+    assert node.wait(60) == EXIT_PREEMPTED
+
+
+def test_another_number_of_shards_is_refused(make: Make) -> None:
+    first = make(nodes=1, steps=10)
+    first.start(0)
+    assert first.ended(0) == EXIT_COMPLETE
+    second = make(nodes=1, steps=20, shards=12)
+    second.start(0)
+    assert second.ended(0) == EXIT_BAD_INPUT
+    assert "shards" in second.logs()
+
+
+def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves of a gang that is cut in two could write the next epoch, and each would train on."""
+    monkeypatch.setattr(LocalStorage, "create_only", False)
+    with pytest.raises(InputError, match="two halves of a gang") as refused:
+        one_node(tmp_path)
+    assert "overwrites a name" in str(refused.value) and "holdfast train run" in str(refused.value)
+
+
+def one_node(folder: Path, model: nn.Module | None = None, **settings: Any) -> ElasticGang:
+    model = nn.Linear(2, 2) if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    address = ("127.0.0.1", free_ports(1)[0])
+    return ElasticGang(
+        str(folder), {"model": model, "optimizer": optimizer}, run="run", nodes=(address,), index=0, **settings
+    )
+
+
+def trained(gang: ElasticGang, steps: int) -> None:
+    with gang:
+        for _ in gang.steps(steps):
+            gang.reduce()
+
+
+def test_the_end_waits_for_the_last_commit_as_long_as_the_user_has_set(tmp_path: Path) -> None:
+    with pytest.raises(NotDurable):
+        trained(one_node(tmp_path, tuning=Tuning(commit_timeout_s=0.0)), 2)
+
+
+def test_what_an_earlier_lead_left_half_written_goes_at_the_first_commit(tmp_path: Path) -> None:
+    left = tmp_path / "run" / "step-0000000007" / "an-earlier-lead" / "rank-00000.shard-00000"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    trained(one_node(tmp_path), 1)
+    assert not left.exists()

@@ -1,0 +1,264 @@
+"""State that is shared by the ranks of a node: whatever is lost or comes, the exact run ends in the same bits."""
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.contract.environment import (
+    ENV_COMPLETION_INDEX,
+    ENV_GANG_NODES,
+    ENV_GANG_PORT,
+    ENV_LOCAL_RANK,
+    ENV_LOCAL_WORLD_SIZE,
+)
+from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.elastic.gangs import HSDP_CHILD, Gang, free_run
+
+pytestmark = pytest.mark.process
+
+RANKS = 2
+
+
+class Nodes(Gang):
+    """Of RANKS processes that share one state."""
+
+    def __init__(self, folder: Path, *, server: ForkServer, nodes: int, **settings: Any) -> None:
+        super().__init__(folder, nodes=0, server=server, child=HSDP_CHILD, shards=6, **settings)
+        first = free_run(2 * nodes * RANKS)
+        self._gang = {ENV_GANG_NODES: str(nodes), ENV_GANG_PORT: str(first)}
+        self.settings["nodes"] = [["127.0.0.1", first + 2 * RANKS * node] for node in range(nodes)]
+
+    def start_nodes(self, *nodes: int, kill_at: str = "", killed: int = -1) -> None:
+        """`killed`: the rank of which `kill_at` is said; -1: all."""
+        for place in (place for node in nodes for place in self.of(node)):
+            self.start(place, kill_at=kill_at if killed in (-1, place % RANKS) else "")
+
+    def of_place(self, place: int) -> dict[str, str]:
+        rank = {ENV_LOCAL_RANK: str(place % RANKS), ENV_LOCAL_WORLD_SIZE: str(RANKS)}
+        return self.of_pod(place // RANKS) | rank
+
+    def of_pod(self, node: int) -> dict[str, str]:
+        return self._gang | {ENV_COMPLETION_INDEX: str(node)}
+
+    def node_ended(self, node: int) -> set[int]:
+        return {self.ended(place) for place in self.of(node)}
+
+    def of(self, node: int) -> range:
+        return range(node * RANKS, (node + 1) * RANKS)
+
+
+Make = Callable[..., Nodes]
+
+
+@pytest.fixture
+def make(make: Make) -> Make:
+    return partial(make, kind=Nodes, nodes=2)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
+    """Digest of a run on one node that nothing happens to."""
+    gang = Nodes(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1)
+    gang.start_nodes(0)
+    assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
+    (digest,) = gang.digests()
+    return digest
+
+
+def test_two_nodes_end_in_the_bits_of_one(make: Make, undisturbed: str) -> None:
+    gang = make()
+    gang.start_nodes(0, 1)
+    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [2]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_node_is_lost_and_its_replacement_gets_the_state_shard_by_shard(
+    make: Make, undisturbed: str, lost: int
+) -> None:
+    gang = make(gate_step=25)
+    gang.start_nodes(1 - lost)
+    gang.start_nodes(lost, kill_at="gang.reduce:12")
+    assert gang.node_ended(lost) == {-signal.SIGKILL}
+    gang.until(lambda: 1 in gang.sizes())  # one that is back before the other goes on is taken in at once
+    gang.start_nodes(lost)
+    gang.until(lambda: gang.waiting(lost))
+    gang.open_gate()
+    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}, "the sequence of sizes shows in the weights"
+    assert gang.sizes() == [2, 1, 2]
+    assert len(gang.lines("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_that_dies_before_its_sum_ends_its_node_and_puts_no_other_rank_a_step_ahead(
+    make: Make, undisturbed: str, lost: int
+) -> None:
+    """Its neighbour's sum with the other node succeeds: that one's rank would apply the step, and its neighbour not."""
+    gang = make()
+    gang.start_nodes(0)
+    gang.start_nodes(1, kill_at="gang.reduce:12", killed=lost)
+    neighbour, dead = (gang.ended(place) for place in sorted(gang.of(1), key=lambda place: place % RANKS == lost))
+    assert dead == -signal.SIGKILL and neighbour == EXIT_RETRY, gang.logs()
+    assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [2, 1]
+
+
+@pytest.mark.parametrize("point", ["gang.connect", "gang.synchronize"])
+def test_a_rank_of_a_newcomer_that_dies_while_the_gang_meets_costs_one_regrouping(
+    make: Make, undisturbed: str, point: str
+) -> None:
+    gang = make(gate_step=15, gather_s=1.0)
+    gang.start_nodes(0)
+    gang.until(gang.committed)
+    gang.start_nodes(1, kill_at=point, killed=1)
+    gang.until(lambda: gang.waiting(1))
+    gang.open_gate()
+    assert -signal.SIGKILL in gang.node_ended(1)
+    assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+
+
+def test_a_notice_costs_no_step_and_ends_each_rank_of_the_node_with_143(make: Make, undisturbed: str) -> None:
+    gang = make(gate_step=15)
+    gang.start_nodes(0, 1)
+    gang.until(gang.committed)
+    for place in gang.of(0):
+        gang.signal(place, signal.SIGTERM)
+    gang.open_gate()
+    assert gang.node_ended(0) == {EXIT_PREEMPTED}, gang.logs()
+    assert gang.node_ended(1) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [2, 1]
+
+
+def test_a_frozen_node_is_left_behind_and_comes_back_as_a_newcomer(make: Make, undisturbed: str) -> None:
+    gang = make(silent_s=5.0, gate_step=25)
+    gang.start_nodes(0, 1)
+    gang.until(gang.committed)
+    for place in gang.of(0):
+        gang.signal(place, signal.SIGSTOP)
+    gang.until(lambda: 1 in gang.sizes())
+    for place in gang.of(0):
+        gang.signal(place, signal.SIGCONT)
+    gang.until(lambda: gang.waiting(0))
+    gang.open_gate()
+    assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+    assert gang.sizes() == [2, 1, 2]
+
+
+def test_what_two_nodes_have_saved_one_goes_on_with(make: Make, undisturbed: str) -> None:
+    """And the other way round: what one has saved, two."""
+    gang = make(every=1000, gate_step=15)
+    gang.start_nodes(0, 1)
+    left_at = leave(gang)
+    one = make(nodes=1, gate_step=left_at + 10, every=1000)
+    one.start_nodes(0)
+    left_at = leave(one)
+    two = make(every=1000)
+    two.start_nodes(0, 1)
+    assert set(two.all_ended().values()) == {EXIT_COMPLETE}, two.logs()
+    assert two.digests() == {undisturbed}
+    assert [line["step"] for line in two.lines("restore")][-1] == left_at
+
+
+def leave(gang: Nodes) -> int:
+    """The step at which all leave, as they have stored it."""
+    sizes = len(gang.sizes())
+    gang.until(lambda: len(gang.sizes()) > sizes)
+    for place in gang.processes:
+        gang.signal(place, signal.SIGTERM)
+    gang.open_gate()
+    assert set(gang.all_ended().values()) == {EXIT_PREEMPTED}, gang.logs()
+    (gang.folder / "gate").unlink()
+    (left_at,) = {gang.lines(event)[-1]["step"] for event in ("commit", "stop")}
+    return left_at
+
+
+def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
+    """Over nodes floats are added up in another order; inside a node the order is always the same."""
+    weights: list[list[float]] = []
+    for nodes in (1, 2):
+        gang = make(f"of-{nodes}", nodes=nodes, exact=False)
+        gang.start_nodes(*range(nodes))
+        assert set(gang.all_ended().values()) == {EXIT_COMPLETE}, gang.logs()
+        assert len(gang.digests()) == 1, "all nodes hold the same"
+        weights.append(gang.lines("exit")[-1]["weights"])
+    assert weights[0] == pytest.approx(weights[1], rel=1e-3, abs=1e-5)
+
+
+def test_as_a_pod_starts_it_a_node_that_lost_a_rank_ends_with_that_ranks_code(
+    make: Make, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = make(gate_step=25)
+    gang.start_nodes(0)
+    for name, value in gang.of_pod(1).items():
+        monkeypatch.setenv(name, value)
+    gang.start_ranks(RANKS, RANKS)
+    gang.until(gang.committed)
+    ranks = psutil.Process(gang.processes[RANKS].pid).children()
+    os.kill(max(rank.pid for rank in ranks), signal.SIGKILL)
+    gang.open_gate()
+    assert gang.ended(RANKS) == EXIT_KILLED, gang.logs()
+    assert gang.node_ended(0) == {EXIT_COMPLETE}, gang.logs()
+    assert gang.digests() == {undisturbed}
+
+
+# In the order in which a node comes to them, as its ranks are killed one after another.
+KILLS = {
+    0: ["gang.reduced:4", "gang.join", "gang.connect", "gang.synchronize", "stage.begin", "stage.end"],
+    1: ["gang.propose", "gang.reduce:3", "gang.report", "gang.proposed"],
+}
+SPOKEN = {"gang.join", "gang.report", "gang.propose", "gang.proposed"}
+"""Which only the rank passes that speaks for its node."""
+
+
+class Struck:
+    """As of a pod whose rank is gone, all ranks of a node end with the one that is killed, and come back."""
+
+    def __init__(self, gang: Nodes, rank: int) -> None:
+        self._gang, self._rank = gang, rank
+        self._left = {node: [*points] for node, points in KILLS.items()}
+        self.kills = 0
+        for node in KILLS:
+            self._start(node)
+
+    def over(self) -> bool:
+        return all([self._ended(node) for node in KILLS])
+
+    def _start(self, node: int) -> None:
+        point = self._left[node].pop(0) if self._left[node] else ""
+        self._gang.start_nodes(node, kill_at=point, killed=0 if point in SPOKEN else self._rank)
+
+    def _ended(self, node: int) -> bool:
+        codes = [self._gang.processes[place].poll() for place in self._gang.of(node)]
+        if all(code in (None, EXIT_COMPLETE) for code in codes):
+            return None not in codes
+        if self._gang.digests():  # the others are done, and the Job with them
+            return True
+        self.kills += -signal.SIGKILL in codes
+        for place in self._gang.of(node):
+            self._gang.processes[place].kill()
+            self._gang.ended(place)
+        self._start(node)
+        return False
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_nodes_that_lose_a_rank_at_any_point_end_in_the_same_bits(make: Make, undisturbed: str, rank: int) -> None:
+    gang = make(pace_s=0.4, every=5, gather_s=2.0, hold_s=30.0, silent_s=8.0, connect_s=4.0)
+    struck = Struck(gang, rank)
+    gang.until(struck.over, progress=lambda: struck.kills)
+    assert gang.digests() == {undisturbed}, gang.logs()
+    assert struck.kills >= 2

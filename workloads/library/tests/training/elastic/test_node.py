@@ -1,0 +1,122 @@
+"""Which sharded state an elastic gang takes: that of the processes of one node, and no other. In one process."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from holdfast.checkpoint.errors import CheckpointExit, Preempted, StorageError
+from holdfast.contract.errors import InputError
+from holdfast.training.elastic import node as nodes
+from holdfast.training.elastic.gang import ElasticGang
+from holdfast.training.elastic.node import Node
+from holdfast.training.elastic.shards import checked_shards
+from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
+from workloads.library.tests.training.elastic.gangs import free_ports
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def two_processes() -> Iterator[None]:
+    """Of which this is the first, and the other answers what torch's stand-in does: nothing."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+def whole(model: nn.Sequential) -> None:
+    pass
+
+
+def sharded(model: nn.Sequential) -> None:
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+
+
+def partly(model: nn.Sequential) -> None:
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (2,)))
+
+
+def in_replicas(model: nn.Sequential) -> None:
+    fully_shard(model, mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard")))
+
+
+def gang_of(folder: Path, shard: Callable[[nn.Sequential], None], *, index: int = 0, ranks_per_node: int = 2) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    shard(model)
+    addresses = tuple(("127.0.0.1", port) for port in free_ports(4))
+    state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    ElasticGang(str(folder), state, run="run", nodes=addresses, index=index, ranks_per_node=ranks_per_node)
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize(
+    ("shard", "index", "ranks_per_node", "got"),
+    [
+        (sharded, 0, 1, "DTensor over 2 processes, with 1 of a node"),
+        (sharded, 0, 4, "DTensor over 2 processes, with 4 of a node"),
+        (partly, 0, 2, "DTensor"),
+        (in_replicas, 0, 2, "DTensor"),
+        (sharded, 1, 2, "place 1 as rank 0 of the mesh"),
+    ],
+)
+def test_what_a_lost_node_would_take_along_is_refused(
+    tmp_path: Path, shard: Callable[[nn.Sequential], None], index: int, ranks_per_node: int, got: str
+) -> None:
+    with pytest.raises(InputError, match="sharded over processes") as refused:
+        gang_of(tmp_path, shard, index=index, ranks_per_node=ranks_per_node)
+    assert got in refused.value.got
+    assert "join_node()" in refused.value.fix and "holdfast train run" in refused.value.fix
+
+
+@pytest.mark.parametrize(("shards", "fix"), [(13, "shards=12"), (5, "shards=8")])
+def test_shards_that_the_ranks_of_a_node_cannot_take_in_sets_are_refused(shards: int, fix: str) -> None:
+    with pytest.raises(InputError, match="multiples of 2") as refused:
+        checked_shards(shards, 8, 2)
+    assert refused.value.fix == fix
+    assert checked_shards(0, 8, 2) % 2 == 0
+
+
+def found_by_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> BaseException:
+    """What another rank raises when the one that speaks has raised `error`."""
+    sent: list[object] = []
+
+    def broadcast(value: object, *_: object) -> object:
+        sent.append(value or sent[0])
+        return sent[-1]
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(nodes, "broadcast_json", broadcast)
+    first, second = Node(), Node()
+    first.size = second.size = 2
+    second.rank = 1
+    with pytest.raises(type(error)):
+        first.decided(fail)
+    with pytest.raises(BaseException) as found:
+        second.decided(lambda: pytest.fail("only the first rank may ask"))
+    return found.value
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize(
+    "error",
+    [
+        Expelled("out"), GroupLost("gone"), StorageError("503"), Preempted(3), GangTooSmall(4, "few"), CutOff(5, "torn"),
+        InputError("what", got="got", allowed="allowed", fix="fix"),
+    ],
+)  # fmt: skip
+def test_what_the_rank_that_speaks_raises_all_ranks_raise(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    found = found_by_the_first(monkeypatch, error)
+    assert type(found) is type(error) and str(found) == str(error)
+    if isinstance(error, CheckpointExit) and isinstance(found, CheckpointExit):
+        assert (found.step, found.reason) == (error.step, error.reason)

@@ -1,0 +1,215 @@
+"""What elastic gangs are made of, without a process: shares, sums that no grouping changes, epochs, odd messages."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from holdfast.checkpoint.local import LocalStorage
+from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.contract.errors import InputError
+from holdfast.training.elastic import progress
+from holdfast.training.elastic.control import Control, Peers, epoch_of
+from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
+from holdfast.training.elastic.membership import Epoch, Member, newest, propose
+from holdfast.training.elastic.places import addresses
+from holdfast.training.elastic.progress import GangProgress
+from holdfast.training.elastic.shards import checked_nodes, checked_shards, efficiency, share
+from holdfast.training.rendezvous import join_id
+from workloads.library.tests.training.elastic.gangs import free_ports
+
+
+@given(st.integers(1, 500), st.integers(1, 64))
+@settings(max_examples=50)
+def test_every_shard_belongs_to_one_rank_and_shares_differ_by_one(shards: int, world: int) -> None:
+    shares = [share(shards, rank, world) for rank in range(world)]
+    assert [shard for each in shares for shard in each] == list(range(shards))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_six_shards_a_node_waste_at_most_four_percent_down_to_half() -> None:
+    assert min(efficiency(48, world) for world in range(4, 9)) >= 0.96
+
+
+@pytest.mark.parametrize(("shards", "nodes"), [(3, 4), (-1, 2), (1 << 20, 4)])
+def test_odd_numbers_of_shards_are_refused(shards: int, nodes: int) -> None:
+    with pytest.raises(InputError, match="shards"):
+        checked_shards(shards, nodes)
+
+
+@pytest.mark.parametrize("least", [0, 5])
+def test_the_least_number_of_nodes_is_between_one_and_all(least: int) -> None:
+    with pytest.raises(InputError, match="min_nodes"):
+        checked_nodes(4, least)
+
+
+def exact_sum(gradients: torch.Tensor, groups: list[int], exponent: int) -> torch.Tensor:
+    """As members with so many shards each would add it up."""
+    totals: list[torch.Tensor] = []
+    at = 0
+    parameter = nn.Parameter(torch.zeros(gradients.shape[1]))
+    for count in groups:
+        part = ExactGradientSum([parameter], flags=1)
+        part.exponent = exponent
+        part.begin()
+        for gradient in gradients[at : at + count]:
+            assert parameter.grad is not None
+            parameter.grad += gradient
+            part.add_shard()
+        totals.append(part._sums[0].clone())  # pyright: ignore[reportPrivateUsage]
+        at += count
+    return torch.stack(totals).sum(0)
+
+
+@given(st.integers(0, 10_000), st.integers(-20, 20))
+@settings(max_examples=30)
+def test_an_exact_sum_is_the_same_for_every_grouping(seed: int, magnitude: int) -> None:
+    gradients = torch.randn(6, 50, generator=torch.Generator().manual_seed(seed)) * 2.0**magnitude
+    exponent = int(gradients.abs().max().log2().ceil()) + 1
+    sums = [exact_sum(gradients, groups, exponent) for groups in ([6], [3, 3], [1, 2, 3], [1] * 6)]
+    assert all(torch.equal(sums[0], other) for other in sums)
+
+
+def test_an_exact_gradient_is_that_of_a_plain_sum_to_the_precision_of_floats() -> None:
+    parameter = nn.Parameter(torch.zeros(100))
+    gradients = torch.randn(6, 100)
+    exact = ExactGradientSum([parameter], flags=2)
+    while True:
+        exact.begin()
+        for gradient in gradients:
+            parameter.grad.add_(gradient)  # pyright: ignore[reportOptionalMemberAccess]
+            exact.add_shard()
+        # Gradients of 1 and more do not fit at first: the step is done again with room for them.
+        if (flags := exact.reduce([1, 0])) is not None:
+            break
+    assert flags == [1, 0]
+    torch.testing.assert_close(parameter.grad, gradients.double().sum(0).float())
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    exact = ExactGradientSum([parameter], flags=1)
+    exact.begin()
+    parameter.grad.fill_(torch.inf)  # pyright: ignore[reportOptionalMemberAccess]
+    exact.add_shard()
+    assert exact.reduce([0]) is not None
+    assert torch.isnan(parameter.grad).all()  # pyright: ignore[reportArgumentType]
+
+
+def test_a_loop_that_clears_gradients_itself_is_summed_too() -> None:
+    layer = nn.Linear(3, 2)
+    plain = GradientSum(layer.parameters(), flags=1)
+    plain.begin()
+    layer.zero_grad(set_to_none=True)
+    layer(torch.ones(1, 3)).sum().backward()
+    assert plain.reduce([1]) == [1]
+    assert torch.equal(layer.weight.grad, torch.ones(2, 3))  # pyright: ignore[reportArgumentType]
+
+
+def members(*places: int) -> tuple[Member, ...]:
+    return tuple(Member(index=place, incarnation=f"p{place}") for place in places)
+
+
+def test_of_two_halves_that_propose_one_is_taken(tmp_path: Path) -> None:
+    storage = LocalStorage.open(str(tmp_path))
+    first = propose(storage, "run", Epoch(number=4, members=members(0, 1)))
+    second = propose(storage, "run", Epoch(number=4, members=members(2, 3)))
+    assert first == second == newest(storage, "run")
+    assert [member.index for member in second.members] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "body", ["", "{", "[]", '{"number": 1}', '{"number": 1, "members": [], "ending": false}', "[" * 9999]
+)
+def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str) -> None:
+    storage = LocalStorage.open(str(tmp_path))
+    propose(storage, "run", Epoch(number=1, members=members(0)))
+    next((tmp_path / "run" / "gang").glob("*1.json")).write_text(body)
+    with pytest.raises(InputError, match="delete that object"):
+        newest(storage, "run")
+
+
+def test_odd_questions_get_an_answer_and_change_nothing() -> None:
+    (port,) = free_ports(1)
+    control = Control(Member(index=0, incarnation="me"), port, "run")
+    peers = Peers((("127.0.0.1", port),), "run")
+    try:
+        for body in (
+            {"index": "x"},
+            {"epoch": None},
+            {"index": [1], "incarnation": {}},
+            {"index": 0, "x": "y" * 100_000},
+        ):
+            peers.ask(0, "/join", 2.0, **body)
+            peers.ask(0, "/report", 2.0, **body)
+        status = peers.ask(0, "/status", 2.0) or {}
+        assert status.pop("ear")
+        assert status.pop("closed") == status.pop("reaches") == []
+        assert status == {"index": 0, "incarnation": "me", "phase": "waiting", "epoch": None}
+        assert control.joining() == {}
+    finally:
+        control.close()
+
+
+def test_a_stranger_without_the_key_of_the_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    (tmp_path / "key").write_text("k" * 64)
+    monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
+    control = Control(Member(index=0, incarnation="me"), port, join_id("run"))
+    monkeypatch.delenv(ENV_KEY_FILE)
+    stranger = Peers((("127.0.0.1", port),), join_id("run"))
+    try:
+        assert stranger.ask(0, "/join", 2.0, index=1, incarnation="stranger") is None
+        assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
+        assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
+        assert control.joining() == {}
+        assert control.reported(0) == frozenset()
+    finally:
+        control.close()
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"epoch": 3}, {"epoch": {"number": "x", "members": [{}], "ending": 0}}])
+def test_an_answer_that_is_no_epoch_is_none(answer: dict[str, object] | None) -> None:
+    assert epoch_of(json.loads(json.dumps(answer))) is None
+
+
+def test_addresses_of_places() -> None:
+    assert addresses("job-{place}.svc", 29500, 2) == (("job-0.svc", 29500), ("job-1.svc", 29500))
+    assert addresses("127.0.0.1", 5000, 2) == (("127.0.0.1", 5000), ("127.0.0.1", 5002))
+    assert addresses("job-{place}.svc", 5000, 2, 2) == (
+        ("job-0.svc", 5000), ("job-0.svc", 5002), ("job-1.svc", 5000), ("job-1.svc", 5002),
+    )  # fmt: skip
+    with pytest.raises(InputError, match="ports"):
+        addresses("127.0.0.1", 65534, 4)
+
+
+def test_exact_sums_of_another_type_of_gpu_are_refused_and_plain_ones_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on(gpu: str, kind: type[GradientSum]) -> GangProgress:
+        monkeypatch.setattr(progress, "_gpu_of", lambda device: gpu)
+        sums = kind(nn.Linear(2, 2).parameters(), flags=1)
+        return GangProgress(shards=6, seed=0, facts={}, gradients=sums)
+
+    begun = on("NVIDIA L4", ExactGradientSum).state_dict()
+    on("NVIDIA L4", ExactGradientSum).load_state_dict(begun)
+    with pytest.raises(InputError) as refused:
+        on("NVIDIA A100-SXM4-40GB", ExactGradientSum).load_state_dict(begun)
+    assert "NVIDIA A100" in refused.value.got and "NVIDIA L4" in refused.value.allowed
+    on("NVIDIA A100-SXM4-40GB", GradientSum).load_state_dict(on("NVIDIA L4", GradientSum).state_dict())
+    older = {key: value for key, value in begun.items() if key != "gpu"}
+    on("NVIDIA L4", ExactGradientSum).load_state_dict(older)
+
+
+def test_facts_of_a_run_hold_from_the_moment_they_are_stated() -> None:
+    def stating(**facts: int) -> GangProgress:
+        return GangProgress(shards=6, seed=0, facts=facts, gradients=GradientSum(nn.Linear(2, 2).parameters(), flags=1))
+
+    begun = stating(micro_batch=4).state_dict()
+    stating(micro_batch=4).load_state_dict(begun)
+    with pytest.raises(InputError, match="micro_batch") as refused:
+        stating(micro_batch=8).load_state_dict(begun)
+    assert refused.value.got == "8" and refused.value.allowed.startswith("4")
+    stating(micro_batch=8).load_state_dict(stating().state_dict())

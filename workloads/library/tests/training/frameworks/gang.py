@@ -1,0 +1,149 @@
+"""Two ranks of a framework's script as plain processes, each with loader workers in its process group."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast.contract.environment import ENV_WINDOW_S
+from workloads.library.tests.fork_server import ForkServer, die_with
+from workloads.library.tests.training.frameworks.waits import ENV_WAIT_AT
+from workloads.library.tests.training.runs import PATIENCE_S
+
+ROOT = Path(__file__).parents[5]
+IMPORTS = (
+    "torch._dynamo",
+    "torch.optim.adamw",
+    "torch.distributed.fsdp",
+    "transformers.trainer",
+    "transformers.models.gpt2.modeling_gpt2",
+    "lightning.pytorch",
+    "accelerate",
+    "holdfast.checkpoint.checkpointer",
+    "holdfast.training.frameworks.huggingface",
+    "holdfast.training.frameworks.lightning",
+    "holdfast.training.frameworks.accelerate",
+)
+
+
+def fork_server(site: Path) -> ForkServer:
+    """`site`: where the frameworks are installed."""
+    return ForkServer(IMPORTS, path=[ROOT, site])
+
+
+class Gang:
+    """With `server` its ranks are forked, else they start from nothing."""
+
+    def __init__(self, script: Path, *, site: Path, folder: Path, steps: int, server: ForkServer | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self._server = server
+        self._command = [sys.executable, str(script), str(folder / "ck"), str(steps), str(folder / "out")]
+        self._site, self._folder, self._starts = site, folder, 0
+
+    @staticmethod
+    def python(code: str, *, path: list[Path]) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+    def complete(self) -> list[str]:
+        """What rank 0 printed in a start that came to its end."""
+        with self._started({}) as ranks:
+            assert [rank.wait(PATIENCE_S) for rank in ranks] == [0, 0], self._log(0, "err")
+        return self._log(0, "out").splitlines()
+
+    def notice_on_rank_1(self, after: str, *, window_s: float = 15) -> list[int]:
+        """As torchrun does: SIGTERM to the rank's whole group where it prints `after` and waits; all exit codes."""
+        with self._started({ENV_WAIT_AT: after, ENV_WINDOW_S: str(window_s)}) as ranks:
+            until = time.monotonic() + PATIENCE_S
+            while after not in self._log(1, "out").splitlines():
+                assert ranks[1].poll() is None, self._log(1, "err")
+                assert time.monotonic() < until, self._log(1, "err")
+                time.sleep(0.02)
+            os.killpg(ranks[1].pid, signal.SIGTERM)
+            return [rank.wait(PATIENCE_S) for rank in ranks]
+
+    def killed(self, after_steps: int, delay_s: float, *, with_uploader: bool) -> tuple[bool, list[str]]:
+        """SIGKILL to both ranks at a random moment: whether it struck, and what rank 0 had printed."""
+        with self._started({}) as ranks:
+            until = time.monotonic() + PATIENCE_S
+            while self._log(0, "out").count("step ") < after_steps and any(rank.poll() is None for rank in ranks):
+                assert time.monotonic() < until, self.errors()
+                time.sleep(0.01)
+            time.sleep(delay_s)
+            struck = any(rank.poll() is None for rank in ranks)
+            assert struck or [rank.returncode for rank in ranks] == [0, 0], self.errors()
+            if with_uploader:
+                _kill(child for rank in ranks for child in _children(rank.pid))
+        return struck, self._log(0, "out").splitlines()
+
+    @contextlib.contextmanager
+    def _started(self, env: Mapping[str, str]) -> Iterator[list[Any]]:
+        self._starts += 1
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = [self._start(rank, port, env) for rank in range(2)]
+        try:
+            yield ranks
+        finally:
+            for rank in ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(rank.pid, signal.SIGKILL)
+                rank.wait()
+
+    def _start(self, rank: int, port: int, env: Mapping[str, str]) -> Any:
+        """What has `pid`, `returncode`, poll() and wait() of a subprocess.Popen."""
+        environment = os.environ | self._environment(rank, port) | dict(env)
+        with self._path(rank, "out").open("wb") as out, self._path(rank, "err").open("wb") as err:
+            if self._server:
+                return self._server.start(self._command, env=environment, out=out, err=err, session=True)
+            return subprocess.Popen(
+                self._command,
+                env=environment,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
+
+    def _environment(self, rank: int, port: int) -> dict[str, str]:
+        return {
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{self._site}",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": "2",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
+        }
+
+    def errors(self) -> str:
+        return "\n".join(self._log(rank, "err") for rank in range(2))
+
+    def _path(self, rank: int, stream: str) -> Path:
+        return self._folder / f"start-{self._starts}-rank-{rank}.{stream}"
+
+    def _log(self, rank: int, stream: str) -> str:
+        return self._path(rank, stream).read_text()[-20_000:]
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -1,0 +1,73 @@
+"""A Hugging Face run of one rank: `hf_script.py URL STEPS OUT`, with RANK and friends in the environment."""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from holdfast.contract.environment import ENV_WINDOW_S
+from holdfast.training.frameworks.huggingface import HoldfastCallback
+from workloads.library.tests.training.frameworks.waits import EVALUATING, announce, compiled
+
+torch.set_num_threads(1)
+
+
+class Lines(Dataset):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
+        return {"x": x, "labels": x.sum().reshape(1)}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 1))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        out = self.body(x)
+        return {"loss": (out - labels).square().mean(), "logits": out}
+
+
+class Progress(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        announce(f"step {state.global_step}")
+
+    def on_prediction_step(self, args, state, control, **_):
+        announce(EVALUATING)
+
+
+def main(url: str, steps: int, out: Path) -> None:
+    torch.manual_seed(1)
+    model = Net()
+    model.body.forward = compiled(model.body.forward)
+    args = TrainingArguments(
+        output_dir=str(out),
+        max_steps=steps,
+        per_device_train_batch_size=4,
+        save_strategy="no",
+        eval_strategy="steps",
+        eval_steps=10,
+        report_to=[],
+        use_cpu=True,
+        dataloader_num_workers=2,
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
+    window_s = float(os.environ.get(ENV_WINDOW_S, "15"))
+    callbacks = [Progress(), HoldfastCallback(url, run="hf", every=4, window_s=window_s)]
+    trainer = Trainer(model=model, args=args, train_dataset=Lines(), eval_dataset=Lines(), callbacks=callbacks)
+    trainer.train()
+    bits = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    print(f"digest {bits}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

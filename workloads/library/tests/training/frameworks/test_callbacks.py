@@ -1,0 +1,137 @@
+"""Where both frameworks are weak on Spot: a notice on one rank that is not the first, with two loader workers, in an
+evaluation or in the first compile."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.training.frameworks.managed_checkpointer import refuse_deepspeed
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.frameworks.gang import Gang
+from workloads.library.tests.training.frameworks.waits import COMPILING, EVALUATING
+
+SCRIPTS = {name: Path(__file__).with_name(name) for name in ("hf_script.py", "lightning_script.py")}
+ACCELERATE = "accelerate_script.py"
+SCRIPTS_OF_LOOPS = SCRIPTS | {ACCELERATE: Path(__file__).with_name(ACCELERATE)}
+ROOT = Path(__file__).parents[5]
+MODULES = [
+    ROOT / "workloads/library/holdfast/training/frameworks" / name for name in ("huggingface.py", "lightning.py")
+]
+STEPS = 24
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
+
+
+@pytest.fixture
+def server(framework_server: ForkServer) -> ForkServer:
+    return framework_server
+
+
+FROM_NOTHING = "hf_script.py"
+"""Its undisturbed ranks are started by the interpreter: those of the other scripts would take as long to import as much."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    site: Path, framework_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], str]:
+    """Script -> the digest that it ends with when nobody disturbs it."""
+
+    @cache
+    def digest(script: str) -> str:
+        folder = tmp_path_factory.mktemp("whole")
+        server = None if script == FROM_NOTHING else framework_server
+        return Gang(SCRIPTS_OF_LOOPS[script], site=site, folder=folder, steps=STEPS, server=server).complete()[-1]
+
+    return digest
+
+
+# Epochs have eight steps: a stop after 13 is inside the second, one after 15 is at its end. Evaluations
+# stand behind steps 10 and 20, where nothing is saved but by the stop itself.
+@pytest.mark.parametrize(
+    ("script", "after", "done"),
+    [
+        ("hf_script.py", "step 13", 13),
+        ("lightning_script.py", "step 13", 13),
+        ("lightning_script.py", "step 15", 15),
+        # Gradients are summed up over two batches: 13 is in between, 16 ends an epoch.
+        (ACCELERATE, "step 13", 13),
+        (ACCELERATE, "step 16", 16),
+        ("hf_script.py", EVALUATING, 10),
+        ("lightning_script.py", EVALUATING, 10),
+    ],
+)
+def test_a_notice_on_the_second_rank_alone_ends_both_in_order_and_costs_no_bit(
+    tmp_path: Path,
+    site: Path,
+    server: ForkServer,
+    undisturbed: Callable[[str], str],
+    script: str,
+    after: str,
+    done: int,
+) -> None:
+    gang = Gang(SCRIPTS_OF_LOOPS[script], site=site, folder=tmp_path, steps=STEPS, server=server)
+    assert gang.notice_on_rank_1(after) == [143, 143], gang.errors()
+    printed = gang.complete()
+    first = int(next(line for line in printed if line.startswith("step ")).removeprefix("step "))
+    assert first > done, "the resume begins after the last checkpoint, in mid-epoch"
+    assert after != EVALUATING or first <= done + 2, "the evaluation itself heard the notice"
+    assert printed[-1] == undisturbed(script)
+
+
+# Inside an epoch, at its end, and in one more; validation behind each epoch, and between.
+@pytest.mark.parametrize(
+    ("shuffle", "workers", "validation", "crashes"),
+    [
+        ("shuffle", 0, "epoch", "3,5,8,10"),
+        ("shuffle", 2, "steps", "3,5,8"),
+        ("in order", 2, "epoch", "3,5,10"),
+        ("in order", 0, "none", "3,5"),
+    ],
+)
+def test_lightning_without_ddp_goes_on_with_the_same_samples_and_the_same_stream(
+    tmp_path: Path, server: ForkServer, shuffle: str, workers: int, validation: str, crashes: str
+) -> None:
+    script = str(Path(__file__).with_name("lightning_exact.py"))
+    with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err:
+        command = [sys.executable, script, shuffle, str(workers), validation, crashes]
+        code = server.start(command, env=os.environ, out=out, err=err, session=True).wait(600)
+        assert code == 0, (tmp_path / "err").read_text()[-4000:]
+    assert (tmp_path / "out").read_text().splitlines()[-1] == "differing: []"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_notice_during_a_compile_that_does_not_end_is_followed_inside_the_window(
+    tmp_path: Path, site: Path, server: ForkServer, script: str
+) -> None:
+    gang = Gang(SCRIPTS[script], site=site, folder=tmp_path, steps=STEPS, server=server)
+    assert gang.notice_on_rank_1(COMPILING, window_s=5) == [143, 143], gang.errors()
+
+
+@pytest.mark.parametrize("callback", MODULES, ids=lambda path: path.stem)
+def test_a_callback_is_short_enough_to_be_read_at_once(callback: Path) -> None:
+    body = callback.read_text().partition("class HoldfastCallback")[2].splitlines()
+    assert 15 < sum(bool(line.strip()) for line in body) < 40
+
+
+def test_two_writers_of_checkpoints_are_refused(site: Path, tmp_path: Path) -> None:
+    code = (
+        "from transformers import TrainingArguments\n"
+        "from holdfast.training.frameworks.huggingface import HoldfastCallback\n"
+        f"args = TrainingArguments(output_dir={str(tmp_path)!r}, save_strategy='steps', use_cpu=True, report_to=[])\n"
+        "HoldfastCallback('x').on_init_end(args, None, None)\n"
+    )
+    done = Gang.python(code, path=[ROOT, site])
+    assert done.returncode == 1
+    assert "two parties would write checkpoints" in done.stderr
+
+
+def test_deepspeed_is_refused_with_what_to_use_instead() -> None:
+    for strategy in ("DistributedType.DEEPSPEED", "deepspeed=zero3.json", "DeepSpeedStrategy"):
+        with pytest.raises(InputError, match="fully_shard"):
+            refuse_deepspeed(strategy)
+    refuse_deepspeed("DistributedType.MULTI_CPU")

@@ -1,0 +1,62 @@
+"""One job on several nodes: agents with a rendezvous over the network, each the first process of its own pod."""
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.runs import PATIENCE_S, Run
+
+Pods = list[Popen[str]]
+
+
+class Nodes:
+    """One job; its nodes share nothing but the network and the storage."""
+
+    def __init__(self, folder: Path, *options: str, count: int = 2, server: ForkServer | None = None) -> None:
+        loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+        self._shared, self._options = folder / "shared", options
+        self.runs = [Run(folder=folder / f"node-{n}", ranks=1, env=loopback, server=server) for n in range(count)]
+
+    @contextmanager
+    def started(self) -> Iterator[Pods]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with ExitStack() as stack:
+            pods: Pods = []
+            for run in self.runs:
+                gang = ("--nodes", str(len(self.runs)), "--rendezvous", f"127.0.0.1:{port}")
+                run.options = ("--checkpoints", str(self._shared), *gang, *self._options)
+                pods.append(stack.enter_context(run.started()))
+            yield pods
+
+    def ended(self, at_step: int, take_down: Callable[[Pods], object]) -> list[int]:
+        """Start all, wait until `at_step` is done, take down; their exit codes as a shell shows them."""
+        with self.started() as pods:
+            self.wait_for_step(pods, at_step)
+            take_down(pods)
+            codes = [pod.wait(PATIENCE_S) for pod in pods]
+        return [128 - code if code < 0 else code for code in codes]
+
+    def complete(self) -> list[int]:
+        with self.started() as pods:
+            return [pod.wait(PATIENCE_S) for pod in pods]
+
+    def wait_for_step(self, pods: Pods, step: int) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while self.furthest < step:
+            assert all(pod.poll() is None for pod in pods), self.log()
+            assert time.monotonic() < until, self.log()
+            time.sleep(0.01)
+
+    @property
+    def furthest(self) -> int:
+        return max((e["last_step"] for run in self.runs for e in run.of("window")), default=0)
+
+    def log(self) -> str:
+        return "\n".join(run.log() for run in self.runs)

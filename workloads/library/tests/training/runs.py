@@ -1,0 +1,137 @@
+"""Real training runs of this machine: start one, wait for a step, take it down, read what it wrote."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workloads.library.tests.fork_server import ForkServer, die_with
+
+PATIENCE_S = 180.0
+COMMAND = ("-m", "holdfast", "train", "run")
+NAIVE = ("-m", "holdfast.training.naive")
+
+Event = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One job in `folder`, over as many starts as the test gives it."""
+
+    folder: Path
+    steps: int = 40
+    every: int = 10
+    ranks: int = 2
+    module: Sequence[str] = COMMAND
+    options: Sequence[str] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    server: ForkServer | None = None
+    """Else each start is one from nothing."""
+
+    @property
+    def events_path(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    def command(self) -> list[str]:
+        command = [sys.executable, *self.module, "--checkpoints", str(self.folder / "checkpoints"), "--run", "job"]
+        command += ["--events", str(self.events_path), "--steps", str(self.steps), "--every", str(self.every)]
+        return [*command, "--ranks", str(self.ranks), "--report-every", "1", *self.options]
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[Any]:
+        """A fresh process of the run, a subprocess.Popen or like one; nothing of it is left behind."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = self.command()  # may add to the environment
+        environment = {**os.environ, **self.env}
+        with (self.folder / "log").open("a") as log:
+            if self.server:
+                process = self.server.start(command, env=environment, out=log, err=log, session=True)
+            else:
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,
+                    preexec_fn=partial(die_with, os.getpid()),
+                )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def complete(self) -> int:
+        with self.started() as process:
+            return process.wait(PATIENCE_S)
+
+    def interrupted(self, at_step: int, take_down: Callable[[Any], object]) -> int:
+        """Start, wait until `at_step` of this start is done, take down; the exit code as a shell shows it."""
+        begun = len(self.events())
+        with self.started() as process:
+            self.wait_for_step(process, at_step, begun)
+            take_down(process)
+            code = process.wait(PATIENCE_S)
+        return 128 - code if code < 0 else code
+
+    def wait_for_step(self, process: Any, step: int, begun: int = 0) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:]):
+            assert process.poll() is None, f"ended with {process.returncode} before step {step}:\n{self.log()}"
+            assert time.monotonic() < until, f"no step {step} after {PATIENCE_S:g} s:\n{self.log()}"
+            time.sleep(0.01)
+
+    def events(self) -> list[Event]:
+        if not self.events_path.exists():
+            return []
+        whole = self.events_path.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def of(self, word: str) -> list[Event]:
+        return [event for event in self.events() if event["event"] == word]
+
+    def losses(self) -> dict[int, float]:
+        """Step -> loss; a step done twice must have had the same loss twice."""
+        curve: dict[int, float] = {}
+        for event in self.of("window"):
+            assert event["first_step"] == event["last_step"]
+            assert curve.setdefault(event["last_step"], event["loss"]) == event["loss"], event
+        return curve
+
+    @property
+    def digest(self) -> str:
+        return self.of("exit")[-1]["digest"]
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()[-4000:]
+
+
+def notice(process: subprocess.Popen[str]) -> None:
+    """As the kubelet does: SIGTERM to the first process only."""
+    process.send_signal(signal.SIGTERM)
+
+
+def power_loss(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to the first process and its ranks, which share its session until they leave it."""
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    """By id; none of a process that is gone."""
+    # Not by `ps`, which small images lack: a test would then find no child at all, or kill none.
+    with suppress(psutil.NoSuchProcess):
+        return sorted(child.pid for child in psutil.Process(pid).children())
+    return []

@@ -1,0 +1,184 @@
+"""The examples are run as their docstrings show, and as their job files start them."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from holdfast.checkpoint.loading import load_tensors
+from holdfast.contract.environment import (
+    ENV_CHECKPOINTS,
+    ENV_COMPLETION_INDEX,
+    ENV_GANG_NODES,
+    ENV_GANG_PORT,
+    ENV_KILL_AT,
+    ENV_LOCAL_RANK,
+    ENV_LOCAL_WORLD_SIZE,
+    ENV_RUN,
+)
+from holdfast.jobs.own import file_text
+from holdfast.jobs.own.job_file import OwnJob
+from holdfast.training import examples
+from workloads.library.tests.fork_server import ForkServer, Started
+from workloads.library.tests.training.elastic.gangs import free_ports, free_run
+
+EXAMPLES = Path(examples.__path__[0])
+KILLED = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "__init__")
+CHECKPOINTS = f"$({ENV_CHECKPOINTS})"
+SHORTER = dict.fromkeys(("nanogpt", "hugging_face_trainer", "lightning_trainer"), ("20",))
+SHORTER |= {
+    "fsdp2": ("--steps", "6", "--every", "2"),
+    "elastic_hsdp": ("20",),
+    "elastic_loop": ("40",),
+    "plain_loop": ("40",),
+    "accelerate_loop": ("1",),
+}
+BEGAN_ANEW = re.compile(r"beginning at step 0|^step 1 ", re.MULTILINE)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
+
+
+def torchrun(ranks: int, example: str, *options: str) -> list[str]:
+    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [*agent, "-m", f"holdfast.training.examples.{example}", *options]
+
+
+def output(command: list[str]) -> str:
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else os.environ
+    done = subprocess.run(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    return done.stdout
+
+
+def job_of(file: Path) -> OwnJob:
+    return file_text.parse(YAML(typ="safe").load(file.read_text()), str(file))
+
+
+@dataclass(kw_only=True)
+class Forked:
+    """Processes of an example, each with its output in a file."""
+
+    server: ForkServer
+    folder: Path
+
+    def place(self, example: str, *options: str, **variables: str) -> tuple[Started, Path]:
+        log = self.folder / f"log-{len(list(self.folder.glob('log-*')))}"
+        command = [sys.executable, "-m", f"holdfast.training.examples.{example}", *options]
+        with log.open("w") as out:
+            started = self.server.start(command, env=os.environ | variables, out=out, err=out, session=True)
+        return started, log
+
+    def job(self, job: OwnJob, url: Path, *, code: int = 0, **variables: str) -> str:
+        """Its pod's processes to their end, which is `code`; what they printed."""
+        program, _, module, *options = (str(url) if each == CHECKPOINTS else each for each in job.command)
+        example = module.rpartition(".")[2]
+        options += SHORTER.get(example, ())
+        variables |= {ENV_RUN: job.name, "OMP_NUM_THREADS": "1"}
+        processes = job.processes or job.gpu_count
+        if job.elastic and processes > 1:
+            variables[ENV_GANG_PORT] = str(free_run(2 * processes))
+        if program == "torchrun" or (job.elastic and processes > 1):
+            return self.ranks(processes, example, *options, code=code, **variables)
+        process, log = self.place(example, *options, **variables)
+        assert process.wait(200) == code, log.read_text()[-3000:]
+        return log.read_text()
+
+    def ranks(self, count: int, example: str, *options: str, code: int = 0, **variables: str) -> str:
+        """All of one machine to their end, with what torchrun or `holdfast train ranks` gives them; what they printed."""
+        (port,) = free_ports(1)
+        gang = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+        gang[ENV_LOCAL_WORLD_SIZE] = str(count)
+        gang |= {"OMP_NUM_THREADS": "1", **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})}
+        gang |= variables
+        places = [self.place(example, *options, RANK=str(n), **{ENV_LOCAL_RANK: str(n)}, **gang) for n in range(count)]
+        codes = [place.wait(200) for place, _ in places]
+        printed = "".join(log.read_text() for _, log in places)
+        assert codes == [code] * count, printed[-3000:]
+        return printed
+
+
+@pytest.fixture
+def forked(framework_server: ForkServer, tmp_path: Path) -> Forked:
+    return Forked(server=framework_server, folder=tmp_path)
+
+
+def test_sharded_training_goes_on_in_other_layouts(forked: Forked, tmp_path: Path) -> None:
+    url = str(tmp_path / "url")
+    assert "beginning at step 0" in forked.ranks(2, "fsdp2", url, "--steps", "12")
+    assert "restored step 12" in forked.ranks(1, "fsdp2", url, "--steps", "16")
+    hybrid = forked.ranks(2, "fsdp2", url, "--steps", "18", "--replicas", "2")
+    assert "restored step 16" in hybrid
+    losses = [float(line.split()[-1]) for line in hybrid.splitlines() if line.startswith("step ")]
+    assert len(losses) == 2 and all(loss < 4.5 for loss in losses), "5.5 would be a model that knows nothing"
+
+
+@pytest.mark.parametrize("example", KILLED)
+def test_an_example_is_killed_as_its_job_file_starts_it_and_ends_with_the_bits_of_one_run(
+    forked: Forked, tmp_path: Path, example: str
+) -> None:
+    job = job_of(EXAMPLES / f"{example}.yaml")
+    assert BEGAN_ANEW.search(forked.job(job, tmp_path / "whole"))
+    # Every process at its second save; what it trained since the first is lost.
+    forked.job(job, tmp_path / "killed", code=-signal.SIGKILL, **{ENV_KILL_AT: "stage.begin:2"})
+    assert not BEGAN_ANEW.search(forked.job(job, tmp_path / "killed"))
+    (step, whole), (end, found) = (load_tensors(tmp_path / name, job.name) for name in ("whole", "killed"))
+    assert (end, sorted(found)) == (step, sorted(whole))
+    differing = [key for key, tensor in whole.items() if not torch.equal(tensor, found[key])]
+    # Python's and NumPy's streams are begun anew by each start, and drawn from by none of them.
+    assert not [key for key in differing if not key.startswith(("__rng__/python/", "__rng__/numpy/"))]
+
+
+def test_a_loop_of_ones_own_survives_torchruns_sigterm(tmp_path: Path) -> None:
+    command = torchrun(2, "plain_loop", str(tmp_path))
+    first = subprocess.Popen(
+        command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, text=True, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert first.stdout is not None
+    for line in first.stdout:
+        if "full save" in line:  # logged after the first steps
+            break
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=200)
+    assert first.returncode in (0, 1), "torchrun's code for SIGTERM, or the run was over"
+    assert "restored step" in output(command)
+
+
+def test_an_elastic_loop_of_ones_own_goes_on_without_its_first_node_and_later_from_its_checkpoint(
+    forked: Forked, tmp_path: Path
+) -> None:
+    def place(index: int, folder: str, steps: int, **variables: str) -> tuple[Started, Path]:
+        variables[ENV_COMPLETION_INDEX] = str(index)
+        return forked.place("elastic_loop", str(tmp_path / folder), str(steps), **variables)
+
+    def alone(folder: str, steps: int) -> str:
+        process, log = place(0, folder, steps)
+        assert process.wait(200) == 0, log.read_text()[-3000:]
+        return log.read_text()
+
+    (port,) = free_ports(1)
+    gang = {ENV_GANG_NODES: "2", ENV_GANG_PORT: str(port)}
+    (first, _), (second, log) = (
+        place(0, "gang", 60, **gang, **{ENV_KILL_AT: "gang.reduce:20"}),
+        place(1, "gang", 60, **gang),
+    )
+    codes = (first.wait(200), second.wait(200))
+    printed = log.read_text()
+    assert codes == (-signal.SIGKILL, 0), printed[-3000:]
+    assert "step 19 of 2 nodes" in printed and "step 20 of 1 nodes" in printed and "step 60 of 1 nodes" in printed
+    # Alone from the beginning: the last shard's loss is that of whoever has the last shard.
+    whole = alone("alone", 60)
+    assert _losses(whole) == _losses(printed) and len(_losses(whole)) == 60
+    resumed = alone("gang", 61)
+    assert list(_losses(resumed)) == ["61"], resumed[-3000:]
+
+
+def _losses(printed: str) -> dict[str, str]:
+    return dict(re.findall(r"^step (\d+) of \d nodes, loss (\S+)$", printed, re.MULTILINE))

@@ -1,0 +1,126 @@
+"""One job on two nodes: either may be lost, go silent, or be noticed."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contract.environment import ENV_KEY_FILE
+from holdfast.contract.errors import InputError
+from holdfast.training import rendezvous
+from holdfast.training.config import TrainConfig
+from holdfast.training.launch import AFTER_THE_NOTICED_S
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.nodes import Nodes
+from workloads.library.tests.training.runs import PATIENCE_S, Run, power_loss
+
+pytestmark = pytest.mark.process
+
+ELSEWHERE = "[100::1]:29500"  # the discard prefix: no machine has it
+
+
+def config(rendezvous: str) -> TrainConfig:
+    return TrainConfig(checkpoints="x", nodes=2, rendezvous=rendezvous, peer_timeout_s=2)
+
+
+def test_a_first_node_that_never_comes_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "RENDEZVOUS_S", 0.0)
+    with pytest.raises(rendezvous.RendezvousError, match="did not answer"):
+        rendezvous.rendezvous_handler(config(ELSEWHERE))
+
+
+def test_a_port_of_this_node_that_something_else_holds_is_bad_input() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        threading.Thread(target=hang_up_on_all, args=(other,), daemon=True).start()
+        with pytest.raises(InputError, match="rendezvous cannot be opened") as caught:
+            rendezvous.rendezvous_handler(config(f"127.0.0.1:{port}"))
+    assert "free port" in caught.value.lines()
+
+
+def test_an_agent_without_the_key_of_the_run_is_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        here = f"127.0.0.1:{probe.getsockname()[1]}"
+    (tmp_path / "key").write_text("k" * 64)
+
+    def agent(key: str) -> Future[Any]:
+        monkeypatch.setenv(ENV_KEY_FILE, key)
+        handler = rendezvous.rendezvous_handler(config(here))
+        joined: Future[Any] = Future()
+
+        def join() -> None:
+            try:
+                joined.set_result(handler.next_rendezvous())
+            except rendezvous.RendezvousError as error:  # minutes after this test, in the midst of another
+                joined.set_exception(error)
+
+        # No pool: the agent that is never joined waits longer than this test, and must not be waited for.
+        threading.Thread(target=join, daemon=True).start()
+        return joined
+
+    key = str(tmp_path / "key")
+    first, stranger = agent(key), agent("")
+    with pytest.raises(TimeoutError):
+        first.result(5)
+    second = agent(key)
+    assert {first.result(PATIENCE_S).rank, second.result(PATIENCE_S).rank} == {0, 1}
+    assert not stranger.done()
+
+
+def hang_up_on_all(server: socket.socket) -> None:
+    try:
+        while True:
+            server.accept()[0].close()
+    except OSError:
+        return
+
+
+def test_the_first_node_does_not_wait_for_itself() -> None:
+    assert all(rendezvous.is_local(host) for host in ("127.0.0.1", "localhost", socket.gethostname()))
+    assert not rendezvous.is_local("100::1")
+
+
+@pytest.mark.parametrize(
+    ("host", "hostname", "mine"),
+    [
+        ("gang-workers-0-0.gang", "gang-workers-0-0", True),
+        ("gang-workers-0-0.gang", "gang-workers-0-1", False),
+        ("gang-workers-0-1.gang", "gang-workers-0-1.gang.ns.svc", True),
+        ("127.0.0.1", "127", False),
+        ("localhost", "localhost", False),
+    ],
+)
+def test_the_first_pod_knows_itself_by_name_before_the_dns_does(host: str, hostname: str, mine: bool) -> None:
+    assert rendezvous.is_named(host, hostname) is mine
+
+
+@pytest.mark.timeout(900)  # two agents a start
+def test_the_loss_of_either_node_is_retried_and_a_notice_on_one_stops_both(
+    tmp_path: Path, server: ForkServer, undisturbed: Run
+) -> None:
+    nodes = Nodes(tmp_path, server=server)
+    assert nodes.ended(12, lambda pods: power_loss(pods[1])) == [75, 137], nodes.log()
+    assert nodes.ended(18, lambda pods: power_loss(pods[0])) == [137, 75], "the node where all met is lost"
+    assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], nodes.log()
+    left = nodes.runs[0].of("exit")[-1]
+    assert time.time() - left["t"] > AFTER_THE_NOTICED_S - 1, "the pod that was noticed is the first to be seen to fail"
+    stops = [stop for run in nodes.runs for stop in run.of("stop")]
+    assert [stop["step"] for stop in stops] == [nodes.furthest], "logged once, by the rank that leads"
+    assert nodes.complete() == [0, 0], nodes.log()
+    assert {run.digest for run in nodes.runs} == {undisturbed.digest}
+
+
+@pytest.mark.timeout(900)
+def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(tmp_path: Path, server: ForkServer) -> None:
+    """A machine without power sends no farewell: nothing is refused, nothing is reset, nobody answers."""
+    nodes = Nodes(tmp_path, "--peer-timeout", "15", server=server)
+    with nodes.started() as pods:
+        nodes.wait_for_step(pods, 5)
+        os.killpg(pods[0].pid, signal.SIGSTOP)
+        assert pods[1].wait(PATIENCE_S) == 75, nodes.log()

@@ -1,0 +1,92 @@
+"""Notices at awkward moments: before there is anything to stop, in a restore, and in the very last save."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workloads.library.tests.training.hooks import before_import, holding
+from workloads.library.tests.training.runs import PATIENCE_S, Run, children, notice, power_loss
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
+
+NOTICED = "notices.of_process().requested"
+
+
+def ended_when(run: Run, ready: Callable[[], bool], take_down: Callable[[subprocess.Popen[str]], object]) -> int:
+    """Start, wait until `ready`, take down; Python's return code: negative where a signal killed it."""
+    with run.started() as process:
+        until = time.monotonic() + PATIENCE_S
+        while not ready():
+            assert process.poll() is None and time.monotonic() < until, run.log()
+            time.sleep(0.01)
+        take_down(process)
+        return process.wait(PATIENCE_S)
+
+
+def test_a_notice_before_torch_is_imported_is_heard_and_leaves_at_once(tmp_path: Path) -> None:
+    # By default the first process of a container does not get the signal at all: dying of it would be a failure.
+    stuck = before_import(tmp_path / "site", "torch", "print('importing', flush=True)\nimport time\ntime.sleep(600)")
+    run = Run(folder=tmp_path, env=stuck)
+    assert ended_when(run, lambda: "importing" in run.log(), notice) == 143
+
+
+def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, options=("--nodes", "2", "--rendezvous", "[100::1]:29500"))
+    assert ended_when(run, lambda: "waiting for the first node" in run.log(), notice) == 143
+
+
+def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(tmp_path: Path, undisturbed: Run) -> None:
+    run = Run(folder=tmp_path / "run", every=100)
+    site, go = tmp_path / "site", tmp_path / "go"
+
+    def reached(point: str) -> list[int]:
+        return [int(path.name.rpartition("-")[2]) for path in site.glob(f"{point}-*")]
+
+    assert run.interrupted(5, notice) == 143
+    run.env = before_import(site, "holdfast.checkpoint.restore", holding("restore.chosen", NOTICED))
+    begun = len(run.events())
+    assert ended_when(run, lambda: len(reached("restore.chosen")) == 2, notice) == 143
+    assert not [event for event in run.events()[begun:] if event["event"] in ("restore", "window")], "no step is done"
+
+    run.env = before_import(site, "holdfast.checkpoint.upload", holding("upload.begin", f"Path({str(go)!r}).exists()"))
+    run.options = ("--window", "5")
+    noticed: list[float] = []
+
+    def never_goes_on(process: subprocess.Popen[str]) -> None:
+        notice(process)
+        noticed.append(time.monotonic())
+
+    assert ended_when(run, lambda: len(reached("upload.begin")) == 2, never_goes_on) == 143
+    assert time.monotonic() - noticed[0] < 5
+    for uploader in reached("upload.begin"):
+        os.kill(uploader, signal.SIGKILL)
+    assert run.of("commit")[-1]["step"] < run.steps, "no half save is a commit"
+
+    def goes_on(process: subprocess.Popen[str]) -> None:
+        notice(process)
+        go.touch()
+
+    run.options = ()
+    assert ended_when(run, lambda: len(reached("upload.begin")) == 4, goes_on) == 0, run.log()
+    assert run.of("commit")[-1]["step"] == run.steps
+    assert run.digest == undisturbed.digest
+
+
+def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, steps=10_000)
+    found = list[str]()
+
+    def look(process: subprocess.Popen[str]) -> None:
+        for pid in (process.pid, *children(process.pid)):
+            found.extend(c.laddr.ip for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN)
+        power_loss(process)
+
+    run.interrupted(2, look)
+    assert found and all(ip_address(address).is_loopback for address in found)

@@ -1,0 +1,194 @@
+"""The promise: whatever takes a run down, the next start continues it to the same last bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.environment import ENV_DEADLINE, ENV_RUN_DIR
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
+from holdfast.runtime.deadline import DEFAULT_LEAD_S
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.frameworks import waits
+from workloads.library.tests.training.frameworks.waits import COMPILING, ENV_WAIT_AT
+from workloads.library.tests.training.hooks import before_import
+from workloads.library.tests.training.runs import PATIENCE_S, Run, children, notice, power_loss
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
+
+
+def one_rank(process: subprocess.Popen[str]) -> None:
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
+
+
+def test_notices_and_power_losses_change_nothing(tmp_path: Path, undisturbed: Run) -> None:
+    run = Run(folder=tmp_path)
+    assert run.interrupted(12, notice) == 143
+    assert run.interrupted(16, power_loss) == 137
+    assert run.interrupted(27, one_rank) == 137
+    assert run.complete() == 0, run.log()
+    assert run.digest == undisturbed.digest
+    assert run.losses() == undisturbed.losses()
+    restored = [e["step"] for e in run.of("restore")]
+    assert len(restored) == 4 and restored[0] == 0
+    assert all(step >= 10 for step in restored[1:3]) and restored[3] >= 20, "at most one interval is lost"
+
+
+def test_a_notice_stops_all_ranks_at_one_step_and_takes_the_last_checkpoint(tmp_path: Path, server: ForkServer) -> None:
+    # One save before, so that its cost is known; on a busy machine seven megabytes may take more than fifteen seconds.
+    run = Run(server=server, folder=tmp_path, every=7, options=("--window", "90"))
+    assert run.interrupted(12, notice) == 143
+    (stop,) = run.of("stop")
+    assert stop["step"] >= 12
+    assert run.of("exit")[-1]["step"] == stop["step"]
+    assert run.of("commit")[-1]["step"] == stop["step"], run.log()
+
+
+def test_a_notice_to_one_rank_that_is_not_the_first_stops_all_in_order(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, every=7)
+    assert run.interrupted(12, lambda agent: os.kill(children(agent.pid)[-1], signal.SIGTERM)) == 143
+    (stop,) = run.of("stop")
+    assert stop["reason"] == "SIGTERM on rank 1"
+    assert run.of("commit")[-1]["step"] == stop["step"]
+
+
+def test_an_uploader_that_never_moves_again_does_not_hold_the_pod_beyond_its_window(
+    tmp_path: Path, server: ForkServer
+) -> None:
+    run = Run(server=server, folder=tmp_path, steps=100_000, every=3)
+
+    def freeze_and_notice(agent: subprocess.Popen[str]) -> None:
+        for rank in children(agent.pid):
+            for uploader in children(rank):
+                os.kill(uploader, signal.SIGSTOP)
+                frozen.append(uploader)
+        notice(agent)
+        noticed.append(time.monotonic())
+
+    frozen, noticed = list[int](), list[float]()
+    try:
+        assert run.interrupted(12, freeze_and_notice) == 143
+        assert time.monotonic() - noticed[0] < DEFAULT_WINDOW.pod_s
+    finally:
+        for uploader in frozen:
+            os.kill(uploader, signal.SIGKILL)
+    assert len(frozen) == 2
+    # One may be in the store and not reported: its uploader was frozen in between.
+    before = {int(path.parent.name.removeprefix("step-")) for path in tmp_path.rglob("COMMIT.json")}
+    # Older ones retention may have taken.
+    assert {e["step"] for e in run.of("commit") if e["step"] >= min(before)} <= before
+    run.steps = max(before) + 1
+    assert run.complete() == 0, run.log()
+    assert run.of("restore")[-1]["step"] in before, "no half commit is ever restored"
+
+
+def test_a_finished_run_stays_finished(undisturbed: Run) -> None:
+    before = undisturbed.digest
+    assert undisturbed.complete() == 0
+    assert undisturbed.of("restore")[-1]["step"] == undisturbed.steps
+    assert undisturbed.digest == before
+
+
+def test_another_world_size_continues_with_the_same_samples_and_says_so(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=20)
+    assert run.interrupted(12, power_loss) == 137
+    run.ranks = 1
+    assert run.complete() == 0, run.log()
+    assert run.of("restore")[-1]["step"] == 10
+    assert "resumed on 1 ranks from 2" in run.log()
+
+
+def test_the_second_signal_leaves_at_once(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=10_000)
+
+    def twice(process: subprocess.Popen[str]) -> None:
+        notice(process)
+        os.kill(process.pid, 0)
+        while process.poll() is None:
+            notice(process)
+
+    assert run.interrupted(3, twice) == 143
+
+
+def test_a_planned_end_stops_the_run_ahead_of_it(tmp_path: Path, server: ForkServer) -> None:
+    soon = datetime.fromtimestamp(time.time() + DEFAULT_LEAD_S + 1, tz=UTC).isoformat()
+    run = Run(server=server, folder=tmp_path, steps=100_000, env={ENV_DEADLINE: soon})
+    assert run.complete() == 143, run.log()
+    assert run.of("stop")[0]["reason"] == "planned end of the node"
+
+
+def test_the_prestop_hook_stops_the_run_in_order(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=100_000, env={ENV_RUN_DIR: str(tmp_path / "roll")})
+
+    def hook(process: subprocess.Popen[str]) -> None:
+        command = [sys.executable, "-m", "holdfast.runtime.drain"]
+        subprocess.run(command, env={**os.environ, **run.env}, check=True)
+
+    assert run.interrupted(12, hook) == 143
+    assert run.of("stop")[0]["step"] >= 12
+
+
+def test_a_changed_seed_is_bad_input_and_not_retried(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(server=server, folder=tmp_path, steps=4, every=2, ranks=1)
+    assert run.complete() == 0
+    run.options = ("--seed", "7")
+    assert run.complete() == 2
+    assert "written with another seed" in run.log()
+
+
+def test_a_changed_data_folder_is_bad_input(tmp_path: Path, server: ForkServer) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.txt").write_text("some text to learn by heart\n" * 500)
+    run = Run(server=server, folder=tmp_path / "run", steps=4, every=2, ranks=1, options=("--data", str(data)))
+    assert run.complete() == 0, run.log()
+    (data / "b.txt").write_text("more")
+    assert run.complete() == 2
+    assert "written with another data folder" in run.log()
+
+
+def test_a_step_longer_than_the_window_is_bad_input_and_not_retried(tmp_path: Path, server: ForkServer) -> None:
+    run = Run(
+        server=server, folder=tmp_path, ranks=1, options=("--batch", "64", "--window", "3.001")
+    )  # 3 s are kept to leave
+    assert run.complete() == 2
+    assert "a step takes longer than the shutdown window" in run.log()
+
+
+def test_a_first_compile_that_does_not_end_is_left_inside_the_window(tmp_path: Path) -> None:
+    loss = _with_loss(tmp_path, f"importlib.import_module('{waits.__name__}').compiled(good)")
+    env = loss | {ENV_WAIT_AT: COMPILING, "PYTHONUNBUFFERED": "1"}
+    run = Run(folder=tmp_path, options=("--window", "6"), env=env)
+    with run.started() as process:
+        until = time.monotonic() + PATIENCE_S
+        while run.log().count(COMPILING) < run.ranks:
+            assert process.poll() is None and time.monotonic() < until, run.log()
+            time.sleep(0.02)
+        noticed = time.monotonic()
+        os.kill(children(process.pid)[-1], signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+    assert time.monotonic() - noticed < 6
+
+
+def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(tmp_path: Path) -> None:
+    broken = "lambda *a: good(*a) * (1 / (calls.append(1) or len(calls) != 5 or os.environ['RANK'] != '1'))"
+    run = Run(folder=tmp_path, steps=10, env=_with_loss(tmp_path, broken))
+    assert run.complete() == 70
+    assert "ZeroDivisionError" in run.log()
+    assert run.of("exit")[-1]["code"] == 70
+
+
+def _with_loss(folder: Path, loss: str) -> dict[str, str]:
+    """Trains with `loss`, an expression over `good`, the loss of the trainer, and `calls`."""
+    code = (
+        "import os, importlib\n"
+        "import holdfast.training.model as model\n"
+        "good, calls = model.next_byte_loss, []\n"
+        f"model.next_byte_loss = {loss}\n"
+    )
+    return before_import(folder / "site", "holdfast.training.trainer", code)

@@ -1,0 +1,153 @@
+"""Kueue: how many GPUs of each capacity are lent at once, and the ComputeClasses that fall back."""
+
+# Why it is so: infra/decisions/0080.
+
+from collections.abc import Iterator
+
+from holdfast.contract.capacity import QUEUES, Capacity
+from holdfast.contract.kubernetes import (
+    COMPUTE_CLASS_API,
+    DRIVER_LATEST,
+    KUEUE_API,
+    LABEL_DRIVER,
+    LABEL_PART_OF,
+    LABEL_PROVISIONING_REQUEST,
+    PART_OF,
+    PROVISIONING_CLASS,
+    PROVISIONING_CONTROLLER,
+    RESIZE_REQUEST_DETAIL,
+    api_group,
+)
+from holdfast.contract.pools import GPU_RESOURCE, LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_POOL_CLASS, Pool
+from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
+from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+
+# After the last one the job is deactivated for good. Kueue's own three are over in seven minutes, which is one capacity
+# revoked and two bookings that expired; ten make three hours, and each of them may wait a week in Google's queue.
+RETRIES = {"backoffLimitCount": 10, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1_800}
+
+
+def objects(context: RenderContext) -> Iterator[Body]:
+    for flavors in _flavors(context).values():
+        yield from (flavor for flavor, _ in flavors)
+    yield from _provisioning()
+    for queue, flavors in _flavors(context).items():
+        if flavors:
+            yield _cluster_queue(queue, flavors)
+            for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+                body = _body("LocalQueue", queue, namespace)
+                yield body | {"spec": {"clusterQueue": queue}}
+    yield from _compute_classes(context)
+
+
+def _body(kind: str, name: str, namespace: str | None = None) -> Body:
+    return {"apiVersion": KUEUE_API, "kind": kind, "metadata": plain(meta(name, namespace))}
+
+
+def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
+    """Queue -> flavors with the GPUs that each lends. The numbers come from the environment's quotas and caps."""
+    found: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES.values()}
+    for group in context.env.groups:
+        queue = QUEUES[group.capacity]
+        gpus = context.env.quota_gpus(group.name)
+        if gpus and group.capacity in (Capacity.SPOT, Capacity.ON_DEMAND):
+            labels = {LABEL_POOL_CLASS: group.name}
+            # The same keys in each: JobSet adds them to its Jobs, and takes none away when a job changes its queue. Else Kueue lends it GPUs of another kind when those it asks for are all lent.
+            labels |= {LABEL_ACCELERATOR: group.accelerator} if group.accelerator else {}
+            tolerations = [taint.toleration() for taint in group.taints()]
+            found[queue].append((_flavor(f"{queue}-{group.name}", labels, tolerations), gpus))
+    for cap in context.env.auto_provisioning.accelerators:
+        labels = {LABEL_ACCELERATOR: cap.accelerator, LABEL_FLEX_START: "true"}
+        # A job that may be moved selects no driver itself: machines on demand have theirs from their pool.
+        driven = labels | {LABEL_DRIVER: DRIVER_LATEST}
+        shares = {
+            "flex": (driven, context.flex_gpus(cap.accelerator)),
+            "queued": (labels, context.queued_gpus(cap.accelerator)),
+        }
+        for queue, (labels, gpus) in shares.items():
+            if gpus:
+                found[queue].append((_flavor(f"{queue}-{cap.accelerator}", labels, []), gpus))
+    return found
+
+
+def _flavor(name: str, labels: dict[str, str], tolerations: list[dict[str, str]]) -> Body:
+    spec: Body = {"nodeLabels": labels}
+    return _body("ResourceFlavor", name) | {"spec": spec | ({"tolerations": tolerations} if tolerations else {})}
+
+
+def _cluster_queue(name: str, flavors: list[tuple[Body, int]]) -> Body:
+    resources = [
+        {
+            "name": flavor["metadata"]["name"],
+            "resources": [
+                {"name": GPU_RESOURCE, "nominalQuota": str(gpus)},
+                {"name": "cpu", "nominalQuota": str(gpus * 100)},
+                {"name": "memory", "nominalQuota": f"{gpus * 400}Gi"},
+                {"name": "ephemeral-storage", "nominalQuota": f"{gpus * 400}Gi"},
+            ],
+        }
+        for flavor, gpus in flavors
+    ]
+    spec: Body = {
+        "namespaceSelector": {"matchLabels": {LABEL_PART_OF: PART_OF}},
+        "cohortName": "gpus",
+        "queueingStrategy": "BestEffortFIFO",
+        # Higher priority first within the queue; what was lent to a neighbour comes back when its owner needs it.
+        "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+        "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
+        "resourceGroups": [
+            {"coveredResources": [GPU_RESOURCE, "cpu", "memory", "ephemeral-storage"], "flavors": resources}
+        ],
+    }
+    if name == "queued":
+        spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": "queued"}]}
+    return _body("ClusterQueue", name) | {"spec": spec}
+
+
+def _provisioning() -> Iterator[Body]:
+    """A gang is admitted when Google has all its nodes, never before, and keeps to those nodes."""
+    selected = {"key": LABEL_PROVISIONING_REQUEST, "valueFromProvisioningClassDetail": RESIZE_REQUEST_DETAIL}
+    yield _body("ProvisioningRequestConfig", "queued") | {
+        "spec": {
+            "provisioningClassName": PROVISIONING_CLASS,
+            "managedResources": [GPU_RESOURCE],
+            "retryStrategy": RETRIES,
+            "podSetUpdates": {"nodeSelector": [selected]},
+        }
+    }
+    yield _body("AdmissionCheck", "queued") | {
+        "spec": {
+            "controllerName": PROVISIONING_CONTROLLER,
+            "parameters": {"apiGroup": api_group(KUEUE_API), "kind": "ProvisioningRequestConfig", "name": "queued"},
+        }
+    }
+
+
+def _compute_classes(context: RenderContext) -> Iterator[Body]:
+    """One for each accelerator: every Spot machine type, then flex-start, then on-demand."""
+    for cap in context.env.auto_provisioning.accelerators:
+        pools = [p for p in context.env.pools() if p.accelerator == cap.accelerator]
+        spot = [p for p in pools if p.capacity is Capacity.SPOT]
+        if spot:
+            priorities = [_priority(pool, context) | {"spot": True} for pool in spot]
+            priorities.append(
+                _priority(spot[0], context) | {"flexStart": {"enabled": True}, "capacityCheckWaitTimeSeconds": 900}
+            )
+            priorities.append(_priority(spot[0], context))
+            yield {
+                "apiVersion": COMPUTE_CLASS_API,
+                "kind": "ComputeClass",
+                "metadata": plain(meta(cap.accelerator)),
+                "spec": {
+                    "nodePoolAutoCreation": {"enabled": True},
+                    "whenUnsatisfiable": "DoNotScaleUp",
+                    "priorities": priorities,
+                },
+            }
+
+
+def _priority(pool: Pool, context: RenderContext) -> Body:
+    # On every rung, since it is inherited from nowhere.
+    gpu = {"type": pool.accelerator, "count": pool.gpus_per_node, "driverVersion": DRIVER_LATEST}
+    body: Body = {"machineType": pool.machine_type, "gpu": gpu}
+    return body | ({"location": {"zones": list(pool.zones)}} if pool.zones else {})

@@ -1,0 +1,114 @@
+"""Namespaces and what bounds them: identities, quotas, network policies, priorities, disruption budgets."""
+
+from collections.abc import Iterator
+
+from kubernetes import client
+
+from holdfast.contract import roles
+from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_NAMESPACE, PRIORITIES
+from holdfast.contract.roles import GOOGLE_APIS_CIDR
+from holdfast.manifests import database
+from holdfast.manifests.policies import block, egress_rule, policy, scraped
+from holdfast.manifests.rbac import CALLS
+from holdfast.manifests.render_context import Body, RenderContext, meta, plain
+
+PSS = {
+    f"pod-security.kubernetes.io/{mode}{suffix}": value
+    for mode in ("enforce", "audit", "warn")
+    for suffix, value in (("", "restricted"), ("-version", "latest"))
+}
+# Workload Identity; the second is where Dataplane V2 sends what pods address to the first.
+METADATA = ("169.254.169.254/32", "169.254.169.252/32")
+METADATA_PORTS = (80, 988)
+# Cloud DNS for GKE answers on the metadata server's address, the cache of the node on the other.
+RESOLVERS = ("169.254.169.254/32", "169.254.20.10/32")
+EXPORTER_PORT = 9_400
+
+
+def namespaces(context: RenderContext) -> Iterator[Body]:
+    for name in dict.fromkeys(roles.KSA_NAMESPACES.values()):
+        of_it = [role for role, place in roles.KSA_NAMESPACES.items() if place == name]
+        yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=PSS)))
+        for role in of_it:
+            yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.env.service_account_email(role)})
+        # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.
+        for run in context.env.storage.runs if name == roles.NAMESPACE_TRAINING else ():
+            yield _account(run.account, name, None)
+        yield from _bounds(context, name)
+        yield from _policies(context, of_it[0], name)
+
+
+def _account(name: str, namespace: str, annotations: dict[str, str] | None) -> Body:
+    account = client.V1ServiceAccount(
+        api_version="v1",
+        kind="ServiceAccount",
+        metadata=meta(name, namespace, annotations=annotations),
+        automount_service_account_token=False,
+    )
+    return plain(account)
+
+
+def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
+    gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in context.env.pools())
+    gpus += sum(cap.max_gpus for cap in context.env.auto_provisioning.accelerators)
+    hard = {"pods": "2000", "requests.nvidia.com/gpu": str(0 if namespace == roles.NAMESPACE_MONITORING else gpus)}
+    quota = client.V1ResourceQuota(
+        api_version="v1",
+        kind="ResourceQuota",
+        metadata=meta("ceiling", namespace),
+        spec=client.V1ResourceQuotaSpec(hard=hard),
+    )
+    default = {"memory": "512Mi", "ephemeral-storage": "1Gi"}
+    item = client.V1LimitRangeItem(
+        type="Container", default=default, default_request={"cpu": "100m", "memory": "256Mi"}
+    )
+    limits = client.V1LimitRange(
+        api_version="v1",
+        kind="LimitRange",
+        metadata=meta("defaults", namespace),
+        spec=client.V1LimitRangeSpec(limits=[item]),
+    )
+    yield plain(quota)
+    yield plain(limits)
+
+
+def _policies(context: RenderContext, role: str, namespace: str) -> Iterator[Body]:
+    yield policy("default-deny", namespace, ["Ingress", "Egress"], None, None)
+    dns = egress_rule(["53/UDP", "53/TCP"], [_kube_system(), *map(block, RESOLVERS)])
+    apis = egress_rule(["443/TCP"], [block(GOOGLE_APIS_CIDR)])
+    metadata = egress_rule([f"{port}/TCP" for port in METADATA_PORTS], [*map(block, METADATA)])
+    egress = [dns, apis, metadata]
+    if role == "batch" or (role in roles.DATABASE_ROLES and context.env.database):
+        egress.append(egress_rule([f"{database.port(context)}/TCP"], [block(context.env.network.database_cidr)]))
+    yield policy("egress-named", namespace, ["Egress"], None, egress)
+    if role in ("trainer", "exporter", "server"):
+        yield _api_server(context, namespace)
+    if role == "exporter":
+        yield scraped(namespace, EXPORTER_PORT)
+
+
+def _api_server(context: RenderContext, namespace: str) -> Body:
+    """Its Service, and its private endpoint, which takes an address of the nodes."""
+    ranges = (context.env.network.nodes_cidr, context.env.network.services_cidr)
+    rule = egress_rule(["443/TCP"], [block(cidr) for cidr in ranges])
+    return policy("api-server", namespace, ["Egress"], None, [rule], CALLS)
+
+
+def _kube_system() -> client.V1NetworkPolicyPeer:
+    labels = {LABEL_NAMESPACE: "kube-system"}
+    return client.V1NetworkPolicyPeer(namespace_selector=client.V1LabelSelector(match_labels=labels))
+
+
+def priorities() -> Iterator[Body]:
+    for name, priority in PRIORITIES.items():
+        yield plain(
+            client.V1PriorityClass(
+                api_version="scheduling.k8s.io/v1",
+                kind="PriorityClass",
+                metadata=meta(name),
+                value=priority.value,
+                description=priority.what,
+                global_default=False,
+                preemption_policy="PreemptLowerPriority" if priority.preempts else "Never",
+            )
+        )
