@@ -7,7 +7,7 @@ import pytest
 from holdfast.contract.environment import ENV_DATABASE
 from holdfast.exporter import ends, lease, watch
 from holdfast.mover import cluster_api
-from infra.environments import load, names
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 
 NAMESPACE = "monitoring"
@@ -84,4 +84,4 @@ def test_where_there_is_a_database_it_reads_the_backlog_that_the_autoscaler_foll
     (template,) = (t for body, t in workloads(env) if body["metadata"]["name"] == "exporter")
     uri = variables(template).get(ENV_DATABASE, {}).get("value", "")
     assert bool(uri) is bool(load(env).database) is ("initContainers" in template["spec"])
-    assert not uri or quote(load(env).database_user("exporter"), safe="") in uri
+    assert not uri or quote(load(env).database.users["exporter"], safe="") in uri

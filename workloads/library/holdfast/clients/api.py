@@ -36,6 +36,7 @@ class Api:
         except config.ConfigException as error:
             raise Unjudged(f"no cluster to ask by {kubeconfig or 'the usual kubeconfig'}: {error}") from error
         chosen = next((each for each in known[0] if each["name"] == context), known[1])
+        self.context = str(chosen["name"])
         self.cluster = str(chosen["context"]["cluster"])
         """As the kubeconfig names it; gcloud writes gke_PROJECT_LOCATION_NAME."""
 

@@ -1,4 +1,4 @@
-"""A Kubernetes API that only lists what a test gives it, over real HTTP: for commands that read, and no more."""
+"""A Kubernetes API of the platform `example` that lists what a test gives it, over real HTTP: for commands that read."""
 
 import json
 import threading
@@ -10,6 +10,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from holdfast.clients.api import Object
+from holdfast.platform.cluster import PATH
+from tests import platforms
 
 
 @contextmanager
@@ -48,6 +50,9 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path.endswith("/log"):
             self._answer(200, self._log(path.split("/")[-2], dict(parse_qsl(query))))
+            return
+        if path == PATH and PATH not in self.lists:
+            self._answer(200, json.dumps(platforms.published(platforms.load("example"))).encode())
             return
         items = self._items(self.path.partition("?")[0])
         found = {"metadata": {}, "items": items} if items is not None else {"message": "not found"}

@@ -16,10 +16,10 @@ from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
 from holdfast.ledger import money
-from infra.environments import load
 from monitoring.alerting.alert import EXAMPLE, Severity
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
+from tests.platforms import load
 from workloads.library.tests.month.month_jobs import COMMIT_EVERY_MIN, Job, Kind, Platform, Written
 from workloads.library.tests.sample import EPOCH
 
