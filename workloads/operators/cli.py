@@ -45,9 +45,9 @@ def apply(
     from workloads.operators.consent import require_consent
 
     context = RenderContext(described(env))
-    _require_images(context)
     api, report = Api(kubeconfig), list[dict[str, object]]()
     require_consent(api, context.platform, yes=yes)
+    _require_images(context)
     for operator in OPERATORS:
         with working(f"apply {operator.name}"):
             every = list(install.apply(api, operator, overlay.objects(operator, context)))
