@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / ".ci/site"))
 README = (ROOT / "README.md").read_text()
-ROOMS = ("infra", "workloads/library", "workloads/manifests/lint", "workloads/drill", "monitoring", "tests")
+LINT, DRILL = "workloads/library/holdfast/lint", "workloads/library/holdfast/drill"
+ROOMS = ("infra", "workloads/library", LINT, DRILL, "monitoring", "tests")
 PATHS = re.findall(r"^\| ([^|]+) \| `([^`]+\.py)` \| `(\w+)` \|$", README, re.M)
 MAX_LINES = 60
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests import tiers
 
+MARKED = [tree / folder for tree in tiers.TREES for folder in tiers.MARKED_FOLDERS if (tree / folder).is_dir()]
 FAST = tiers.TIERS["fast"]
 WHOLE = "import pytest\n\npytestmark = {}\n\n\ndef test_a() -> None:\n    pass\n"
 
@@ -45,9 +46,8 @@ def test_every_mark_that_the_fast_tier_leaves_out_is_one_that_it_may_skip_a_file
 
 
 def test_the_conftest_of_a_marked_folder_marks_all_of_it() -> None:
-    marked = [tree / folder for tree in tiers.TREES for folder in tiers.MARKED_FOLDERS if (tree / folder).is_dir()]
-    assert len(marked) == 3
-    for folder in marked:
+    assert len(MARKED) == 3
+    for folder in MARKED:
         text = (folder / "conftest.py").read_text()
         assert re.search(rf"if HERE in item\.path\.parents:\n +item\.add_marker\(pytest\.mark\.{folder.name}\)", text)
         assert not tiers.may_hold(folder, FAST.marks)
@@ -56,8 +56,8 @@ def test_the_conftest_of_a_marked_folder_marks_all_of_it() -> None:
 
 @pytest.mark.parametrize("tier", tiers.TIERS.values(), ids=tiers.TIERS.keys())
 def test_every_tier_can_judge_a_folder(tier: tiers.Tier) -> None:
-    for folder in tiers.MARKED_FOLDERS:
-        assert tiers.may_hold(tiers.TESTS / folder, tier.marks) == (folder not in tier.none_of)
+    for folder in MARKED:
+        assert tiers.may_hold(folder, tier.marks) == (folder.name not in tier.none_of)
 
 
 def test_each_worker_begins_with_files_that_may_take_long_and_every_test_is_run_once() -> None:

@@ -41,7 +41,7 @@ def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outsi
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "named"),
     [
         (("AcmeQueueDeep", "HoldfastMonitoringSilent"), "each name once"),
         ((", runbook=RUNBOOK", ""), "AcmeQueueDeep"),
@@ -50,9 +50,9 @@ def test_they_come_after_those_of_the_platform_and_carry_their_own_runbook(outsi
     ],
 )
 def test_a_module_that_cannot_be_used_is_refused(
-    outside: str, tmp_path: Path, change: tuple[str, str], said: str
+    outside: str, tmp_path: Path, change: tuple[str, str], named: str
 ) -> None:
     (tmp_path / "acme_alerts.py").write_text(MODULE.replace(*change))
     with pytest.raises(InputError) as error:
         alerts(EXAMPLE, [outside])
-    assert "alerts.modules" in error.value.what and said in str(error.value)
+    assert "alerts.modules" in error.value.what and named in str(error.value)

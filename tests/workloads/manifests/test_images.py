@@ -160,7 +160,7 @@ def test_every_rendered_command_is_one_that_its_command_line_understands() -> No
         for _, template in workloads(env)
         for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
         if container.get("command", [ENVOY])[0]
-        not in (ENVOY, VLLM)  # not ours; tests/workloads/drill starts Envoy with this
+        not in (ENVOY, VLLM)  # not ours; workloads/library/tests/drill starts Envoy with this
     }
     by_shape = {(*words[2:5], *(word for word in words if word.startswith("--"))): words for words in commands}
     assert len(by_shape) >= 5

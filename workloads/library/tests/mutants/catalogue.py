@@ -5,7 +5,7 @@ from workloads.library.tests.mutants.mutant import Mutant
 from workloads.library.tests.mutants.threats import THREATS
 
 CONTRACT = "workloads/library/holdfast/contract"
-DRILL_TESTS = "tests/workloads/drill"
+DRILL_TESTS = "workloads/library/tests/drill"
 APPLIED_AGAIN = "tests/workloads/manifests/test_applied_again.py"
 
 _PLATFORM = (
@@ -223,7 +223,7 @@ _JOBS = (
     Mutant(
         name="drills in production",
         file="workloads/library/holdfast/drill/remote.py",
-        old="    if owner and not owner.allow_drills:",
+        old="    if owner and not owner.drills:",
         new="    if False:",
         tests=(f"{DRILL_TESTS}/test_remote.py::test_an_environment_that_allows_no_drills_is_not_hit_by_any",),
     ),

@@ -6,7 +6,7 @@ CHECKPOINT = "workloads/library/holdfast/checkpoint"
 BATCH = "workloads/library/holdfast/inference"
 RUNTIME = "workloads/library/holdfast/runtime"
 CONTRACT = "workloads/library/holdfast/contract"
-LIBRARY_TESTS = "tests/workloads/library"
+LIBRARY_TESTS = "workloads/library/tests"
 
 _CHECKPOINT = (
     Mutant(

@@ -7,7 +7,7 @@ last notice.
 from workloads.library.tests.mutants.mutant import Mutant
 
 LIBRARY = "workloads/library/holdfast"
-LIBRARY_TESTS = "tests/workloads/library"
+LIBRARY_TESTS = "workloads/library/tests"
 SOURCES = "tests/test_setup.py::test_no_source_of_ours_can_run_code_from_data"
 SOUND = "tests/infra/rules/test_rules.py::test_the_sound_facts_break_no_rule"
 EDITS = "tests/infra/rules/test_rules.py::test_one_edit_breaks_exactly_its_rule"
@@ -58,7 +58,7 @@ THREATS: tuple[Mutant, ...] = (
            'if not _NAME.fullmatch(name) or ".." in name or len(name) > 900:', "if len(name) > 900:",
            f"{LIBRARY_TESTS}/checkpoint/test_storage.py::test_no_name_leaves_its_prefix"),
     _taken(8, "pods call the whole internet", "workloads/manifests/tenancy.py",
-           '_egress(["443/TCP"], [_block(GOOGLE_APIS_CIDR)])', '_egress(["443/TCP"], [_block("0.0.0.0/0")])',
+           'egress_rule(["443/TCP"], [block(GOOGLE_APIS_CIDR)])', 'egress_rule(["443/TCP"], [block("0.0.0.0/0")])',
            "tests/workloads/manifests/test_render.py"),
     _taken(9, "secrets of the environment reach dead letters", f"{LIBRARY}/inference/redact.py",
            'text = text.replace(value, "***")', "pass", f"{HOSTILE}::test_the_value_of_a_secret_variable_is_not_shown"),
@@ -70,12 +70,12 @@ THREATS: tuple[Mutant, ...] = (
     _taken(11, "an alert that is switched off passes", "infra/rules/alerts.py",
            'if policy.get("enabled") is False:', "if False:", EDITS),
     _taken(12, "images are taken by tag", "workloads/library/holdfast/manifests/render_context.py",
-           "@sha256:{self.digests.get(role, '0' * 64)}", ":latest", "tests/workloads/manifests/test_render.py"),
+           "@sha256:{self.platform.images.get(role, '0' * 64)}", ":latest", "tests/workloads/manifests/test_render.py"),
     _taken(12, "any image runs", "infra/specs/images.py",
            '"evaluation_mode": "ALWAYS_DENY"', '"evaluation_mode": "ALWAYS_ALLOW"', SOUND),
     _taken(12, "the environment is installed without hashes", ".ci/bootstrap.py",
            '"--require-hashes", ', "", "tests/test_setup.py::test_what_is_installed_is_compared_with_its_hash"),
-    _taken(13, "any pod of training reaches any other", "workloads/manifests/tenancy.py",
+    _taken(13, "any pod of training reaches any other", "workloads/library/holdfast/manifests/policies.py",
            "inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=own))",
            "inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector())",
            "tests/workloads/manifests/test_render.py"),

@@ -62,7 +62,7 @@ def test_an_environment_of_the_same_name_on_another_cluster_stops(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "said"),
+    ("name", "nodes", "named"),
     [
         (gke(PROD), (), PROD.cluster),
         ("gke_acme-other_us-central1_x", (), "acme-other/us-central1/x"),
@@ -70,11 +70,11 @@ def test_an_environment_of_the_same_name_on_another_cluster_stops(tmp_path: Path
     ],
 )
 def test_without_a_document_the_clusters_own_name_and_project_are_compared(
-    tmp_path: Path, name: str, nodes: tuple[object, ...], said: str
+    tmp_path: Path, name: str, nodes: tuple[object, ...], named: str
 ) -> None:
     with cluster(tmp_path, None, name, nodes) as kubeconfig, pytest.raises(Stopped) as stopped:
         require_cluster_of(Api(kubeconfig), DEV)
-    assert said in stopped.value.got
+    assert named in stopped.value.got
 
 
 def test_its_own_cluster_without_a_document_is_one_for_a_first_application(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of every tier."""
+"""Hooks and fixtures of every tier, in both trees of tests; loaded by pyproject.toml."""
 
 import os
 import signal
