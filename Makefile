@@ -9,7 +9,6 @@ ENV ?= example
 # For all that touches a cloud or a cluster: never `example` because nobody said otherwise.
 NAMED_ENV = $(if $(filter file,$(origin ENV)),$(error make $@ touches a cloud or a cluster: got no ENV; allowed: a module of infra/environments; fix: make $@ ENV=NAME),$(ENV))
 OUT ?= out
-TARGET ?= local
 REPEAT ?= 1
 ROOT := $(CURDIR)
 export PATH := $(ROOT)/.venv/bin:$(ROOT)/.node/node_modules/.bin:$(PATH)
@@ -31,9 +30,8 @@ setup: .venv/.ready ## Python environment and Node under .venv; nothing global
 demo: setup ## The main job: train, score and serve under evictions, and a report (5 minutes)
 	@$(PY) -m holdfast demo --out $(OUT)/demo
 
-drill: setup $(if $(filter cluster node,$(TARGET)),tools) ## Evict on purpose and judge: TARGET=local|cluster|node (node: root, Debian) [REPEAT=3]
-	@$(if $(filter node,$(TARGET)),$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet)
-	@$(PY) -m $(if $(filter cluster node,$(TARGET)),workloads.library.tests.drill.rig $(TARGET),holdfast drill run --target $(TARGET)) --repeat $(REPEAT) --out $(OUT)/drills
+drill: setup ## Evict local processes on purpose and judge [REPEAT=3]
+	@$(PY) -m holdfast drill run --target local --repeat $(REPEAT) --out $(OUT)/drills
 
 ##@ Check
 
@@ -61,72 +59,15 @@ fmt: setup ## Format and mend what ruff can
 lock: setup ## Locks of every dependency group, with hashes and without addresses
 	@$(PY) .ci/lock.py
 
-.PHONY: test-cluster test-kind test-node test-gpu test-alert kill-matrix test-mutants fuzz
+.PHONY: test-cluster test-kind test-alert
 test-cluster: setup tools ## Real control plane with hundreds of simulated nodes
 	@$(PY) -m tests.tiers cluster
-
-test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
-	@$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet && $(PY) -m tests.tiers node
 
 test-kind: setup tools ## The cluster tier on a real kind cluster, and real pods of ours (Docker, kind)
 	@$(PY) -m tests.tiers kind
 
-test-gpu: setup ## Pinned staging and nccl (a GPU)
-	@$(PY) -m tests.tiers gpu
-
 test-alert: setup tools ## Play the bad and good histories of ALERT (name or slug) in Prometheus's engine
 	@$(PY) -m tests.monitoring.alerting.play $(ALERT)
-
-test-mutants: setup tools ## Break the product in one place at a time: named tests must notice each
-	@$(PY) -m workloads.library.tests.mutants
-
-fuzz: setup ## Hostile input at every border, for an hour: SECONDS=3600 [SEED=n]
-	@$(PY) -m workloads.library.tests.fuzz --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
-
-kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
-	@$(PY) -m workloads.library.tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
-	@$(PY) -m workloads.library.tests.bench.batch_kills
-
-.PHONY: soak-checkpoint
-soak-checkpoint: setup ## 200 kills of a stranger's loop and 50 of each framework's script, each exact to the last bit (long)
-	@$(PY) -m workloads.library.tests.bench.stranger_kills
-
-.PHONY: bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic soak-elastic
-bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
-	@$(PY) -m workloads.library.tests.bench.synth
-
-bench-checkpoint: setup tools
-	@$(PY) -m workloads.library.tests.bench.checkpoint
-
-bench-training: setup
-	@$(PY) -m workloads.library.tests.bench.training
-
-bench-batch: setup
-	@$(PY) -m workloads.library.tests.bench.batch
-
-bench-placement: setup
-	@$(PY) -m workloads.library.tests.bench.placement $(if $(TRACES),--traces $(TRACES))
-
-bench-cluster: setup tools
-	@$(PY) -m workloads.library.tests.bench.cluster
-
-bench-monitoring: setup tools
-	@$(PY) -m workloads.library.tests.bench.monitoring
-
-bench-lint: setup
-	@$(PY) -m workloads.library.tests.bench.lint
-
-bench-server: setup tools
-	@$(PY) -m workloads.library.tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
-
-bench-month: setup tools
-	@$(PY) -m workloads.library.tests.bench.month
-
-bench-elastic: setup
-	@$(PY) -m workloads.library.tests.bench.elastic
-
-soak-elastic: setup ## 300 kills of elastic gangs at every point (long)
-	@$(PY) -m workloads.library.tests.bench.elastic_kills
 
 ##@ Platform (ENV=NAME; what touches no cloud takes example)
 
@@ -182,8 +123,8 @@ doctor-cluster: setup ## What the cluster of ENV lacks before a first job
 
 snapshots: setup provider ## Record the plan inventories, addresses, chart specifications and pictures anew
 	@$(PY) -m tests.plan.inventory
-	@$(PY) -m workloads.library.tests.report.chart_goldens
-	@$(PY) .ci/site/pictures.py
+	@$(if $(wildcard workloads/library/tests),$(PY) -m workloads.library.tests.report.chart_goldens)
+	@$(if $(wildcard .ci/site),$(PY) .ci/site/pictures.py)
 
 inventory: setup provider ## Record the plan of ENV, an environment of yours; make test-plan holds it from then on
 	@$(PY) -m tests.plan.inventory $(ENV)
@@ -212,13 +153,6 @@ janitor: setup cdktf-cli ## What interrupted proofs of ENV left; YES=1 removes i
 
 ##@ Tools
 
-.PHONY: docs wheel
-docs: setup ## The site of all pages of the tree, with references, in out/docs/site
-	@PYTHONPATH=. $(PY) .ci/site/build.py --out-dir $(OUT)/docs
-
-wheel: setup ## The library `holdfast` as wheel and sdist in out/wheel
-	@$(PY) .ci/wheel.py
-
 .PHONY: tools provider cdktf-cli system-packages clean
 tools: setup ## Pinned test tools, built once into the user's cache
 	@$(PY) -m tests.tools.build
@@ -236,3 +170,6 @@ system-packages: ## Debian packages that the tests use (root)
 
 clean: ## Everything that can be made again
 	@rm -rf out cdktf.out .node .venv
+
+# Targets of the library, which a template does not have.
+-include workloads/library/library.mk

@@ -55,7 +55,9 @@ def find_uv() -> str:
 
 
 def link_library() -> None:
-    """`import holdfast` from the working tree: what an editable install would write."""
+    """`import holdfast` from the working tree: what an editable install would write. A template installs the wheel."""
+    if not (ROOT / "workloads" / "library").is_dir():
+        return
     (site_packages() / "holdfast.pth").write_text(f"{ROOT / 'workloads' / 'library'}\n")
     command = VENV / "bin" / "holdfast"
     command.write_text(f"#!{VENV / 'bin' / 'python'}\nfrom holdfast.cli import main\n\nmain()\n")

@@ -141,7 +141,9 @@ def test_a_target_runs_one_command_and_no_two_the_same() -> None:
 
 def test_what_takes_example_when_nothing_is_said_reads_files_alone() -> None:
     unnamed = {target for target in RUNS if RUNS[target] and target not in CLOUD} - WITHOUT_ENVIRONMENT
-    assert unnamed == {"synth", "plan", "upgrade-check", "check-env"}, "a new target says whether it touches a cloud or a cluster"
+    assert unnamed == {"synth", "plan", "upgrade-check", "check-env"}, (
+        "a new target says whether it touches a cloud or a cluster"
+    )
 
 
 CLOUD = re.findall(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*NAMED_ENV", (ROOT / "Makefile").read_text(), re.M)

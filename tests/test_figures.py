@@ -12,7 +12,7 @@ from workloads.library.tests.bench import figures
 
 ROOT = Path(__file__).parents[1]
 RECORDED = sorted(figures.RECORDED.glob("*.json"))
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "workloads/library/library.mk").read_text(), re.MULTILINE))
 
 
 def test_the_page_is_what_was_recorded() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -160,13 +161,17 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             # `from infra import cdk` imports the module infra.cdk
             full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {full[name] if full[name] in names() else node.module for name in full}
+            found |= {full[name] if is_module(full[name]) else node.module for name in full}
     return {m for m in found if ours(m)}
 
 
 @cache
-def names() -> set[str]:
-    return {name for name, _ in modules()}
+def is_module(name: str) -> bool:
+    """Also of the library where it is installed, and not part of the checkout."""
+    try:
+        return ours(name) and find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def modules() -> list[tuple[str, Path]]:

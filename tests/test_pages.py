@@ -23,7 +23,8 @@ PAGES = sorted(
 HOMES = {"holdfast": "holdfast.commands"} | {n: f"{n}.__main__" for n in ("infra", "workloads", "monitoring")}
 STARTS = (*(f"python -m {name} " for name in HOMES), "holdfast ")
 CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+MAKEFILES = [ROOT / "Makefile", ROOT / "workloads/library/library.mk"]
+TARGETS = {name for file in MAKEFILES for name in re.findall(r"^([a-z-]+):", file.read_text(), re.MULTILINE)}
 
 
 def typed(page: str) -> list[str]:

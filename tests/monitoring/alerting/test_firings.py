@@ -5,7 +5,6 @@ import pytest
 from monitoring.alerting.alert import EXAMPLE
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
-from workloads.library.tests.sample import EPOCH
 
 OURS = "custom_googleapis_com:holdfast_"
 BLIND = range(200, 240)
@@ -13,7 +12,7 @@ BLIND = range(200, 240)
 
 def history() -> Recorder:
     """Ten hours: an exporter that is away for 40 minutes, a job that waits all along, two damaged checkpoints."""
-    found = Recorder(began_s=EPOCH)
+    found = Recorder(began_s=1_700_000_000.0)
     cluster = {"cluster": EXAMPLE.cluster, "cluster_name": EXAMPLE.cluster}
     for minute in range(1, 600):
         found.minute = minute

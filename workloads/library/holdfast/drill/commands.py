@@ -44,7 +44,7 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, repeat
             "real kubelets are brought up by the test rig",
             got="--target node",
             allowed="local, cluster, gke",
-            fix="make drill TARGET=node",
+            fix="make drill-node",
         )
     log = partial(console.moment, console.stderr())
     base = DrillRunner(log=log, alert=fires)

@@ -15,11 +15,11 @@ from holdfast.contract.pools import Pool
 from holdfast.contract.values import rfc3339
 from holdfast.jobs.cluster_snapshot import PROVISIONING
 from tests.cluster.sim import flex, operators, queues
-from tests.cluster.sim.cast import FLEX
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.manifests import rendered
+from workloads.library.tests.cluster.cast import FLEX
 from workloads.operators.catalogue import JOBSET, KUEUE
 from workloads.operators.settings import CONFIGURATIONS
 

@@ -24,13 +24,13 @@ from holdfast.jobs.listing import Row
 from holdfast.place import prices
 from monitoring.alerting.alert import Severity
 from monitoring.alerting.alerts import alerts
-from tests.cluster.sim.cast import SYSTEM, Cast
 from tests.cluster.sim.story import StoryApi, StoryClock, watching
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.walk import ENVIRONMENT, LIMITS, Walk, walk
 from tests.cluster.sim.world import World
 from tests.monitoring.alerting.firings import Firing
 from tests.workloads.manifests import rendered
+from workloads.library.tests.cluster.cast import SYSTEM, Cast
+from workloads.library.tests.cluster.walk import ENVIRONMENT, LIMITS, Walk, walk
 from workloads.library.tests.exporter.log_server import LogServer, serving
 
 pytestmark = pytest.mark.usefixtures("kueue")

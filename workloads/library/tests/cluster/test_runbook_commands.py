@@ -22,14 +22,14 @@ from holdfast.ledger.receipt import ANNOTATION
 from monitoring.alerting import runbook
 from tests import support
 from tests.cluster.sim import nodes
-from tests.cluster.sim.cast import FLEX, SPOT, SYSTEM, Submitted, sized
 from tests.cluster.sim.manager import HostManager
 from tests.cluster.sim.stages import GOING
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.walk import ENVIRONMENT
 from tests.cluster.sim.world import World
+from tests.platforms import load
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
+from workloads.library.tests.cluster.cast import FLEX, SPOT, SYSTEM, Submitted, sized
 
 pytestmark = pytest.mark.usefixtures("kueue")
 SERVERS = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
@@ -37,7 +37,8 @@ SERVERS = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
 OF_BATCH = {"backlog-past-deadline", "dead-letters", "results-database-errors"}
 NAMESPACES = {"system-pods-on-spot": "kube-system", "disruption-budget-violated": NAMESPACE_MONITORING}
 COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath))")
-L4, SERVING = ENVIRONMENT.pool("spot-l4-g2-standard-8"), ENVIRONMENT.pool("serving")
+EXAMPLE = load("example")
+L4, SERVING = EXAMPLE.pool("spot-l4-g2-standard-8"), EXAMPLE.pool("serving")
 
 
 @pytest.fixture

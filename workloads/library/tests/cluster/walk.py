@@ -24,9 +24,9 @@ from monitoring.alerting.alerts import alerts
 from monitoring.stack import limits_of
 from tests import platforms
 from tests.cluster.sim.story import StoryClock, Watched
-from tests.cluster.sim.trainers import Trainers
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
 from tests.workloads.manifests import rendered
+from workloads.library.tests.cluster.trainers import Trainers
 from workloads.library.tests.exporter.log_server import LogServer
 
 ENVIRONMENT = platforms.load("example")

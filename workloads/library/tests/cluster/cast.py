@@ -16,9 +16,9 @@ from holdfast.jobs.job_snapshot import KUEUE
 from holdfast.ledger.receipt import ANNOTATION, Receipt
 from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.walk import ENVIRONMENT, Walk
 from tests.cluster.sim.world import World
 from tests.workloads.manifests import rendered
+from workloads.library.tests.cluster.walk import ENVIRONMENT, Walk
 
 SPOT, FLEX, SYSTEM = (ENVIRONMENT.pool(name) for name in ("spot-a100", "flex-a100", "system"))
 ZONE = "us-central1-a"

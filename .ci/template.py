@@ -1,0 +1,117 @@
+"""`make template OUT=DIR [ENV=NAME]`: the repository that a team keeps, with the library as a pinned wheel."""
+
+import argparse
+import fnmatch
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).parents[1]
+# Not of the platform: the library and its tests, its figures and pages, and how releases of this repository are made.
+LEFT_OUT = (
+    "workloads/library/*",
+    ".ci/release.py", ".ci/site/*", ".ci/template*", ".ci/wheel.py", ".ci/lock.py",
+    ".github/CHANGELOG.md", ".github/CONTRIBUTING.md", ".github/demo.png", ".github/pictures/*",
+    ".github/workflows/locks.yml", ".github/workflows/release.yml", ".github/workflows/tiers.yml",
+    ".pre-commit-hooks.yaml", "README.md",
+    "infra/environments/dev.py", "infra/environments/prod.py", "workloads/rendered/dev/*", "workloads/rendered/prod/*",
+    "tests/snapshots/plan/prod/*",
+    "infra/decisions/00[2-5]*", "infra/decisions/008*", "infra/decisions/009*", "infra/decisions/01*", "infra/decisions/README.md",
+    "requirements/bentoml.*", "requirements/checkpoint-rivals.txt", "requirements/docs.*", "requirements/frameworks.txt",
+    "requirements/litserve.*", "requirements/ray-serve.*", "requirements/torchft.*",
+    "tests/NOT_PROVEN.md", "tests/SLOWEST.md", "tests/decision_index.py", "tests/test_decisions.py",
+    "tests/test_figures.py", "tests/test_names.py", "tests/test_options.py", "tests/test_pages.py",
+    "tests/test_readme.py", "tests/test_release.py", "tests/test_stderr.py", "tests/test_tiers.py",
+    "tests/test_template.py", "tests/plan/test_fork.py", "tests/plan/test_upgrade.py",
+    "tests/tools/azurite*", "tests/tools/gcsemulator/*", "tests/tools/k6/*", "tests/tools/frameworks.py",
+)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--env", default="", help="an environment of your own beside the example")
+    given = parser.parse_args()
+    out: Path = given.out.resolve()
+    if out.exists():
+        refuse("OUT", out, "a folder that does not exist", "name another, or remove it")
+    scratch = out.with_name(f".{out.name}.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        for name in kept():
+            target = scratch / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+        pin(scratch)
+        (scratch / "README.md").write_text((ROOT / ".ci/template/README.md").read_text())
+        rewrite(scratch)
+        if given.env and given.env != "example":
+            add_environment(scratch, given.env)
+        scratch.rename(out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    print(out)
+    print(f"Next: cd {out} && git init && make demo", file=sys.stderr)
+
+
+def kept() -> list[str]:
+    """Tracked files that belong to the platform."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    return [
+        name
+        for name in listed
+        if name and (ROOT / name).is_file() and not any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
+    ]
+
+
+def pin(folder: Path) -> None:
+    """The wheel in vendor/, and its hash in every lock that an environment or an image installs."""
+    vendor = folder / "vendor"
+    words = [sys.executable, ROOT / ".ci/wheel.py", "--out-dir", vendor]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    for path in vendor.iterdir():
+        if path.suffix != ".whl":
+            path.unlink()
+    (wheel,) = vendor.glob("holdfast-*.whl")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = folder / "requirements" / "dev.txt"
+    lock.write_text(f"{lock.read_text().rstrip()}\n./vendor/{wheel.name} --hash=sha256:{digest}\n")
+
+
+def rewrite(folder: Path) -> None:
+    """What names the library's sources in files that both repositories have."""
+    project = folder / "pyproject.toml"
+    text = project.read_text()
+    for old, new in (
+        ('src = [".", "workloads/library"]', 'src = ["."]'),
+        ('extraPaths = ["workloads/library"]\n', ""),
+        ('exclude = ["workloads/library/tests", "**/__pycache__"]\n', 'exclude = ["**/__pycache__"]\n'),
+        ('testpaths = ["tests", "workloads/library/tests"]', 'testpaths = ["tests"]'),
+    ):
+        if old not in text:
+            refuse("pyproject.toml", f"no {old.strip()}", "the lines that a template changes", "follow it in .ci/template.py")
+        text = text.replace(old, new)
+    project.write_text(text)
+    ignored = folder / ".gitignore"
+    ignored.write_text("".join(line for line in ignored.read_text().splitlines(True) if line.strip() != "vendor/"))
+
+
+def add_environment(folder: Path, name: str) -> None:
+    """By the commands that a team would use itself, with the packages of this repository."""
+    for words in (["-m", "infra", "new", name], ["-m", "workloads", "render", name]):
+        done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(done.stderr, file=sys.stderr, end="")
+            sys.exit(done.returncode)
+
+
+def refuse(what: str, got: object, allowed: str, fix: str) -> NoReturn:
+    print(f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

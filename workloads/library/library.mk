@@ -1,0 +1,75 @@
+# Targets for the library itself: wheel, tiers of its own, figures. The Makefile includes this file where it exists.
+
+##@ Library
+
+.PHONY: template drill-cluster drill-node test-node test-gpu test-mutants fuzz kill-matrix soak-checkpoint bench-synth bench-checkpoint bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic soak-elastic docs wheel
+template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
+	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
+
+drill-cluster: setup tools ## Drills on a real control plane with simulated nodes [REPEAT=3]
+	@$(PY) -m workloads.library.tests.drill.rig cluster --repeat $(REPEAT) --out $(OUT)/drills
+
+drill-node: setup tools ## Drills on real kubelets (root, Debian) [REPEAT=3]
+	@$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet
+	@$(PY) -m workloads.library.tests.drill.rig node --repeat $(REPEAT) --out $(OUT)/drills
+
+wheel: setup ## The library `holdfast` as wheel and sdist in out/wheel
+	@$(PY) .ci/wheel.py
+
+docs: setup ## The site of all pages of the tree, with references, in out/docs/site
+	@PYTHONPATH=. $(PY) .ci/site/build.py --out-dir $(OUT)/docs
+
+test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
+	@$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet && $(PY) -m tests.tiers node
+
+test-gpu: setup ## Pinned staging and nccl (a GPU)
+	@$(PY) -m tests.tiers gpu
+
+test-mutants: setup tools ## Break the product in one place at a time: named tests must notice each
+	@$(PY) -m workloads.library.tests.mutants
+
+fuzz: setup ## Hostile input at every border, for an hour: SECONDS=3600 [SEED=n]
+	@$(PY) -m workloads.library.tests.fuzz --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
+
+kill-matrix: setup ## 200 kills of the trainer, then of batch workers (long); RESULTS=FILE goes on where it stopped
+	@$(PY) -m workloads.library.tests.bench.kill_matrix $(if $(RESULTS),--results $(RESULTS))
+	@$(PY) -m workloads.library.tests.bench.batch_kills
+
+soak-checkpoint: setup ## 200 kills of a stranger's loop and 50 of each framework's script, each exact to the last bit (long)
+	@$(PY) -m workloads.library.tests.bench.stranger_kills
+
+bench-synth: setup ## Each bench prints a table and last a JSON line with its goals
+	@$(PY) -m workloads.library.tests.bench.synth
+
+bench-checkpoint: setup tools
+	@$(PY) -m workloads.library.tests.bench.checkpoint
+
+bench-training: setup
+	@$(PY) -m workloads.library.tests.bench.training
+
+bench-batch: setup
+	@$(PY) -m workloads.library.tests.bench.batch
+
+bench-placement: setup
+	@$(PY) -m workloads.library.tests.bench.placement $(if $(TRACES),--traces $(TRACES))
+
+bench-cluster: setup tools
+	@$(PY) -m workloads.library.tests.bench.cluster
+
+bench-monitoring: setup tools
+	@$(PY) -m workloads.library.tests.bench.monitoring
+
+bench-lint: setup
+	@$(PY) -m workloads.library.tests.bench.lint
+
+bench-server: setup tools
+	@$(PY) -m workloads.library.tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
+
+bench-month: setup tools
+	@$(PY) -m workloads.library.tests.bench.month
+
+bench-elastic: setup
+	@$(PY) -m workloads.library.tests.bench.elastic
+
+soak-elastic: setup ## 300 kills of elastic gangs at every point (long)
+	@$(PY) -m workloads.library.tests.bench.elastic_kills
