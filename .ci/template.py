@@ -59,7 +59,9 @@ def main() -> None:
 
 def kept() -> list[str]:
     """Tracked files that belong to the platform."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
     return [
         name
         for name in listed
@@ -92,7 +94,12 @@ def rewrite(folder: Path) -> None:
         ('testpaths = ["tests", "workloads/library/tests"]', 'testpaths = ["tests"]'),
     ):
         if old not in text:
-            refuse("pyproject.toml", f"no {old.strip()}", "the lines that a template changes", "follow it in .ci/template.py")
+            refuse(
+                "pyproject.toml",
+                f"no {old.strip()}",
+                "the lines that a template changes",
+                "follow it in .ci/template.py",
+            )
         text = text.replace(old, new)
     project.write_text(text)
     ignored = folder / ".gitignore"

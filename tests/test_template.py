@@ -1,0 +1,89 @@
+"""The template that a team keeps: its size, its own fast tests, and its plan, with the library as the wheel in it."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests import tiers
+
+pytestmark = [pytest.mark.plan, pytest.mark.timeout(1200)]
+ROOT = Path(__file__).parents[1]
+MOST_PRODUCT_LINES, MOST_TEST_LINES, MOST_FILES = 16_000, 14_000, 450
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("template") / "acme-platform"
+    done = make(out, "--env", "acme")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (out / "vendor").glob("holdfast-*.whl")
+    zipfile.ZipFile(wheel).extractall(out.parent / "site")
+    return out
+
+
+def make(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / ".ci/template.py", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+
+
+def run(template: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """With the packages of this environment, but the library of the wheel."""
+    environment = os.environ | {"PYTHONPATH": str(template.parent / "site")}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(
+        command, cwd=template, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+
+
+def lines(paths: list[Path]) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
+def test_it_is_small(template: Path) -> None:
+    files = [path for path in template.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    python = [path for path in files if path.suffix == ".py"]
+    tests = [path for path in python if path.is_relative_to(template / "tests")]
+    assert lines([path for path in python if path not in tests]) <= MOST_PRODUCT_LINES
+    assert lines(tests) <= MOST_TEST_LINES
+    assert len(files) <= MOST_FILES
+    assert not (template / "workloads/library").exists()
+
+
+def test_the_library_is_pinned_by_version_and_hash(template: Path) -> None:
+    (pin,) = [line for line in (template / "requirements/dev.txt").read_text().splitlines() if "./vendor/" in line]
+    assert "holdfast-0.1.0-py3-none-any.whl --hash=sha256:" in pin
+
+
+def test_it_imports_the_library_of_the_wheel_and_nothing_of_this_checkout(template: Path) -> None:
+    done = run(template, "holdfast", "--help")
+    assert done.returncode == 0, done.stderr
+    code = "import holdfast, infra.main, workloads.__main__; print(holdfast.__file__, infra.main.__file__)"
+    environment = os.environ | {"PYTHONPATH": str(template.parent / "site")}
+    shown = subprocess.check_output([sys.executable, "-c", code], cwd=template, env=environment, text=True).split()
+    assert all(Path(path).is_relative_to(template.parent) for path in shown), shown
+
+
+def test_its_own_fast_tests_pass(template: Path) -> None:
+    done = run(template, "pytest", "-q", "-p", "no:xdist", "-m", tiers.TIERS["fast"].marks)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+
+
+def test_its_environment_plans_and_says_what_is_to_be_chosen(template: Path) -> None:
+    planned = run(template, "infra", "plan", "acme", "--json")
+    assert planned.returncode == 0, planned.stderr
+    checked = run(template, "infra", "check", "acme")
+    assert checked.returncode == 1 and "CHANGE-ME" in checked.stdout
+
+
+def test_a_folder_that_exists_is_refused_and_nothing_is_half_written(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    done = make(tmp_path / "there")
+    assert done.returncode == 2 and "a folder that does not exist" in done.stderr
+    wrong = make(tmp_path / "new", "--env", "No Name")
+    assert wrong.returncode == 2 and "allowed:" in wrong.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
