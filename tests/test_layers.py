@@ -74,11 +74,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.stacks": CONTRACTS | {"infra.environments", "infra.specs", "infra.cdk"},
     "infra.main": CONTRACTS
     | {"infra.environments", "infra.specs", "infra.rules", "infra.stacks", "infra.cdk", "monitoring.stack"},
-    "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules"},
-    "infra.proof": CONTRACTS | {"infra.environments", "holdfast.place", "infra.ops"},
+    "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules", "holdfast.place"},
     "infra.__main__": CONTRACTS
     # What a cluster lacks is known where it is installed; nothing of infra but its command line asks.
-    | {"infra.environments", "infra.specs", "infra.rules", "holdfast.place", "infra.ops", "infra.proof"}
+    | {"infra.environments", "infra.specs", "infra.rules", "holdfast.place", "infra.ops"}
     | {"holdfast.command_line", "holdfast.clients.api", "workloads.operators"},
     "workloads.manifests": CONTRACTS | {"infra.environments"},
     "workloads.images": CONTRACTS | {"infra.environments", "workloads.operators.catalogue"},
