@@ -98,6 +98,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "holdfast.ledger",
         "holdfast.ledger.receipt",
     },
+    # The naive twin is the trainer without its care: the same model, data and flags.
+    "holdfast.drill.naive": {"holdfast.contract", "holdfast.runtime", "holdfast.training"},
     "holdfast.drill": CONTRACTS
     | {
         "infra.environments",

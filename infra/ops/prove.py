@@ -99,7 +99,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
     run = f"{environment.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     script = Script(folder=out / run, run=run)
     by_hand = f"make destroy ENV={environment.name}; python -m infra leftovers {environment.name} --run {run} --remove"
-    script.say(f"run {run}, logs in {script.folder}. If this is killed: {by_hand}")
+    script.note(f"run {run}, logs in {script.folder}. If this is killed: {by_hand}")
     every = steps(environment, pool, script.folder, run, MACHINES * _hourly(environment, pool, table))
     write_items(script.folder)
     # The first step looks and makes nothing: there is nothing to destroy yet.
@@ -107,7 +107,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
     held = held and script.play(every[1:-CLEAN_UP], every[-CLEAN_UP:], HOURS * 3600)
     print_table(("STEP", "VERDICT", "S"), script.done)
     if not held:
-        script.say(f"Next, if something is left: {by_hand}")
+        script.note(f"Next, if something is left: {by_hand}")
     return EXIT_DONE if held else EXIT_FINDINGS
 
 
@@ -140,7 +140,7 @@ class Script:
             verdict = str(error)
         self.done.append((step.name, verdict, f"{time.monotonic() - began:.0f}"))
         tail = log.read_text(errors="replace").splitlines()[-20:] if verdict != "held" and log.exists() else ()
-        self.say("\n  ".join((f"{step.name}: {verdict}", *tail)))
+        self.note("\n  ".join((f"{step.name}: {verdict}", *tail)))
         return verdict == "held"
 
     def _ended(self, command: Sequence[str], log: Path, ends: float, heard: int) -> str:
@@ -167,7 +167,7 @@ class Script:
     def _noticed(self, *_: object) -> None:
         self.notices += 1
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         # A terminal that was closed must not end the clean-up.
         with suppress(OSError):
             typer.echo(text, err=True)

@@ -1,5 +1,6 @@
 """What a drill is: data. Nothing here runs."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -66,6 +67,15 @@ class Bound:
         return f"{self.metric} {self.operator.value} {self.value:g}{' ' if self.unit else ''}{self.unit}"
 
 
+def bound(text: str) -> Bound:
+    """`METRIC <= NUMBER`, also >= and =, and a unit after it where it has one."""
+    if not (found := re.fullmatch(r"(\S+) (<=|>=|=) ([\d.]+)(?: (\S+))?", text)):
+        raise InputError(
+            "a bound cannot be read", got=text, allowed="METRIC <= NUMBER UNIT", fix="write spaces between"
+        )
+    return Bound(metric=found[1], operator=Operator(found[2]), value=float(found[3]), unit=found[4] or "")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SteadyState:
     """The gate: not met within its time, nothing is injected. Asked again afterwards."""
@@ -80,6 +90,12 @@ class Objective:
     bound: Bound
     essential: bool = True
     """Unmeasured, it leaves the whole drill without a verdict."""
+
+
+def promised(*texts: str, essential: bool = True) -> tuple[Objective, ...]:
+    """Each text is `PROMISE: BOUND`."""
+    parts = (text.partition(": ") for text in texts)
+    return tuple(Objective(promise=promise, bound=bound(wanted), essential=essential) for promise, _, wanted in parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """A broker with the semantics of Pub/Sub that matter to a worker, a clock of its own, and faults on order.
 
-Shipped for tests of this repository and of forks. It has the shape of Google's clients, so PubSubQueue
+It has the shape of Google's clients, so PubSubQueue
 runs on it as it is. It models: a new ack id for each delivery; ack and extension by an old id do
 nothing, silently; leases that end; delivery attempts that rise with each end and each release; retry
 back-off; the broker's own dead-letter limit; duplicates; outages.
