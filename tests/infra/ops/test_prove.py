@@ -59,7 +59,7 @@ class Place:
         return self.started[-1]
 
     def end(self, process: subprocess.Popen[str]) -> tuple[int, dict[str, str], str]:
-        """Exit code, verdict of each step, and what it said."""
+        """Exit code, verdict of each step, and what it printed."""
         out, err = process.communicate(timeout=100)
         assert "VERDICT" in out, err
         rows = [line.split() for line in out.partition("VERDICT")[2].splitlines()[1:]]
@@ -95,20 +95,20 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_a_proof_holds_and_leaves_nothing(place: Place) -> None:
-    code, steps, said = place.end(place.start())
-    assert (code, place.made, set(steps.values())) == (0, False, {"held"}), said
+    code, steps, printed = place.end(place.start())
+    assert (code, place.made, set(steps.values())) == (0, False, {"held"}), printed
     assert list(steps)[:2] == ["doctor", "deploy"] and list(steps)[-3] == "destroy"
     assert {"try", "drill-train-gang", "drill-batch-drain", "receipt-train-gang"} <= set(steps)
-    assert "--run example-" in said, "how to clean up after a kill is said before anything is made"
+    assert "--run example-" in printed, "how to clean up after a kill is printed before anything is made"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_proof_that_fails_destroys(place: Place, fault: str) -> None:
     place.breaks(**FAULTS[fault])
-    code, steps, said = place.end(place.start())
+    code, steps, printed = place.end(place.start())
     assert (code, place.made, place.verbs()[-3:]) == (EXIT_FINDINGS, False, CLEAN_UP)
     assert list(steps.values()).count("exit 1") == 1
-    assert FAULTS[fault].get("deploy", next(iter(FAULTS[fault].values()))) in said
+    assert FAULTS[fault].get("deploy", next(iter(FAULTS[fault].values()))) in printed
 
 
 def test_a_program_that_is_missing_fails_its_step_and_the_clean_up_follows(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_a_program_that_is_missing_fails_its_step_and_the_clean_up_follows(tmp_p
 
 def test_what_a_destroy_leaves_is_said_with_the_way_to_remove_it(place: Place) -> None:
     place.breaks(leftovers="disk pvc-1 bills")
-    code, steps, said = place.end(place.start())
+    code, steps, printed = place.end(place.start())
     assert (code, steps["destroy"], steps["leftovers"]) == (EXIT_FINDINGS, "held", "exit 1")
-    assert "disk pvc-1 bills" in said and "--remove" in said.splitlines()[-1]
+    assert "disk pvc-1 bills" in printed and "--remove" in printed.splitlines()[-1]
 
 
 def test_what_was_paid_for_ends_the_proof_and_not_the_clean_up(tmp_path: Path) -> None:
@@ -177,6 +177,6 @@ def test_a_second_interrupt_ends_the_destroy_and_what_is_left_is_still_looked_fo
     for _ in range(2):
         place.wait_until_it_hangs(process)
         process.send_signal(signal.SIGINT)
-    code, steps, said = place.end(process)
+    code, steps, printed = place.end(process)
     assert (code, steps["destroy"], place.made) == (EXIT_FINDINGS, "interrupted", True)
-    assert place.verbs()[-2:] == CLEAN_UP[1:] and "make destroy ENV=example" in said.splitlines()[-1]
+    assert place.verbs()[-2:] == CLEAN_UP[1:] and "make destroy ENV=example" in printed.splitlines()[-1]
