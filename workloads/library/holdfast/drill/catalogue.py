@@ -21,16 +21,20 @@ REQUESTS_PER_S = 50.0
 BURST = "HoldfastSpotPreemptionBurst"
 
 _QUIET = promised(f"a lone eviction pages nobody: fires:{BURST} = 0", essential=False)
-_NO_CRASH = promised("nothing crashed: crashes = 0")
-_IN_ORDER = promised(f"left in order: exit_code = {EXIT_PREEMPTED}")
-_RESUMES = promised(
-    "recovered in time: recovered_s <= 90 s",
-    f"lost work within one interval: lost_steps <= {SAVE_EVERY} steps",
+_IN_ORDER = f"left in order: exit_code = {EXIT_PREEMPTED}"
+_NO_CRASH = "nothing crashed: crashes = 0"
+_NOT_FINISHED = "not taken for finished: false_completions = 0"
+_RECOVERED, _REPLACED = (f"{what} in time: recovered_s <= 90 s" for what in ("recovered", "replaced"))
+_LOST_STEPS = f"lost work within one interval: lost_steps <= {SAVE_EVERY} steps"
+_RESUMES = (
+    _RECOVERED,
+    _LOST_STEPS,
     "no committed step done twice: committed_steps_redone = 0 steps",
     "no damaged checkpoint met: checkpoints_skipped = 0",
-    "not taken for finished: false_completions = 0",
-    "nothing crashed: crashes = 0",
+    _NOT_FINISHED,
+    _NO_CRASH,
 )
+_IN_WINDOW = f"left inside its window: left_s <= {DEFAULT_WINDOW.pod_s - WINDOW_MARGIN_S + 1} s"
 _TRAINER_NOTICE = Drill(
     name="trainer-notice",
     question="Does the trainer use its window and resume at its newest commit?",
@@ -41,12 +45,7 @@ _TRAINER_NOTICE = Drill(
     fault=Fault.NOTICE,
     stop_when=bound("gave_up >= 1"),
     recovery_s=120,
-    objectives=(
-        *_IN_ORDER,
-        *promised(f"left inside its window: left_s <= {DEFAULT_WINDOW.pod_s - WINDOW_MARGIN_S + 1} s"),
-        *_RESUMES,
-        *_QUIET,
-    ),
+    objectives=promised(_IN_ORDER, _IN_WINDOW, *_RESUMES) + _QUIET,
     rollback="kill every process of the drill, remove its checkpoints",
     budget=Budget(minutes=6),
 )
@@ -55,78 +54,16 @@ _POWER_LOSS = replace(
     name="trainer-power-loss",
     question="Does the trainer come back from a machine that vanished?",
     fault=Fault.POWER_LOSS,
-    objectives=(*_RESUMES, *_QUIET),
+    objectives=promised(*_RESUMES) + _QUIET,
 )
+_TRAINED_ON = ("saved again in time: recovered_s <= 90 s", "training went on: lost_steps = 0 steps")
 _UPLOADER_KILL = replace(
     _TRAINER_NOTICE,
     name="uploader-kill",
     question="Does training go on, and save again, when the uploader dies?",
     fault=Fault.UPLOADER_KILL,
     blast=Blast(of="uploader process"),
-    objectives=promised(
-        "saved again in time: recovered_s <= 90 s",
-        "training went on: lost_steps = 0 steps",
-        "not taken for finished: false_completions = 0",
-        "nothing crashed: crashes = 0",
-    ),
-)
-_SERVE_NOTICE = Drill(
-    name="serve-notice",
-    question="Does a server that gets its notice drop any request?",
-    place=Place.LOCAL,
-    work=Work.SERVER,
-    steady_state=SteadyState(bound=bound("answered >= 100"), within_s=60),
-    blast=Blast(of="server pod", percent=50),
-    fault=Fault.NOTICE,
-    stop_when=bound("crashes >= 1"),
-    recovery_s=120,
-    objectives=(
-        *promised(
-            "no request failed: requests_failed = 0",
-            "no retry of the proxy was needed: proxy_retries = 0",
-            "clients, proxy and servers count the same: counts_differ = 0",
-        ),
-        *_IN_ORDER,
-        *promised("replaced in time: recovered_s <= 90 s"),
-        *_NO_CRASH,
-        *_QUIET,
-    ),
-    rollback="kill every process of the drill, its proxy included",
-    budget=Budget(minutes=5),
-)
-_SERVE_POWER_LOSS = replace(
-    _SERVE_NOTICE,
-    name="serve-power-loss",
-    question="Does a server that vanishes without notice cost a request?",
-    fault=Fault.POWER_LOSS,
-    objectives=(
-        *promised("no request failed: requests_failed = 0", "replaced in time: recovered_s <= 90 s"),
-        *_NO_CRASH,
-        *_QUIET,
-    ),
-)
-_BATCH_POWER_LOSS = Drill(
-    name="batch-power-loss",
-    question="Is every item stored once when a worker vanishes in the middle?",
-    place=Place.LOCAL,
-    work=Work.BATCH,
-    steady_state=SteadyState(bound=bound(f"stored_items >= {ITEMS // 20}"), within_s=60),
-    blast=Blast(of="batch worker", percent=50),
-    fault=Fault.POWER_LOSS,
-    stop_when=bound("crashes >= 1"),
-    recovery_s=120,
-    objectives=(
-        *promised(
-            "recovered in time: recovered_s <= 90 s",
-            "no item lost: items_lost = 0",
-            "nothing duplicated: items_duplicated = 0",
-            "no item given up: dead_letters = 0",
-        ),
-        *_NO_CRASH,
-        *_QUIET,
-    ),
-    rollback="kill every process of the drill, its database included, and remove its data",
-    budget=Budget(minutes=5),
+    objectives=promised(*_TRAINED_ON, _NOT_FINISHED, _NO_CRASH),
 )
 _NAIVE = replace(
     _TRAINER_NOTICE,
@@ -136,21 +73,59 @@ _NAIVE = replace(
     control=True,
 )
 _DEAF = replace(
-    _TRAINER_NOTICE,
+    _NAIVE,
     name="deaf-notice",
     question="Control: is a pod that never hears of SIGTERM found out?",
     work=Work.DEAF,
-    control=True,
 )
-_COMES_BACK = promised(
+_NONE_FAILED = "no request failed: requests_failed = 0"
+_COUNTED = (
+    "no retry of the proxy was needed: proxy_retries = 0",
+    "clients, proxy and servers count the same: counts_differ = 0",
+)
+_SERVE_NOTICE = replace(
+    _TRAINER_NOTICE,
+    name="serve-notice",
+    question="Does a server that gets its notice drop any request?",
+    work=Work.SERVER,
+    steady_state=SteadyState(bound=bound("answered >= 100"), within_s=60),
+    blast=Blast(of="server pod", percent=50),
+    stop_when=bound("crashes >= 1"),
+    objectives=promised(_NONE_FAILED, *_COUNTED, _IN_ORDER, _REPLACED, _NO_CRASH) + _QUIET,
+    rollback="kill every process of the drill, its proxy included",
+    budget=Budget(minutes=5),
+)
+_SERVE_POWER_LOSS = replace(
+    _SERVE_NOTICE,
+    name="serve-power-loss",
+    question="Does a server that vanishes without notice cost a request?",
+    fault=Fault.POWER_LOSS,
+    objectives=promised(_NONE_FAILED, _REPLACED, _NO_CRASH) + _QUIET,
+)
+_STORED_ONCE = (
+    "no item lost: items_lost = 0",
+    "nothing duplicated: items_duplicated = 0",
+    "no item given up: dead_letters = 0",
+)
+_BATCH_POWER_LOSS = replace(
+    _SERVE_POWER_LOSS,
+    name="batch-power-loss",
+    question="Is every item stored once when a worker vanishes in the middle?",
+    work=Work.BATCH,
+    steady_state=SteadyState(bound=bound(f"stored_items >= {ITEMS // 20}"), within_s=60),
+    blast=Blast(of="batch worker", percent=50),
+    objectives=promised(_RECOVERED, *_STORED_ONCE, _NO_CRASH) + _QUIET,
+    rollback="kill every process of the drill, its database included, and remove its data",
+)
+_IN_TIME = "recovered in time: recovered_s <= 120 s"
+_COMES_BACK = (
     "no failure charged: failures_charged = 0",
     "nothing duplicated: pods_doubled = 0",
-    "not taken for finished: false_completions = 0",
+    _NOT_FINISHED,
     "nothing crashed: pods_crashed = 0",
     "only the named pods were hit: pods_outside_blast = 0",
 )
-_IN_TIME = promised("recovered in time: recovered_s <= 120 s")
-_LOST_STEPS = f"lost work within one interval: lost_steps <= {SAVE_EVERY} steps"
+_IF_KNOWN = promised(_LOST_STEPS, essential=False)
 _EVICT = Drill(
     name="cluster-evict",
     question="Is a pod that the Eviction API takes replaced, and its Job not charged?",
@@ -161,7 +136,7 @@ _EVICT = Drill(
     fault=Fault.EVICT,
     stop_when=bound("pods_outside_blast >= 1"),
     recovery_s=180,
-    objectives=(*_IN_TIME, *_COMES_BACK, *promised(_LOST_STEPS, essential=False)),
+    objectives=promised(_IN_TIME, *_COMES_BACK) + _IF_KNOWN,
     rollback="nothing to put back: the Job replaces its pod",
     budget=Budget(minutes=5),
 )
@@ -171,19 +146,16 @@ _LONE_NODE = replace(
     question="Does one lost Spot node cost no failure and wake nobody?",
     fault=Fault.PREEMPT,
     blast=Blast(of="Spot node", percent=30),
-    objectives=(*_IN_TIME, *_COMES_BACK, *_QUIET),
+    objectives=promised(_IN_TIME, *_COMES_BACK) + _QUIET,
     rollback="open again the nodes that were closed",
 )
+_FIRES = promised(f"the burst alert fires: fires:{BURST} = 1", essential=False)
 _STORM = replace(
     _LONE_NODE,
     name="cluster-storm",
     question="Does the work survive a storm over 30 % of its Spot nodes, and does an alert fire?",
     blast=Blast(of="Spot nodes", most=100, percent=30),
-    objectives=(
-        *_IN_TIME,
-        *_COMES_BACK,
-        *promised(f"the burst alert fires: fires:{BURST} = 1", essential=False),
-    ),
+    objectives=promised(_IN_TIME, *_COMES_BACK) + _FIRES,
 )
 _NODE = replace(
     _EVICT,
@@ -193,7 +165,7 @@ _NODE = replace(
     steady_state=SteadyState(bound=bound("commits >= 1"), within_s=180),
     fault=Fault.PREEMPT,
     blast=Blast(of="machine"),
-    objectives=(*_IN_ORDER, *_IN_TIME, *_COMES_BACK, *promised(_LOST_STEPS), *_QUIET),
+    objectives=promised(_IN_ORDER, _IN_TIME, *_COMES_BACK, _LOST_STEPS) + _QUIET,
     rollback="nothing to put back: the rig removes its machines",
     budget=Budget(minutes=8),
 )
@@ -205,12 +177,7 @@ _GKE = replace(
     fault=Fault.PREEMPT,
     blast=Blast(of="Spot VM", percent=50),
     recovery_s=900,
-    objectives=(
-        *promised("recovered in time: recovered_s <= 600 s"),
-        *_COMES_BACK,
-        *promised(_LOST_STEPS, essential=False),
-        *_QUIET,
-    ),
+    objectives=promised("recovered in time: recovered_s <= 600 s", *_COMES_BACK) + _IF_KNOWN + _QUIET,
     rollback="nothing to put back: the pool replaces its machine",
     budget=Budget(minutes=20, usd=1),
 )
