@@ -13,6 +13,7 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,13 @@ def _clear(out: Path) -> None:
 
 
 def show_platform(demo: Demo) -> None:
-    """(a) What would be deployed, and what belongs where."""
+    """(a) What would be deployed, where the platform is at hand, and what belongs where."""
     infra = (sys.executable, "-m", "infra")
-    with stage(demo.console, "platform", "synthesise the example environment"):
-        completed([*infra, "synth", "example"])
-    for command in ((*infra, "pools", "example"), (*HOLDFAST, "matrix")):
-        print(completed(command), flush=True)
+    if find_spec("infra"):
+        with stage(demo.console, "platform", "synthesise the example environment"):
+            completed([*infra, "synth", "example"])
+        print(completed([*infra, "pools", "example"]), flush=True)
+    print(completed([*HOLDFAST, "matrix"]), flush=True)
 
 
 def train_thrice(demo: Demo) -> dict[str, Any]:

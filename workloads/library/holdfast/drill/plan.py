@@ -15,7 +15,7 @@ class Place(StrEnum):
     LOCAL = "local"  # processes of this machine
     CLUSTER = "cluster"  # any Kubernetes cluster, through its API only
     NODE = "node"  # real kubelets whose machines are shut down as a Spot VM is
-    GKE = "gke"  # a pool of Spot VMs, taken away by Compute Engine itself
+    GKE = "gke"  # a pool of Spot VMs, preempted by Compute Engine itself
 
 
 class Work(StrEnum):
@@ -34,7 +34,7 @@ class Fault(StrEnum):
     POWER_LOSS = "power-loss"  # SIGKILL to everything, without notice
     UPLOADER_KILL = "uploader-kill"  # SIGKILL to the process that writes checkpoints
     EVICT = "evict"  # the Eviction API, pod by pod
-    PREEMPT = "preempt"  # the node is taken away with notice; how is the place's affair
+    PREEMPT = "preempt"  # the node gets its notice and ends; the place decides how
     DELETE = "instance-delete"  # its VM is deleted
 
 

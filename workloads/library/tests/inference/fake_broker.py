@@ -70,7 +70,7 @@ class FakeBroker:
         until = time.monotonic() + timeout
         with self._changed:
             while not (taken := self._take(_topic(request["subscription"]), request["max_messages"])):
-                # The clock may be a test's: look again now and then, whoever moved it.
+                # The clock may be a test's: look again now and then.
                 if not self._changed.wait(min(0.05, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
                     raise exceptions.DeadlineExceeded("nothing to deliver")
                 self._require_available()

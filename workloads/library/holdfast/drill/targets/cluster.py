@@ -1,7 +1,7 @@
 """Pods of a cluster, named by namespace and selector, and the nodes under them.
 
-The drill makes nothing here and deletes nothing but the pods that it evicts. Nodes are hit only if they can be
-taken away anyway (Spot or flex-start), and if nobody else's work runs on them.
+The drill makes nothing here and deletes nothing but the pods that it evicts. Nodes are hit only if they are Spot or
+flex-start, which may go anyway, and if no other work runs on them.
 """
 
 import time

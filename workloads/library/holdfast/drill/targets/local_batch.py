@@ -63,6 +63,9 @@ class LocalBatch(Local):
     def recovered(self) -> bool:
         """Drained, so that every number is final."""
         self.events.read()
+        return self._drained()
+
+    def _drained(self) -> bool:
         return all(pod.exit_code == EXIT_COMPLETE for pod in self._pods)
 
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
@@ -76,7 +79,7 @@ class LocalBatch(Local):
             self._wait(lambda at=eviction.at: self.stored() >= at, progress, due=eviction.at)
             time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
             log(f"{self.job}: {self._hit(eviction.victim, eviction.signal)}, {self.stored()} rows stored")
-        self._wait(self.recovered, progress)
+        self._wait(self._drained, progress)
         self.events.read()
         progress(self.items)
         self.close()
@@ -84,7 +87,7 @@ class LocalBatch(Local):
     def _wait(self, done: Callable[[], bool], progress: Callable[[int], None], due: int = 0) -> None:
         def watch() -> None:
             progress(self.stored())
-            if due and self.recovered() and self.stored() < due:
+            if due and self._drained() and self.stored() < due:
                 raise DrillError(f"{self.job}: drained after {self.stored()} of {due} items, before the next eviction")
             if ended := [pod for pod in self._pods if self._crashed(pod)]:
                 code, tail = ended[0].exit_code, ended[0].tail()
