@@ -53,12 +53,12 @@ class LocalBatch(Local):
 
     def _hit(self, number: int, signal: str) -> str:
         """A worker is evicted and replaced."""
-        pod = self._pods[number]
+        pod, stored = self._pods[number], self.stored()
         code, took_s = timed(lambda: self.evict(pod, signal))
         self.kills += 1
         self._replacements.append(self._worker(number))
         self._pods[number] = self._replacements[-1]
-        return f"{signal} to worker {number}, pod-{pod.pid}: exit {code} after {took_s:.1f} s"
+        return f"{signal} to worker {number} after {stored} rows, exit {code} after {took_s:.1f} s"
 
     def recovered(self) -> bool:
         """Drained, so that every number is final."""
@@ -78,7 +78,7 @@ class LocalBatch(Local):
         for eviction in schedule:
             self._wait(lambda at=eviction.at: self.stored() >= at, progress, due=eviction.at)
             time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
-            log(f"{self.job}: {self._hit(eviction.victim, eviction.signal)}, {self.stored()} rows stored")
+            log(f"{self.job}: {self._hit(eviction.victim, eviction.signal)}")
         self._wait(self._drained, progress)
         self.events.read()
         progress(self.items)
