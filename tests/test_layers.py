@@ -108,7 +108,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         # The proxy before local servers is the one that is rendered, and its endpoints are written as in a cluster.
         "holdfast.inference.proxy.endpoints",
         "holdfast.manifests.envoy",
-        "holdfast.clients.api",
+        "holdfast.clients",
         "holdfast.jobs.job_snapshot",
     },
     "workloads.__main__": CONTRACTS

@@ -72,7 +72,7 @@ receipt-batch-drain   11 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch
 destroy               90 infra destroy {e.name} --yes --confirm={e.name}
 leftovers             10 infra leftovers {e.name}
 leftovers-of-run      10 infra leftovers {e.name} --run={run}
-"""
+""".strip().splitlines()
 CLEAN_UP = 3  # the last ones: each is tried, whatever became of the one before
 
 
@@ -90,11 +90,11 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
     parts = [(what, MARGIN * hourly * HOURS) for what, hourly in prices(environment, pool, table)]
     total = sum(usd for _, usd in parts)
     print_table(("WHAT", f"USD IN {HOURS:.0f} H"), [(what, f"{usd:.2f}") for what, usd in [*parts, ("up to", total)]])
-    if refusal := _refusal(environment, total, max_usd):
+    refusal = _refusal(environment, total, max_usd)
+    if not (refusal or yes or typed_name(environment) == environment.name):
+        refusal = "nobody typed the name; fix: repeat with --yes"
+    if refusal:
         typer.echo(f"stopped: {refusal}", err=True)
-        return EXIT_STOPPED
-    if not yes and typed_name(environment) != environment.name:
-        typer.echo("stopped: nobody typed the name; fix: repeat with --yes", err=True)
         return EXIT_STOPPED
     run = f"{environment.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     script = Script(folder=out / run, run=run)
@@ -103,8 +103,7 @@ def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = RO
     every = steps(environment, pool, script.folder, run, MACHINES * _hourly(environment, pool, table))
     write_items(script.folder)
     # The first step looks and makes nothing: there is nothing to destroy yet.
-    held = script.play(every[:1], (), math.inf)
-    held = held and script.play(every[1:-CLEAN_UP], every[-CLEAN_UP:], HOURS * 3600)
+    held = script.play(every[:1], (), math.inf) and script.play(every[1:-CLEAN_UP], every[-CLEAN_UP:], HOURS * 3600)
     print_table(("STEP", "VERDICT", "S"), script.done)
     if not held:
         script.note(f"Next, if something is left: {by_hand}")
@@ -207,8 +206,7 @@ def smallest_spot(environment: Environment, table: Table) -> Pool:
 
 def prices(environment: Environment, spot: Pool, table: Table) -> Iterator[tuple[str, float]]:
     """What bills while a proof runs, in USD an hour. Unjudged where a part has no price: nothing is guessed."""
-    yield "cluster management", _usd(environment, "cluster")
-    yield "NAT", _usd(environment, "NAT")
+    yield from ((part, _usd(environment, part)) for part in ("cluster", "NAT"))
     for pool in environment.pools():
         nodes = pool.max_nodes if pool.role is Role.SYSTEM else pool.min_nodes
         if nodes and pool.capacity is Capacity.ON_DEMAND:
@@ -246,12 +244,9 @@ def steps(environment: Environment, spot: Pool, folder: Path, run: str, usd_per_
     cap, bucket = f"--max-usd-per-hour={usd_per_hour:.4f}", f"gs://{environment.bucket('data')}/"
     reach = "--dns-endpoint" if environment.cluster.dns_endpoint_public else "--internal-ip"
     values = {"e": environment, "pool": spot.name, "pods": PODS, "out": folder, "run": run}
-    found: list[Step] = []
-    for line in STEPS.strip().splitlines():
-        name, minutes, *words = (word.format(reach=reach, cap=cap, bucket=bucket, **values) for word in line.split())
-        python = (sys.executable, "-m") if words[0] in ("infra", "workloads", "holdfast") else ()
-        found.append(Step(name, float(minutes), (*python, *words)))
-    return found
+    lines = ([word.format(reach=reach, cap=cap, bucket=bucket, **values) for word in line.split()] for line in STEPS)
+    python = {program: (sys.executable, "-m") for program in ("infra", "workloads", "holdfast")}
+    return [Step(name, float(minutes), (*python.get(words[0], ()), *words)) for name, minutes, *words in lines]
 
 
 def write_items(folder: Path) -> None:
