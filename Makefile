@@ -144,12 +144,9 @@ diff: setup cdktf-cli ## What a deployment of ENV would change
 destroy: setup cdktf-cli ## Destroy ENV; stops while anything is protected
 	@$(PY) -m infra destroy $(NAMED_ENV)
 
-.PHONY: prove janitor
+.PHONY: prove
 prove: setup cdktf-cli ## COSTS MONEY: deploy ENV, work on Spot, take its machines, judge, destroy; MAX_USD=20
 	@$(PY) -m infra prove $(NAMED_ENV) --max-usd $(MAX_USD)
-
-janitor: setup cdktf-cli ## What interrupted proofs of ENV left; YES=1 removes it
-	@$(PY) -m infra janitor $(NAMED_ENV) $(if $(YES),--yes)
 
 ##@ Tools
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from holdfast.command_line import run_app
+from holdfast.contract.errors import InputError
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 from holdfast.contract.progress import working
@@ -153,15 +154,32 @@ def upgrade_check(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-@app.command(epilog=examples("python -m infra leftovers example"))
-def leftovers(env: Env, as_json: Json = False) -> None:
-    """What GKE itself left in the project after a destroy; exit 1 if anything of it bills."""
+@app.command(
+    epilog=examples("python -m infra leftovers example", "python -m infra leftovers example --run RUN --remove")
+)
+def leftovers(
+    env: Env,
+    run: Annotated[str, typer.Option(help="What bears the label of this run of a proof instead.")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="With --run: remove it, its data too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What GKE itself, or a proof that was cut short, left in the project; exit 1 if anything of it bills."""
     from infra.environments import load
     from infra.ops import leftovers as rest
     from infra.ops import show
 
+    environment = load(env)
+    if remove and not run:
+        fix = "give --run, or run the commands that are shown"
+        raise InputError("what may be removed is not named", got="--remove", allowed="--run RUN --remove", fix=fix)
     with working(f"look for leftovers of {env}"):
-        found = rest.find(load(env))
+        found = rest.find(environment, run)
+    if remove:
+        with working(f"remove what run {run} left"):
+            refused = rest.remove(found)
+            found = rest.find(environment, run)
+        for text in refused:
+            typer.echo(text, err=True)
     raise typer.Exit(show.leftovers(found, as_json))
 
 
@@ -230,26 +248,12 @@ def prove(
     env: Env,
     max_usd: Annotated[float, typer.Option("--max-usd", min=0.01, help="Nothing starts if it may cost more.")],
     yes: Yes = False,
-    as_json: Json = False,
 ) -> None:
-    """Deploy ENV to its project, run a gang and a batch on Spot, take their machines, judge, destroy. Costs money."""
+    """Deploy ENV to its project, run jobs on Spot, take their machines, judge, destroy. Costs money."""
     from infra.environments import load
-    from infra.proof import cli
+    from infra.ops import prove as proof
 
-    raise typer.Exit(cli.prove(load(env), max_usd=max_usd, yes=yes, as_json=as_json))
-
-
-@app.command(epilog=examples("python -m infra janitor example", "python -m infra janitor example --yes"))
-def janitor(
-    env: Env,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it.")] = False,
-    as_json: Json = False,
-) -> None:
-    """What interrupted proofs of ENV left in the project; exit 1 while there is something."""
-    from infra.environments import load
-    from infra.proof import cli
-
-    raise typer.Exit(cli.clean(load(env), yes=yes, as_json=as_json))
+    raise typer.Exit(proof.prove(load(env), max_usd=max_usd, yes=yes))
 
 
 @app.command("lock-provider", epilog=examples("python -m infra lock-provider"))

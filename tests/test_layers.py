@@ -82,6 +82,8 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
         "inference.proxy.endpoints",
         "manifests.envoy",
     },
+    # The naive twin is the trainer without its care: the same model, data and flags.
+    "drill.naive": {"runtime", "training"},
     "command_line": set(),
     "commands": {
         "checkpoint.cli",
@@ -113,13 +115,11 @@ PLATFORM_ROOMS: dict[str, set[str]] = {
     # The composition root, so the only one that knows the stack of another folder.
     "infra.main": {"infra.environments", "infra.rules", "infra.stacks", "infra.cdk", "monitoring.stack"},
     "infra.ops": {"infra.contract", "infra.environments", "infra.specs", "infra.rules"},
-    "infra.proof": {"infra.contract", "infra.environments", "infra.ops"},
     "infra.__main__": {
         "infra.contract",
         "infra.describe",
         "infra.environments",
         "infra.ops",
-        "infra.proof",
         "infra.rules",
         "infra.specs",
     },

@@ -70,7 +70,7 @@ def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
     guards = protections(environment)
     if not guards:
         _require_consent(yes)
-    elif (confirm or _typed_name(environment)) != environment.name:
+    elif (confirm or typed_name(environment)) != environment.name:
         for guard in guards:
             print(f"protected: {guard}", file=sys.stderr)
         print(f"fix:       repeat with --confirm {environment.name}; the data goes for good", file=sys.stderr)
@@ -86,7 +86,7 @@ def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:
     return _cdktf(environment, "destroy", *stacks, *answer, unprotected=bool(guards))
 
 
-def _typed_name(environment: Environment) -> str:
+def typed_name(environment: Environment) -> str:
     """What a person types; nothing where nobody can be asked."""
     if not sys.stdin.isatty():
         return ""

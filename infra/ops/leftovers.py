@@ -1,13 +1,14 @@
-"""What GKE itself made and leaves behind after a destroy. Read-only.
+"""What a destroy leaves behind: what GKE itself made, and what bears the label of a proof that was cut short.
 
-Terraform does not know these: load balancers of Services, disks of volumes, endpoint groups, firewall rules.
+Terraform does not know the first: load balancers of Services, disks of volumes, endpoint groups, firewall rules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.clients import gcloud
+from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
 
 
@@ -16,8 +17,11 @@ class Source:
     kind: str
     arguments: tuple[str, ...]
     filter: str
-    """gcloud's filter; {cluster} and {network} are filled in."""
-    bills: bool
+    """gcloud's filter; {cluster}, {network} and {run} are filled in."""
+    bills: bool = True
+    name: str = "name"
+    place: tuple[str, ...] = ("zone", "region")
+    """Keys of its place, which its deletion must be given; none: it has no place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,17 +35,13 @@ class Leftover:
 
 BY_LABEL = "labels.goog-k8s-cluster-name={cluster}"
 IN_NETWORK = "network~/{network}$"
+OF_RUN = f"{LABEL_RUN}={{run}}"
 SOURCES = (
-    Source(kind="instance", arguments=("compute", "instances"), filter=BY_LABEL, bills=True),
-    Source(kind="disk", arguments=("compute", "disks"), filter=BY_LABEL, bills=True),
-    Source(kind="forwarding rule", arguments=("compute", "forwarding-rules"), filter=IN_NETWORK, bills=True),
-    Source(
-        # The range of VPC_PEERING belongs to private services access and is Terraform's.
-        kind="address",
-        arguments=("compute", "addresses"),
-        filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING",
-        bills=True,
-    ),
+    Source(kind="instance", arguments=("compute", "instances"), filter=BY_LABEL),
+    Source(kind="disk", arguments=("compute", "disks"), filter=BY_LABEL),
+    Source(kind="forwarding rule", arguments=("compute", "forwarding-rules"), filter=IN_NETWORK),
+    # The range of VPC_PEERING belongs to private services access and is Terraform's.
+    Source(kind="address", arguments=("compute", "addresses"), filter=f"{IN_NETWORK} AND purpose!=VPC_PEERING"),
     Source(kind="endpoint group", arguments=("compute", "network-endpoint-groups"), filter=IN_NETWORK, bills=False),
     Source(
         kind="firewall rule",
@@ -50,36 +50,58 @@ SOURCES = (
         bills=False,
     ),
 )
+# In the order of their removal: machines go with their cluster, subscriptions before topics.
+SOURCES_OF_RUN = (
+    Source(kind="cluster", arguments=("container", "clusters"), filter=f"resourceLabels.{OF_RUN}", place=("location",)),
+    Source(kind="instance", arguments=("compute", "instances"), filter=f"labels.{OF_RUN}"),
+    Source(kind="disk", arguments=("compute", "disks"), filter=f"labels.{OF_RUN}"),
+    Source(kind="database", arguments=("sql", "instances"), filter=f"settings.userLabels.{OF_RUN}", place=()),
+    Source(kind="subscription", arguments=("pubsub", "subscriptions"), filter=f"labels.{OF_RUN}", place=()),
+    Source(kind="topic", arguments=("pubsub", "topics"), filter=f"labels.{OF_RUN}", place=()),
+    Source(kind="images", arguments=("artifacts", "repositories"), filter=f"labels.{OF_RUN}", place=("location",)),
+    Source(kind="bucket", arguments=("storage", "buckets"), filter=f"labels.{OF_RUN}", name="storage_url", place=()),
+)
 
 Ask = Callable[..., Any]
 
 
-def find(environment: Environment, ask: Ask = gcloud.ask) -> list[Leftover]:
-    """Everything of the environment's cluster and network that Terraform does not hold."""
-    names = {"cluster": environment.cluster_name, "network": environment.network_name}
+def find(environment: Environment, run: str = "", ask: Ask = gcloud.ask) -> list[Leftover]:
+    """What GKE made for the environment; with `run` instead all in its project that bears the run's label."""
+    names = {"cluster": environment.cluster_name, "network": environment.network_name, "run": run}
     return [
         _leftover(source, item, environment.project)
-        for source in SOURCES
+        for source in (SOURCES_OF_RUN if run else SOURCES)
         for item in ask(
             *source.arguments, "list", f"--filter={source.filter.format(**names)}", project=environment.project
         )
+        or ()
     ]
 
 
+def remove(found: Iterable[Leftover]) -> list[str]:
+    """Runs the command of each; what was refused, with the reason. Raises Unjudged without gcloud."""
+    refused: list[str] = []
+    for leftover in found:
+        try:
+            gcloud.run((*leftover.remove.split()[1:], "--quiet"), timeout_s=1_800)
+        except gcloud.Refused as error:
+            refused.append(str(error))
+    return refused
+
+
 def _leftover(source: Source, item: dict[str, Any], project: str) -> Leftover:
-    zone, region = (str(item.get(k, "")).rpartition("/")[2] for k in ("zone", "region"))
-    if zone:
-        scope = f"--zone={zone}"
-    elif region:
-        scope = f"--region={region}"
-    else:
+    # The API gives the whole URL of a zone.
+    where = {key: text for key in source.place if (text := str(item.get(key, "")).rpartition("/")[2])}
+    scope = [f"--{key}={text}" for key, text in where.items()][:1]
+    if source.arguments[0] == "compute" and not scope and source.kind != "firewall rule":
         # Firewall rules are global without saying so: gcloud knows no --global for them, and the others need it.
-        scope = "" if source.kind == "firewall rule" else "--global"
-    arguments = ("gcloud", *source.arguments, "delete", item["name"], scope, f"--project={project}")
+        scope = ["--global"]
+    name = str(item[source.name])
+    verb = ["storage", "rm", "--recursive"] if source.kind == "bucket" else [*source.arguments, "delete"]
     return Leftover(
         kind=source.kind,
-        name=item["name"],
-        where=zone or region or "global",
+        name=name,
+        where=next(iter(where.values()), "global"),
         bills=source.bills,
-        remove=" ".join(part for part in arguments if part),
+        remove=" ".join(["gcloud", *verb, name, *scope, f"--project={project}"]),
     )

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from holdfast.checks import Status, examine
 from holdfast.checks import show as show_doctor
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_FINDINGS, EXIT_STOPPED
+from infra.__main__ import app as platform
+from infra.contract.names import LABEL_RUN
 from infra.environments.schema import Budget, Freeze
 from infra.ops import deploy, leftovers
 from infra.ops.doctor import LOCAL
@@ -253,3 +256,42 @@ def test_deploy_needs_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as caught:
         deploy.deploy(EXAMPLE, yes=False)
     assert "--yes" in caught.value.fix
+
+
+def empty(gcloud: Gcloud) -> None:
+    for source in leftovers.SOURCES_OF_RUN:
+        gcloud.answer(" ".join((*source.arguments, "list")), [])
+
+
+def test_what_a_run_left_is_found_by_its_label_only_and_names_its_place(gcloud: Gcloud) -> None:
+    empty(gcloud)
+    gcloud.answer("compute disks list", [{"name": "pvc-1", "zone": "https://x/zones/us-central1-a"}])
+    gcloud.answer("container clusters list", [{"name": "holdfast-example", "location": "us-central1"}])
+    gcloud.answer("sql instances list", [{"name": "db", "region": "us-central1"}])
+    gcloud.answer("storage buckets list", [{"storage_url": "gs://b/", "location": "US"}])
+    found = [item.remove.split()[1:-1] for item in leftovers.find(EXAMPLE, "r-1")]
+    assert found == [
+        ["container", "clusters", "delete", "holdfast-example", "--location=us-central1"],
+        ["compute", "disks", "delete", "pvc-1", "--zone=us-central1-a"],
+        ["sql", "instances", "delete", "db"],
+        ["storage", "rm", "--recursive", "gs://b/"],
+    ]
+    asked = [w for call in gcloud.calls() for w in call if w.startswith("--filter")]
+    assert len(asked) == len(leftovers.SOURCES_OF_RUN) and all(f"abels.{LABEL_RUN}=r-1" in word for word in asked)
+
+
+def test_what_is_removed_is_named_by_its_run_and_looked_for_again(
+    gcloud: Gcloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty(gcloud)
+    gcloud.answer("storage buckets list", [{"storage_url": "gs://b/"}])
+    gcloud.refuse("storage rm", "ERROR: locked")
+    run = CliRunner()
+    with pytest.raises(InputError, match="--run RUN --remove"):
+        run.invoke(platform, ["leftovers", "example", "--remove"], catch_exceptions=False)
+    assert not gcloud.calls()
+    done = run.invoke(platform, ["leftovers", "example", "--run", "r-1", "--remove"], catch_exceptions=False)
+    assert done.exit_code == EXIT_FINDINGS and "locked" in done.output and "1 left" in done.output
+    assert ["storage", "rm", "--recursive", "gs://b/", f"--project={EXAMPLE.project}", "--quiet"] in gcloud.calls()
+    gcloud.answer("storage buckets list", [])
+    assert run.invoke(platform, ["leftovers", "example", "--run", "r-1", "--remove"]).exit_code == 0

@@ -22,7 +22,7 @@ ROOMS = {
     "exporter": ("holdfast.exporter",),
     "server": ("holdfast.inference.server", "holdfast.inference.proxy", "holdfast.inference.predictor"),
 }
-# For other people's frameworks and clouds, for tests, and for laptops.
+# For other frameworks and clouds, and for laptops.
 NOT_IN_IMAGES = (
     "holdfast.checkpoint.azure",
     "holdfast.checkpoint.file_systems",
@@ -30,7 +30,6 @@ NOT_IN_IMAGES = (
     "holdfast.training.frameworks",
     "holdfast.training.examples",
     "holdfast.inference.results.embedded_postgres",
-    "holdfast.inference.queue.fake_broker_server",
 )
 INSIDE = """
 import importlib, json, pkgutil, re, sys

@@ -64,7 +64,7 @@ def run(
     namespace: Annotated[str, typer.Option(help="cluster, gke: of the work that is hit.")] = "",
     selector: Annotated[str, typer.Option(help="cluster, gke: labels of its pods, as kubectl -l.")] = "",
     events: Annotated[Path | None, typer.Option(help="cluster, gke: its event file, for lost steps.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Run each so often, and show the spread.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of each; more than one shows the spread.")] = 1,
     each_pool: Annotated[
         bool, typer.Option("--each-pool", help="cluster, gke: once on each node pool under the pods.")
     ] = False,

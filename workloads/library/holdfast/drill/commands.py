@@ -6,23 +6,24 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
-from holdfast.drill import store
+from holdfast.drill import console, store
 from holdfast.drill.alerting import fires
-from holdfast.drill.catalogue import DRILLS, find, of
+from holdfast.drill.catalogue import drills as known_drills
+from holdfast.drill.catalogue import find, of
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.remote import Where, builder, checked, consent, on_each_pool
 from holdfast.drill.runner import DrillRunner
-from holdfast.drill.show import console
 from holdfast.drill.suite import Builder, DrillSuite, local
 
 
 def list_all(out: Path, *, as_json: bool) -> None:
-    last = {name: found["verdict"] for name in DRILLS if (found := store.last(out, name))}
+    known = known_drills()
+    last = {name: found["verdict"] for name in known if (found := store.last(out, name))}
     if as_json:
-        rows = [asdict(drill) | {"last": last.get(drill.name)} for drill in DRILLS.values()]
+        rows = [asdict(drill) | {"last": last.get(drill.name)} for drill in known.values()]
         print(json.dumps({"schema": "holdfast.drill-list/1", "drills": rows}))
     else:
-        console.drills(console.stdout(), list(DRILLS.values()), last)
+        console.drills(console.stdout(), list(known.values()), last)
 
 
 def show_one(name: str, out: Path, *, as_json: bool) -> None:

@@ -1,7 +1,7 @@
-"""`make demo`: the whole promise on one machine, judged.
+"""`holdfast demo`: the whole promise on one machine, judged.
 
-A trainer and a batch of workers run undisturbed, then under the same seeded evictions; beside the trainer runs its
-naive twin. Servers then answer while those on Spot are taken away. The verdict is computed from what the runs left
+A trainer and a batch of workers run undisturbed, then under the same seeded evictions; the trainer's naive twin gets
+the same. Servers then answer while those on Spot get their notice. The verdict is computed from what the runs left
 behind, never from what they say.
 """
 
@@ -11,7 +11,9 @@ import shutil
 import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,20 @@ from rich.console import Console
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
-from holdfast.contract.lifecycle import DEFAULT_WINDOW
-from holdfast.drill.batch import BatchRun, database, export
-from holdfast.drill.pods import Pod, owned
-from holdfast.drill.schedule import evictions
-from holdfast.drill.serving.act import BASE, OVERFLOW, Served, serve
-from holdfast.drill.stage import Stage, stage
+from holdfast.drill.plan import Work
+from holdfast.drill.pods import owned
+from holdfast.drill.schedule import Eviction, evictions
+from holdfast.drill.stage import stage
 from holdfast.drill.store import alone
-from holdfast.drill.training import Run, completed
-from holdfast.drill.waiting import DrillError
+from holdfast.drill.targets.local import HOLDFAST
+from holdfast.drill.targets.local_batch import LocalBatch, database, enqueue, export
+from holdfast.drill.targets.local_serving import LocalServing
+from holdfast.drill.targets.local_training import LocalTraining
+from holdfast.drill.waiting import DrillError, completed
 
 MAX_DOCUMENT_BYTES = 20_000
+BASE, OVERFLOW = 2, 2  # servers on demand, and on Spot
+REQUESTS_PER_S = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +59,6 @@ class Demo:
     console: Console
     owner: str
 
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", *arguments]
-
 
 def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = None) -> int:
     """The demo from begin to end; its exit code."""
@@ -66,18 +68,13 @@ def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = Non
     began = time.monotonic()
     try:
         with alone(out, "demo"), owned(demo.owner):
-            fresh(out)
+            _clear(out)
             show_platform(demo)
-            training = train_thrice(demo)
-            batch = score_twice(demo)
-            serving = serve_under_evictions(demo)
-            summary = {
-                "schema": "holdfast.demo/1",
-                "seed": seed,
-                "seconds": round(time.monotonic() - began, 1),
-                "training": training,
-                "batch": batch,
-            } | ({"serving": serving.as_json()} if serving else {})
+            acts = {"training": train_thrice(demo), "batch": score_twice(demo)}
+            if demo.size.serving_rounds:
+                acts["serving"] = serve_under_evictions(demo)
+            seconds = round(time.monotonic() - began, 1)
+            summary = {"schema": "holdfast.demo/1", "seed": seed, "seconds": seconds, **acts}
             (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
             report(demo)
     except DrillError as error:
@@ -90,131 +87,99 @@ def run_demo(out: Path, *, seed: int, data: Path | None, size: Size | None = Non
 def _require_own(out: Path) -> None:
     """All that an earlier demo left is removed; what is somebody else's never."""
     if out.is_dir() and any(out.iterdir()) and not (out / ".lock").exists():
-        raise InputError("the folder holds something else", got=out, allowed="none yet, an empty one or that of a demo before", fix="--out out/demo")  # fmt: skip
+        allowed = "none yet, an empty one or that of a demo before"
+        raise InputError("the folder holds something else", got=out, allowed=allowed, fix="--out out/demo")
 
 
-def fresh(out: Path) -> None:
+def _clear(out: Path) -> None:
     for entry in out.iterdir():
-        if entry.name == ".lock":
-            continue
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if entry.name != ".lock":
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     for name in ("events", "logs"):
         (out / name).mkdir()
 
 
 def show_platform(demo: Demo) -> None:
-    """(a) What would be deployed, and what belongs where."""
-    with stage(demo.console, "platform", "synthesise the example environment"):
-        completed(demo.command("infra", "synth", "example"))
-    for verb in (("pools", "example"), ("matrix",)):
-        print(completed(demo.command("infra", *verb)), flush=True)
+    """(a) What would be deployed, where the platform is at hand, and what belongs where."""
+    infra = (sys.executable, "-m", "infra")
+    if find_spec("infra"):
+        with stage(demo.console, "platform", "synthesise the example environment"):
+            completed([*infra, "synth", "example"])
+        print(completed([*infra, "pools", "example"]), flush=True)
+    print(completed([*HOLDFAST, "matrix"]), flush=True)
 
 
 def train_thrice(demo: Demo) -> dict[str, Any]:
     """(b) Undisturbed, evicted, and the naive twin under the same evictions."""
-    schedule = evictions(
-        seed=demo.seed, count=demo.size.training_evictions, total=demo.size.steps, first=demo.size.save_every
-    )
-    with stage(demo.console, "train", "undisturbed", total=demo.size.steps) as bar:
-        baseline = training_run(demo, "train-baseline", bar)
-        baseline.run([])
-    with stage(demo.console, "train", f"{len(schedule)} evictions", total=demo.size.steps) as bar:
-        evicted = training_run(demo, "train-evicted", bar)
-        evicted.run(schedule)
-    with stage(demo.console, "train", "naive twin, same evictions", total=demo.size.steps) as bar:
-        naive = training_run(demo, "train-naive", bar, module=("holdfast.training.naive",))
-        naive.run(schedule)
+    size = demo.size
+    schedule = evictions(seed=demo.seed, count=size.training_evictions, total=size.steps, first=size.save_every)
+    baseline = _trained(demo, "train-baseline", "undisturbed", ())
+    evicted = _trained(demo, "train-evicted", f"{len(schedule)} evictions", schedule)
+    naive = _trained(demo, "train-naive", "naive twin, same evictions", schedule, Work.NAIVE)
     return {
-        "steps": demo.size.steps,
-        "ranks": demo.size.ranks,
-        "save_every": demo.size.save_every,
+        "steps": size.steps,
+        "ranks": size.ranks,
+        "save_every": size.save_every,
         "evictions": len(evicted.events.of("evict")),
-        "bit_exact": bool(baseline.digest) and baseline.digest == evicted.digest,
         "digest": baseline.digest,
-        "lost_steps": evicted.summary.lost,
-        "recovery_seconds": list(evicted.summary.recovered_after_s),
-        "false_completions": len(evicted.false_completions),
-        "naive": {
-            "bit_exact": baseline.digest == naive.digest,
-            "lost_steps": naive.summary.lost,
-            "recovery_seconds": list(naive.summary.recovered_after_s),
-            "false_completions": len(naive.false_completions),
-            "false_completion_steps": naive.false_completions,
-        },
+        **_outcome(evicted, baseline),
+        "naive": {**_outcome(naive, baseline), "false_completion_steps": naive.false_ends},
     }
 
 
-def training_run(demo: Demo, job: str, bar: Stage, module: tuple[str, ...] = ("holdfast", "train", "run")) -> Run:
-    def launch(attempt: int, log: Path) -> Pod:
-        flags = {
-            "--checkpoints": demo.out / "checkpoints", "--run": job, "--ranks": demo.size.ranks, "--steps": demo.size.steps,
-            "--every": demo.size.save_every, "--seed": demo.seed, "--window": DEFAULT_WINDOW.pod_s, "--report-every": 1,
-            "--events": demo.out / "events" / f"{job}.jsonl",
-        }  # fmt: skip
-        if demo.data:
-            flags["--data"] = demo.data
-        arguments = [str(argument) for flag in flags.items() for argument in flag]
-        return Pod(demo.command(*module, *arguments), log=log, owner=demo.owner, env={"HOLDFAST_ATTEMPT": str(attempt)})
-
-    return Run(
-        job=job,
-        steps=demo.size.steps,
-        window_s=DEFAULT_WINDOW.pod_s,
-        folder=demo.out,
-        launch=launch,
-        log=bar.log,
-        progress=bar.at,
+def _trained(demo: Demo, job: str, what: str, schedule: Sequence[Eviction], work: Work = Work.TRAINER) -> LocalTraining:
+    more: dict[str, object] = {
+        "--checkpoints": demo.out / "checkpoints", "--ranks": demo.size.ranks, "--seed": demo.seed, "--device": "auto",
+        **({"--data": demo.data} if demo.data else {}),
+    }  # fmt: skip
+    run = LocalTraining(
+        demo.out, work, save_every=demo.size.save_every, owner=demo.owner, job=job, steps=demo.size.steps, more=more
     )
+    with stage(demo.console, "train", what, total=demo.size.steps) as bar:
+        run.play(schedule, bar.log, bar.at)
+    return run
+
+
+def _outcome(run: LocalTraining, baseline: LocalTraining) -> dict[str, Any]:
+    return {
+        "bit_exact": bool(baseline.digest) and baseline.digest == run.digest,
+        "lost_steps": run.summary.lost,
+        "recovery_seconds": list(run.summary.recovered_after_s),
+        "false_completions": len(run.false_ends),
+    }
 
 
 def score_twice(demo: Demo) -> dict[str, Any]:
     """(c) The same documents undisturbed and under evictions, compared row by row."""
-    source = demo.out / "documents"
-    count = documents(demo.data or Path(sysconfig.get_path("stdlib")), source, demo.size.documents)
+    source, size = demo.out / "documents", demo.size
+    count = documents(demo.data or Path(sysconfig.get_path("stdlib")), source, size.documents)
     schedule = evictions(
-        seed=demo.seed + 1, count=demo.size.batch_evictions, total=count, first=count // 12, victims=demo.size.workers
+        seed=demo.seed + 1, count=size.batch_evictions, total=count, first=count // 12, victims=size.workers
     )
-    rows: dict[str, list[Any]] = {}
-    runs: dict[str, BatchRun] = {}
+    model = ("--checkpoints", str(demo.out / "checkpoints"), "--run", "train-evicted")
+    worker = (*model, "--micro-batch", "8", "--lease", "5")
+    rows: list[list[Any]] = []
+    runs: list[LocalBatch] = []
     with database(demo.out, demo.owner) as uri:
         for job, planned in (("batch-baseline", []), ("batch-evicted", schedule)):
-            with stage(
-                demo.console, "batch", f"{demo.size.workers} workers, {len(planned)} evictions", total=count
-            ) as bar:
-                completed(demo.command("holdfast", "batch", "enqueue", job, "--database", uri, "--source", str(source)))
-                runs[job] = batch_run(demo, job, bar, uri, count)
-                runs[job].run(demo.size.workers, planned)
-                rows[job] = export(job, uri, demo.out / f"{job}.jsonl")
-    expected, got = rows["batch-baseline"], rows["batch-evicted"]
+            run = LocalBatch(
+                demo.out, workers=size.workers, items=count, owner=demo.owner, job=job, uri=uri, worker=worker
+            )
+            with stage(demo.console, "batch", f"{size.workers} workers, {len(planned)} evictions", total=count) as bar:
+                enqueue(job, uri, source)
+                run.play(planned, bar.log, bar.at)
+                rows.append(export(job, uri, demo.out / f"{job}.jsonl"))
+            runs.append(run)
+    (expected, got), evicted = rows, runs[1]
     return {
         "documents": count,
-        "workers": demo.size.workers,
-        "kills": runs["batch-evicted"].kills,
+        "workers": size.workers,
+        "kills": evicted.kills,
         "lost": count - len({row["item"] for row in got}),
         "duplicated": len(got) - len({row["item"] for row in got}),
-        "rewritten": runs["batch-evicted"].stored() - count,
+        "rewritten": evicted.stored() - count,
         "same_scores": len(expected) == count and expected == got,
     }
-
-
-def batch_run(demo: Demo, job: str, bar: Stage, uri: str, count: int) -> BatchRun:
-    def launch(log: Path) -> Pod:
-        arguments = (
-            "batch", "run", job, "--checkpoints", str(demo.out / "checkpoints"), "--run", "train-evicted",
-            "--window", str(DEFAULT_WINDOW.pod_s), "--micro-batch", "8", "--lease", "5",
-            "--events", str(demo.out / "events" / f"{job}.jsonl"),
-        )  # fmt: skip
-        return Pod(demo.command("holdfast", *arguments), log=log, owner=demo.owner, env={"HOLDFAST_DATABASE_URL": uri})
-
-    return BatchRun(
-        job=job,
-        items=count,
-        window_s=DEFAULT_WINDOW.pod_s,
-        folder=demo.out,
-        launch=launch,
-        log=bar.log,
-        progress=bar.at,
-    )
 
 
 def documents(source: Path, target: Path, limit: int) -> int:
@@ -231,35 +196,36 @@ def documents(source: Path, target: Path, limit: int) -> int:
     return count
 
 
-def serve_under_evictions(demo: Demo) -> Served | None:
+def serve_under_evictions(demo: Demo) -> dict[str, Any]:
     """(d) Requests at a fixed rate while the servers on Spot get their notice."""
-    rounds = demo.size.serving_rounds
-    if not rounds:
-        return None
-    total = rounds * OVERFLOW
-    with stage(
-        demo.console, "serve", f"{BASE} servers on demand, {OVERFLOW} on Spot, {total} evictions", total=total
-    ) as bar:
-        served = serve(demo.out / "serving", owner=demo.owner, rounds=rounds, log=bar.log, progress=bar.at)
+    total = demo.size.serving_rounds * OVERFLOW
+    what = f"{BASE} servers on demand, {OVERFLOW} on Spot, {total} evictions"
+    serving = LocalServing(demo.out / "serving", replicas=BASE + OVERFLOW, per_s=REQUESTS_PER_S, owner=demo.owner)
+    with stage(demo.console, "serve", what, total=total) as bar:
+        served = serving.play(demo.size.serving_rounds, BASE, bar.log, bar.at)
         bar.log(
-            f"{served.requests:,} requests: {served.failed} failed, {served.shed} refused for load, "
-            f"{served.retries} tried again by the proxy, 99 of 100 within {served.p99_ms} ms"
+            f"{served['requests']:,} requests: {served['failed']} failed, {served['shed']} refused for load, "
+            f"{served['retries']} tried again by the proxy, 99 of 100 within {served['p99_ms']} ms"
         )
-        return served
+    return served
 
 
 def report(demo: Demo) -> None:
     with stage(demo.console, "report", "write report.html"):
-        arguments = ("report", "--events", str(demo.out / "events"), "--summary", str(demo.out / "summary.json"))
-        # Its exit 1 says that an objective is broken, which the verdict reports.
-        completed(
-            demo.command("monitoring", *arguments, "--out", str(demo.out / "report.html")),
-            done=(EXIT_DONE, EXIT_FINDINGS),
+        files = (
+            "--events",
+            demo.out / "events",
+            "--summary",
+            demo.out / "summary.json",
+            "--out",
+            demo.out / "report.html",
         )
+        # Its exit 1 says that an objective is broken, which the verdict reports.
+        completed([*HOLDFAST, "report", *map(str, files)], done=(EXIT_DONE, EXIT_FINDINGS))
 
 
 def verdict(demo: Demo, summary: dict[str, Any]) -> int:
-    """The last line; a promise not kept is named."""
+    """The last line; a promise that is broken is named."""
     training, batch, serving = summary["training"], summary["batch"], summary.get("serving")
     promises = {
         "final parameters identical to the last bit": training["bit_exact"],
@@ -267,33 +233,23 @@ def verdict(demo: Demo, summary: dict[str, Any]) -> int:
         "no document lost": batch["lost"] == 0,
         "no document stored twice": batch["duplicated"] == 0,
         "same scores as undisturbed": batch["same_scores"],
-    } | served_promises(serving)
-    broken = [promise for promise, kept in promises.items() if not kept]
-    if broken:
-        print(f"demo broken: {'; '.join(broken)}; see {os.path.relpath(demo.out)}/report.html")
+    }
+    served = ""
+    if serving:
+        promises["no request failed"] = serving["failed"] == 0 < serving["requests"]
+        promises["clients, proxy and servers count the same"] = serving["counts_differ"] == 0
+        counts = f"{serving['requests']:,} requests, {serving['failed']} failed and {serving['shed']} refused"
+        served = f"{counts} through {serving['evictions']} evictions; "
+    page = f"{os.path.relpath(demo.out)}/report.html"
+    if broken := [promise for promise, kept in promises.items() if not kept]:
+        print(f"demo broken: {'; '.join(broken)}; see {page}")
         return EXIT_FINDINGS
     print(
         f"demo ok: training bit-exact after {training['evictions']} evictions, {training['lost_steps']} steps done again "
         f"(naive twin: {twin_outcome(training['naive'], training['steps'])}); {batch['documents']} documents scored once each "
-        f"through {batch['kills']} evictions; {served_outcome(serving)}{summary['seconds']:.0f} s; {os.path.relpath(demo.out)}/report.html"
+        f"through {batch['kills']} evictions; {served}{summary['seconds']:.0f} s; {page}"
     )
     return EXIT_DONE
-
-
-def served_promises(serving: dict[str, Any] | None) -> dict[str, bool]:
-    if not serving:
-        return {}
-    return {
-        "no request failed": serving["failed"] == 0 < serving["requests"],
-        "clients, proxy and servers count the same": serving["counts_differ"] == 0,
-    }
-
-
-def served_outcome(serving: dict[str, Any] | None) -> str:
-    if not serving:
-        return ""
-    counts = f"{serving['requests']:,} requests, {serving['failed']} failed and {serving['shed']} refused"
-    return f"{counts} through {serving['evictions']} evictions; "
 
 
 def twin_outcome(naive: dict[str, Any], steps: int) -> str:

@@ -1,5 +1,6 @@
 """What a drill is: data. Nothing here runs."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,7 +15,7 @@ class Place(StrEnum):
     LOCAL = "local"  # processes of this machine
     CLUSTER = "cluster"  # any Kubernetes cluster, through its API only
     NODE = "node"  # real kubelets whose machines are shut down as a Spot VM is
-    GKE = "gke"  # a pool of Spot VMs, taken away by Compute Engine itself
+    GKE = "gke"  # a pool of Spot VMs, preempted by Compute Engine itself
 
 
 class Work(StrEnum):
@@ -33,7 +34,7 @@ class Fault(StrEnum):
     POWER_LOSS = "power-loss"  # SIGKILL to everything, without notice
     UPLOADER_KILL = "uploader-kill"  # SIGKILL to the process that writes checkpoints
     EVICT = "evict"  # the Eviction API, pod by pod
-    PREEMPT = "preempt"  # the node is taken away with notice; how is the place's affair
+    PREEMPT = "preempt"  # the node gets its notice and ends; the place decides how
     DELETE = "instance-delete"  # its VM is deleted
 
 
@@ -66,6 +67,15 @@ class Bound:
         return f"{self.metric} {self.operator.value} {self.value:g}{' ' if self.unit else ''}{self.unit}"
 
 
+def bound(text: str) -> Bound:
+    """`METRIC <= NUMBER`, also >= and =, and a unit after it where it has one."""
+    if not (found := re.fullmatch(r"(\S+) (<=|>=|=) ([\d.]+)(?: (\S+))?", text)):
+        raise InputError(
+            "a bound cannot be read", got=text, allowed="METRIC <= NUMBER UNIT", fix="write spaces between"
+        )
+    return Bound(metric=found[1], operator=Operator(found[2]), value=float(found[3]), unit=found[4] or "")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SteadyState:
     """The gate: not met within its time, nothing is injected. Asked again afterwards."""
@@ -80,6 +90,12 @@ class Objective:
     bound: Bound
     essential: bool = True
     """Unmeasured, it leaves the whole drill without a verdict."""
+
+
+def promised(*texts: str, essential: bool = True) -> tuple[Objective, ...]:
+    """Each text is `PROMISE: BOUND`."""
+    parts = (text.partition(": ") for text in texts)
+    return tuple(Objective(promise=promise, bound=bound(wanted), essential=essential) for promise, _, wanted in parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,14 +58,14 @@ class DrillRunner:
 
     def run(self, drill: Drill, target: Target) -> Record:
         record = Record(drill=drill)
-        with _signals():
+        with _handled(_interrupt):
             try:
                 _DrillRun(self, drill, target, record).run_steps()
             except Interrupted as notice:
                 record.stopped, record.signal = True, notice.signum
                 record.fail("interrupted", f"by {notice}")
             finally:
-                with _undisturbed():
+                with _handled(signal.SIG_IGN):
                     self._roll_back(target, record)
         record.ended = time.time()
         return record
@@ -150,29 +150,29 @@ class _DrillRun:
         began = time.monotonic()
         while not self.target.recovered():
             waited_s = time.monotonic() - began
-            if self._stop():
-                self._failed(RECOVERY, f"stopped: {self.drill.stop_when}")
-                return waited_s
-            if time.time() - self.record.started > self.drill.budget.minutes * 60:
-                self.record.stopped = True
-                self._failed(RECOVERY, f"stopped: the budget of {self.drill.budget.minutes:g} minutes is spent")
-                return waited_s
-            if waited_s > self.drill.recovery_s:
-                self._failed(RECOVERY, f"not within {self.drill.recovery_s:g} s")
+            if why := self._in_vain(waited_s):
+                self._failed(RECOVERY, why)
                 return waited_s
             time.sleep(_POLL_S)
-        waited_s = time.monotonic() - began
         self._note(RECOVERY, f"back after {number(self._measure(RECOVERED))} s")
-        return waited_s
+        return time.monotonic() - began
+
+    def _in_vain(self, waited_s: float) -> str:
+        """Why nobody waits longer; empty while somebody does."""
+        if self._stop():
+            return f"stopped: {self.drill.stop_when}"
+        if time.time() - self.record.started > self.drill.budget.minutes * 60:
+            self.record.stopped = True
+            return f"stopped: the budget of {self.drill.budget.minutes:g} minutes is spent"
+        return f"not within {self.drill.recovery_s:g} s" if waited_s > self.drill.recovery_s else ""
 
     def _stop(self) -> bool:
         """Looks at the stop condition, and keeps the last look."""
         self.record.during.clear()
         measured = self._probe(self.record.during, self.drill.stop_when)
-        if measured is None or not self.drill.stop_when.holds(measured):
-            return False
-        self.record.stopped = True
-        return True
+        stopped = measured is not None and self.drill.stop_when.holds(measured)
+        self.record.stopped = self.record.stopped or stopped
+        return stopped
 
     def _steady_again(self) -> None:
         if self.record.stopped or self.record.fail_step:
@@ -228,33 +228,21 @@ def number(measured: float | None) -> str:
 
 
 @contextmanager
-def _signals() -> Generator[None]:
+def _handled(handler: "Callable[[int, FrameType | None], None] | signal.Handlers") -> Generator[None]:
+    """The notices go to `handler`. Python knows signals in its main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {signum: signal.signal(signum, handler) for signum in _NOTICES}
+    try:
+        yield
+    finally:
+        for signum, old in before.items():
+            signal.signal(signum, old)
+
+
+def _interrupt(signum: int, _frame: FrameType | None) -> None:
     """Ctrl-C and SIGTERM reach the story as one exception, which passes every `except Exception`."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, _frame: FrameType | None) -> None:
-        for each in _NOTICES:  # one is enough: a second must not cut the rollback short
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(signum)
-
-    before = {signum: signal.signal(signum, interrupt) for signum in _NOTICES}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-
-
-@contextmanager
-def _undisturbed() -> Generator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in _NOTICES}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+    for each in _NOTICES:  # one is enough: a second must not cut the rollback short
+        signal.signal(each, signal.SIG_IGN)
+    raise Interrupted(signum)

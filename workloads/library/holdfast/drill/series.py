@@ -5,7 +5,6 @@ Pure: journals in. What was not measured is neither held nor broken.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from math import comb
 from statistics import median
 from typing import Any
@@ -14,23 +13,13 @@ SCHEMA = "holdfast.drill-series/1"
 CONFIDENCE = 0.9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
-    promise: str
-    wanted: str
-    held: int
-    judged: int
-    not_measured: int
-    """Runs that injected the fault and could not measure."""
-    least: float | None
-    median: float | None
-    most: float | None
-
-
 def series(journals: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The object that --json prints for a drill that was repeated."""
     verdicts = Counter(journal["verdict"] for journal in journals)
     judged = verdicts["held"] + verdicts["broken"]
+    by_promise: dict[str, list[dict[str, Any]]] = {}
+    for each in (each for journal in journals for each in journal["objectives"]):
+        by_promise.setdefault(each["promise"], []).append(each)
     return {
         "schema": SCHEMA,
         "drill": journals[0]["drill"]["name"],
@@ -40,28 +29,22 @@ def series(journals: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "verdicts": dict(verdicts),
         "confidence": CONFIDENCE,
         "holds_at_least": floor(verdicts["held"], judged),
-        "objectives": [asdict(each) for each in spreads(journals)],
+        "objectives": [_spread(seen) for seen in by_promise.values()],
     }
 
 
-def spreads(journals: Sequence[dict[str, Any]]) -> list[Spread]:
-    runs = [{each["promise"]: each for each in journal["objectives"]} for journal in journals]
-    first = {promise: each for run in reversed(runs) for promise, each in run.items()}
-    return [_spread(promise, each, [run[promise] for run in runs if promise in run]) for promise, each in first.items()]
-
-
-def _spread(promise: str, first: dict[str, Any], seen: Sequence[dict[str, Any]]) -> Spread:
+def _spread(seen: Sequence[dict[str, Any]]) -> dict[str, Any]:
     numbers = [each["measured"] for each in seen if each["measured"] is not None]
-    return Spread(
-        promise=promise,
-        wanted=first["wanted"],
-        held=sum(each["verdict"] == "held" for each in seen),
-        judged=len(numbers),
-        not_measured=len(seen) - len(numbers),
-        least=min(numbers, default=None),
-        median=median(numbers) if numbers else None,
-        most=max(numbers, default=None),
-    )
+    return {
+        "promise": seen[0]["promise"],
+        "wanted": seen[0]["wanted"],
+        "held": sum(each["verdict"] == "held" for each in seen),
+        "judged": len(numbers),
+        "not_measured": len(seen) - len(numbers),
+        "least": min(numbers, default=None),
+        "median": median(numbers) if numbers else None,
+        "most": max(numbers, default=None),
+    }
 
 
 def floor(held: int, judged: int, confidence: float = CONFIDENCE) -> float | None:
@@ -69,7 +52,7 @@ def floor(held: int, judged: int, confidence: float = CONFIDENCE) -> float | Non
     if not judged:
         return None
     low, high = 0.0, 1.0
-    for _ in range(50):  # the chance of so many by luck grows with the share: halve the interval
+    for _ in range(50):  # the chance of this many by luck grows with the share: halve the interval
         middle = (low + high) / 2
         lucky = sum(comb(judged, k) * middle**k * (1 - middle) ** (judged - k) for k in range(held, judged + 1))
         low, high = (middle, high) if lucky < 1 - confidence else (low, middle)

@@ -1,4 +1,4 @@
-"""`drill run`: every asked drill in turn, its files, and one exit code."""
+"""`drill run`: every asked drill in turn, its journal, and one exit code."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.drill import store
+from holdfast.drill import console, store
 from holdfast.drill.catalogue import ITEMS, REQUESTS_PER_S, SAVE_EVERY, SERVERS, WORKERS
-from holdfast.drill.journal import journal, last_numbers
 from holdfast.drill.plan import Drill, Work
-from holdfast.drill.record import Record
+from holdfast.drill.record import Record, last_numbers
 from holdfast.drill.runner import DrillRunner
 from holdfast.drill.series import series
-from holdfast.drill.show import console as show
-from holdfast.drill.show.page import page
 from holdfast.drill.target import Target
 from holdfast.drill.verdict import exit_code
 
@@ -34,47 +31,38 @@ class DrillSuite:
     def run(self, drills: Sequence[Drill], repeat: int = 1) -> tuple[int, dict[str, Any]]:
         """Exit code, and the object that --json prints. A signal ends it all; any other stop, the runs of its drill."""
         records: list[Record] = []
-        journals: list[dict[str, Any]] = []
         repeated: list[dict[str, Any]] = []
         with store.alone(self.out, "drill"):
             for drill in drills:
                 runs = list(self._runs(drill, repeat))
-                records += [record for record, _ in runs]
-                journals += [made for _, made in runs]
+                records += runs
                 if repeat > 1:
-                    repeated.append(self._together([made for _, made in runs]))
+                    repeated.append(series([record.journal() for record in runs]))
+                    if not self.quiet:
+                        console.series(console.stdout(), repeated[-1])
                 if records[-1].signal:
                     break
         code = 128 + records[-1].signal if records and records[-1].signal else exit_code([r.verdict for r in records])
+        journals = [record.journal() for record in records]
         return code, {"schema": SCHEMA, "drills": journals} | ({"series": repeated} if repeated else {})
 
-    def _runs(self, drill: Drill, repeat: int) -> Iterator[tuple[Record, dict[str, Any]]]:
+    def _runs(self, drill: Drill, repeat: int) -> Iterator[Record]:
         for _ in range(repeat):
-            record, made = self._one(drill)
-            yield record, made
+            yield (record := self._one(drill))
             if record.stopped:
                 return
 
-    def _together(self, journals: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        made = series(journals)
-        if not self.quiet:
-            show.series(show.stdout(), made)
-        return made
-
-    def _one(self, drill: Drill) -> tuple[Record, dict[str, Any]]:
-        err = show.stderr()
+    def _one(self, drill: Drill) -> Record:
+        err = console.stderr()
         err.print(f"drill {drill.name}: {drill.question}", style="bold", markup=False)
         before = store.last(self.out, drill.name)
         folder = store.fresh(self.out, drill.name)
-        target = self.build(drill, folder)
-        record = self.runner(last_numbers(before or {})).run(drill, target)
-        made = journal(record)
-        (folder / "report.html").write_text(page(made))
-        store.write(folder, made)
+        record = self.runner(last_numbers(before or {})).run(drill, self.build(drill, folder))
+        path = store.write(folder, record.journal())
         if not self.quiet:
-            show.verdict(show.stdout(), made)
-        err.print(f"  {os.path.relpath(folder)}/report.html (beside it journal.json)", style="dim", markup=False)
-        return record, made
+            console.verdict(console.stdout(), record.journal())
+        err.print(f"  {os.path.relpath(path)}", style="dim", markup=False)
+        return record
 
 
 def local(drill: Drill, folder: Path) -> Target:

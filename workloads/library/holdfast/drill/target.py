@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One machine taken away, as Cloud Monitoring would count it."""
+    """One machine that was lost, as Cloud Monitoring would count it."""
 
     t: float
     pool: str

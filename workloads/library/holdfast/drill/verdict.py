@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED, EXIT_STOPPED
 from holdfast.drill.plan import Objective
@@ -29,19 +30,18 @@ class Result:
             return Verdict.NOT_MEASURED
         return Verdict.HELD if self.objective.bound.holds(self.measured) else Verdict.BROKEN
 
-    @property
-    def change(self) -> float | None:
-        return None if self.measured is None or self.last is None else self.measured - self.last
+    def as_json(self) -> dict[str, Any]:
+        objective = self.objective
+        wanted = {"promise": objective.promise, "metric": objective.bound.metric, "wanted": str(objective.bound)}
+        found = {"measured": self.measured, "last": self.last, "verdict": self.verdict.value}
+        return wanted | {"essential": objective.essential} | found
 
 
 def results(
     objectives: Iterable[Objective], measured: Mapping[str, float | None], last: Mapping[str, float | None]
 ) -> list[Result]:
     """`last` by promise: a metric may serve several."""
-    return [
-        Result(objective=each, measured=measured.get(each.bound.metric), last=last.get(each.promise))
-        for each in objectives
-    ]
+    return [Result(objective=o, measured=measured.get(o.bound.metric), last=last.get(o.promise)) for o in objectives]
 
 
 def drill_verdict(judged: Sequence[Result], *, injected: bool, stopped: bool, deviated: bool = False) -> Verdict:

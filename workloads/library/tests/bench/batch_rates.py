@@ -21,8 +21,8 @@ from holdfast.inference.values import Value
 from workloads.library.tests.bench.batch_harness import BATCH, BATCH_S, Bench, Fixed, forked, start_command, timed
 
 _BROKER = """
-from holdfast.inference.queue import fake_broker_server
-from holdfast.inference.queue.fake_broker import FakeBroker
+from workloads.library.tests.inference import fake_broker_server
+from workloads.library.tests.inference.fake_broker import FakeBroker
 import threading
 with fake_broker_server.serve(FakeBroker(ack_deadline_s=30.0)) as address:
     print(address, flush=True)

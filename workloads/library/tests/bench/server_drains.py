@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.drill.serving.fleet import HOST, Command, Fleet, Replica, holdfast_server
+from holdfast.drill.serving.fleet import HOST, Command, Replica, holdfast_server
 from workloads.library.tests.bench.server_client import INFER, Counted, k6
+from workloads.library.tests.drill.field_fleet import FieldFleet as Fleet
 
 PREDICTOR = "workloads.library.tests.inference.server.playing_predictors:gpu_like"
 OURS = holdfast_server(PREDICTOR)

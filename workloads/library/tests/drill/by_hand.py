@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.drill.catalogue import at_least, at_most, equal
-from holdfast.drill.plan import Blast, Budget, Drill, Fault, Objective, Place, SteadyState, Work
+from holdfast.drill.plan import Blast, Budget, Drill, Fault, Place, SteadyState, Work, bound, promised
 from holdfast.drill.target import Loss
 
 DRILL = Drill(
@@ -12,15 +11,14 @@ DRILL = Drill(
     question="Does the runner keep its guarantees?",
     place=Place.LOCAL,
     work=Work.TRAINER,
-    steady_state=SteadyState(bound=at_least("pulse", 1), within_s=0.2),
+    steady_state=SteadyState(bound=bound("pulse >= 1"), within_s=0.2),
     blast=Blast(of="hand", most=2),
     fault=Fault.POWER_LOSS,
-    stop_when=at_least("harm", 1),
+    stop_when=bound("harm >= 1"),
     recovery_s=0.3,
     objectives=(
-        Objective(promise="recovered in time", bound=at_most("recovered_s", 0.2, "s")),
-        Objective(promise="nothing lost", bound=equal("lost", 0)),
-        Objective(promise="nobody paged", bound=equal("fires:HoldfastX", 0), essential=False),
+        *promised("recovered in time: recovered_s <= 0.2 s", "nothing lost: lost = 0"),
+        *promised("nobody paged: fires:HoldfastX = 0", essential=False),
     ),
     rollback="let go",
     budget=Budget(minutes=1),

@@ -18,12 +18,12 @@ from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import Unjudged, run_cli
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.pools import Pool
+from holdfast.drill import console
 from holdfast.drill.alerting import fires
 from holdfast.drill.catalogue import SAVE_EVERY, of
 from holdfast.drill.commands import chosen
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.runner import DrillRunner
-from holdfast.drill.show import console
 from holdfast.drill.suite import Builder, DrillSuite
 from holdfast.drill.target import Target
 from holdfast.drill.targets.cluster import Cluster, Named

@@ -2,31 +2,31 @@
 
 import pytest
 
-from holdfast.drill.catalogue import at_least, at_most, equal
-from holdfast.drill.plan import Bound, Objective
+from holdfast.contract.errors import InputError
+from holdfast.drill.plan import Bound, Objective, Operator, bound, promised
 from holdfast.drill.verdict import Result, Verdict, drill_verdict, exit_code, results
 
 
 @pytest.mark.parametrize(
-    ("bound", "measured", "verdict"),
+    ("wanted", "measured", "verdict"),
     [
-        (at_most("x", 20), 20, Verdict.HELD),
-        (at_most("x", 20), 20.01, Verdict.BROKEN),
-        (at_least("x", 1), 1, Verdict.HELD),
-        (at_least("x", 1), 0, Verdict.BROKEN),
-        (equal("x", 143), 143, Verdict.HELD),
-        (equal("x", 143), 137, Verdict.BROKEN),
-        (equal("x", 0), None, Verdict.NOT_MEASURED),
+        (bound("x <= 20"), 20, Verdict.HELD),
+        (bound("x <= 20"), 20.01, Verdict.BROKEN),
+        (bound("x >= 1"), 1, Verdict.HELD),
+        (bound("x >= 1"), 0, Verdict.BROKEN),
+        (bound("x = 143"), 143, Verdict.HELD),
+        (bound("x = 143"), 137, Verdict.BROKEN),
+        (bound("x = 0"), None, Verdict.NOT_MEASURED),
     ],
 )
-def test_an_objective_is_judged_by_its_bound(bound: Bound, measured: float | None, verdict: Verdict) -> None:
-    assert Result(objective=Objective(promise="p", bound=bound), measured=measured).verdict is verdict
+def test_an_objective_is_judged_by_its_bound(wanted: Bound, measured: float | None, verdict: Verdict) -> None:
+    assert Result(objective=Objective(promise="p", bound=wanted), measured=measured).verdict is verdict
 
 
-HELD = Result(objective=Objective(promise="a", bound=at_most("x", 1)), measured=1)
-BROKEN = Result(objective=Objective(promise="b", bound=at_most("x", 1)), measured=2)
-UNSEEN = Result(objective=Objective(promise="c", bound=at_most("x", 1)), measured=None)
-OPTIONAL = Result(objective=Objective(promise="d", bound=at_most("x", 1), essential=False), measured=None)
+HELD = Result(objective=Objective(promise="a", bound=bound("x <= 1")), measured=1)
+BROKEN = Result(objective=Objective(promise="b", bound=bound("x <= 1")), measured=2)
+UNSEEN = Result(objective=Objective(promise="c", bound=bound("x <= 1")), measured=None)
+OPTIONAL = Result(objective=Objective(promise="d", bound=bound("x <= 1"), essential=False), measured=None)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,17 @@ def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: list[Verdict],
 
 def test_a_number_is_compared_with_the_same_promise_of_the_last_run() -> None:
     (found,) = results([HELD.objective], {"x": 0.5}, {"a": 0.75, "b": 9})
-    assert (found.measured, found.last, found.change) == (0.5, 0.75, -0.25)
+    assert (found.measured, found.last) == (0.5, 0.75)
+
+
+def test_a_promise_is_read_with_its_bound_and_its_unit() -> None:
+    (found,) = promised("back in time: recovered_s <= 1.5 s", essential=False)
+    wanted = Bound(metric="recovered_s", operator=Operator.AT_MOST, value=1.5, unit="s")
+    assert found == Objective(promise="back in time", bound=wanted, essential=False)
+    assert str(found.bound) == "recovered_s <= 1.5 s" and bound(str(found.bound)) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "x", "x < 3", "x<=3", "x <= three", "x <= 3 s more"])
+def test_what_is_no_bound_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        bound(text)

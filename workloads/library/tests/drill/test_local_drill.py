@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.drill.catalogue import at_least, find
-from holdfast.drill.plan import SteadyState
+from holdfast.drill.catalogue import find
+from holdfast.drill.plan import SteadyState, bound
 from holdfast.drill.pods import OWNER
 from holdfast.drill.runner import DrillRunner
 from holdfast.drill.suite import DrillSuite, local
@@ -73,7 +73,7 @@ def test_the_naive_twin_is_found_out(tmp_path: Path) -> None:
 
 
 def test_work_that_is_not_steady_is_left_alone(tmp_path: Path) -> None:
-    never = SteadyState(bound=at_least("commits", 10**9), within_s=0)
+    never = SteadyState(bound=bound("commits >= 1000000000"), within_s=0)
     drill = replace(find("trainer-notice"), steady_state=never)
     suite = DrillSuite(out=tmp_path, build=local, runner=lambda last: DrillRunner(log=no_log), quiet=True)
     code, result = suite.run([drill])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import InputError
+from holdfast.contract.errors import InputError, Unjudged
 from holdfast.drill import remote
 from holdfast.drill.catalogue import find
 from holdfast.drill.plan import Fault, Place
@@ -163,14 +163,18 @@ def test_a_vm_of_another_project_is_never_hit() -> None:
     assert not noted.done
 
 
-def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path) -> None:
+def test_gcloud_is_asked_with_project_zone_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    with pytest.raises(Unjudged, match="not installed"):
+        Gcloud()
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     log, fake = tmp_path / "asked", tmp_path / "gcloud"
     fake.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$4" in gone) echo "not found" >&2; exit 1;; esac\n')
     fake.chmod(0o755)
-    gcloud = Gcloud(str(fake))
+    gcloud = Gcloud()
     gcloud.simulate_maintenance(Instance("ours", "z-a", "vm"))
     gcloud.delete(Instance("ours", "z-a", "vm"))
-    with pytest.raises(DrillError, match="not found"):
+    with pytest.raises(Unjudged, match="not found"):
         gcloud.delete(Instance("ours", "z-a", "gone"))
     first, second, _ = log.read_text().splitlines()
     assert first == "compute instances simulate-maintenance-event vm --project=ours --zone=z-a"

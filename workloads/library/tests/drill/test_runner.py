@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.drill import store
-from holdfast.drill.catalogue import at_least
-from holdfast.drill.journal import journal, last_numbers
-from holdfast.drill.plan import Drill, SteadyState
-from holdfast.drill.record import Record
+from holdfast.drill.plan import Drill, SteadyState, bound
+from holdfast.drill.record import Record, last_numbers
 from holdfast.drill.runner import DrillRunner, Refused
 from holdfast.drill.target import Loss
 from holdfast.drill.verdict import Verdict
@@ -120,7 +118,7 @@ def test_an_alert_is_asked_about_the_losses_of_the_drill() -> None:
 
 
 def test_the_journal_is_whole_and_compares_with_the_last_one(tmp_path: Path) -> None:
-    first = journal(run_drill(ByHand()))
+    first = run_drill(ByHand()).journal()
     assert (first["drill"]["name"], first["verdict"], first["deviated"], first["signal"]) == (
         "by-hand",
         "held",
@@ -137,13 +135,13 @@ def test_the_journal_is_whole_and_compares_with_the_last_one(tmp_path: Path) -> 
     found = store.last(tmp_path, "by-hand")
     assert found is not None
     second = run_drill(ByHand(), runner=replace(QUIET, last=last_numbers(found)))
-    assert [result.change for result in second.results] == [0, 0, 0]
+    assert [result.last == result.measured for result in second.results] == [True] * 3
 
 
 def test_a_run_that_showed_nothing_is_no_run_to_compare_with(tmp_path: Path) -> None:
-    state = SteadyState(bound=at_least("pulse", 9), within_s=0)
+    state = SteadyState(bound=bound("pulse >= 9"), within_s=0)
     for drill in (DRILL, replace(DRILL, steady_state=state)):
-        store.write(store.fresh(tmp_path, "by-hand"), journal(run_drill(ByHand(), drill)))
+        store.write(store.fresh(tmp_path, "by-hand"), run_drill(ByHand(), drill).journal())
     (store.fresh(tmp_path, "by-hand") / store.JOURNAL).write_text("{ half")
     found = store.last(tmp_path, "by-hand")
     assert found is not None and found["verdict"] == "held"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.drill.console import together
 from holdfast.drill.runner import DrillRunner, Refused
 from holdfast.drill.series import floor
-from holdfast.drill.show.numbers import together
 from holdfast.drill.suite import DrillSuite
 from workloads.library.tests.drill.by_hand import DRILL, ByHand, never_fires, no_log
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drill.serving.act import serve
 from holdfast.drill.serving.fleet import HOST, Fleet, holdfast_server
 from holdfast.drill.serving.load import Load
+from holdfast.drill.targets.local_serving import LocalServing
 from holdfast.manifests.envoy import Proxy, bootstrap
 from tests.workloads.manifests.rendered import named
+from workloads.library.tests.drill.field_fleet import FieldFleet
 from workloads.library.tests.inference.server.serving import INFER, PREDICTORS, texts
 
 RATE = 50.0
@@ -28,7 +29,7 @@ def under(fleet: Fleet, story: Callable[[], object]) -> Load:
 
 @pytest.mark.process
 def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(tmp_path: Path) -> None:
-    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
     with fleet.running(3):
         evicted, rolled, _ = fleet.ready()
 
@@ -50,7 +51,7 @@ def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(tmp_path: 
 
 @pytest.mark.process
 def test_a_killed_server_loses_no_request_with_our_breaker(tmp_path: Path) -> None:
-    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
+    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS)
     with fleet.running(3):
         victim = fleet.ready()[0]
 
@@ -69,7 +70,7 @@ def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lo
     tmp_path: Path,
 ) -> None:
     """Endpoints that follow five seconds late, as long as a server goes on accepting."""
-    fleet = Fleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS, endpoint_delay_s=5.0)
+    fleet = FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=OURS, endpoint_delay_s=5.0)
     with fleet.running(3):
         evicted, silent, _ = fleet.ready()
 
@@ -96,9 +97,10 @@ def test_late_endpoints_a_missed_probe_and_a_silent_server_lose_nothing_and_a_lo
 @pytest.mark.process
 def test_the_act_of_the_demo_takes_all_of_spot_at_once_and_counts_every_request(tmp_path: Path) -> None:
     seen = list[int]()
-    served = serve(tmp_path, owner=f"test:{tmp_path}", rounds=1, log=lambda _: None, progress=seen.append)
-    assert (served.evictions, served.failed, served.retries, served.counts_differ) == (2, 0, 0, 0)
-    assert served.requests > 50 and served.shed == 0 < served.p99_ms
+    serving = LocalServing(tmp_path, replicas=4, per_s=RATE, owner=f"test:{tmp_path}")
+    served = serving.play(1, 2, lambda _: None, seen.append)
+    assert [served[key] for key in ("evictions", "failed", "retries", "counts_differ")] == [2, 0, 0, 0]
+    assert served["requests"] > 50 and served["shed"] == 0 < served["p99_ms"]
     assert seen == [2]
 
 

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.drill.demo import Demo, Size, twin_outcome, verdict
-from holdfast.drill.training import completed
-from holdfast.drill.waiting import DrillError
+from holdfast.drill.waiting import DrillError, completed
 
 DEMO = Demo(out=Path("out"), seed=1, data=None, size=Size(), console=Console(), owner="test")
 NAIVE = {"lost_steps": 9, "bit_exact": False, "false_completion_steps": [26]}

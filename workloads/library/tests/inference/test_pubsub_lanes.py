@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT
-from holdfast.inference.queue import fake_broker_server
-from holdfast.inference.queue.fake_broker import FakeBroker
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.manifests import batch
 from holdfast.manifests.render_context import Body, RenderContext
 from infra import describe
 from infra.environments import Environment, load
 from infra.specs import queue
+from workloads.library.tests.inference import fake_broker_server
+from workloads.library.tests.inference.fake_broker import FakeBroker
 
 COUNT = 200
 

@@ -26,7 +26,7 @@ THREATS: tuple[Mutant, ...] = (
            '"trust_remote_code": False}', '"trust_remote_code": True}', SOURCES),
     _taken(1, "weights may be a pickle", f"{LIBRARY}/inference/predictor/hugging_face.py",
            "use_safetensors=True", "use_safetensors=False", SOURCES),
-    _taken(1, "torch.load runs what it finds", f"{LIBRARY}/training/naive.py",
+    _taken(1, "torch.load runs what it finds", f"{LIBRARY}/drill/naive.py",
            "weights_only=True", "weights_only=False", SOURCES),
     _taken(2, "a commit is not compared with its digest", f"{LIBRARY}/checkpoint/decoding.py",
            "if hex_digest(body) != digest.decode():", "if not digest:",

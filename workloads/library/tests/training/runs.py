@@ -20,7 +20,7 @@ from workloads.library.tests.fork_server import ForkServer, die_with
 
 PATIENCE_S = 180.0
 COMMAND = ("-m", "holdfast", "train", "run")
-NAIVE = ("-m", "holdfast.training.naive")
+NAIVE = ("-m", "holdfast.drill.naive")
 
 Event = dict[str, Any]
 

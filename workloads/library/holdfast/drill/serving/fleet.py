@@ -1,16 +1,14 @@
 """Server processes behind a real Envoy, with endpoints that move as late as in a cluster.
 
-Readiness is probed every second; what a probe or a deletion changes reaches the proxy `ENDPOINT_DELAY_S` later. A Spot
-notice is SIGTERM and nothing else: the kubelet probes the pod no more, so its endpoint stays until it has ended. A
-roll-out takes the endpoint out first. At the window's end whatever is left is killed.
+Readiness is probed every second; what a probe changes reaches the proxy `ENDPOINT_DELAY_S` later. A Spot notice is
+SIGTERM and nothing else: the kubelet probes the pod no more, so its endpoint stays until it has ended. At the window's
+end whatever is left is killed.
 """
 
 import contextlib
 import http.client
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.contract.errors import Unjudged
+from holdfast.contract.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.serving import PROBE_PERIOD_S, PROBE_TIMEOUT_S, READY_PATH, drain_budget
 from holdfast.drill.pods import Pod, owned
@@ -33,14 +32,15 @@ HOST = "127.0.0.1"
 ENDPOINT_DELAY_S = 1.0  # API server, EndpointSlice, proxy: as late as the contract assumes
 _START_S = 120.0
 _POLL_S = 0.05
-SERVE = (sys.executable, "-m", "holdfast", "serve", "run")
+_USUAL = (None, EXIT_PREEMPTED, EXIT_KILLED)
 
 Command = Callable[[int], Sequence[str]]
 """Port -> what a replica runs."""
 
 
 def holdfast_server(predictor: str, *options: str) -> Command:
-    return lambda port: [*SERVE, "--host", HOST, "--predictor", predictor, "--port", str(port), *options]
+    serve = (sys.executable, "-m", "holdfast", "serve", "run", "--host", HOST, "--predictor", predictor)
+    return lambda port: [*serve, "--port", str(port), *options]
 
 
 @dataclass(eq=False)
@@ -49,8 +49,6 @@ class Replica:
     port: int
     ready: bool = False
     """As its endpoint says."""
-    deleted: bool = False
-    """No probe brings its endpoint back."""
     noticed: bool = False
     """No probe takes its endpoint out (infra/decisions/0049)."""
     leaving: bool = False
@@ -61,14 +59,10 @@ class Replica:
         return Endpoint(address=HOST, port=self.port)
 
     def probe(self, path: str = READY_PATH) -> bool:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=PROBE_TIMEOUT_S)
         try:
-            connection.request("GET", path)
-            return connection.getresponse().status == 200
+            return get(self.port, path, PROBE_TIMEOUT_S)[0] == 200
         except (OSError, http.client.HTTPException):
             return False
-        finally:
-            connection.close()
 
 
 @dataclass(kw_only=True)
@@ -77,14 +71,7 @@ class Fleet:
     owner: str
     command: Command
     window_s: float = float(DEFAULT_WINDOW.pod_s)
-    proxy_change: Callable[[Proxy], Proxy] = lambda proxy: proxy
-    """For controls that must fail."""
-    probe_path: str = READY_PATH
-    pre_stop_s: float = 0.0
-    """The layout of the field: a sleep before SIGTERM, in which the pod stays ready."""
     endpoint_delay_s: float = ENDPOINT_DELAY_S
-    after_pre_stop_s: float = 0.0
-    """What the kubelet leaves after SIGTERM when a sleep has eaten the window; 0: the rest of the window."""
     exits: list[int] = field(default_factory=list[int])
     replicas: list[Replica] = field(default_factory=list[Replica])
     port: int = 0
@@ -107,7 +94,7 @@ class Fleet:
             try:
                 for replica in [self.start() for _ in range(count)]:
                     self.until(lambda r=replica: r.ready, f"replica on port {replica.port} to be ready")
-                self._start_proxy()
+                self.start_proxy()
                 yield self
             finally:
                 self._ended.set()
@@ -118,17 +105,28 @@ class Fleet:
 
     def start(self) -> Replica:
         port = free_port()
-        pod = Pod(self.command(port), log=self.folder / "logs" / f"server-{port}.log", owner=self.owner)
-        self._pods.append(pod)
-        replica = Replica(pod, port)
+        replica = Replica(self._pod(self.command(port), f"server-{port}"), port)
         with self._lock:
             self.replicas.append(replica)
         self._in_background(lambda: self._probe(replica))
         return replica
 
-    def _start_proxy(self) -> None:
+    def _pod(self, command: Sequence[str], log: str) -> Pod:
+        pod = Pod(command, log=self.folder / "logs" / f"{log}.log", owner=self.owner)
+        self._pods.append(pod)
+        return pod
+
+    def start_proxy(self) -> None:
         self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
-        proxy = Proxy(
+        config = self.folder / "envoy.json"
+        config.write_text(json.dumps(bootstrap(self._proxy())))
+        # Two of a machine would else share memory by this number.
+        command = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"]
+        self.proxy = self._pod(command, "envoy")
+        self.until(self._served, "the proxy to serve")
+
+    def _proxy(self) -> Proxy:
+        return Proxy(
             endpoints_file=str(self.endpoints_file.resolve()),
             longest_request_s=drain_budget(self.window_s).longest_request_s,
             host=HOST,
@@ -136,13 +134,6 @@ class Fleet:
             admin_port=self.admin_port,
             metrics_port=self.metrics_port,
         )
-        config = self.folder / "envoy.json"
-        config.write_text(json.dumps(bootstrap(self.proxy_change(proxy))))
-        # Two of a machine would else share memory by this number.
-        command = [find_envoy(), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"]
-        self.proxy = Pod(command, log=self.folder / "logs" / "envoy.log", owner=self.owner)
-        self._pods.append(self.proxy)
-        self.until(lambda: self._served(), "the proxy to serve")
 
     def _served(self) -> bool:
         if self.proxy.exit_code is not None:
@@ -151,22 +142,20 @@ class Fleet:
             return admin(self.admin_port, "/ready")[0] == 200 and self.stat("membership_healthy") == len(self.replicas)
         return False
 
-    # -- endpoints --
-
     def _probe(self, replica: Replica) -> None:
         while not self._ended.wait(PROBE_PERIOD_S if replica.ready else _POLL_S):
             if replica.pod.exit_code is not None:
                 self._ended.wait(self.endpoint_delay_s if replica.ready else 0)
                 self._change(replica, False)
                 return
-            if replica.noticed:
-                continue
-            ready = replica.probe(self.probe_path) and not replica.deleted
-            if ready != replica.ready:
-                if not replica.ready and not self.port:  # before anybody asks there is nothing to be late for
+            if not replica.noticed and (ready := self._is_ready(replica)) != replica.ready:
+                # Before the proxy runs there is nothing to be late for.
+                late_s = self.endpoint_delay_s if replica.ready or self.port else 0
+                if not self._ended.wait(late_s):
                     self._change(replica, ready)
-                elif not self._ended.wait(self.endpoint_delay_s):
-                    self._change(replica, ready and not replica.deleted)
+
+    def _is_ready(self, replica: Replica) -> bool:
+        return replica.probe()
 
     def _change(self, replica: Replica, ready: bool) -> None:
         with self._lock:
@@ -174,59 +163,25 @@ class Fleet:
             endpoints = sorted(r.endpoint for r in self.replicas if r.ready)
             write(self.endpoints_file, discovery(CLUSTER, endpoints))
 
-    # -- what happens to replicas; each returns at once --
-
     def evict(self, replica: Replica) -> None:
-        """A Spot notice: SIGTERM to the pod, and nothing else."""
+        """A Spot notice: SIGTERM to the pod, and nothing else. Returns at once."""
         replica.noticed = replica.leaving = True
-        self._in_background(lambda: self._end(replica, self.pre_stop_s))
-
-    def roll_out(self, replica: Replica) -> None:
-        """Deleted: its endpoint is on its way out at once, and so is the pod."""
-        replica.deleted = replica.leaving = True
-
-        def remove() -> None:
-            self._ended.wait(self.endpoint_delay_s)
-            self._change(replica, False)
-
-        self._in_background(remove)
-        self._in_background(lambda: self._end(replica, self.pre_stop_s))
+        self._in_background(lambda: self._end(replica))
 
     def kill(self, replica: Replica) -> None:
-        """Gone without notice; its endpoint stays until the probe misses it."""
+        """Gone without notice; its endpoint stays until the probe misses it. Returns at once."""
         replica.leaving = True
+        self._in_background(lambda: (replica.pod.kill(), self._replace(replica)))
 
-        def end() -> None:
-            replica.pod.kill()
-            self._replace(replica)
-
-        self._in_background(end)
-
-    def freeze(self, replica: Replica, seconds: float) -> None:
-        """Silent for a while, connections open: as a machine that hangs, or whose network is gone."""
-
-        def hold() -> None:
-            os.kill(replica.pod.pid, signal.SIGSTOP)
-            self._ended.wait(seconds)
-            os.kill(replica.pod.pid, signal.SIGCONT)
-
-        self._in_background(hold)
-
-    def lose_proxy(self) -> None:
-        """Killed, with every request in it; another one takes over at another port."""
-        self.proxy.kill()
-        self._start_proxy()
-
-    def _end(self, replica: Replica, pre_stop_s: float) -> None:
-        self._ended.wait(pre_stop_s)
-        code = replica.pod.preempt(self.after_pre_stop_s or self.window_s - pre_stop_s)
+    def _end(self, replica: Replica) -> None:
+        code = replica.pod.preempt(self.window_s)
         with self._lock:
             self.exits.append(code)
         self._replace(replica)
 
     def _replace(self, replica: Replica) -> None:
         while replica.ready and not self._ended.wait(_POLL_S):
-            pass  # only its probe, or its deletion, takes the endpoint out
+            pass  # only its probe takes the endpoint out
         # In one: between them a fleet with a server less would look settled.
         with self._lock:
             self.replicas.remove(replica)
@@ -249,9 +204,8 @@ class Fleet:
         while not condition():
             if time.monotonic() > ends:
                 raise DrillError(f"waited {_START_S:.0f} s in vain for {what}")
-            if any(r.pod.exit_code not in (None, 143, 137) for r in self.replicas):
-                broken = next(r for r in self.replicas if r.pod.exit_code not in (None, 143, 137))
-                raise DrillError(f"a replica ended by itself:\n{broken.pod.tail()}")
+            if broken := [replica for replica in self.replicas if replica.pod.exit_code not in _USUAL]:
+                raise DrillError(f"a replica ended by itself:\n{broken[0].pod.tail()}")
             time.sleep(_POLL_S)
 
     def stat(self, name: str) -> int:
@@ -277,14 +231,18 @@ def _answered(port: int) -> int:
     return int(float(next(found, "0 0").split()[-1]))
 
 
-def admin(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+def get(port: int, path: str, timeout_s: float) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read().decode()
     finally:
         connection.close()
+
+
+def admin(port: int, path: str) -> tuple[int, str]:
+    return get(port, path, 10)
 
 
 def free_port() -> int:
@@ -294,10 +252,9 @@ def free_port() -> int:
 
 
 def find_envoy() -> str:
-    """On PATH or beside this interpreter."""
-    beside = Path(sys.executable).with_name("envoy")
-    found = shutil.which("envoy") or (str(beside) if beside.exists() else "")
-    if not found:
+    """On PATH or in the folder of this interpreter."""
+    own = Path(sys.executable).with_name("envoy")
+    if not (found := shutil.which("envoy") or (str(own) if own.exists() else "")):
         raise Unjudged("no envoy on PATH: `make setup` installs one")
     subprocess.run([found, "--version"], check=True, capture_output=True)  # a wheel of the wrong platform fails here
     return found

@@ -14,7 +14,7 @@ _TEXT = {
     "name": "text",
     "datatype": "BYTES",
     "shape": [1],
-    "data": ["a request that comes while a server is taken away"],
+    "data": ["a request that comes while a server loses its machine"],
 }
 INFER_BODY = json.dumps({"inputs": [_TEXT]}).encode()
 _TIMEOUT_S = 30.0

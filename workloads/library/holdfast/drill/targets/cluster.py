@@ -1,7 +1,7 @@
 """Pods of a cluster, named by namespace and selector, and the nodes under them.
 
-The drill makes nothing here and deletes nothing but the pods that it evicts. Nodes are hit only if they can be
-taken away anyway (Spot or flex-start), and if nobody else's work runs on them.
+The drill makes nothing here and deletes nothing but the pods that it evicts. Nodes are hit only if they are Spot or
+flex-start, which may go anyway, and if no other work runs on them.
 """
 
 import time
@@ -15,7 +15,7 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import ANNOTATION_INDEX, LABEL_JOB, LABEL_JOBSET, SYSTEM_NAMESPACES
 from holdfast.contract.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_ROLE, LABEL_SPOT, Role
 from holdfast.drill.events import Follower
-from holdfast.drill.plan import Fault
+from holdfast.drill.plan import RECOVERED, Fault
 from holdfast.drill.runner import Refused
 from holdfast.drill.target import Loss
 from holdfast.drill.targets.node_evictors import NODES, NodeEvictor
@@ -48,7 +48,7 @@ class Cluster:
         self._fault_t: float | None = None
         self._lost_before = 0
         self._back_t: float | None = None
-        self._doubles = 0
+        self.doubles = 0
         self._losses: list[Loss] = []
         self._events = Follower(named.events) if named.events else None
 
@@ -65,7 +65,7 @@ class Cluster:
     def candidates(self) -> list[str]:
         self._look()
         # The oldest first: what an earlier drill took down waits longer each time, by the Job's back-off.
-        running = sorted((p for p in self._active.values() if p["status"].get("phase") == "Running"), key=_age)
+        running = sorted(self._running(), key=_age)
         if self._fault is Fault.EVICT:
             return [f"pod/{pod['metadata']['name']}" for pod in running]
         hosts = list(dict.fromkeys(pod["spec"]["nodeName"] for pod in running))
@@ -94,8 +94,8 @@ class Cluster:
     def recovered(self) -> bool:
         """As many pods run as before, none of them on what was hit; a trainer with an event file has restored."""
         self._look()
-        running = [uid for uid, pod in self._active.items() if pod["status"].get("phase") == "Running"]
-        back = len(running) >= len(self._before) and not self._victims & set(running)
+        running = self._running()
+        back = len(running) >= len(self._before) and not self._victims & {pod["metadata"]["uid"] for pod in running}
         back = back and (self._events is None or self.lost_steps() is not None)
         if back and self._back_t is None:
             self._back_t = time.time()
@@ -105,7 +105,7 @@ class Cluster:
         return self._losses
 
     def measure(self, metric: str) -> float | None:
-        if metric != "recovered_s":
+        if metric != RECOVERED:
             self._look()
         return METRICS[metric](self)
 
@@ -120,7 +120,7 @@ class Cluster:
         if not jobs:
             return None
         wanted = sum(_wanted(body) for name in jobs if (body := self._job(str(name))))
-        return max(0, wanted - sum(pod["status"].get("phase") == "Running" for pod in self._active.values()))
+        return max(0, wanted - len(self._running()))
 
     def recovered_s(self) -> float | None:
         return None if self._back_t is None or self._fault_t is None else self._back_t - self._fault_t
@@ -129,27 +129,18 @@ class Cluster:
         """Failures that count against a limit: of the Jobs, or restarts of the JobSets."""
         return float((self._charges() - self._charged_before).total())
 
-    def doubles(self) -> float:
-        """The most pods that worked on one index at the same time, less one, over all looks."""
-        return float(self._doubles)
-
     def outside(self) -> float:
         """Pods that were not meant and went. A JobSet restarts its whole gang by design: not counted."""
         gone = [uid for uid in set(self._before) - self._victims - set(self._active) if not _in_gang(self._before[uid])]
-        return float(sum(self._seen[uid]["status"].get("phase") != "Succeeded" for uid in gone))
+        return float(sum(_phase(self._seen[uid]) != "Succeeded" for uid in gone))
 
-    def false_completions(self) -> float:
-        return float(sum(self._seen[uid]["status"].get("phase") == "Succeeded" for uid in self._victims))
-
-    def crashed(self) -> float:
-        """Victims whose end looks like their own fault."""
-        ends = [self._seen[uid] for uid in self._victims]
-        return float(sum(pod["status"].get("phase") == "Failed" and not disruption(pod) for pod in ends))
+    def victims(self) -> list[Object]:
+        """As they were last seen."""
+        return [self._seen[uid] for uid in self._victims]
 
     def exit_code(self) -> float | None:
         """The worst of the victims; None if none was seen."""
-        codes = [code for uid in self._victims if (code := exit_code(self._seen[uid])) is not None]
-        return float(max(codes)) if codes else None
+        return max((float(code) for pod in self.victims() if (code := exit_code(pod)) is not None), default=None)
 
     def commits(self) -> float | None:
         """None without an event file."""
@@ -167,15 +158,15 @@ class Cluster:
         return found.lost if found else 0
 
     def lost_steps(self) -> float | None:
-        if self._events is None:
-            return None
-        self._events.read()
-        found = self._events.summary()
-        since = self._fault_t or 0.0
-        restored = any(event["t"] >= since for event in self._events.of("restore"))
-        return float(found.lost - self._lost_before) if found and restored else None
+        """None without an event file, and before the trainer has restored."""
+        lost, since = self._lost_so_far(), self._fault_t or 0.0
+        restored = self._events and any(event["t"] >= since for event in self._events.of("restore"))
+        return float(lost - self._lost_before) if restored else None
 
     # -- the cluster --
+
+    def _running(self) -> list[Object]:
+        return [pod for pod in self._active.values() if _phase(pod) == "Running"]
 
     def _look(self) -> None:
         path = f"/api/v1/namespaces/{self._named.namespace}/pods"
@@ -183,7 +174,7 @@ class Cluster:
         self._seen |= pods
         self._active = {uid: pod for uid, pod in pods.items() if _is_active(pod)}
         shares = Counter(_share(pod) for pod in self._active.values() if _share(pod))
-        self._doubles = max(self._doubles, max(shares.values(), default=1) - 1)
+        self.doubles = max(self.doubles, max(shares.values(), default=1) - 1)
 
     def _refusals(self, hosts: Sequence[str]) -> dict[str, str]:
         """Node -> why it must not be hit; empty if it may."""
@@ -222,8 +213,12 @@ def _age(pod: Object) -> tuple[str, str]:
     return pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]
 
 
+def _phase(pod: Object) -> str:
+    return pod["status"].get("phase", "")
+
+
 def _is_active(pod: Object) -> bool:
-    return pod["status"].get("phase") not in _ENDED and "deletionTimestamp" not in pod["metadata"]
+    return _phase(pod) not in _ENDED and "deletionTimestamp" not in pod["metadata"]
 
 
 def _share(pod: Object) -> tuple[str, str] | None:
@@ -269,14 +264,18 @@ def _refusal(node: Object, pool: str = "") -> str:
     return ""
 
 
-METRICS = {
+METRICS: dict[str, Callable[[Cluster], float | None]] = {
     "pods_missing": Cluster.missing,
-    "recovered_s": Cluster.recovered_s,
+    RECOVERED: Cluster.recovered_s,
     "failures_charged": Cluster.charged,
-    "pods_doubled": Cluster.doubles,
+    # The most pods that worked on one index at the same time, less one, over all looks.
+    "pods_doubled": lambda target: float(target.doubles),
     "pods_outside_blast": Cluster.outside,
-    "false_completions": Cluster.false_completions,
-    "pods_crashed": Cluster.crashed,
+    "false_completions": lambda target: float(sum(_phase(pod) == "Succeeded" for pod in target.victims())),
+    # Victims whose end looks like their own fault.
+    "pods_crashed": lambda target: float(
+        sum(_phase(pod) == "Failed" and not disruption(pod) for pod in target.victims())
+    ),
     "exit_code": Cluster.exit_code,
     "commits": Cluster.commits,
     "lost_steps": Cluster.lost_steps,

@@ -6,11 +6,11 @@ providerID, never by a name that somebody typed.
 
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.clients import gcloud
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import Unjudged
 from holdfast.drill.plan import Fault
@@ -34,21 +34,17 @@ class Instance:
 
 
 class Compute(Protocol):
-    """What Compute Engine is asked to do; DrillError where it refuses."""
-
     def simulate_maintenance(self, instance: Instance) -> None: ...
-
     def delete(self, instance: Instance) -> None: ...
 
 
 class Gcloud:
-    """The user's own gcloud with the user's own login."""
+    """The user's own gcloud with the user's own login; gcloud.Refused where Compute Engine refuses."""
 
-    def __init__(self, binary: str = "gcloud") -> None:
-        found = shutil.which(binary)
-        if found is None:
+    def __init__(self) -> None:
+        # Before anything is hit: found out in the middle, the drill would count as injected.
+        if not shutil.which("gcloud"):
             raise Unjudged("gcloud is not installed: drills on GKE go through it")
-        self._binary = found
 
     def simulate_maintenance(self, instance: Instance) -> None:
         self._run("simulate-maintenance-event", instance)
@@ -58,12 +54,7 @@ class Gcloud:
 
     def _run(self, verb: str, instance: Instance, *more: str) -> None:
         place = (f"--project={instance.project}", f"--zone={instance.zone}")
-        command = [self._binary, "compute", "instances", verb, instance.name, *place, *more]
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_GCLOUD_S, check=False
-        )
-        if done.returncode:
-            raise DrillError(f"gcloud compute instances {verb} {instance.name}: {done.stderr.strip()[-500:]}")
+        gcloud.run(("compute", "instances", verb, instance.name, *place, *more), timeout_s=_GCLOUD_S)
 
 
 class VmEvictor:

@@ -1,31 +1,39 @@
 """What drills on this machine share: a folder, marked processes, an event file, and their end."""
 
 import shutil
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.drill.events import Follower
+from holdfast.drill.plan import Fault
 from holdfast.drill.pods import Pod, clear
+from holdfast.drill.schedule import SIGKILL, SIGTERM
 from holdfast.drill.target import Loss
 from holdfast.runtime.events import EventLog
 
 POOL = "local"
-JOB = "drill"
+HOLDFAST = (sys.executable, "-m", "holdfast")
 _REAP_S = 10
+Measure = Callable[[], float | None]
 
 
 class Local(ABC):
     """`folder` keeps events and logs; what lies under `scratch` goes with the drill."""
 
-    def __init__(self, folder: Path, kind: str, owner: str = "") -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, kind: str, *, fault: Fault = Fault.NOTICE, owner: str = "", job: str = "drill"
+    ) -> None:
+        self.folder, self.fault, self.job = folder, fault, job
         self.scratch = folder / "scratch"
         self.owner = owner or f"drill:{folder.parent}"  # a run of the same drill that was killed is cleared by the next
-        path = folder / "events" / f"{JOB}.jsonl"
-        self.events, self.path = Follower(path), path
+        self.path = folder / "events" / f"{job}.jsonl"
+        self.events = Follower(self.path)
         self._started: list[Pod] = []
-        self._log = EventLog.open(path, job=JOB, kind=kind)
+        self._log = EventLog.open(self.path, job=job, kind=kind)
 
     def prepare(self) -> None:
         clear(self.owner)
@@ -36,16 +44,28 @@ class Local(ABC):
     def start(self) -> None:
         """Begin the work."""
 
-    def evict(self, pod: Pod, signal: str, end: Callable[[], int]) -> int:
-        """Put on record, then done: the line must be there before its effect."""
+    @abstractmethod
+    def metrics(self) -> Mapping[str, Measure]:
+        """Name of each number that it measures."""
+
+    def measure(self, metric: str) -> float | None:
+        self.events.read()
+        return self.metrics()[metric]()
+
+    @property
+    def signal(self) -> str:
+        return SIGTERM if self.fault is Fault.NOTICE else SIGKILL
+
+    def evict(self, pod: Pod, signal: str) -> int:
+        """The exit code. Put on record, then done: the line must be there before its effect."""
         self.record_eviction(pod, signal)
-        return end()
+        return pod.kill() if signal == SIGKILL else pod.preempt(DEFAULT_WINDOW.pod_s)
 
     def record_eviction(self, pod: Pod, signal: str) -> None:
         self._log.emit("evict", signal=signal, target=f"pod-{pod.pid}")
 
-    def launch(self, command: Sequence[str], env: dict[str, str]) -> Pod:
-        pod = Pod(command, log=self.folder / "logs" / f"{JOB}.log", owner=self.owner, env=env)
+    def launch(self, command: Sequence[str], env: dict[str, str], log: str = "") -> Pod:
+        pod = Pod(command, log=self.folder / "logs" / f"{log or self.job}.log", owner=self.owner, env=env)
         self._started.append(pod)
         return pod
 
@@ -58,9 +78,18 @@ class Local(ABC):
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
         yield "kill every process of the drill", self._end_all
         yield "remove its data", lambda: shutil.rmtree(self.scratch, ignore_errors=True)
-        yield "close its event file", self._log.close
+        yield "close its event file", self.close
+
+    def close(self) -> None:
+        self._log.close()
 
     def _end_all(self) -> None:
         clear(self.owner)
         for pod in self._started:
             pod.wait(_REAP_S)
+
+
+def timed(work: Callable[[], int]) -> tuple[int, float]:
+    """What it returned, and how many seconds it took."""
+    began = time.monotonic()
+    return work(), time.monotonic() - began

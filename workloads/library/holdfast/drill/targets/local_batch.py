@@ -1,88 +1,125 @@
 """Batch workers and their database as processes of this machine: one vanishes, another takes its place."""
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.telemetry import KIND_BATCH
-from holdfast.drill.batch import database, export
 from holdfast.drill.plan import Fault
 from holdfast.drill.pods import Pod
-from holdfast.drill.schedule import SIGKILL, SIGTERM
-from holdfast.drill.targets.local import JOB, Local
-from holdfast.drill.training import completed
+from holdfast.drill.schedule import Eviction
+from holdfast.drill.targets.local import HOLDFAST, Local, Measure, timed
+from holdfast.drill.waiting import POLL_S, DrillError, completed, until
 
-_LEASE_S = 3.0
 _BODY = "an item that a worker scores while another one vanishes. " * 120
-_BATCH = (sys.executable, "-m", "holdfast", "batch")
+_BATCH = (*HOLDFAST, "batch")
+_WORKER = ("--predictor", "entropy", "--micro-batch", "4", "--lease", "3.0")
 
 
 class LocalBatch(Local):
-    def __init__(self, folder: Path, fault: Fault, *, workers: int, items: int, owner: str = "") -> None:
-        super().__init__(folder, KIND_BATCH, owner)
-        self.fault, self.workers, self.items = fault, workers, items
+    def __init__(
+        self, folder: Path, fault: Fault = Fault.POWER_LOSS, *, workers: int, items: int, owner: str = "", job: str = "drill",
+        uri: str = "", worker: Sequence[str] = _WORKER,
+    ) -> None:  # fmt: skip
+        """`uri`: of a database that is there, with the items in its queue; empty: its own."""
+        super().__init__(folder, KIND_BATCH, fault=fault, owner=owner, job=job)
+        self.workers, self.items, self._flags, self._uri = workers, items, worker, uri
+        self.kills = 0
         self._open = ExitStack()
-        self._uri = ""
         self._pods: list[Pod] = []
         self._replacements: list[Pod] = []
         self._rows: list[Any] | None = None
 
     def start(self) -> None:
-        source = self.scratch / "items.jsonl"
-        lines = (json.dumps({"id": f"item-{n:05d}", "body": f"{n} {_BODY}"}) for n in range(self.items))
-        source.write_text("\n".join(lines) + "\n")
-        self._uri = self._open.enter_context(database(self.scratch, self.owner))
-        columns = ("--id-column", "id", "--body-column", "body")
-        completed([*_BATCH, "enqueue", JOB, "--database", self._uri, "--source", str(source), *columns])
-        self._pods = [self._worker() for _ in range(self.workers)]
+        if not self._uri:
+            self._uri = self._open.enter_context(database(self.scratch, self.owner))
+            source = self.scratch / "items.jsonl"
+            lines = (json.dumps({"id": f"item-{n:05d}", "body": f"{n} {_BODY}"}) for n in range(self.items))
+            source.write_text("\n".join(lines) + "\n")
+            enqueue(self.job, self._uri, source, "--id-column", "id", "--body-column", "body")
+        self._pods = [self._worker(n) for n in range(self.workers)]
 
     def candidates(self) -> list[str]:
         return [f"pod-{pod.pid}" for pod in self._pods if pod.exit_code is None]
 
     def inject(self, victims: Sequence[str]) -> str:
-        effects: list[str] = []
-        for pod in [pod for pod in self._pods if f"pod-{pod.pid}" in victims]:
-            notice = self.fault is Fault.NOTICE
-            end = (lambda p=pod: p.preempt(DEFAULT_WINDOW.pod_s)) if notice else pod.kill
-            signal = SIGTERM if notice else SIGKILL
-            effects.append(f"{signal} to pod-{pod.pid}: exit {self.evict(pod, signal, end)}")
-            self._replacements.append(self._worker())
-            self._pods[self._pods.index(pod)] = self._replacements[-1]
-        return "; ".join(effects)
+        hit = [number for number, pod in enumerate(self._pods) if f"pod-{pod.pid}" in victims]
+        return "; ".join(self._hit(number, self.signal) for number in hit)
+
+    def _hit(self, number: int, signal: str) -> str:
+        """A worker is evicted and replaced."""
+        pod, stored = self._pods[number], self.stored()
+        code, took_s = timed(lambda: self.evict(pod, signal))
+        self.kills += 1
+        self._replacements.append(self._worker(number))
+        self._pods[number] = self._replacements[-1]
+        return f"{signal} to worker {number} after {stored} rows, exit {code} after {took_s:.1f} s"
 
     def recovered(self) -> bool:
         """Drained, so that every number is final."""
         self.events.read()
-        return all(pod.exit_code == EXIT_COMPLETE for pod in self._pods)
+        return self._drained()
 
-    def measure(self, metric: str) -> float | None:
-        self.events.read()
-        return METRICS[metric](self)
+    def _drained(self) -> bool:
+        return all(pod.exit_code == EXIT_COMPLETE for pod in self._pods)
 
     def rollback(self) -> Iterable[tuple[str, Callable[[], object]]]:
         yield "stop its database", self._open.close
         yield from super().rollback()
 
-    def _worker(self) -> Pod:
-        arguments = ("run", JOB, "--predictor", "entropy", "--micro-batch", "4", "--lease", str(_LEASE_S))
-        command = [*_BATCH, *arguments, "--window", str(DEFAULT_WINDOW.pod_s), "--events", str(self.path)]
-        return self.launch(command, {"HOLDFAST_DATABASE_URL": self._uri})
+    def play(self, schedule: Sequence[Eviction], log: Callable[[str], None], progress: Callable[[int], None]) -> None:
+        """A schedule of evictions, until every item is stored. DrillError where a worker ends by itself."""
+        self.start()
+        for eviction in schedule:
+            self._wait(lambda at=eviction.at: self.stored() >= at, progress, due=eviction.at)
+            time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
+            log(f"{self.job}: {self._hit(eviction.victim, eviction.signal)}")
+        self._wait(self._drained, progress)
+        self.events.read()
+        progress(self.items)
+        self.close()
+
+    def _wait(self, done: Callable[[], bool], progress: Callable[[int], None], due: int = 0) -> None:
+        def watch() -> None:
+            progress(self.stored())
+            if due and self._drained() and self.stored() < due:
+                raise DrillError(f"{self.job}: drained after {self.stored()} of {due} items, before the next eviction")
+            if ended := [pod for pod in self._pods if self._crashed(pod)]:
+                code, tail = ended[0].exit_code, ended[0].tail()
+                raise DrillError(f"{self.job}: a worker ended with {code} by itself:\n{tail}")
+
+        until(done, events=self.events, watch=watch, tail=self._pods[0].tail)
+
+    def _worker(self, number: int) -> Pod:
+        window = ("--window", str(DEFAULT_WINDOW.pod_s), "--events", str(self.path))
+        command = [*_BATCH, "run", self.job, *self._flags, *window]
+        return self.launch(command, {"HOLDFAST_DATABASE_URL": self._uri}, f"{self.job}-{number}")
 
     # -- what is measured --
 
-    def stored(self) -> float:
+    def metrics(self) -> Mapping[str, Measure]:
+        return {
+            "stored_items": self.stored,
+            "crashes": lambda: sum(self._crashed(pod) for pod in self._pods),
+            "recovered_s": self._recovered_s,
+            "items_lost": lambda: self._of_rows(lambda rows, ids: self.items - len(ids)),
+            "items_duplicated": lambda: self._of_rows(lambda rows, ids: len(rows) - len(ids)),
+            "dead_letters": lambda: len(self.events.of("dead_lettered")),
+        }
+
+    def stored(self) -> int:
+        """Rows that workers committed, by their own event lines: rows stored again count again."""
         return sum(event["items"] for event in self.events.of("stored"))
 
-    def crashes(self) -> float:
-        usual = (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED)
-        return sum(pod.exit_code not in usual for pod in self._pods)
+    def _crashed(self, pod: Pod) -> bool:
+        return pod.exit_code not in (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED)
 
-    def recovered_s(self) -> float | None:
+    def _recovered_s(self) -> float | None:
         """Until a replacement has stored something."""
         evicted = self.evicted_at()
         pids = {str(pod.pid) for pod in self._replacements}
@@ -90,29 +127,41 @@ class LocalBatch(Local):
         new = [e["t"] for e in self.events.of("stored") if e["process"].split("-")[-2] in pids]
         return None if evicted is None or not new else max(0.0, min(new) - evicted)
 
-    def lost(self) -> float | None:
-        rows = self._stored_rows()
-        return None if rows is None else self.items - len({row["item"] for row in rows})
-
-    def duplicated(self) -> float | None:
-        rows = self._stored_rows()
-        return None if rows is None else len(rows) - len({row["item"] for row in rows})
-
-    def dead_letters(self) -> float:
-        return len(self.events.of("dead_lettered"))
-
-    def _stored_rows(self) -> list[Any] | None:
-        """As the database has them, once the workers are done."""
+    def _of_rows(self, count: Callable[[list[Any], set[str]], int]) -> float | None:
+        """Of what the database has, once the workers are done; None before."""
         if self._rows is None and self.recovered():
-            self._rows = export(JOB, self._uri, self.folder / "rows.jsonl")
-        return self._rows
+            self._rows = export(self.job, self._uri, self.folder / "rows.jsonl")
+        return None if self._rows is None else count(self._rows, {row["item"] for row in self._rows})
 
 
-METRICS = {
-    "stored_items": LocalBatch.stored,
-    "crashes": LocalBatch.crashes,
-    "recovered_s": LocalBatch.recovered_s,
-    "items_lost": LocalBatch.lost,
-    "items_duplicated": LocalBatch.duplicated,
-    "dead_letters": LocalBatch.dead_letters,
-}
+@contextmanager
+def database(folder: Path, owner: str) -> Generator[str]:
+    """The embedded PostgreSQL in a process of its own; yields its URI."""
+    log = folder / "logs" / "database.log"
+    log.unlink(missing_ok=True)
+    pod = Pod([*_BATCH, "database", "--dir", str(folder / "postgres")], log=log, owner=owner)
+    try:
+        yield _uri(pod, log)
+    finally:
+        pod.preempt(15)
+
+
+def _uri(pod: Pod, log: Path) -> str:
+    """Its first JSON line; the process writes nothing else to standard output."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and pod.exit_code is None:
+        for line in log.read_text(errors="replace").splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                return json.loads(line)["uri"]
+        time.sleep(POLL_S)
+    raise DrillError(f"PostgreSQL did not start:\n{pod.tail()}")
+
+
+def enqueue(job: str, uri: str, source: Path, *columns: str) -> None:
+    completed([*_BATCH, "enqueue", job, "--database", uri, "--source", str(source), *columns])
+
+
+def export(job: str, uri: str, path: Path) -> list[Any]:
+    """Every stored row of the job, in order of its item id."""
+    completed([*_BATCH, "export", job, "--database", uri, "--out", str(path)])
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.contract.environment import ENV_ATTEMPT
@@ -11,27 +11,38 @@ from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.drill.plan import Fault, Work
 from holdfast.drill.pods import Pod
-from holdfast.drill.schedule import SIGKILL, SIGTERM
-from holdfast.drill.targets.local import JOB, Local
+from holdfast.drill.schedule import Eviction
+from holdfast.drill.targets.local import HOLDFAST, Local, Measure, timed
+from holdfast.drill.waiting import DrillError, until
+from holdfast.ledger.job_summary import JobSummary
 
 UPLOADER = "holdfast.checkpoint.uploader_process"
 _ENDLESS = 1_000_000  # steps: the drill ends first
-_MODULES = {Work.NAIVE: ("holdfast.training.naive",)}
-_OUR_TRAINER = ("holdfast", "train", "run")
 # The first process of the pod is a shell that keeps SIGTERM to itself, as a shell entrypoint without exec does.
 _DEAF = ("/bin/sh", "-c", 'trap "" TERM; "$@"; exit $?', "sh")
 
 
 class LocalTraining(Local):
-    def __init__(self, folder: Path, work: Work, fault: Fault, *, save_every: int, owner: str = "") -> None:
-        super().__init__(folder, KIND_TRAINING, owner)
-        self.work, self.fault, self.save_every = work, fault, save_every
+    def __init__(
+        self, folder: Path, work: Work, fault: Fault = Fault.NOTICE, *, save_every: int, owner: str = "", job: str = "drill",
+        steps: int = _ENDLESS, more: Mapping[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        """`more`: further flags of the trainer."""
+        super().__init__(folder, KIND_TRAINING, fault=fault, owner=owner, job=job)
+        self.work, self.steps = work, steps
+        self._flags = {
+            "--checkpoints": self.scratch / "checkpoints", "--run": job, "--ranks": 1, "--steps": steps,
+            "--every": save_every, "--window": DEFAULT_WINDOW.pod_s, "--report-every": 1, "--device": "cpu",
+            "--events": self.path, **(more or {}),
+        }  # fmt: skip
         self._attempt = -1
         self._pod: Pod | None = None
         self._seen_before = 0
         self._fault_t: float | None = None
         self._exit_code: int | None = None
         self._left_s: float | None = None
+        self.false_ends: list[int] = []
+        """Steps at which it left with 0 before the last one: a Job would have called the work done there."""
 
     @property
     def pod(self) -> Pod:
@@ -42,16 +53,13 @@ class LocalTraining(Local):
         """The next attempt."""
         self._attempt += 1
         self._seen_before = len(self.events.seen)
-        flags = {
-            "--checkpoints": self.scratch / "checkpoints", "--run": JOB, "--ranks": 1, "--steps": _ENDLESS,
-            "--every": self.save_every, "--window": DEFAULT_WINDOW.pod_s, "--report-every": 1, "--device": "cpu",
-            "--events": self.path,
-        }  # fmt: skip
-        arguments = [str(argument) for flag in flags.items() for argument in flag]
-        command = [sys.executable, "-m", *_MODULES.get(self.work, _OUR_TRAINER), *arguments]
-        self._pod = self.launch(
-            [*_DEAF, *command] if self.work is Work.DEAF else command, {ENV_ATTEMPT: str(self._attempt)}
-        )
+        arguments = [str(argument) for flag in self._flags.items() for argument in flag]
+        naive = (sys.executable, "-m", "holdfast.drill.naive")
+        command = [*(naive if self.work is Work.NAIVE else (*HOLDFAST, "train", "run")), *arguments]
+        deaf = _DEAF if self.work is Work.DEAF else ()
+        self._pod = self.launch([*deaf, *command], {ENV_ATTEMPT: str(self._attempt)})
+
+    # -- one fault --
 
     def candidates(self) -> list[str]:
         if self.fault is Fault.UPLOADER_KILL:
@@ -64,56 +72,98 @@ class LocalTraining(Local):
             for process in self.pod.processes(UPLOADER):
                 process.kill()
             return f"SIGKILL to {victims[0]}, the trainer goes on"
-        notice = self.fault is Fault.NOTICE
-        end = (lambda: self.pod.preempt(DEFAULT_WINDOW.pod_s)) if notice else self.pod.kill
-        sent = SIGTERM if notice else SIGKILL
-        self._exit_code = self.evict(self.pod, sent, end)
-        self._left_s = time.time() - self._fault_t
+        self._exit_code, self._left_s = timed(lambda: self.evict(self.pod, self.signal))
         self.events.read()
         if self._exit_code != EXIT_COMPLETE:  # a Job would call the work done and start nothing
             self.start()
-        return f"{sent} to {victims[0]}: exit {self._exit_code} after {self._left_s:.1f} s"
+        return f"{self.signal} to {victims[0]}: exit {self._exit_code} after {self._left_s:.1f} s"
 
     def recovered(self) -> bool:
         return self.measure("recovered_s") is not None
 
-    def measure(self, metric: str) -> float | None:
+    # -- a schedule of evictions, to the end of the work --
+
+    def play(self, schedule: Sequence[Eviction], log: Callable[[str], None], progress: Callable[[int], None]) -> None:
+        """DrillError where it ends otherwise than its evictions explain."""
+        self.start()
+        for eviction in schedule:
+            # A window and not a restore: the attempt has worked.
+            self._wait(lambda at=eviction.at: self._reached("window") >= at, progress, f"before step {eviction.at}")
+            time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
+            code, took_s = timed(lambda signal=eviction.signal: self.evict(self.pod, signal))
+            self.events.read()
+            reached = self._reached("restore", "stop", "window")
+            if code == EXIT_COMPLETE:
+                self.false_ends.append(reached)
+            elif code not in (EXIT_PREEMPTED, EXIT_KILLED):
+                raise DrillError(f"{self.job}: exit {code} on {eviction.signal}:\n{self.pod.tail()}")
+            log(f"{self.job}: {eviction.signal} at step {reached}, exit {code} after {took_s:.1f} s")
+            self.start()
+        self._wait(lambda: self.pod.exit_code is not None, progress)
         self.events.read()
-        return METRICS[metric](self)
+        if self.pod.exit_code != EXIT_COMPLETE:
+            raise DrillError(f"{self.job}: exit {self.pod.exit_code} without an eviction:\n{self.pod.tail()}")
+        progress(self.steps)
+        self.close()
+
+    def _wait(self, done: Callable[[], bool], progress: Callable[[int], None], ended: str = "") -> None:
+        def watch() -> None:
+            progress(max((e["last_step"] for e in self.events.of("window")), default=0))
+            if ended and self.pod.exit_code is not None:
+                raise DrillError(f"{self.job} ended with {self.pod.exit_code} {ended}:\n{self.pod.tail()}")
+
+        until(done, events=self.events, watch=watch, tail=self.pod.tail)
+
+    def _reached(self, *words: str) -> int:
+        """The last step of the newest attempt, by its events of these words."""
+        new = (event for event in self.events.seen[self._seen_before :] if event["event"] in words)
+        return max((event.get("last_step", event.get("step", 0)) for event in new), default=0)
+
+    @property
+    def digest(self) -> str | None:
+        """Of the final parameters and optimizer state, as rank 0 wrote it on completion."""
+        return self.events.last("exit", "digest")
+
+    @property
+    def summary(self) -> JobSummary:
+        if (found := self.events.summary()) is None:
+            raise DrillError(f"{self.job} wrote no event line")
+        return found
 
     # -- what is measured --
 
-    def commits(self) -> float:
-        """Of the attempt that runs."""
-        return sum(event["event"] == "commit" for event in self.events.seen[self._seen_before :])
+    def metrics(self) -> Mapping[str, Measure]:
+        return {
+            "commits": lambda: sum(event["event"] == "commit" for event in self.events.seen[self._seen_before :]),
+            # Nothing more will come: it was taken for finished, or ended by its own fault.
+            "gave_up": lambda: float(self.pod.exit_code is not None),
+            "crashes": lambda: float(self.pod.exit_code not in (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED)),
+            "recovered_s": self._recovered_s,
+            "lost_steps": self._lost_steps,
+            "committed_steps_redone": self._redone,
+            "checkpoints_skipped": self._skipped,
+            "false_completions": lambda: float(EXIT_COMPLETE in (self._exit_code, self.pod.exit_code)),
+            "exit_code": lambda: self._exit_code,
+            "left_s": lambda: self._left_s,
+        }
 
-    def gave_up(self) -> float:
-        """1 once nothing more will come: it was taken for finished, or ended by its own fault."""
-        return float(self.pod.exit_code is not None)
-
-    def crashes(self) -> float:
-        return float(self.pod.exit_code not in (None, EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED))
-
-    def recovered_s(self) -> float | None:
+    def _recovered_s(self) -> float | None:
         if self._fault_t is None:
             return None
         if self.fault is not Fault.UPLOADER_KILL:
-            return next(iter(self._recovered_after_s()), None)
+            found = self.events.summary()
+            return next(iter(found.recovered_after_s), None) if found else None
         begun = [e["step"] for e in self.events.of("save") if e["t"] > self._fault_t]
         ends = [e["t"] for e in self.events.of("commit") if begun and e["step"] >= begun[0]]
         return ends[0] - self._fault_t if ends else None
 
-    def _recovered_after_s(self) -> tuple[float, ...]:
-        found = self.events.summary()
-        return found.recovered_after_s if found else ()
-
-    def lost_steps(self) -> float | None:
+    def _lost_steps(self) -> float | None:
         """None before a trainer that was evicted works again: until then nobody knows."""
         found = self.events.summary()
         known = found is not None and (self.fault is Fault.UPLOADER_KILL or bool(found.recovered_after_s))
         return float(found.lost) if found and known else None
 
-    def redone(self) -> float | None:
+    def _redone(self) -> float | None:
         """Steps between the newest commit and where it resumed."""
         places = [n for n, e in enumerate(self.events.seen) if e["event"] == "restore" and e.get("rank", 0) == 0]
         if len(places) < 2:
@@ -122,29 +172,6 @@ class LocalTraining(Local):
         newest = max((e["step"] for e in before if e["event"] == "commit"), default=0)
         return float(max(0, newest - self.events.seen[places[1]]["step"]))
 
-    def skipped(self) -> float | None:
+    def _skipped(self) -> float | None:
         restores = self.events.of("restore")
         return float(sum(len(e.get("skipped") or ()) for e in restores)) if restores else None
-
-    def false_completions(self) -> float:
-        return float(EXIT_COMPLETE in (self._exit_code, self.pod.exit_code))
-
-    def exit_code(self) -> float | None:
-        return self._exit_code
-
-    def left_s(self) -> float | None:
-        return self._left_s
-
-
-METRICS = {
-    "commits": LocalTraining.commits,
-    "gave_up": LocalTraining.gave_up,
-    "crashes": LocalTraining.crashes,
-    "recovered_s": LocalTraining.recovered_s,
-    "lost_steps": LocalTraining.lost_steps,
-    "committed_steps_redone": LocalTraining.redone,
-    "checkpoints_skipped": LocalTraining.skipped,
-    "false_completions": LocalTraining.false_completions,
-    "exit_code": LocalTraining.exit_code,
-    "left_s": LocalTraining.left_s,
-}

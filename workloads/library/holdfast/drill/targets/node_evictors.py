@@ -1,4 +1,4 @@
-"""How a node is taken away, as far as the Kubernetes API reaches."""
+"""How a node is evicted, as far as the Kubernetes API reaches."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol

@@ -17,11 +17,11 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from holdfast.inference.items import Item
-from holdfast.inference.queue import fake_broker_server
-from holdfast.inference.queue.fake_broker import FakeBroker
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.queue.pubsub import PubSubQueue
+from workloads.library.tests.inference import fake_broker_server
+from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import fill, items
 
 pytestmark = pytest.mark.process  # PostgreSQL, and Google's emulator where it is installed

@@ -20,11 +20,11 @@ from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.inference import outbox
 from holdfast.inference.items import Item
 from holdfast.inference.queue.broker_dead_letters import recover
-from holdfast.inference.queue.fake_broker import FakeBroker
 from holdfast.inference.queue.pubsub import PubSubQueue
 from holdfast.inference.results import dead_letters
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.inference.results.redrive import queue_again
+from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import CountingPredictor, Harness, expected, items
 
 pytestmark = pytest.mark.process

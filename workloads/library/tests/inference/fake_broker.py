@@ -1,6 +1,6 @@
 """A broker with the semantics of Pub/Sub that matter to a worker, a clock of its own, and faults on order.
 
-Shipped for tests of this repository and of forks. It has the shape of Google's clients, so PubSubQueue
+It has the shape of Google's clients, so PubSubQueue
 runs on it as it is. It models: a new ack id for each delivery; ack and extension by an old id do
 nothing, silently; leases that end; delivery attempts that rise with each end and each release; retry
 back-off; the broker's own dead-letter limit; duplicates; outages.
@@ -70,7 +70,7 @@ class FakeBroker:
         until = time.monotonic() + timeout
         with self._changed:
             while not (taken := self._take(_topic(request["subscription"]), request["max_messages"])):
-                # The clock may be a test's: look again now and then, whoever moved it.
+                # The clock may be a test's: look again now and then.
                 if not self._changed.wait(min(0.05, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
                     raise exceptions.DeadlineExceeded("nothing to deliver")
                 self._require_available()

@@ -13,7 +13,7 @@ from google.api_core import exceptions
 from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1 import types
 
-from holdfast.inference.queue.fake_broker import FakeBroker
+from workloads.library.tests.inference.fake_broker import FakeBroker
 
 _STATUS = {
     exceptions.ServiceUnavailable: grpc.StatusCode.UNAVAILABLE,

@@ -1,4 +1,4 @@
-"""What tutorials do, for comparison only: `python -m holdfast.training.naive`, with the flags of `train run`.
+"""What tutorials do, for comparison only: `python -m holdfast.drill.naive`, with the flags of `train run`.
 
 The same model, data, batch, ranks and interval as the trainer. Different is only what the report compares:
 torch.save to one file while the training waits, overwriting the last good copy; a handler that exits with 0
@@ -127,7 +127,7 @@ def _exit_zero(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    cli.launcher = "holdfast.training.naive"
+    cli.launcher = "holdfast.drill.naive"
     typer.run(cli.run)
 
 

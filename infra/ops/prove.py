@@ -1,0 +1,256 @@
+"""Prove an environment on its project: the price first, then commands that a person could type, and always a destroy.
+
+The first interrupt ends the step that runs and goes on with the destroy; a later one ends one step of that.
+Why it is so: infra/decisions/0019.
+"""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from holdfast.clients import gcloud
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError, Unjudged
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPED
+from holdfast.contract.machines import MACHINE_TYPES
+from holdfast.contract.pools import Pool, Role
+from holdfast.place.prices import Table, family, load
+from holdfast.tables import print_table
+from infra.environments import Environment
+from infra.ops.deploy import require_no_placeholders, typed_name
+from infra.ops.synth import ROOT
+
+HOURS = 5.0  # what is priced: a proof ends then, with the time of its destroy kept back
+PODS = 2  # of a sample; a pod fills a machine
+MACHINES = PODS + 1  # at a time: a machine that was taken may still be billed while its successor starts
+GRACE_S = 1_800.0  # an apply that is interrupted finishes what it began and writes its state: a kill loses resources
+# USD an hour in us-central1: pages of GKE, Cloud NAT and Cloud SQL, and the Cloud Billing Catalog of 2026-08-20.
+# A family's number is a vCPU with its memory on demand; a disk's is a GiB of pd-ssd, the most expensive.
+USD = {"cluster": 0.10, "NAT": 0.0498, "e2": 0.0336, "n2": 0.0486, "c3": 0.0505, "disk": 0.000233,
+       "database vCPU": 0.0413, "database GiB": 0.007}  # fmt: skip
+ELSEWHERE = 1.6  # no region is more expensive than us-central1 by more
+MARGIN = 1.25  # on all of it: prices rise, and an undated one may have
+# Name, limit in minutes, command. The batch predicts with what the gang trained. A wait is on the job: one for pods
+# fails at once while there are none; no status in time is how a stock-out shows. The loader needs no GPU: no cap.
+STEPS = r"""
+doctor                10 infra doctor {e.name}
+deploy                90 infra deploy {e.name} --yes
+images-base            5 workloads images base
+images                60 workloads images build {e.name}
+images-of-others      20 workloads images copy {e.name}
+render                 5 workloads render {e.name} --out={out}/manifests --small={pool} --workers={pods} --items=/data/items.jsonl
+dataset               10 gcloud storage cp {out}/items.jsonl {bucket} --project={e.project}
+credentials            2 gcloud container clusters get-credentials {e.cluster_name} --region={e.region} --project={e.project} {reach}
+operators             20 workloads operators apply {e.name} --kubeconfig={out}/kubeconfig --yes
+platform               5 workloads apply {e.name} --kubeconfig={out}/kubeconfig --yes
+try                   60 holdfast try --platform={out}/manifests/{e.name}/platform.json --kubeconfig={out}/kubeconfig {cap} --yes
+submit-train-gang      5 holdfast submit {out}/manifests/{e.name}/samples/training.yaml --job=train-gang --kubeconfig={out}/kubeconfig {cap} --yes
+capacity-train-gang   46 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=45m --for=jsonpath={{.status.replicatedJobsStatus[*].ready}}=1
+drill-train-gang      25 holdfast drill run gke-maintenance --target=gke --each-pool --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=training --selector=app.kubernetes.io/name=train-gang
+end-train-gang        46 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=45m --for=condition=Completed
+receipt-train-gang    11 kubectl --kubeconfig={out}/kubeconfig wait jobset -n=training -l=app.kubernetes.io/name=train-gang --timeout=10m --for=jsonpath={{.metadata.annotations.holdfast\.dev/receipt}}
+submit-batch-load      5 holdfast submit {out}/manifests/{e.name}/samples/batch.yaml --job=batch-load --kubeconfig={out}/kubeconfig --yes
+end-batch-load        31 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-load --timeout=30m --for=condition=Complete
+submit-batch-drain     5 holdfast submit {out}/manifests/{e.name}/samples/batch.yaml --job=batch-drain --kubeconfig={out}/kubeconfig {cap} --yes
+capacity-batch-drain  46 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=45m --for=jsonpath={{.status.ready}}={pods}
+drill-batch-drain     25 holdfast drill run gke-maintenance --target=gke --each-pool --yes --kubeconfig={out}/kubeconfig --context=gke_{e.project}_{e.region}_{e.cluster_name} --namespace=batch --selector=app.kubernetes.io/name=batch-drain
+end-batch-drain       46 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=45m --for=condition=Complete
+receipt-batch-drain   11 kubectl --kubeconfig={out}/kubeconfig wait job -n=batch -l=app.kubernetes.io/name=batch-drain --timeout=10m --for=jsonpath={{.metadata.annotations.holdfast\.dev/receipt}}
+destroy               90 infra destroy {e.name} --yes --confirm={e.name}
+leftovers             10 infra leftovers {e.name}
+leftovers-of-run      10 infra leftovers {e.name} --run={run}
+""".strip().splitlines()
+CLEAN_UP = 3  # the last ones: each is tried, whatever became of the one before
+
+
+class Step(NamedTuple):
+    name: str
+    minutes: float
+    command: tuple[str, ...]
+
+
+def prove(environment: Environment, *, max_usd: float, yes: bool, out: Path = ROOT / "out" / "proofs") -> int:
+    """The exit code. InputError, Unjudged: nothing was started."""
+    require_no_placeholders(environment)
+    table = load()
+    pool = smallest_spot(environment, table)
+    parts = [(what, MARGIN * hourly * HOURS) for what, hourly in prices(environment, pool, table)]
+    total = sum(usd for _, usd in parts)
+    print_table(("WHAT", f"USD IN {HOURS:.0f} H"), [(what, f"{usd:.2f}") for what, usd in [*parts, ("up to", total)]])
+    refusal = _refusal(environment, total, max_usd)
+    if not (refusal or yes or typed_name(environment) == environment.name):
+        refusal = "nobody typed the name; fix: repeat with --yes"
+    if refusal:
+        typer.echo(f"stopped: {refusal}", err=True)
+        return EXIT_STOPPED
+    run = f"{environment.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    script = Script(folder=out / run, run=run)
+    by_hand = f"make destroy ENV={environment.name}; python -m infra leftovers {environment.name} --run {run} --remove"
+    script.note(f"run {run}, logs in {script.folder}. If this is killed: {by_hand}")
+    every = steps(environment, pool, script.folder, run, MACHINES * _hourly(environment, pool, table))
+    write_items(script.folder)
+    # The first step looks and makes nothing: there is nothing to destroy yet.
+    held = script.play(every[:1], (), math.inf) and script.play(every[1:-CLEAN_UP], every[-CLEAN_UP:], HOURS * 3600)
+    print_table(("STEP", "VERDICT", "S"), script.done)
+    if not held:
+        script.note(f"Next, if something is left: {by_hand}")
+    return EXIT_DONE if held else EXIT_FINDINGS
+
+
+@dataclass(kw_only=True)
+class Script:
+    """Plays steps in order, each with a log of its own, and the clean-up whatever ended them."""
+
+    folder: Path
+    run: str
+    done: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    notices: int = 0
+
+    def play(self, steps: Sequence[Step], clean_up: Sequence[Step], within_s: float) -> bool:
+        """Whether all held. The clean-up's share of `within_s` is kept back: that time was paid for."""
+        ends = time.monotonic() + within_s - sum(step.minutes * 60 for step in clean_up)
+        before = {n: signal.signal(n, self._noticed) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            held = all(self._step(step, ends, 0) for step in steps)
+        finally:
+            clean = [self._step(step, math.inf, self.notices) for step in clean_up]
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return held and all(clean)
+
+    def _step(self, step: Step, ends: float, heard: int) -> bool:
+        began, log = time.monotonic(), self.folder / f"{len(self.done):02}-{step.name}.log"
+        try:
+            verdict = self._ended(step.command, log, min(ends, began + step.minutes * 60), heard)
+        except OSError as error:  # a program that is not installed, or a full disk: the clean-up is tried all the same
+            verdict = str(error)
+        self.done.append((step.name, verdict, f"{time.monotonic() - began:.0f}"))
+        tail = log.read_text(errors="replace").splitlines()[-20:] if verdict != "held" and log.exists() else ()
+        self.note("\n  ".join((f"{step.name}: {verdict}", *tail)))
+        return verdict == "held"
+
+    def _ended(self, command: Sequence[str], log: Path, ends: float, heard: int) -> str:
+        # gcloud writes credentials where KUBECONFIG says: never into the user's own file.
+        own = {"HOLDFAST_RUN": self.run, "KUBECONFIG": str(self.folder / "kubeconfig"), "PYTHONUNBUFFERED": "1"}
+        with log.open("wb") as file:
+            if time.monotonic() > ends or self.notices > heard:
+                return "not begun"
+            # A session of its own: Ctrl-C reaches this process alone, which decides what becomes of the step.
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                                     env=os.environ | own, start_new_session=True)  # fmt: skip
+        verdict, kill_at = "", math.inf
+        while (code := child.poll()) is None:
+            now = time.monotonic()
+            # Asked once: of a second interrupt Terraform leaves without its state.
+            if not verdict and (self.notices > heard or now > ends):
+                verdict, kill_at = "interrupted" if self.notices > heard else "too long", now + GRACE_S
+                os.killpg(child.pid, signal.SIGINT)
+            elif now > kill_at:
+                os.killpg(child.pid, signal.SIGKILL)
+            time.sleep(0.1)
+        return verdict or (f"exit {code}" if code else "held")
+
+    def _noticed(self, *_: object) -> None:
+        self.notices += 1
+
+    def note(self, text: str) -> None:
+        # A terminal that was closed must not end the clean-up.
+        with suppress(OSError):
+            typer.echo(text, err=True)
+
+
+def _refusal(environment: Environment, total: float, max_usd: float) -> str:
+    """Why nothing may start; empty where it may."""
+    if environment.production:
+        return "production is not proven: make an environment for it, `python -m infra new proof`"
+    if total > max_usd:
+        return f"up to {total:.2f} USD in {HOURS:.0f} h, --max-usd is {max_usd:.2f}"
+    # A proof ends with a destroy: of an environment that somebody uses, that would be the end.
+    cluster = ("container", "clusters", "describe", environment.cluster_name, f"--region={environment.region}")
+    for there in (cluster, ("storage", "buckets", "describe", f"gs://{environment.bucket('checkpoints')}")):
+        try:
+            gcloud.ask(*there, project=environment.project)
+        except gcloud.Refused as error:
+            if not re.search(r"NOT_FOUND|not found|404|SERVICE_DISABLED", str(error)):
+                raise
+        else:
+            return f"{there[3]} exists already: a proof destroys what it finds; prove an environment made for it"
+    return ""
+
+
+def smallest_spot(environment: Environment, table: Table) -> Pool:
+    """The cheapest Spot pool of GPUs that holds a sample. Unjudged where one that does has no price."""
+    fitting = [
+        pool for pool in environment.pools()
+        if pool.capacity is Capacity.SPOT and pool.gpus_per_node and pool.max_nodes >= PODS
+        and environment.quota_gpus(pool.pool_class or pool.name) >= PODS * pool.gpus_per_node
+    ]  # fmt: skip
+    if not fitting:
+        allowed = f"a Spot group of GPUs with max_nodes and quota for {PODS}"
+        raise InputError("no Spot pool holds a sample", got=environment.name, allowed=allowed, fix="raise both")
+    return min(fitting, key=lambda pool: _hourly(environment, pool, table))
+
+
+def prices(environment: Environment, spot: Pool, table: Table) -> Iterator[tuple[str, float]]:
+    """What bills while a proof runs, in USD an hour. Unjudged where a part has no price: nothing is guessed."""
+    yield from ((part, _usd(environment, part)) for part in ("cluster", "NAT"))
+    for pool in environment.pools():
+        nodes = pool.max_nodes if pool.role is Role.SYSTEM else pool.min_nodes
+        if nodes and pool.capacity is Capacity.ON_DEMAND:
+            yield f"{nodes} x {pool.machine_type} ({pool.name})", nodes * _hourly(environment, pool, table)
+    loader = MACHINE_TYPES["e2-standard-4"].vcpus * _usd(environment, "e2")  # made by auto-provisioning
+    yield "1 x e2-standard-4 (loader)", loader + environment.auto_provisioning.disk_gib * _usd(environment, "disk")
+    yield f"{MACHINES} x {spot.machine_type} Spot ({spot.name})", MACHINES * _hourly(environment, spot, table)
+    if database := environment.database:
+        if not (size := re.fullmatch(r"db-custom-(\d+)-(\d+)", database.tier)):
+            raise Unjudged(f"no price of database {database.tier}: use db-custom-<vCPUs>-<MiB>")
+        units = {"database vCPU": int(size[1]), "database GiB": int(size[2]) / 1024, "disk": database.disk_gib}
+        hourly = sum(amount * _usd(environment, part) for part, amount in units.items())
+        yield f"database {database.tier}", hourly * (2 if database.highly_available else 1)
+
+
+def _hourly(environment: Environment, pool: Pool, table: Table) -> float:
+    """Of one machine with its disk."""
+    machine, region = MACHINE_TYPES[pool.machine_type], environment.price_region
+    disk = pool.disk_gib * _usd(environment, "disk")
+    if not machine.gpus:
+        return machine.vcpus * _usd(environment, family(machine.name)) + disk
+    if (quote := table.quote(machine, region, pool.capacity)) is None:
+        raise Unjudged(f"no {pool.capacity.value} price of {machine.name} in {region}: `holdfast prices refresh`")
+    return quote.usd + disk
+
+
+def _usd(environment: Environment, part: str) -> float:
+    if part not in USD:
+        raise Unjudged(f"no price of {part}: the cost has no bound")
+    return USD[part] * (1.0 if environment.price_region == "us-central1" else ELSEWHERE)
+
+
+def steps(environment: Environment, spot: Pool, folder: Path, run: str, usd_per_hour: float) -> list[Step]:
+    """`usd_per_hour`: the cap of what is submitted, as it was priced."""
+    cap, bucket = f"--max-usd-per-hour={usd_per_hour:.4f}", f"gs://{environment.bucket('data')}/"
+    reach = "--dns-endpoint" if environment.cluster.dns_endpoint_public else "--internal-ip"
+    values = {"e": environment, "pool": spot.name, "pods": PODS, "out": folder, "run": run}
+    lines = ([word.format(reach=reach, cap=cap, bucket=bucket, **values) for word in line.split()] for line in STEPS)
+    python = {program: (sys.executable, "-m") for program in ("infra", "workloads", "holdfast")}
+    return [Step(name, float(minutes), (*python.get(words[0], ()), *words)) for name, minutes, *words in lines]
+
+
+def write_items(folder: Path) -> None:
+    """Enough that the batch outlasts the loss of a machine; a fresh project has an empty bucket."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = ({"id": str(n), "text": f"the square of {n} is {n * n}"} for n in range(100_000))
+    (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

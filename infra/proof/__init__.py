@@ -1,1 +1,0 @@
-"""Prove an environment on a project: price first, then every step in order, and whatever happens a clean-up."""

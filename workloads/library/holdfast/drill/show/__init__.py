@@ -1,1 +1,0 @@
-"""Reports of a drill: console and HTML. Each reads a journal and nothing else."""
