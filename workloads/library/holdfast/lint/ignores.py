@@ -1,6 +1,6 @@
-"""Findings that somebody decided to accept: by comment, by annotation, by configuration.
+"""Findings that a team accepts: by comment, by annotation, by configuration.
 
-Each needs a reason; one that silences nothing, has no reason or has run out is itself a finding, so that
+Each needs a reason. An ignore that silences nothing, has no reason or is past its date is a finding itself, so that
 the list of exceptions stays true.
 """
 
@@ -14,6 +14,7 @@ from fnmatch import fnmatch
 from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding
 from holdfast.lint.objects import Object, as_map, as_text, dig
+from holdfast.lint.retired import RETIRED
 
 ANNOTATION = "holdfast.dev/ignore-"
 _COMMENT = re.compile(r"#\s*holdfast:\s*ignore\[([^\]]{0,200})\]\s*(.*)$")
@@ -25,7 +26,7 @@ class Ignore:
     rule: str
     reason: str
     file: str
-    """Where the ignore itself stands, with `mark`."""
+    """Where the ignore itself is, with `mark`."""
     mark: Mark
     until: date | None = None
     lines: tuple[int, ...] = ()
@@ -97,7 +98,7 @@ def apply(ignores: list[Ignore], findings: list[Finding], today: date) -> list[F
 
 
 class _Index:
-    """Ignores by where they may apply, so that not every finding is held against every ignore."""
+    """Ignores by where they may apply, so that a finding is compared with few of them."""
 
     def __init__(self, ignores: Iterable[Ignore]) -> None:
         self._at: dict[tuple[str, ...], list[Ignore]] = defaultdict(list)
@@ -135,6 +136,8 @@ def _complaint(ignore: Ignore, today: date) -> Iterator[Finding]:
     from holdfast.lint.registry import all_rules  # the registry's rules document these findings
 
     rules = all_rules()
+    if ignore.rule in RETIRED:
+        return
     if ignore.rule not in rules:
         rule, message = "HF907", f"ignores {ignore.rule or 'nothing'}, which is no rule"
     elif not ignore.reason:

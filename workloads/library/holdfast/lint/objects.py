@@ -1,6 +1,6 @@
-"""Views of Kubernetes objects that rules read: the object, its pods wherever they are nested, its Jobs.
+"""Views of Kubernetes objects that rules read: the object, its pods at any depth, its Jobs.
 
-Everything here takes hostile input: a value of the wrong type reads as absent.
+All of it takes hostile input: a value of the wrong type reads as absent.
 """
 
 import math
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from holdfast.lint.document import Document, Path
@@ -35,7 +36,7 @@ def as_int(value: Any) -> int | None:
 
 
 def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The known word that was most likely meant, or nothing. Never asked of a text that is no word."""
+    """The known word that was most likely meant, or nothing. A long text is no word."""
     found = get_close_matches(word, known, n=1, cutoff=cutoff) if len(word) <= MAX_WORD else []
     return found[0] if found else ""
 
@@ -172,13 +173,31 @@ class Container:
 
     @property
     def script(self) -> str:
-        """What a shell or an interpreter is given to run, cut where no script is so long."""
+        """What a shell or an interpreter gets to run, cut at MAX_SCRIPT."""
         return "\n".join(self.words)[:MAX_SCRIPT]
 
     @property
     def words(self) -> list[str]:
         """Command and arguments."""
         return [str(word) for key in ("command", "args") for word in as_list(self.body.get(key))]
+
+    def runs(self, *program: str) -> bool:
+        """Whether these words follow each other in the command."""
+        words = self.words
+        return any(tuple(words[n : n + len(program)]) == program for n in range(len(words)))
+
+    def option(self, name: str) -> str:
+        """The value of `--name value` or `--name=value`; empty where it is not given."""
+        words = [*self.words, ""]
+        for word, after in pairwise(words):
+            key, equals, value = word.partition("=")
+            if key == name:
+                return value if equals else after
+        return ""
+
+    @property
+    def command_at(self) -> Path:
+        return (*self.path, "command" if "command" in self.body else "args")
 
     @property
     def mounts(self) -> dict[str, str]:

@@ -47,23 +47,12 @@ class World:
                     found[namespace, key, str(value)].append(pod)
         return found
 
-    @cached_property
-    def _label_values(self) -> dict[tuple[str, str], list[str]]:
-        found: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for namespace, key, value in self._labelled:
-            found[namespace, key].append(value)
-        return found
-
-    def label_values(self, namespace: str, key: str) -> list[str]:
-        """Of a label, over all pods of a namespace."""
-        return self._label_values.get((namespace, key), [])
-
     def pods_of(self, namespace: str) -> list[Pod]:
         return self._pods.get(namespace, [])
 
     def selected(self, namespace: str, selector: Any) -> list[Pod]:
         """Pods of a namespace that a label selector with matchLabels chooses."""
-        wanted = {key: str(value) for key, value in as_map(dig(selector, "matchLabels")).items()}
+        wanted = match_labels(selector)
         key = (namespace, repr(sorted(wanted.items())))
         if key not in self._selected:
             # Of all pods with one of the labels, the rarest, and each label once: never every pod for every selector.
@@ -73,7 +62,7 @@ class World:
         return self._selected[key]
 
     def selecting(self, kind: str, pod: Pod) -> list[Object]:
-        """Objects of a kind beside a pod whose selector takes it; an empty one takes every pod."""
+        """Objects of a kind in the pod's namespace whose selector takes it; an empty one takes every pod."""
         namespace = pod.owner.namespace
         items = [("", ""), *((key, str(value)) for key, value in pod.labels.items())]
         found = (each for item in items for each in self._selectors.get((kind, namespace, *item), []))
@@ -101,7 +90,7 @@ class World:
         return next((o for o in self.all_named(kind, name) if namespace is None or o.namespace == namespace), None)
 
     def all_named(self, kind: str, name: str) -> list[Object]:
-        """Of whatever namespace; several where the files are of several clusters."""
+        """In any namespace; several where the files are of several clusters."""
         return self._names.get((kind, name), [])
 
     @cached_property
@@ -111,17 +100,6 @@ class World:
             for obj in listed:
                 found[kind, obj.namespace].append(obj)
         return found
-
-    @cached_property
-    def _scalers(self) -> dict[tuple[str, str, str], Object]:
-        found: dict[tuple[str, str, str], Object] = {}
-        for obj in self.by_kind["HorizontalPodAutoscaler"]:
-            target = as_map(obj.spec.get("scaleTargetRef"))
-            found[obj.namespace, as_text(target.get("kind")), as_text(target.get("name"))] = obj
-        return found
-
-    def scaler_of(self, owner: Object) -> Object | None:
-        return self._scalers.get((owner.namespace, owner.kind, owner.name))
 
     def most_lent(self, queues: Iterable[Object], resource: str) -> float | None:
         """What one job can get on one flavor of any of these ClusterQueues; of a cohort, what all its queues have.
@@ -146,12 +124,6 @@ class World:
         return found
 
     @cached_property
-    def replaced_images(self) -> set[str]:
-        """Names that a kustomization gives another name, tag or digest."""
-        listed = (image for k in self.by_kind["Kustomization"] for image in as_list(k.body.get("images")))
-        return {as_text(dig(image, "name")) for image in listed}
-
-    @cached_property
     def patch_files(self) -> set[str]:
         """Files that a kustomization names as patches."""
         found: set[str] = set()
@@ -163,7 +135,7 @@ class World:
         return found
 
     def is_patch(self, obj: Object) -> bool:
-        """A piece of an object, to be merged into another: what it lacks may stand there."""
+        """A piece of an object, to be merged into another, which may have what it lacks."""
         images = ["image" in container.body for pod in obj.pods for container in pod.containers]
         return obj.file in self.patch_files or (bool(images) and not any(images))
 
