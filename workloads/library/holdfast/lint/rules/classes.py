@@ -14,7 +14,6 @@ from holdfast.lint.registry import Context, rule
 DOC_CLASS = "https://cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes"
 API = "GoogleCloudPlatform/compute-class-api api/cloud.google.com/v1/types.go"
 MACHINES = "workloads/library/holdfast/contract/machines.py"
-GRACE = ("nodeSystemConfig", "kubeletConfig", "shutdownGracePeriodSeconds")
 
 
 def _class(*priorities: str) -> str:
@@ -55,39 +54,6 @@ def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
             basis = constant("holdfast.contract.machines", "MACHINE_TYPES", has)
             fix = f"use {' or '.join(fits)}" if fits else ""
             yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", basis, fix)
-
-
-@rule(
-    "HF321", "class-rule-contradicts-itself", Severity.ERROR, on=Object,
-    what="A priority is Spot and flex-start at once, or uses a field of the other.",
-    why="The API server refuses the class.",
-    source=API, fix="make two priorities of it",
-    bad=_class(f"{_G2}, spot: true, flexStart: {{enabled: true}}", _ON_DEMAND), good=_CLEAN,
-)  # fmt: skip
-def class_rule_contradicts(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, priority in _priorities(obj):
-        spot, flex = priority.get("spot") is True, dig(priority, "flexStart", "enabled") is True
-        if spot and flex:
-            yield Hit((*path, "flexStart"), "one priority is Spot and flex-start")
-        if "capacityCheckWaitTimeSeconds" in priority and not flex:
-            yield Hit((*path, "capacityCheckWaitTimeSeconds"), "waits for capacity without flex-start")
-        if "machineType" in priority and "machineFamily" in priority:
-            yield Hit((*path, "machineFamily"), "machine type and family together")
-
-
-@rule(
-    "HF322", "class-grace-not-offered", Severity.ERROR, on=Object,
-    what="A shutdown grace period is not 0, 30 or 120 s, or its priority is not Spot.",
-    why="The API takes these values only, and on Spot only.",
-    source=API, fix="write 120, with spot: true",
-    bad=_class(f"{_G2}, spot: true, nodeSystemConfig: {{kubeletConfig: {{shutdownGracePeriodSeconds: 60}}}}", _ON_DEMAND),
-    good=_class(f"{_G2}, spot: true, nodeSystemConfig: {{kubeletConfig: {{shutdownGracePeriodSeconds: 120}}}}", _ON_DEMAND),
-)  # fmt: skip
-def class_grace_not_offered(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, priority in _priorities(obj):
-        grace = dig(priority, *GRACE)
-        if grace is not None and (grace not in (0, 30, 120) or priority.get("spot") is not True):
-            yield Hit((*path, *GRACE), f"{grace} s is not offered here")
 
 
 @rule(

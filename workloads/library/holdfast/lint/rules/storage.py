@@ -213,26 +213,3 @@ def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
         if size > most and dig(volume, "emptyDir", "medium") != "Memory":
             message = f"holds {size / 2**30:g} GiB, the pod may write {most / 2**30:g} GiB"
             yield Hit((*at, "emptyDir", "sizeLimit"), message)
-
-
-# Of other kinds a controller may add volumes of its own.
-_PLAIN_KINDS = ("Pod", "Job", "CronJob", "JobSet", "Deployment", "DaemonSet", "ReplicaSet")
-
-
-@rule(
-    "HF208", "mount-of-no-volume", Severity.ERROR, on=Pod,
-    what="A container mounts a volume that the pod does not have.",
-    why="The API server refuses every pod of it.",
-    source=DOC_VOLUMES, fix="use the volume's name", base="container",
-    bad="volumeMounts: [{name: data, mountPath: /data}]", good="volumeMounts: []",
-)  # fmt: skip
-def mount_of_no_volume(pod: Pod, context: Context) -> Iterator[Hit]:
-    # A JobSet makes volumes of its claim templates itself.
-    policies = as_list(pod.owner.spec.get("volumeClaimPolicies")) if pod.owner.kind == "JobSet" else []
-    claims = [as_text(dig(t, "metadata", "name")) for each in policies for t in as_list(dig(each, "templates"))]
-    known = {*_volumes(pod), *claims, ""}
-    for container in pod.containers if pod.owner.kind in _PLAIN_KINDS else []:
-        for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
-            name = as_text(dig(mount, "name"))
-            if name not in known:
-                yield Hit((*container.path, "volumeMounts", index, "name"), f"the pod has no volume {name}")
