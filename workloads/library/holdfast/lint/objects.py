@@ -67,10 +67,6 @@ class Object:
         return as_text(self.body.get("kind"))
 
     @property
-    def api_version(self) -> str:
-        return as_text(self.body.get("apiVersion"))
-
-    @property
     def metadata(self) -> dict[str, Any]:
         return as_map(self.body.get("metadata"))
 
@@ -172,14 +168,14 @@ class Container:
         return {as_text(item.get("name")): item.get("value") for item in listed}
 
     @property
-    def script(self) -> str:
-        """What a shell or an interpreter gets to run, cut at MAX_SCRIPT."""
-        return "\n".join(self.words)[:MAX_SCRIPT]
-
-    @property
     def words(self) -> list[str]:
         """Command and arguments."""
         return [str(word) for key in ("command", "args") for word in as_list(self.body.get(key))]
+
+    @property
+    def script(self) -> str:
+        """The words on lines of their own, cut at MAX_SCRIPT."""
+        return "\n".join(self.words)[:MAX_SCRIPT]
 
     def runs(self, *program: str) -> bool:
         """Whether these words follow each other in the command."""
@@ -188,11 +184,9 @@ class Container:
 
     def option(self, name: str) -> str:
         """The value of `--name value` or `--name=value`; empty where it is not given."""
-        words = [*self.words, ""]
-        for word, after in pairwise(words):
-            key, equals, value = word.partition("=")
-            if key == name:
-                return value if equals else after
+        for word, after in pairwise([*self.words, ""]):
+            if word.partition("=")[0] == name:
+                return word.partition("=")[2] or after
         return ""
 
     @property
@@ -234,15 +228,8 @@ class Job:
         """Pods at once; never more than there are completions."""
         pods, most = as_int(self.spec.get("parallelism")), as_int(self.spec.get("completions"))
         pods = 1 if pods is None else pods
-        return (pods if most is None else min(pods, most)) * self._replicas
-
-    @property
-    def _replicas(self) -> int:
-        """Copies of a replicated job of a JobSet."""
-        if not self.in_jobset:
-            return 1
-        stated = as_int(dig(self.owner.body, *self.path[:3], "replicas"))
-        return 1 if stated is None else stated
+        copies = as_int(dig(self.owner.body, *self.path[:3], "replicas")) if self.in_jobset else 1
+        return (pods if most is None else min(pods, most)) * (1 if copies is None else copies)
 
     @property
     def rules(self) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ from holdfast.lint.retired import RETIRED
 from holdfast.lint.world import World
 
 MODULES = (
-    "placement", "flex", "machines", "shutdown", "jobs", "elastic", "disruption", "serving", "storage", "priorities",
-    "queue", "classes", "identity", "linter",
+    "placement", "flex", "machines", "shutdown", "jobs", "elastic", "disruption", "serving", "storage", "queue",
+    "classes", "identity", "linter",
 )  # fmt: skip
 GROUP = "holdfast.lint_rules"
 
@@ -82,27 +82,24 @@ def rule(
     severity: Severity,
     *,
     on: type[Object] | type[Pod] | type[Job],
-    what: str,
-    why: str,
-    source: str,
-    fix: str,
-    bad: str,
     good: str = "",
     base: str = "",
+    **texts: str,
 ) -> Callable[[CheckT], CheckT]:
     """Register a check. Examples change the clean object that `base` names, or are whole objects.
 
-    Raises InputError where the id is taken, so that no distribution replaces a rule.
+    `texts` are what, why, source, fix and bad. Raises InputError where the id is taken, so that no distribution
+    replaces a rule.
     """
 
-    def register(check: CheckT | None) -> CheckT | None:
+    def register(check: CheckT) -> CheckT:
         if rule_id in _RULES or rule_id in RETIRED:
-            raise InputError("id of a lint rule", got=rule_id, allowed="an id that no other rule has", fix="choose another")  # fmt: skip
-        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, subject=on, what=what, why=why, source=source,
-                               fix=fix, bad=bad, good=good, base=base, check=check)  # fmt: skip
+            raise InputError("id of a lint rule", got=rule_id, allowed="one that no rule has", fix="choose another")
+        shared: dict[str, Any] = {"subject": on, "good": good, "base": base, "check": check, **texts}
+        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, **shared)
         return check
 
-    return register  # pyright: ignore[reportReturnType]
+    return register
 
 
 @cache

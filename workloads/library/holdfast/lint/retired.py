@@ -14,6 +14,7 @@ RETIRED = {
     "HF136": "kube-linter: dangling-horizontalpodautoscaler; kube-score: horizontalpodautoscaler-has-target",
     "HF205": "kube-score: container-ephemeral-storage-request-and-limit",
     "HF208": _SERVER,
+    "HF313": "Kueue, whose webhook refuses the queue: `kubectl apply --dry-run=server`",
     "HF321": _SERVER,
     "HF322": _SERVER,
     "HF401": "kube-linter: latest-tag; kube-score: container-image-tag; Checkov: CKV_K8S_14",

@@ -35,13 +35,11 @@ def _priorities(obj: Object) -> list[tuple[Path, dict[str, Any]]]:
     return [(("spec", "priorities", i), as_map(priority)) for i, priority in listed]
 
 
-@rule(
-    "HF320", "machine-has-other-gpus", Severity.ERROR, on=Object,
+@rule("HF320", "machine-has-other-gpus", Severity.ERROR, on=Object,
     what="A priority asks for a GPU count or type that its machine type does not have.",
     why="A machine type fixes its GPUs: g2-standard-8 has one L4, two L4 need g2-standard-24.",
     source=MACHINES, fix="use a machine type that has them",
-    bad=_class(f"{_G2}, gpu: {{type: nvidia-l4, count: 2}}, spot: true", _ON_DEMAND), good=_CLEAN,
-)  # fmt: skip
+    bad=_class(f"{_G2}, gpu: {{type: nvidia-l4, count: 2}}, spot: true", _ON_DEMAND), good=_CLEAN)  # fmt: skip
 def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
         machine, count = MACHINE_TYPES.get(as_text(priority.get("machineType"))), dig(priority, "gpu", "count")
@@ -56,38 +54,32 @@ def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", basis, fix)
 
 
-@rule(
-    "HF323", "class-without-fallback", Severity.WARNING, on=Object,
+@rule("HF323", "class-without-fallback", Severity.WARNING, on=Object,
     what="A ComputeClass has Spot as its only priority.",
     why="One machine type sells out long before all do. Without a next priority its pods wait.",
-    source=DOC_CLASS, fix="add machine types, then flex-start or on-demand", bad=_class(_SPOT), good=_CLEAN,
-)  # fmt: skip
+    source=DOC_CLASS, fix="add machine types, then flex-start or on-demand", bad=_class(_SPOT), good=_CLEAN)  # fmt: skip
 def class_without_fallback(obj: Object, context: Context) -> Iterator[Hit]:
     priorities = _priorities(obj)
     if len(priorities) == 1 and priorities[0][1].get("spot") is True:
         yield Hit(("spec", "priorities"), "has no fallback")
 
 
-@rule(
-    "HF324", "class-shadows-its-fallback", Severity.ERROR, on=Object,
+@rule("HF324", "class-shadows-its-fallback", Severity.ERROR, on=Object,
     what="A priority with reservation affinity AnyBestEffort is not the last.",
     why="It falls back to on-demand inside Compute Engine, so the cheaper priorities below it are never tried.",
     source=DOC_CLASS, fix="name the reservation, or put this priority last",
-    bad=_class(f"{_G2}, reservations: {{affinity: AnyBestEffort}}", _SPOT), good=_CLEAN,
-)  # fmt: skip
+    bad=_class(f"{_G2}, reservations: {{affinity: AnyBestEffort}}", _SPOT), good=_CLEAN)  # fmt: skip
 def class_shadows_fallback(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj)[:-1]:
         if dig(priority, "reservations", "affinity") == "AnyBestEffort":
             yield Hit((*path, "reservations", "affinity"), "goes to on-demand before the next priority is tried")
 
 
-@rule(
-    "HF325", "machine-not-sold-so", Severity.ERROR, on=Object,
+@rule("HF325", "machine-not-sold-so", Severity.ERROR, on=Object,
     what="A priority asks on demand for a machine type that Google sells on Spot and flex-start only.",
     why="Compute Engine refuses to create it, so the priority never adds a node.",
     source=MACHINES, fix="use a3-highgpu-8g on demand, or Spot or flex-start for this one",
-    bad=_class("machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}", _ON_DEMAND), good=_CLEAN,
-)  # fmt: skip
+    bad=_class("machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}", _ON_DEMAND), good=_CLEAN)  # fmt: skip
 def machine_not_sold_so(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
         machine = MACHINE_TYPES.get(as_text(priority.get("machineType")))
@@ -100,14 +92,12 @@ def machine_not_sold_so(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "machineType"), f"{machine.name} is not sold on demand", basis)
 
 
-@rule(
-    "HF326", "class-leaves-driver-to-chance", Severity.WARNING, on=Object,
+@rule("HF326", "class-leaves-driver-to-chance", Severity.WARNING, on=Object,
     what="A priority with GPUs does not state the newest driver.",
     why="A priority inherits no driver, and Google's default branch ends at CUDA 12: a program built for CUDA 13 sees no"
         " GPU on such a node and pays for one.",
     source=API, fix=f"set gpu.driverVersion: {DRIVER_LATEST} on every priority",
-    bad=_class(_SPOT, f"{_G2}, gpu: {{type: nvidia-l4, count: 1}}"), good=_CLEAN,
-)  # fmt: skip
+    bad=_class(_SPOT, f"{_G2}, gpu: {{type: nvidia-l4, count: 1}}"), good=_CLEAN)  # fmt: skip
 def class_leaves_driver(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
         if isinstance(priority.get("gpu"), dict) and dig(priority, "gpu", "driverVersion") != DRIVER_LATEST:

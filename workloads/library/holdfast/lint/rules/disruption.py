@@ -1,12 +1,17 @@
-"""HF13x: PodDisruptionBudgets of jobs and of pods on Spot."""
+"""HF13x and HF30x: which pods yield: budgets and priorities of jobs on Spot."""
 
 from collections.abc import Iterator
 
+from holdfast.contract.kubernetes import PRIORITIES
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, as_map, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 
 DOC_PDB = "https://kubernetes.io/docs/tasks/run-application/configure-pdb/"
+DOC_PRIORITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"
+MAX_USER_PRIORITY = 1_000_000
+# The platform's own manifests make these; a repository that uses them need not repeat them.
+PLATFORM_PRIORITIES = {name: priority.value for name, priority in PRIORITIES.items()}
 
 
 def _budget(least: str, reason: str = "") -> str:
@@ -38,13 +43,11 @@ spec:
 """
 
 
-@rule(
-    "HF133", "pdb-believed-to-stop-preemption", Severity.INFO, on=Object,
+@rule("HF133", "pdb-believed-to-stop-preemption", Severity.INFO, on=Object,
     what="All pods of a PodDisruptionBudget run on Spot.",
     why="Preemption does not ask a budget. There it only slows voluntary drains.",
     source=DOC_PDB, fix="say in annotation holdfast.dev/reason which eviction it is for",
-    bad=_budget("minAvailable: 1"), good=_budget("minAvailable: 1", "drains of a gang"),
-)  # fmt: skip
+    bad=_budget("minAvailable: 1"), good=_budget("minAvailable: 1", "drains of a gang"))  # fmt: skip
 def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "PodDisruptionBudget" or "holdfast.dev/reason" in as_map(obj.metadata.get("annotations")):
         return
@@ -53,13 +56,11 @@ def pdb_on_spot(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", "selector"), "its pods run on Spot, where preemption does not ask a budget")
 
 
-@rule(
-    "HF134", "pdb-needs-count-for-jobs", Severity.ERROR, on=Object,
+@rule("HF134", "pdb-needs-count-for-jobs", Severity.ERROR, on=Object,
     what="A PodDisruptionBudget over pods of a Job has maxUnavailable or a percentage.",
     why="Both need the controller's total, and a Job has none: the budget does not sync and blocks every eviction.",
     source=DOC_PDB + "#arbitrary-controllers-and-selectors", fix="write minAvailable as a number",
-    bad=_budget("maxUnavailable: 1", "gang"), good=_budget("minAvailable: 1", "gang"),
-)  # fmt: skip
+    bad=_budget("maxUnavailable: 1", "gang"), good=_budget("minAvailable: 1", "gang"))  # fmt: skip
 def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "PodDisruptionBudget":
         return
@@ -67,3 +68,64 @@ def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
     pods = context.world.selected(obj.namespace, obj.spec.get("selector"))
     if dig(obj.spec, field) is not None and any(pod.job for pod in pods):
         yield Hit(("spec", field), "has no total to count from: its pods belong to a Job")
+
+
+def _class(name: str, value: int) -> str:
+    return f"apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: {value}\n"
+
+
+@rule("HF301", "priority-class-unknown", Severity.ERROR, on=Pod,
+    what="The pod names a PriorityClass that neither the files nor the platform have.",
+    why="The API server refuses every pod of it, and the Job waits without an error.",
+    source=DOC_PRIORITY, fix=f"use one of {', '.join(PLATFORM_PRIORITIES)}, or add the class", base="job-pod",
+    bad="priorityClassName: spot-low")  # fmt: skip
+def priority_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
+    name = as_text(pod.spec.get("priorityClassName"))
+    if name and name not in PLATFORM_PRIORITIES | context.world.priorities:
+        yield Hit((*pod.at, "priorityClassName"), f"no PriorityClass is named {name}")
+
+
+@rule("HF302", "priority-positive-on-spot", Severity.ERROR, on=Pod,
+    what="A Spot pod has a priority above zero.",
+    why="When Spot capacity shrinks, the pod pushes other pods out instead of waiting.",
+    source=DOC_PRIORITY, fix="use spot-workload-low", base="job-pod", bad="priorityClassName: serving")  # fmt: skip
+def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
+    name = as_text(pod.spec.get("priorityClassName"))
+    value = (PLATFORM_PRIORITIES | context.world.priorities).get(name, 0)
+    ties = pod.job is not None or context.place(pod).ties_to_spot
+    if value > 0 and ties and context.place(pod).on_spot:
+        yield Hit((*pod.at, "priorityClassName"), f"{name} is {value}, on Spot")
+
+
+@rule("HF303", "priority-missing-on-spot", Severity.WARNING, on=Pod,
+    what="A Spot Job has no PriorityClass.",
+    why="Its priority is then 0, equal to pods without a class, and it does not yield to them.",
+    source=DOC_PRIORITY, fix="set priorityClassName: spot-workload-low", base="job-pod", bad="priorityClassName: null")  # fmt: skip
+def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
+    if pod.job and not pod.spec.get("priorityClassName") and context.place(pod).on_spot:
+        yield Hit(pod.at, "has no priority class, and so does not yield")
+
+
+@rule("HF304", "priority-too-high", Severity.ERROR, on=Object,
+    what="A PriorityClass can push out the platform's own pods, or is the default for all pods.",
+    why="Controllers that work has pushed out cannot restart it. A global default changes pods that nobody reviewed.",
+    source=DOC_PRIORITY, fix=f"use at most {MAX_USER_PRIORITY}, without globalDefault",
+    bad=_class("urgent", 900_000_000), good=_class("urgent", 100))  # fmt: skip
+def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind != "PriorityClass":
+        return
+    value = as_int(obj.body.get("value"))
+    if value is not None and value > MAX_USER_PRIORITY:
+        yield Hit(("value",), f"{value} is above every class of the platform")
+    if obj.body.get("globalDefault") is True:
+        yield Hit(("globalDefault",), "applies to every pod that names no class")
+
+
+@rule("HF305", "priority-of-spot-class-positive", Severity.ERROR, on=Object,
+    what="A PriorityClass has Spot in its name and a value that is not negative.",
+    why="Pods without a class have 0. Spot work has to yield to them.",
+    source=DOC_PRIORITY, fix="give it a value below 0", bad=_class("spot-jobs", 50), good=_class("spot-jobs", -10))  # fmt: skip
+def priority_of_spot_class(obj: Object, context: Context) -> Iterator[Hit]:
+    value = as_int(obj.body.get("value"))
+    if obj.kind == "PriorityClass" and "spot" in obj.name and value is not None and value >= 0:
+        yield Hit(("value",), f"{obj.name} has the value {value}")

@@ -90,14 +90,12 @@ def _number(main: Container, variable: str, option: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else default
 
 
-@rule(
-    "HF150", "elastic-not-by-index", Severity.ERROR, on=Job,
+@rule("HF150", "elastic-not-by-index", Severity.ERROR, on=Job,
     what="The Job of an elastic gang does not replace a lost pod by itself.",
     why="Without backoffLimitPerIndex the back-off or failure of one index applies to all. In a JobSet a lost pod restarts"
         " the others; with fewer pods at once than indices some never start.",
     source=DOC_INDEXED, fix="a plain Job: completionMode Indexed, backoffLimitPerIndex, completions and parallelism = nodes",
-    bad=_but("  backoffLimitPerIndex: 3\n", "  backoffLimit: 3\n"), good=GOOD,
-)  # fmt: skip
+    bad=_but("  backoffLimitPerIndex: 3\n", "  backoffLimit: 3\n"), good=GOOD)  # fmt: skip
 def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     main = _main(job.pod)
     if main is None:
@@ -111,28 +109,24 @@ def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
         yield Hit((*job.path, "parallelism"), f"{nodes} nodes, {job.parallelism} pods at once")
 
 
-@rule(
-    "HF151", "elastic-job-never-ends", Severity.ERROR, on=Job,
+@rule("HF151", "elastic-job-never-ends", Severity.ERROR, on=Job,
     what="The Job of an elastic gang waits for every index to succeed.",
     why="An index that got no new node never succeeds: the Job stays open after the work is done, and its pending pod"
         " gets a node that has nothing to do.",
     source=DOC_SUCCESS, fix="add successPolicy: {rules: [{succeededCount: 1}]}",
-    bad=_but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD,
-)  # fmt: skip
+    bad=_but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD)  # fmt: skip
 def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
     rules = as_list(dig(job.spec, "successPolicy", "rules"))
     if _main(job.pod) and not job.in_jobset and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]:
         yield Hit(job.path, "is complete only when every index has succeeded")
 
 
-@rule(
-    "HF152", "elastic-budget-is-not-the-least", Severity.ERROR, on=Job,
+@rule("HF152", "elastic-budget-is-not-the-least", Severity.ERROR, on=Job,
     what="An elastic gang has no PodDisruptionBudget of its least number of nodes.",
     why="Without it a drain may leave fewer nodes than the gang needs. With a higher number a drain waits without need.",
     source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
     fix="one PodDisruptionBudget over its pods, minAvailable = the gang's least number of nodes",
-    bad=_but("minAvailable: 2", "minAvailable: 3"), good=GOOD,
-)  # fmt: skip
+    bad=_but("minAvailable: 2", "minAvailable: 3"), good=GOOD)  # fmt: skip
 def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     main = _main(job.pod)
     if main is None or job.pod is None:
@@ -150,13 +144,11 @@ def _selects(selector: Any, pod: Pod) -> bool:
     return has_labels(pod, match_labels(selector))
 
 
-@rule(
-    "HF153", "elastic-over-zones", Severity.WARNING, on=Pod,
+@rule("HF153", "elastic-over-zones", Severity.WARNING, on=Pod,
     what="Nothing keeps an elastic gang in one zone.",
     why="A lost node may be replaced in another zone. Then every step sends gradients across zones, which is slow and billed.",
     source=DOC_AFFINITY, fix=f"require podAffinity to its own pods by topologyKey {ZONE}, or select one zone",
-    bad=_but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD,
-)  # fmt: skip
+    bad=_but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD)  # fmt: skip
 def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     if _main(pod) is None or ZONE in as_map(pod.spec.get("nodeSelector")):
@@ -169,14 +161,12 @@ def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(pod.at, "its pods may be in several zones")
 
 
-@rule(
-    "HF154", "elastic-without-names", Severity.ERROR, on=Pod,
+@rule("HF154", "elastic-without-names", Severity.ERROR, on=Pod,
     what="Members of an elastic gang cannot find each other by name before they are ready.",
     why="A pod has a DNS name only with a headless Service of its subdomain, and before it is ready only with"
         " publishNotReadyAddresses. Without it a new pod waits for the gang, and the gang for the pod.",
     source=DOC_DNS, fix="set subdomain, and a Service of that name: clusterIP None, publishNotReadyAddresses true",
-    bad=_but("publishNotReadyAddresses: true, ", ""), good=GOOD,
-)  # fmt: skip
+    bad=_but("publishNotReadyAddresses: true, ", ""), good=GOOD)  # fmt: skip
 def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
     if _main(pod) is None or pod.job is None:
         return
@@ -188,13 +178,11 @@ def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit((*pod.at, "subdomain"), f"Service {name} does not name pods that are not ready")
 
 
-@rule(
-    "HF155", "elastic-port-closed", Severity.ERROR, on=Pod,
+@rule("HF155", "elastic-port-closed", Severity.ERROR, on=Pod,
     what="A NetworkPolicy closes the ports that members of an elastic gang use among themselves.",
     why="Each member then takes the others for lost: every pod starts a gang of its own, or none has enough members.",
     source=DOC_POLICY, fix="allow TCP 1024 to 65535 from the gang's own pods: gloo and NCCL use any free port",
-    bad=_but("port: 1024, endPort: 65535", "port: 29500"), good=GOOD,
-)  # fmt: skip
+    bad=_but("port: 1024, endPort: 65535", "port: 29500"), good=GOOD)  # fmt: skip
 def elastic_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
     main = _main(pod)
     if main is None:
@@ -232,15 +220,13 @@ def _covers(each: Any, port: int) -> bool:
 _KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{}\n"
 
 
-@rule(
-    "HF156", "kueue-suspends-what-waits", Severity.ERROR, on=Object,
+@rule("HF156", "kueue-suspends-what-waits", Severity.ERROR, on=Object,
     what="Kueue's configuration leaves WaitForPodsReady on, with limits that jobs of this platform exceed.",
     why="Since 0.19 it is on by default. A job that lacks one pod for half an hour is suspended as a whole, so an elastic"
         " gang loses its other nodes. A job that waits longer for its nodes goes back to the queue, again and again.",
     source=DOC_READY, fix=waiting_for_pods.FIX,
     bad=_KUEUE.format("waitForPodsReady: {recoveryTimeout: 0s}"),
-    good=_KUEUE.format("waitForPodsReady: {timeout: 12h, recoveryTimeout: 0s}"),
-)  # fmt: skip
+    good=_KUEUE.format("waitForPodsReady: {timeout: 12h, recoveryTimeout: 0s}"))  # fmt: skip
 def kueue_suspends_what_waits(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "Configuration" or not as_text(obj.body.get("apiVersion")).startswith("config.kueue.x-k8s.io/"):
         return

@@ -17,13 +17,11 @@ _GPU = "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSched
 _MODELS = {"standard", "spot", "flex-start", "preemptible"}
 
 
-@rule(
-    "HF011", "flex-value-wrong", Severity.ERROR, on=Pod,
+@rule("HF011", "flex-value-wrong", Severity.ERROR, on=Pod,
     what="The flex-start selector has a value that the autoscaler does not read.",
     why='Only gke-flex-start: "true" or gke-provisioning: flex-start asks for flex-start. Else the pod stays Pending.',
     source=SOURCE_CA, fix='write cloud.google.com/gke-flex-start: "true"', base="flex-pod",
-    bad='nodeSelector: {cloud.google.com/gke-flex-start: "yes"}',
-)  # fmt: skip
+    bad='nodeSelector: {cloud.google.com/gke-flex-start: "yes"}')  # fmt: skip
 def flex_value_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     basis = constant(POOLS, "LABEL_FLEX_START", 'the label is "true"')
@@ -36,15 +34,13 @@ def flex_value_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(demand.path, message, basis, "write standard, spot or flex-start")
 
 
-@rule(
-    "HF012", "flex-toleration-wrong", Severity.ERROR, on=Pod,
+@rule("HF012", "flex-toleration-wrong", Severity.ERROR, on=Pod,
     what="A flex-start toleration does not have exactly the taint's value, or the selector is missing.",
     why="The autoscaler taints the new pool for value true only, not for Exists. It refuses a toleration alone.",
     source=SOURCE_CA, fix=f"write {FLEX_TAINT.toleration()} and the selector", base="flex-pod",
     bad=f"tolerations:\n- {{key: cloud.google.com/gke-flex-start, operator: Exists, effect: NoSchedule}}\n{_GPU}",
     good='tolerations:\n- {key: cloud.google.com/gke-flex-start, operator: Equal, value: "true", effect: NoSchedule}\n'
-         f"{_GPU}",
-)  # fmt: skip
+         f"{_GPU}")  # fmt: skip
 def flex_toleration_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     place, basis = context.place(pod), constant(POOLS, "FLEX_TAINT", f"the taint is {FLEX_TAINT}")
     for path, toleration in pod.tolerations:
@@ -57,13 +53,11 @@ def flex_toleration_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "key"), "tolerates flex-start without selecting it", basis)
 
 
-@rule(
-    "HF013", "spot-and-flex", Severity.ERROR, on=Pod,
+@rule("HF013", "spot-and-flex", Severity.ERROR, on=Pod,
     what="The pod selects Spot and flex-start together.",
     why="No machine is both. The autoscaler reports an error and adds nothing.",
     source=SOURCE_CA, fix="choose one; a ComputeClass can fall back from one to the other", base="flex-pod",
-    bad='nodeSelector: {cloud.google.com/gke-spot: "true"}', good="nodeSelector: {cloud.google.com/gke-spot: null}",
-)  # fmt: skip
+    bad='nodeSelector: {cloud.google.com/gke-spot: "true"}', good="nodeSelector: {cloud.google.com/gke-spot: null}")  # fmt: skip
 def spot_and_flex(pod: Pod, context: Context) -> Iterator[Hit]:
     place, labels = context.place(pod), (contract.LABEL_SPOT, "cloud.google.com/gke-preemptible")
     spot = [d for label in labels for d in place.demanded(label) if d.values == ("true",)]
@@ -72,15 +66,13 @@ def spot_and_flex(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(spot[0].path, "selects Spot and flex-start", basis)
 
 
-@rule(
-    "HF014", "spot-selector-with-compute-class", Severity.ERROR, on=Pod,
+@rule("HF014", "spot-selector-with-compute-class", Severity.ERROR, on=Pod,
     what="The pod selects a ComputeClass and gke-spot or gke-flex-start.",
     why="The class decides whether a node is Spot. The extra selector excludes its other priorities.",
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes",
     fix="remove the extra selector", base="job-pod",
     bad='nodeSelector: {holdfast.dev/pool-class: null, cloud.google.com/compute-class: gpu-l4,'
-        ' cloud.google.com/gke-spot: "true"}',
-)  # fmt: skip
+        ' cloud.google.com/gke-spot: "true"}')  # fmt: skip
 def spot_selector_with_class(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     if place.demanded(contract.LABEL_COMPUTE_CLASS):
@@ -88,13 +80,11 @@ def spot_selector_with_class(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(demand.path, f"{demand.key} together with a ComputeClass")
 
 
-@rule(
-    "HF015", "flex-with-spot-toleration", Severity.WARNING, on=Pod,
+@rule("HF015", "flex-with-spot-toleration", Severity.WARNING, on=Pod,
     what="A flex-start pod tolerates the Spot taint.",
     why="It has no effect there, and a reader cannot see which capacity is meant.",
     source=SOURCE_CA, fix="remove the Spot toleration", base="flex-pod",
-    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}\n{_GPU}",
-)  # fmt: skip
+    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}\n{_GPU}")  # fmt: skip
 def flex_with_spot_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
     basis = constant(POOLS, "SPOT_TAINT", "Spot pools carry this taint, flex-start nodes do not")
     for path, toleration in pod.tolerations:
@@ -102,13 +92,11 @@ def flex_with_spot_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "key"), "a Spot toleration on a flex-start pod has no effect", basis)
 
 
-@rule(
-    "HF016", "max-run-out-of-range", Severity.ERROR, on=Pod,
+@rule("HF016", "max-run-out-of-range", Severity.ERROR, on=Pod,
     what="The maximal run of a flex-start node is no number of seconds between 10 minutes and 7 days.",
     why="The autoscaler refuses the request.",
     source=SOURCE_CA, fix=f"write whole seconds from {FLEX_MIN_RUN_S} to {FLEX_MAX_RUN_S}, quoted", base="flex-pod",
-    bad='nodeSelector: {cloud.google.com/gke-max-run-duration-seconds: "864000"}',
-)  # fmt: skip
+    bad='nodeSelector: {cloud.google.com/gke-max-run-duration-seconds: "864000"}')  # fmt: skip
 def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     fact = f"a flex-start node runs {FLEX_MIN_RUN_S} to {FLEX_MAX_RUN_S} s"
@@ -118,15 +106,13 @@ def max_run_out_of_range(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(demand.path, f"{text} s is out of range", constant(LIFECYCLE, "FLEX_MAX_RUN_S", fact))
 
 
-@rule(
-    "HF017", "flex-job-outlives-node", Severity.WARNING, on=Job,
+@rule("HF017", "flex-job-outlives-node", Severity.WARNING, on=Job,
     what="A flex-start Job may run longer than its node.",
     why="The node ends at its maximal run, whatever the pod does. A deadline before it makes that end a planned one. So"
         " does a process that stops in order, in a Job that ignores the exit code of such a stop.",
     source=DOC_FLEX, base="flex",
     fix=f"set activeDeadlineSeconds to at most the node's maximal run, or add Ignore on exit code {EXIT_PREEMPTED}",
-    bad="spec: {activeDeadlineSeconds: 700000}",
-)  # fmt: skip
+    bad="spec: {activeDeadlineSeconds: 700000}")  # fmt: skip
 def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
     if job.pod is None or not context.place(job.pod).on_flex or _goes_on(job):
         return
@@ -146,13 +132,11 @@ def _goes_on(job: Job) -> bool:
     return any(c.get("operator") == "In" and EXIT_PREEMPTED in as_list(c.get("values")) for c in ignored)
 
 
-@rule(
-    "HF018", "parallelism-over-cap", Severity.ERROR, on=Pod,
+@rule("HF018", "parallelism-over-cap", Severity.ERROR, on=Pod,
     what="All pods together ask for more GPUs than the environment can have.",
     why="The last pods wait for ever, and a gang of them does not start. (A Job has no maxParallelism.)",
     source="infra/environments", fix="lower parallelism, or raise the cap", base="flex",
-    bad="spec: {parallelism: 640, completions: 640}", good="spec: {parallelism: 8, completions: 640}",
-)  # fmt: skip
+    bad="spec: {parallelism: 640, completions: 640}", good="spec: {parallelism: 8, completions: 640}")  # fmt: skip
 def parallelism_over_cap(pod: Pod, context: Context) -> Iterator[Hit]:
     wanted, pools = pod.gpus * pod.replicas, [pool for pool in context.place(pod).pools if pool.accelerator]
     if not wanted or not pools:

@@ -27,14 +27,12 @@ _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KE
 _SWITCH = {"0", "1", "true", "false", "yes", "no", "on", "off"}
 
 
-@rule(
-    "HF415", "remote-code", Severity.ERROR, on=Pod,
+@rule("HF415", "remote-code", Severity.ERROR, on=Pod,
     what="A flag lets a downloaded model run its own code.",
     why="A person who can change the model can then run code with the pod's identity.",
     source="https://huggingface.co/docs/transformers/models#custom-models",
     fix="remove the flag, or keep a copy of the code in the image", base="container",
-    bad="command: [python, -m, server, --trust-remote-code]",
-)  # fmt: skip
+    bad="command: [python, -m, server, --trust-remote-code]")  # fmt: skip
 def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for key in ("command", "args"):
@@ -43,15 +41,13 @@ def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
                     yield Hit((*container.path, key, index), "runs code that comes with a model")
 
 
-@rule(
-    "HF416", "secret-in-manifest", Severity.ERROR, on=Pod,
+@rule("HF416", "secret-in-manifest", Severity.ERROR, on=Pod,
     what="An environment variable holds a secret as a literal value.",
     why="The secret is then in git, in etcd, and in the output of `kubectl describe`.",
     source="https://cloud.google.com/secret-manager/docs/secret-manager-managed-csi-component",
     fix="read it from a Secret by secretKeyRef, or from Secret Manager", base="container",
     bad="env: [{name: HF_TOKEN, value: hf_abcdefgh}]",
-    good="env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]",
-)  # fmt: skip
+    good="env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]")  # fmt: skip
 def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for index, item in enumerate(as_list(container.body.get("env"))):
@@ -61,13 +57,11 @@ def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit((*container.path, "env", index, "value"), f"{name} holds a literal value")
 
 
-@rule(
-    "HF417", "binding-of-no-account", Severity.ERROR, on=Object,
+@rule("HF417", "binding-of-no-account", Severity.ERROR, on=Object,
     what="A RoleBinding names the account of its own namespace in another namespace.",
     why="The account gets no rights, and an account of that name in the other namespace would get them.",
     source="https://kubernetes.io/docs/reference/access-authn-authz/rbac/", fix="name the account's own namespace",
-    bad=_ACCOUNT.format(_IDENTITY) + _BINDING.format("batch"), good=_ACCOUNT.format(_IDENTITY) + _BINDING.format("training"),
-)  # fmt: skip
+    bad=_ACCOUNT.format(_IDENTITY) + _BINDING.format("batch"), good=_ACCOUNT.format(_IDENTITY) + _BINDING.format("training"))  # fmt: skip
 def binding_of_no_account(obj: Object, context: Context) -> Iterator[Hit]:
     """Only where the files show the account: those of another namespace may be in other files."""
     for index, subject in enumerate(as_list(obj.body.get("subjects")) if obj.kind == "RoleBinding" else []):
@@ -79,13 +73,11 @@ def binding_of_no_account(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("subjects", index, "namespace"), f"{name} is in {obj.namespace}, not in {namespace}")
 
 
-@rule(
-    "HF418", "identity-annotation-wrong", Severity.ERROR, on=Object,
+@rule("HF418", "identity-annotation-wrong", Severity.ERROR, on=Object,
     what="The Workload Identity annotation has a typo in its key, is on a pod, or names no Google service account.",
     why="The pod then has no Google identity: buckets and queues refuse every call.",
     source=DOC_IDENTITY, fix=f"write {ANNOTATION_GOOGLE_ACCOUNT}: NAME@PROJECT.iam.gserviceaccount.com",
-    bad=_ACCOUNT.format(_IDENTITY.replace("gcp-service", "gcp-sevice")), good=_ACCOUNT.format(_IDENTITY),
-)  # fmt: skip
+    bad=_ACCOUNT.format(_IDENTITY.replace("gcp-service", "gcp-sevice")), good=_ACCOUNT.format(_IDENTITY))  # fmt: skip
 def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
     for pod in obj.pods:
         if ANNOTATION_GOOGLE_ACCOUNT in pod.annotations:

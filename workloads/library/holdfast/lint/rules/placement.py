@@ -20,13 +20,11 @@ SYSTEM_NAMESPACES = ("kube-system", "gke-system", "gmp-system", "kueue-system", 
 _GPU = "{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
 
 
-@rule(
-    "HF001", "taint-value-mismatch", Severity.ERROR, on=Pod,
+@rule("HF001", "taint-value-mismatch", Severity.ERROR, on=Pod,
     what="A toleration names a taint of this platform, but not its value or effect.",
     why="A toleration matches by key, value and effect together. With one wrong letter the pod stays Pending.",
     source=DOC_TAINTS, fix="copy the taint from the pool", base="job-pod",
-    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Equal, value: spot, effect: NoSchedule}}\n- {_GPU}",
-)  # fmt: skip
+    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Equal, value: spot, effect: NoSchedule}}\n- {_GPU}")  # fmt: skip
 def taint_value_mismatch(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         key = as_text(toleration.get("key"))
@@ -41,13 +39,11 @@ def taint_value_mismatch(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit((*path, field), f"tolerates no taint: {key} is {taints[0].value}:{taints[0].effect.value}", basis)
 
 
-@rule(
-    "HF002", "taint-key-unknown", Severity.WARNING, on=Pod,
+@rule("HF002", "taint-key-unknown", Severity.WARNING, on=Pod,
     what="A toleration's key is on no pool of this environment.",
     why="It tolerates nothing here. Most often it is a typo of a key that the pod needs.",
     source=DOC_TAINTS, fix="use the pool's key, or remove the toleration", base="job-pod",
-    bad=f"tolerations:\n- {{key: provisioning-teir, operator: Equal, value: preemptible, effect: NoSchedule}}\n- {_GPU}",
-)  # fmt: skip
+    bad=f"tolerations:\n- {{key: provisioning-teir, operator: Equal, value: preemptible, effect: NoSchedule}}\n- {_GPU}")  # fmt: skip
 def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     known = [taint.key for taint in context.platform.taints]
     for path, toleration in pod.tolerations:
@@ -59,14 +55,12 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "key"), f"no pool has a taint {key}{hint}", basis)
 
 
-@rule(
-    "HF003", "selector-matches-no-pool", Severity.ERROR, on=Pod,
+@rule("HF003", "selector-matches-no-pool", Severity.ERROR, on=Pod,
     what="No pool has the labels that the pod asks for, and auto-provisioning makes no such node.",
     why="The pod stays Pending for ever. The autoscaler cannot help.",
     source=DOC_TAINTS.replace("taint-and-toleration", "assign-pod-node"),
     fix="select labels that one pool has together", base="job-pod",
-    bad="nodeSelector: {holdfast.dev/pool-class: spot-l4s}",
-)  # fmt: skip
+    bad="nodeSelector: {holdfast.dev/pool-class: spot-l4s}")  # fmt: skip
 def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     if not place.demands or place.matching or _flex_is_wrong(place):
@@ -94,12 +88,10 @@ def _flex_is_wrong(place: Placement) -> bool:
     return any(d.values != ("true",) for d in asked) or bool(asked and place.demanded(contract.LABEL_SPOT))
 
 
-@rule(
-    "HF004", "selector-without-toleration", Severity.ERROR, on=Pod,
+@rule("HF004", "selector-without-toleration", Severity.ERROR, on=Pod,
     what="The pod selects pools and does not tolerate their taints.",
     why="A selector attracts, a taint repels. Without the toleration the pod stays Pending.",
-    source=DOC_TAINTS, fix="add the toleration", base="job-pod", bad=f"tolerations: [{_GPU}]",
-)  # fmt: skip
+    source=DOC_TAINTS, fix="add the toleration", base="job-pod", bad=f"tolerations: [{_GPU}]")  # fmt: skip
 def selector_without_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     missing = [[t for t in place.untolerated(pool) if t != GPU_TAINT] for pool in place.matching]
@@ -110,15 +102,13 @@ def selector_without_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(place.demands[0].path, message, basis, fix)
 
 
-@rule(
-    "HF005", "toleration-without-selector", Severity.WARNING, on=Pod,
+@rule("HF005", "toleration-without-selector", Severity.WARNING, on=Pod,
     what="The pod tolerates the Spot taint, but no selector ties it to Spot nodes.",
     why="A toleration only permits. The scheduler may put the pod on on-demand nodes, which cost more.",
     source=DOC_SPOT, fix="select the pool class, or cloud.google.com/gke-spot", base="job-pod",
     bad="nodeSelector: {holdfast.dev/pool-class: null, cloud.google.com/gke-spot: null,"
         " cloud.google.com/gke-accelerator: nvidia-l4}",
-    good='nodeSelector: {cloud.google.com/gke-spot: "true", cloud.google.com/gke-accelerator: nvidia-l4}',
-)  # fmt: skip
+    good='nodeSelector: {cloud.google.com/gke-spot: "true", cloud.google.com/gke-accelerator: nvidia-l4}')  # fmt: skip
 def toleration_without_selector(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     if place.ties_to_spot or place.on_flex or place.demanded(contract.LABEL_COMPUTE_CLASS) or not place.matching:
@@ -130,14 +120,12 @@ def toleration_without_selector(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "key"), "tolerates Spot, but its selectors do not ask for it", basis)
 
 
-@rule(
-    "HF006", "infrastructure-on-spot", Severity.ERROR, on=Pod,
+@rule("HF006", "infrastructure-on-spot", Severity.ERROR, on=Pod,
     what="A pod of the cluster's infrastructure may run on Spot.",
     why="Every recovery needs controllers, DNS and monitoring. If they are evicted with the work, nothing restarts it.",
     source=DOC_SPOT, fix="remove the Spot toleration and selector, and run it on the system pool", base="serving",
     bad="metadata: {namespace: monitoring}\nspec: {template: {spec: {tolerations:"
-        " [{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}]}}}",
-)  # fmt: skip
+        " [{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}]}}}")  # fmt: skip
 def infrastructure_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     system = as_text(pod.spec.get("priorityClassName")).startswith("system-")
     if pod.owner.kind == "DaemonSet" or not (system or pod.owner.namespace in SYSTEM_NAMESPACES):
@@ -150,26 +138,22 @@ def infrastructure_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(path, f"infrastructure ({why}) tolerates {SPOT_TAINT}", basis)
 
 
-@rule(
-    "HF007", "tolerates-everything", Severity.WARNING, on=Pod,
+@rule("HF007", "tolerates-everything", Severity.WARNING, on=Pod,
     what="A toleration with operator Exists and no key tolerates every taint.",
     why="The pod may then run on Spot, on GPU nodes and on nodes that are shutting down.",
     source=DOC_TAINTS, fix="name the taints; only a DaemonSet may need all", base="serving-pod",
-    bad="tolerations: [{operator: Exists}]",
-)  # fmt: skip
+    bad="tolerations: [{operator: Exists}]")  # fmt: skip
 def tolerates_everything(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         if toleration.get("operator") == "Exists" and not toleration.get("key") and pod.owner.kind != "DaemonSet":
             yield Hit(path, "tolerates every taint")
 
 
-@rule(
-    "HF008", "work-on-system-pool", Severity.WARNING, on=Pod,
+@rule("HF008", "work-on-system-pool", Severity.WARNING, on=Pod,
     what="A Job tolerates the taint of the system pool.",
     why="The pool has room for controllers only. Work on it takes their CPU and memory.",
     source="workloads/library/holdfast/contract/pools.py", fix="remove the toleration", base="job-pod",
-    bad="tolerations: [{key: CriticalAddonsOnly, operator: Exists}]",
-)  # fmt: skip
+    bad="tolerations: [{key: CriticalAddonsOnly, operator: Exists}]")  # fmt: skip
 def work_on_system_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     basis = constant(POOLS, "SYSTEM_TAINT", f"{SYSTEM_TAINT} keeps work off the system pool")
     for path, toleration in pod.tolerations:
@@ -177,14 +161,12 @@ def work_on_system_pool(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "key"), "a Job may run on the system pool", basis)
 
 
-@rule(
-    "HF009", "pinned-to-one-pool", Severity.INFO, on=Pod,
+@rule("HF009", "pinned-to-one-pool", Severity.INFO, on=Pod,
     what="The pod selects one node pool by name.",
     why="Spot capacity runs out for one machine type at a time. A pool class spans several.",
     source=DOC_SPOT, fix="select holdfast.dev/pool-class", base="job-pod",
     bad="nodeSelector: {cloud.google.com/gke-nodepool: spot-l4-g2-standard-8}",
-    good="nodeSelector: {holdfast.dev/pool-class: spot-l4}",
-)  # fmt: skip
+    good="nodeSelector: {holdfast.dev/pool-class: spot-l4}")  # fmt: skip
 def pinned_to_one_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     for demand in context.place(pod).demanded(contract.LABEL_NODEPOOL):
         pool = next((p for p in context.platform.pools if p.name in demand.values), None)
@@ -193,13 +175,11 @@ def pinned_to_one_pool(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(demand.path, f"pinned to the pool {pool.name}", basis)
 
 
-@rule(
-    "HF022", "toleration-malformed", Severity.ERROR, on=Pod,
+@rule("HF022", "toleration-malformed", Severity.ERROR, on=Pod,
     what="A toleration that the API server refuses, or that cannot do what it says.",
     why="Exists takes no value, tolerationSeconds needs NoExecute, and there are three effects.",
     source=DOC_TAINTS, fix="correct operator, effect or value", base="job-pod",
-    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Exists, value: preemptible, effect: NoSchedul}}\n- {_GPU}",
-)  # fmt: skip
+    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Exists, value: preemptible, effect: NoSchedul}}\n- {_GPU}")  # fmt: skip
 def toleration_malformed(pod: Pod, context: Context) -> Iterator[Hit]:
     effects, operators = ("NoSchedule", "PreferNoSchedule", "NoExecute"), ("Exists", "Equal", "Lt", "Gt")
     for path, toleration in pod.tolerations:

@@ -1,4 +1,4 @@
-"""HF306 to HF313: Kueue's queues, quotas and flavors."""
+"""HF306 to HF312: Kueue's queues, quotas and flavors."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,10 +30,10 @@ def _flavor(pool_class: str = "spot-l4") -> str:
     )
 
 
-def _cluster(flavor: str = "spot", gpus: int = 4, covered: str = "nvidia.com/gpu") -> str:
+def _cluster(flavor: str = "spot", gpus: int = 4) -> str:
     return (
         "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: gpus}\nspec:\n"
-        f"  resourceGroups: [{{coveredResources: [{covered}], flavors: [{{name: {flavor}, resources:"
+        f"  resourceGroups: [{{coveredResources: [nvidia.com/gpu], flavors: [{{name: {flavor}, resources:"
         f" [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]}}]}}]\n---\n"
     )
 
@@ -49,12 +49,10 @@ def _job(queue: str = "spot") -> str:
 _SOUND = _cluster() + _flavor() + _local()
 
 
-@rule(
-    "HF306", "queue-unknown", Severity.ERROR, on=Object,
+@rule("HF306", "queue-unknown", Severity.ERROR, on=Object,
     what="A job names a Kueue LocalQueue that its namespace does not have.",
     why="Kueue never admits it. It stays suspended, without an event on the pod.",
-    source=DOC_KUEUE, fix="name a LocalQueue of the namespace", bad=_local() + _job("spto"), good=_SOUND,
-)  # fmt: skip
+    source=DOC_KUEUE, fix="name a LocalQueue of the namespace", bad=_local() + _job("spto"), good=_SOUND)  # fmt: skip
 def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(as_map(obj.metadata.get("labels")).get(LABEL_QUEUE))
     queues = context.world.within("LocalQueue", obj.namespace)
@@ -66,12 +64,10 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(_AT, f"LocalQueue {name} is in {elsewhere[0]}, not in {obj.namespace}")
 
 
-@rule(
-    "HF309", "cluster-queue-unknown", Severity.ERROR, on=Object,
+@rule("HF309", "cluster-queue-unknown", Severity.ERROR, on=Object,
     what="A LocalQueue points to a ClusterQueue that does not exist.",
     why="Kueue holds every job of the queue, and says so in a condition of the queue only.",
-    source=DOC_KUEUE, fix="name a ClusterQueue", bad=_cluster() + _local("gpu"), good=_SOUND,
-)  # fmt: skip
+    source=DOC_KUEUE, fix="name a ClusterQueue", bad=_cluster() + _local("gpu"), good=_SOUND)  # fmt: skip
 def cluster_queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     name, known = as_text(obj.spec.get("clusterQueue")), context.world.by_kind.get("ClusterQueue", [])
     if obj.kind == "LocalQueue" and known and not context.world.named("ClusterQueue", name):
@@ -79,33 +75,28 @@ def cluster_queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", "clusterQueue"), f"no ClusterQueue {name}; there are {there}")
 
 
-@rule(
-    "HF310", "flavor-unknown", Severity.ERROR, on=Object,
+@rule("HF310", "flavor-unknown", Severity.ERROR, on=Object,
     what="A ClusterQueue lends from a ResourceFlavor that does not exist.",
     why="The queue is inactive until the flavor exists: it admits nothing, of any flavor.",
-    source=DOC_KUEUE, fix="name a ResourceFlavor", bad=_cluster("spto") + _flavor(), good=_SOUND,
-)  # fmt: skip
+    source=DOC_KUEUE, fix="name a ResourceFlavor", bad=_cluster("spto") + _flavor(), good=_SOUND)  # fmt: skip
 def flavor_unknown(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, flavor, _ in _flavors(obj) if context.world.by_kind.get("ResourceFlavor") else ():
+    for path, flavor in _flavors(obj) if context.world.by_kind.get("ResourceFlavor") else ():
         name = as_text(flavor.get("name"))
         if not context.world.named("ResourceFlavor", name):
             yield Hit((*path, "name"), f"no ResourceFlavor {name}")
 
 
-def _flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any], list[Any]]]:
-    """Each flavor of a ClusterQueue, with its place and the resources that its group covers."""
+def _flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each flavor of a ClusterQueue, with its place."""
     for g, group in enumerate(as_list(queue.spec.get("resourceGroups")) if queue.kind == "ClusterQueue" else []):
         for f, flavor in enumerate(as_list(dig(group, "flavors"))):
-            at = ("spec", "resourceGroups", g, "flavors", f)
-            yield at, as_map(flavor), as_list(dig(group, "coveredResources"))
+            yield ("spec", "resourceGroups", g, "flavors", f), as_map(flavor)
 
 
-@rule(
-    "HF311", "quota-below-the-gang", Severity.ERROR, on=Object,
+@rule("HF311", "quota-below-the-gang", Severity.ERROR, on=Object,
     what="A job asks for more GPUs, CPU or memory than any flavor of its queue lends.",
     why="Kueue admits a job whole, on one flavor. This one stays suspended for ever, without an error.",
-    source=DOC_KUEUE, fix="raise nominalQuota, or ask for less", bad=_cluster(gpus=2) + _local() + _job(), good=_SOUND,
-)  # fmt: skip
+    source=DOC_KUEUE, fix="raise nominalQuota, or ask for less", bad=_cluster(gpus=2) + _local() + _job(), good=_SOUND)  # fmt: skip
 def quota_below_the_gang(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(as_map(obj.metadata.get("labels")).get(LABEL_QUEUE))
     local = context.world.named("LocalQueue", name, obj.namespace) if name and obj.jobs else None
@@ -129,16 +120,14 @@ def _asked(job: Job, resource: str) -> float:
     return max(0.0, each) * (min(least, job.parallelism) if least is not None else job.parallelism)
 
 
-@rule(
-    "HF307", "quota-over-capacity", Severity.WARNING, on=Object,
+@rule("HF307", "quota-over-capacity", Severity.WARNING, on=Object,
     what="A ClusterQueue lends more GPUs than the environment can have.",
     why="Kueue then admits jobs whose pods stay Pending, and those hold quota.",
-    source=DOC_KUEUE, fix="lower nominalQuota, or raise the pools and caps", bad=_cluster(gpus=5000), good=_SOUND,
-)  # fmt: skip
+    source=DOC_KUEUE, fix="lower nominalQuota, or raise the pools and caps", bad=_cluster(gpus=5000), good=_SOUND)  # fmt: skip
 def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
     platform = context.platform
     most = sum(p.max_nodes * p.gpus_per_node for p in platform.pools) + sum(platform.caps.values())
-    for path, flavor, _ in _flavors(obj):
+    for path, flavor in _flavors(obj):
         for r, resource in enumerate(as_list(flavor.get("resources"))):
             lent = quantity(dig(resource, "nominalQuota")) or 0
             if dig(resource, "name") == GPU_RESOURCE and lent > most:
@@ -146,14 +135,12 @@ def quota_over_capacity(obj: Object, context: Context) -> Iterator[Hit]:
                 yield Hit((*path, "resources", r, "nominalQuota"), f"lends {lent:g} GPUs", basis)
 
 
-@rule(
-    "HF308", "queued-annotation-deprecated", Severity.ERROR, on=Pod,
+@rule("HF308", "queued-annotation-deprecated", Severity.ERROR, on=Pod,
     what="A ProvisioningRequest annotation has the old prefix.",
     why="The prefix cluster-autoscaler.kubernetes.io/ is deprecated; the autoscaler reads autoscaling.x-k8s.io/.",
     source="https://github.com/kubernetes/autoscaler", fix="use the prefix autoscaling.x-k8s.io/", base="job-template",
     bad="metadata: {annotations: {cluster-autoscaler.kubernetes.io/consume-provisioning-request: request}}",
-    good="metadata: {annotations: {autoscaling.x-k8s.io/consume-provisioning-request: request}}",
-)  # fmt: skip
+    good="metadata: {annotations: {autoscaling.x-k8s.io/consume-provisioning-request: request}}")  # fmt: skip
 def queued_annotation_deprecated(pod: Pod, context: Context) -> Iterator[Hit]:
     for word in ("consume-provisioning-request", "provisioning-class-name"):
         key = f"cluster-autoscaler.kubernetes.io/{word}"
@@ -161,13 +148,11 @@ def queued_annotation_deprecated(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*pod.path, "metadata", "annotations", key), f"write autoscaling.x-k8s.io/{word}")
 
 
-@rule(
-    "HF312", "flavor-of-no-pool", Severity.ERROR, on=Object,
+@rule("HF312", "flavor-of-no-pool", Severity.ERROR, on=Object,
     what="A ResourceFlavor selects nodes that no pool makes.",
     why="Kueue admits jobs on it and adds its labels to their pods. Those stay Pending and hold the quota.",
     source="https://kueue.sigs.k8s.io/docs/concepts/resource_flavor/", fix="use a pool class of the environment",
-    bad=_flavor("spot-l44"), good=_flavor(),
-)  # fmt: skip
+    bad=_flavor("spot-l44"), good=_flavor())  # fmt: skip
 def flavor_of_no_pool(obj: Object, context: Context) -> Iterator[Hit]:
     """By the platform's own labels only: nodes of other pools have labels that are not known here."""
     for key in (LABEL_POOL_CLASS, LABEL_ROLE) if obj.kind == "ResourceFlavor" else ():
@@ -177,19 +162,3 @@ def flavor_of_no_pool(obj: Object, context: Context) -> Iterator[Hit]:
             meant = near(value, known)
             hint = f"; did you mean {meant}?" if meant else ""
             yield Hit(("spec", "nodeLabels", key), f"no pool has {key}={value}{hint}")
-
-
-@rule(
-    "HF313", "quota-of-uncovered-resource", Severity.ERROR, on=Object,
-    what="A flavor of a ClusterQueue lends other resources than its group covers, or in another order.",
-    why="Kueue refuses the queue. An older one of that name stays in force.",
-    source="https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/",
-    fix="list the same resources in coveredResources and in each flavor, in one order",
-    bad=_cluster(covered="cpu, nvidia.com/gpu"), good=_SOUND,
-)  # fmt: skip
-def quota_of_uncovered_resource(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, flavor, covered in _flavors(obj):
-        lent = [dig(each, "name") for each in as_list(flavor.get("resources"))]
-        if covered and lent and lent != covered:
-            names = [", ".join(map(str, each[:5])) for each in (lent, covered)]
-            yield Hit((*path, "resources"), f"lends {names[0]}, its group covers {names[1]}")

@@ -59,15 +59,13 @@ def _served_on_spot(pod: Pod, context: Context) -> bool:
     return context.place(pod).on_spot is not None and bool(services(pod, context))
 
 
-@rule(
-    "HF140", "readiness-too-slow-for-spot", Severity.ERROR, on=Pod,
+@rule("HF140", "readiness-too-slow-for-spot", Severity.ERROR, on=Pod,
     what="A Spot pod behind a Service has no readiness probe that fails within a second.",
     why="A Spot notice takes no pod out of a Service; a proxy that asks for its readiness does. Until then requests go to"
         " a pod that is about to die.",
     source=_DRAIN, fix="periodSeconds: 1, failureThreshold: 1, and a server that answers 503 from SIGTERM on",
     bad=_spot("readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10}"),
-    good=_READY, base="serving-container",
-)  # fmt: skip
+    good=_READY, base="serving-container")  # fmt: skip
 def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
     if not _served_on_spot(pod, context):
         return
@@ -81,29 +79,25 @@ def readiness_too_slow(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "readinessProbe"), f"fails after {slow_s} s only", basis)
 
 
-@rule(
-    "HF141", "readiness-by-exec", Severity.ERROR, on=Pod,
+@rule("HF141", "readiness-by-exec", Severity.ERROR, on=Pod,
     what="A Spot pod behind a Service has an exec readiness probe.",
     why="On Kubernetes 1.35, the first with the window of 120 s, the kubelet runs no exec probe while a pod terminates"
         " (kubernetes#140881): the pod stays in its Service to the end.",
     source="https://github.com/kubernetes/kubernetes/issues/140881", fix="probe with httpGet",
     bad=_spot("readinessProbe: {exec: {command: [cat, /ready]}, periodSeconds: 1, failureThreshold: 1}"),
-    good=_READY, base="serving-container",
-)  # fmt: skip
+    good=_READY, base="serving-container")  # fmt: skip
 def readiness_by_exec(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if _served_on_spot(pod, context) else []:
         if dig(container.body, "readinessProbe", "exec") is not None:
             yield Hit((*container.path, "readinessProbe", "exec"), "does not run while the pod terminates")
 
 
-@rule(
-    "HF142", "request-longer-than-drain", Severity.ERROR, on=Pod,
+@rule("HF142", "request-longer-than-drain", Severity.ERROR, on=Pod,
     what="A server lets a request take longer than a Spot window leaves for it.",
     why="It accepts requests until endpoints have moved, and has to answer the last of them before the kill.",
     source=_DRAIN, fix="lower --longest-request, or use a pool with the longer window",
     bad=_spot(f"{_READY}, command: [python, -m, holdfast, serve, run, --longest-request, '30']"),
-    good="command: [python, -m, holdfast, serve, run, --longest-request, '5']", base="serving-container",
-)  # fmt: skip
+    good="command: [python, -m, holdfast, serve, run, --longest-request, '5']", base="serving-container")  # fmt: skip
 def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     for container in pod.containers if pool else []:
@@ -114,14 +108,12 @@ def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "command"), message, context.platform.window_basis(pool))
 
 
-@rule(
-    "HF143", "load-balancer-sends-to-spot", Severity.ERROR, on=Object,
+@rule("HF143", "load-balancer-sends-to-spot", Severity.ERROR, on=Object,
     what="A Service with network endpoint groups, or of type LoadBalancer, selects pods on Spot.",
     why="Google's endpoint groups drop an endpoint when it terminates, not when it is not ready, and its load balancers"
         " do not retry POST: each preemption loses requests.",
     source=_PROXY, fix="let it select a proxy on demand, which asks the Spot pods for their readiness",
-    bad=_spot(_READY, service=_NEG), base="serving",
-)  # fmt: skip
+    bad=_spot(_READY, service=_NEG), base="serving")  # fmt: skip
 def load_balancer_sends_to_spot(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "Service" or not _balanced(obj):
         return
@@ -135,16 +127,14 @@ def _balanced(service: Object) -> bool:
     return annotated or as_text(service.spec.get("type")) == "LoadBalancer"
 
 
-@rule(
-    "HF144", "keep-alive-shorter-than-load-balancer", Severity.WARNING, on=Pod,
+@rule("HF144", "keep-alive-shorter-than-load-balancer", Severity.WARNING, on=Pod,
     what="A server behind a load balancer of Google closes idle connections sooner than the load balancer.",
     why=f"Google's proxies keep a connection for {LOAD_BALANCER_S} s. A request on one that the server has closed gets no"
         " answer: backend_connection_closed_before_data_sent_to_client.",
     source="https://cloud.google.com/load-balancing/docs/https#timeouts_and_retries",
     fix=f"keep connections for {KEEP_ALIVE_S} s",
     bad=_spot("command: [uvicorn, app:app]", service=_NEG),
-    good="command: [uvicorn, 'app:app', --timeout-keep-alive, '620']", base="serving-container",
-)  # fmt: skip
+    good="command: [uvicorn, 'app:app', --timeout-keep-alive, '620']", base="serving-container")  # fmt: skip
 def keep_alive_too_short(pod: Pod, context: Context) -> Iterator[Hit]:
     basis = constant(_CONTRACT, "KEEP_ALIVE_S", f"servers of the platform keep them for {KEEP_ALIVE_S} s")
     for container in pod.containers if any(map(_balanced, services(pod, context))) else []:
@@ -153,16 +143,14 @@ def keep_alive_too_short(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(container.command_at, f"closes idle connections after {kept_s:g} s", basis)
 
 
-@rule(
-    "HF145", "vllm-drops-at-sigterm", Severity.ERROR, on=Pod,
+@rule("HF145", "vllm-drops-at-sigterm", Severity.ERROR, on=Pod,
     what="vLLM on Spot has no --shutdown-timeout, or one longer than the window leaves.",
     why="With its default of 0 it aborts every request at SIGTERM, and after SIGTERM it refuses new ones: it needs a"
         " drain before the signal and a timeout after it.",
     source="https://docs.vllm.ai/en/latest/cli/serve/",
     fix="run `holdfast serve sidecar` in the pod as its readiness and preStop hook, and set --shutdown-timeout",
     bad=_spot(f"{_READY}, command: [vllm, serve, model]"),
-    good="command: [vllm, serve, model, --shutdown-timeout, '7']", base="serving-container",
-)  # fmt: skip
+    good="command: [vllm, serve, model, --shutdown-timeout, '7']", base="serving-container")  # fmt: skip
 def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     for container in pod.containers if pool else []:
@@ -180,13 +168,11 @@ def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "lifecycle", "preStop"), f"sleeps {slept:g} s of {hold_s:g} s", basis)
 
 
-@rule(
-    "HF146", "overflow-without-base", Severity.ERROR, on=Object,
+@rule("HF146", "overflow-without-base", Severity.ERROR, on=Object,
     what=f"{OVERFLOW_OF} names no Deployment, or one that may run on Spot itself.",
     why="When all of Spot is preempted at once, the base answers alone. It has to be on demand.",
     source=_PROXY, fix="name a Deployment of the same namespace that selects an on-demand pool",
-    bad=_spot(_READY), base="serving",
-)  # fmt: skip
+    bad=_spot(_READY), base="serving")  # fmt: skip
 def overflow_without_base(obj: Object, context: Context) -> Iterator[Hit]:
     wanted = as_text(as_map(obj.metadata.get("annotations")).get(OVERFLOW_OF))
     if not wanted or not obj.pods:
@@ -198,15 +184,13 @@ def overflow_without_base(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(at, f"Deployment {wanted} is not tied to machines on demand")
 
 
-@rule(
-    "HF506", "sidecar-without-restart-policy", Severity.ERROR, on=Pod,
+@rule("HF506", "sidecar-without-restart-policy", Severity.ERROR, on=Pod,
     what="An init container that serves, by its probes or its name, has no restartPolicy: Always.",
     why="The next container starts only when an init container has ended: the pod waits for a proxy that never ends.",
     source="https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/",
     fix="set restartPolicy: Always on it", base="serving-pod",
     bad="initContainers: [{name: proxy, image: cloud-sql-proxy, args: [--port=5432]}]",
-    good="initContainers: [{name: proxy, image: cloud-sql-proxy, args: [--port=5432], restartPolicy: Always}]",
-)  # fmt: skip
+    good="initContainers: [{name: proxy, image: cloud-sql-proxy, args: [--port=5432], restartPolicy: Always}]")  # fmt: skip
 def sidecar_without_restart_policy(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         image = as_text(container.body.get("image")).partition("@")[0].rpartition("/")[2]

@@ -20,13 +20,11 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DRAINS = "lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.drain]}}}"
 
 
-@rule(
-    "HF101", "grace-exceeds-window", Severity.ERROR, on=Pod,
+@rule("HF101", "grace-exceeds-window", Severity.ERROR, on=Pod,
     what="terminationGracePeriodSeconds is longer than what a Spot node gives a pod.",
     why="The kubelet cuts the grace period to the node's window and kills a handler that needs more.",
     source=DOC_SHUTDOWN, fix="set it to the pool's window, and finish within it", base="job-pod",
-    bad="terminationGracePeriodSeconds: 25",
-)  # fmt: skip
+    bad="terminationGracePeriodSeconds: 25")  # fmt: skip
 def grace_exceeds_window(pod: Pod, context: Context) -> Iterator[Hit]:
     pool, grace = context.place(pod).on_spot, as_int(pod.spec.get("terminationGracePeriodSeconds"))
     if pool and grace is not None and grace > pool.window.pod_s:
@@ -35,26 +33,22 @@ def grace_exceeds_window(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit((*pod.at, "terminationGracePeriodSeconds"), message, basis, fix)
 
 
-@rule(
-    "HF102", "grace-unstated-on-spot", Severity.WARNING, on=Pod,
+@rule("HF102", "grace-unstated-on-spot", Severity.WARNING, on=Pod,
     what="A Spot pod does not state its grace period.",
     why="The default of 30 s is longer than the window: the node gives less than the manifest promises.",
     source=DOC_SHUTDOWN, fix="set terminationGracePeriodSeconds to the pool's window", base="job-pod",
-    bad="terminationGracePeriodSeconds: null",
-)  # fmt: skip
+    bad="terminationGracePeriodSeconds: null")  # fmt: skip
 def grace_unstated_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     if pool and pod.spec.get("terminationGracePeriodSeconds") is None and pool.window.pod_s < 30:
         yield Hit(pod.at, "the grace period is not stated: 30 s by default", context.platform.window_basis(pool))
 
 
-@rule(
-    "HF103", "prestop-eats-window", Severity.ERROR, on=Pod,
+@rule("HF103", "prestop-eats-window", Severity.ERROR, on=Pod,
     what="A preStop hook of a Spot pod sleeps through most of the window, or in a loop.",
     why="The hook runs inside the window. SIGTERM comes after it, with the time that is left.",
     source=DOC_HOOKS, fix="remove the sleep, or sleep at most a third of the window, in one command", base="container",
-    bad="lifecycle: {preStop: {exec: {command: [sh, -c, sleep 12]}}}", good=_DRAINS,
-)  # fmt: skip
+    bad="lifecycle: {preStop: {exec: {command: [sh, -c, sleep 12]}}}", good=_DRAINS)  # fmt: skip
 def prestop_eats_window(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     for container in pod.containers if pool else []:
@@ -81,15 +75,13 @@ def _pre_stop_script(container: Container) -> str:
     return "\n".join(str(word)[:MAX_SCRIPT] for word in command)[:MAX_SCRIPT]
 
 
-@rule(
-    "HF108", "prestop-saves", Severity.WARNING, on=Pod,
+@rule("HF108", "prestop-saves", Severity.WARNING, on=Pod,
     what="A preStop hook saves a checkpoint while the node shuts down.",
     why="The program still computes, and gets SIGTERM only after the hook. A large state is cut off: the file looks"
         " whole and is not.",
     source=DOC_HOOKS, base="container",
     fix="save in the background on an interval; use holdfast.runtime.drain where the program cannot be changed",
-    bad="lifecycle: {preStop: {exec: {command: [/bin/sh, -c, python save_checkpoint.py]}}}", good=_DRAINS,
-)  # fmt: skip
+    bad="lifecycle: {preStop: {exec: {command: [/bin/sh, -c, python save_checkpoint.py]}}}", good=_DRAINS)  # fmt: skip
 def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if context.place(pod).interruptible else []:
         script = _pre_stop_script(container).replace("\n", " ")
@@ -97,27 +89,23 @@ def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "lifecycle", "preStop", "exec", "command"), "saves inside the window")
 
 
-@rule(
-    "HF104", "safe-to-evict-on-spot", Severity.WARNING, on=Pod,
+@rule("HF104", "safe-to-evict-on-spot", Severity.WARNING, on=Pod,
     what='A Spot pod has safe-to-evict: "false".',
     why="It only stops the autoscaler's scale-down. Google preempts Spot nodes all the same.",
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-autoscaler",
     fix="remove it, and make the pod resumable", base="job-template",
-    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}',
-)  # fmt: skip
+    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}')  # fmt: skip
 def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get(SAFE_TO_EVICT)).lower() == "false" and context.place(pod).on_spot:
         yield Hit((*pod.path, "metadata", "annotations", SAFE_TO_EVICT), "safe-to-evict does not stop Spot preemption")
 
 
-@rule(
-    "HF105", "exit-zero-on-sigterm", Severity.ERROR, on=Pod,
+@rule("HF105", "exit-zero-on-sigterm", Severity.ERROR, on=Pod,
     what="A shell trap turns SIGTERM into exit 0.",
     why="Exit 0 marks a Job's index complete: unfinished work counts as done and is never resumed.",
     source=EXIT_CODES, fix=f"exit {EXIT_PREEMPTED}", base="container",
     bad="command: [sh, -c, \"trap 'save; exit 0' TERM; exec python -m trainer\"]",
-    good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]",
-)  # fmt: skip
+    good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]")  # fmt: skip
 def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     fact = f"a stopped pod exits {EXIT_PREEMPTED}, not {EXIT_COMPLETE}"
     for container in pod.containers:
@@ -126,15 +114,13 @@ def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(container.command_at, "exits 0 on SIGTERM", basis)
 
 
-@rule(
-    "HF106", "shell-swallows-sigterm", Severity.WARNING, on=Pod,
+@rule("HF106", "shell-swallows-sigterm", Severity.WARNING, on=Pod,
     what="A shell runs the program as its child, without exec and without a trap.",
     why="The shell gets SIGTERM and does not pass it on: SIGKILL ends the program, unsaved.",
     source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination",
     fix="put exec before the last command, or run the program without a shell", base="container",
     bad='command: [bash, -c, "pip install -e . && python train.py"]',
-    good='command: [bash, -c, "pip install -e . && exec python train.py"]',
-)  # fmt: skip
+    good='command: [bash, -c, "pip install -e . && exec python train.py"]')  # fmt: skip
 def shell_swallows_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if context.place(pod).interruptible else []:
         script = _script(container)
@@ -151,26 +137,22 @@ def _script(container: Container) -> str:
     return words[2][:MAX_SCRIPT] if shell else ""
 
 
-@rule(
-    "HF109", "exit-code-lost", Severity.ERROR, on=Pod,
+@rule("HF109", "exit-code-lost", Severity.ERROR, on=Pod,
     what="The script of a Job succeeds however its program ended.",
     why="An evicted or crashed program then counts as done: its work is never resumed.",
     source=EXIT_CODES, fix="make the program the last command, or pass its code on: exit $?", base="container",
-    bad='command: [sh, -c, "python train.py || true"]', good='command: [sh, -c, "exec python train.py"]',
-)  # fmt: skip
+    bad='command: [sh, -c, "python train.py || true"]', good='command: [sh, -c, "exec python train.py"]')  # fmt: skip
 def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if pod.job and context.place(pod).interruptible else []:
         if "containers" in container.path and loses_exit_code(_script(container)):
             yield Hit(container.command_at, "hides how the program ended")
 
 
-@rule(
-    "HF107", "window-variable-wrong", Severity.ERROR, on=Pod,
+@rule("HF107", "window-variable-wrong", Severity.ERROR, on=Pod,
     what=f"{ENV_WINDOW_S} is not the window of the pool.",
     why="The process plans its last save by this number.",
     source="workloads/library/holdfast/contract/environment.py", fix="set it to the pool's window", base="container",
-    bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]', good=f'env: [{{name: {ENV_WINDOW_S}, value: "15"}}]',
-)  # fmt: skip
+    bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]', good=f'env: [{{name: {ENV_WINDOW_S}, value: "15"}}]')  # fmt: skip
 def window_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     for container in pod.containers if pool else []:

@@ -63,14 +63,12 @@ def _volume_of(container: Container, path: str) -> dict[str, Any] | None:
     return _volumes(container.pod).get(container.mounts[max(inside, key=len)], ((), {}))[1] if inside else None
 
 
-@rule(
-    "HF201", "checkpoint-on-lost-disk", Severity.ERROR, on=Pod,
+@rule("HF201", "checkpoint-on-lost-disk", Severity.ERROR, on=Pod,
     what="Checkpoints go to a disk that ends with the pod or the node: emptyDir, hostPath, local SSD, own layer.",
     why="After an eviction another node starts with an empty disk, and the run starts at step 0.",
     source=DOC_VOLUMES, fix="write to a bucket: --checkpoints gs://BUCKET/PREFIX", base="container",
     bad="command: [python, -m, trainer, --checkpoints, /checkpoints]",
-    good="command: [python, -m, trainer, --checkpoints, gs://bucket/runs]",
-)  # fmt: skip
+    good="command: [python, -m, trainer, --checkpoints, gs://bucket/runs]")  # fmt: skip
 def checkpoint_on_lost_disk(pod: Pod, context: Context) -> Iterator[Hit]:
     trains = pod.job is not None and context.place(pod).interruptible
     for container in pod.containers:
@@ -93,8 +91,7 @@ def _loss(path: str, volume: dict[str, Any] | None) -> str:
     return kind and f"{kind}, deleted with the pod"
 
 
-@rule(
-    "HF202", "checkpoint-through-fuse", Severity.WARNING, on=Pod,
+@rule("HF202", "checkpoint-through-fuse", Severity.WARNING, on=Pod,
     what="The pod writes checkpoints through Cloud Storage FUSE.",
     why="A file is in the bucket only after close, the flush runs inside the window, and SIGTERM during a write can hang"
         " the sidecar.",
@@ -104,8 +101,7 @@ def _loss(path: str, volume: dict[str, Any] | None) -> str:
         f"spec:\n  volumes: [{{name: store, csi: {_FUSE}}}]\n"
         "  containers: [{name: main, image: trainer, args: [--checkpoints, /store/runs],"
         " volumeMounts: [{name: store, mountPath: /store}]}]",
-    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}',
-)  # fmt: skip
+    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}')  # fmt: skip
 def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, at in _checkpoint_paths(container):
@@ -136,14 +132,12 @@ spec:
 """
 
 
-@rule(
-    "HF203", "rwo-volume-shared", Severity.ERROR, on=Pod,
+@rule("HF203", "rwo-volume-shared", Severity.ERROR, on=Pod,
     what="Several pods of one workload use a ReadWriteOnce claim.",
     why="One node at a time can mount it. The pods on other nodes wait for ever.",
     source="https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
     fix="use a bucket, ReadOnlyMany, or one claim for each pod",
-    bad=_claim("ReadWriteOnce", "regional-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"),
-)  # fmt: skip
+    bad=_claim("ReadWriteOnce", "regional-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
 def rwo_volume_shared(pod: Pod, context: Context) -> Iterator[Hit]:
     for at, volume in _volumes(pod).values() if pod.replicas > 1 else []:
         claim = _claim_of(volume, pod, context)
@@ -165,14 +159,12 @@ def _claimed_driver(volume: dict[str, Any] | None, pod: Pod, context: Context) -
     return as_text(dig(bound.spec, "csi", "driver")) if bound else ""
 
 
-@rule(
-    "HF204", "fuse-without-annotation", Severity.ERROR, on=Pod,
+@rule("HF204", "fuse-without-annotation", Severity.ERROR, on=Pod,
     what="A pod has a Cloud Storage FUSE volume and not the annotation that injects its sidecar.",
     why="Without the sidecar the mount fails, and the pod does not start.",
     source=DOC_FUSE, fix='annotate the pod template: gke-gcsfuse/volumes: "true"', base="job-template",
     bad=f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}]}}",
-    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}\n' f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}]}}",
-)  # fmt: skip
+    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}\n' f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}]}}")  # fmt: skip
 def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get("gke-gcsfuse/volumes")).lower() == "true":
         return
@@ -183,28 +175,24 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*at, "persistentVolumeClaim"), "no sidecar will mount this bucket through FUSE")
 
 
-@rule(
-    "HF206", "zonal-disk-on-spot", Severity.WARNING, on=Object,
+@rule("HF206", "zonal-disk-on-spot", Severity.WARNING, on=Object,
     what="A claim on a zonal disk class for work that moves between zones.",
     why="A zonal disk ties its pod to one zone, and Spot capacity moves between zones.",
     source="https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/regional-pd",
     fix="use a regional disk class, or a bucket",
-    bad=_claim("ReadOnlyMany", "standard-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"),
-)  # fmt: skip
+    bad=_claim("ReadOnlyMany", "standard-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
 def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
     work = obj.kind == "PersistentVolumeClaim" and obj.namespace in ("training", "batch")
     if work and obj.spec.get("storageClassName") in ("standard", "standard-rwo", "premium-rwo"):
         yield Hit(("spec", "storageClassName"), f"{obj.spec.get('storageClassName')} makes a disk in one zone")
 
 
-@rule(
-    "HF207", "scratch-above-limit", Severity.WARNING, on=Pod,
+@rule("HF207", "scratch-above-limit", Severity.WARNING, on=Pod,
     what="An emptyDir may hold more than the pod's limit of ephemeral storage.",
     why="The kubelet evicts the pod when all that it wrote exceeds the limit, before the folder is full.",
     source="https://kubernetes.io/docs/concepts/storage/ephemeral-storage/",
     fix="raise the limit of ephemeral-storage above the sizeLimit", base="job-pod",
-    bad="volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]",
-)  # fmt: skip
+    bad="volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]")  # fmt: skip
 def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
     limits = [quantity(c.limit("ephemeral-storage")) for c in pod.containers if "containers" in c.path]
     most = sum(limit for limit in limits if limit)

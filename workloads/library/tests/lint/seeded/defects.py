@@ -127,7 +127,6 @@ QUEUES = (
     _train("queue name misspelt", "queue-name: team-a", "queue-name: team_a", "HF306"),
     _train("queue of another namespace", "  namespace: team-a\nspec:\n  clusterQueue", "  namespace: team-b\nspec:\n  clusterQueue", "HF306", of="kind: LocalQueue\n"),
     _train("flavor's label is on no pool", "holdfast.dev/pool-class: spot-l4", "holdfast.dev/pool-class: spot-l40", "HF312", of="kind: ResourceFlavor\n"),
-    _train("GPU not covered by the queue", "[cpu, memory, nvidia.com/gpu]", "[cpu, memory]", "HF313", of="kind: ClusterQueue\n"),
     _train("priority class of nobody", "spot-workload-low", "spot-workload-lowest", "HF301"),
     _train("Spot work pushes others out", "spot-workload-low", "serving", "HF302"),
     _train("Spot work without a class", "      priorityClassName: spot-workload-low\n", "", "HF303"),
