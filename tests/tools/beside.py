@@ -1,9 +1,9 @@
-"""`python -m tests.tools.beside PATH...`: our linter, and beside it kube-score and Checkov, which judge hardening.
+"""`python -m tests.tools.beside PATH...`: the linter of this platform, then kube-score and Checkov, which judge hardening.
 
 Exit 1: one of them has found something. Exit 3: one of them cannot be had here.
 """
 
-# Why ours leaves hardening to them: infra/decisions/0067.
+# Why the linter leaves hardening to them: infra/decisions/0067.
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ Words = list[str]
 
 def commands(files: Sequence[Path]) -> Iterator[tuple[str, Words]]:
     names = [str(file) for file in files]
-    yield "holdfast", [sys.executable, "-m", "workloads", "lint", *names]
+    yield "holdfast", [sys.executable, "-m", "holdfast", "lint", *names]
     yield "kube-score", [str(build(TOOLS["kube-score"])), "score", "--kubernetes-version", "v1.35", "-o", "ci", *names]
     home = environment("checkov")
     listed = [word for name in names for word in ("-f", name)]
