@@ -3,6 +3,8 @@
 import json
 from difflib import get_close_matches
 
+import yaml
+
 from holdfast.contract.errors import InputError
 from holdfast.lint import examples
 from holdfast.lint.registry import Rule, all_rules
@@ -50,10 +52,10 @@ def _example(word: str, rule: Rule, text: str, *, whole: bool) -> str:
 
 
 def _clean(rule: Rule) -> str:
-    """What the base has in place of the bad example; the whole base where that is a whole object."""
-    if rule.bad.startswith("apiVersion:"):
-        return example_text(rule, "")
-    return json.dumps(examples.counterpart(rule.base, rule.bad))
+    """What the base has in place of the bad example."""
+    return yaml.safe_dump(
+        examples.counterpart(rule.base, rule.bad), sort_keys=False, default_flow_style=None, width=110
+    )
 
 
 def example_text(rule: Rule, text: str) -> str:

@@ -62,7 +62,7 @@ class Rule:
     fix: str
     bad: str
     good: str
-    """Empty: the base itself is the good example."""
+    """Empty: the base itself is the good example; the bad one is then a change of it."""
     base: str
     """The clean object that the examples change; empty where they are whole objects."""
     check: Check | None

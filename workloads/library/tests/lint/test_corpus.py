@@ -40,6 +40,7 @@ def test_there_are_more_than_forty_rules_with_ids_of_one_form() -> None:
     for rule_id, rule in rules.items():
         assert re.fullmatch(r"HF\d{3}", rule_id)
         assert all((rule.what, rule.why, rule.source, rule.fix, rule.bad, rule.good or rule.base)), rule_id
+        assert rule.good or not rule.bad.startswith("apiVersion:"), f"{rule_id}: a whole object shows no change"
 
 
 @pytest.mark.parametrize("rule", all_rules().values(), ids=lambda rule: rule.name)

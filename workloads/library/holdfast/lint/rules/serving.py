@@ -19,14 +19,14 @@ _READY = "readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, period
 _PROBES = {"startupProbe", "readinessProbe", "livenessProbe"}
 
 
-def _spot(container: str, *, service: str = "") -> str:
+def _service(name: str, annotations: str = "") -> str:
+    about = f"{{name: {name}, namespace: serving{annotations}}}"
+    return f"apiVersion: v1\nkind: Service\nmetadata: {about}\nspec: {{selector: {{app: {name}}}, ports: [{{port: 8080}}]}}\n"
+
+
+def _spot(container: str, *, annotations: str = "") -> str:
     """A Service and its Deployment on Spot, with one container."""
-    return f"""\
-apiVersion: v1
-kind: Service
-metadata: {{name: server, namespace: serving{service}}}
-spec: {{selector: {{app: server}}, ports: [{{port: 8080}}]}}
----
+    return f"""{_service("server", annotations)}---
 apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: server, namespace: serving, annotations: {{holdfast.dev/overflow-of: base}}}}
@@ -113,7 +113,7 @@ def request_longer_than_drain(pod: Pod, context: Context) -> Iterator[Hit]:
     why="Google's endpoint groups drop an endpoint when it terminates, not when it is not ready, and its load balancers"
         " do not retry POST: each preemption loses requests.",
     source=_PROXY, fix="let it select a proxy on demand, which asks the Spot pods for their readiness",
-    bad=_spot(_READY, service=_NEG), base="serving")  # fmt: skip
+    bad=_spot(_READY, annotations=_NEG), good=_service("proxy", _NEG))  # fmt: skip
 def load_balancer_sends_to_spot(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "Service" or not _balanced(obj):
         return
@@ -133,7 +133,7 @@ def _balanced(service: Object) -> bool:
         " answer: backend_connection_closed_before_data_sent_to_client.",
     source="https://cloud.google.com/load-balancing/docs/https#timeouts_and_retries",
     fix=f"keep connections for {KEEP_ALIVE_S} s",
-    bad=_spot("command: [uvicorn, app:app]", service=_NEG),
+    bad=_spot("command: [uvicorn, app:app]", annotations=_NEG),
     good="command: [uvicorn, 'app:app', --timeout-keep-alive, '620']", base="serving-container")  # fmt: skip
 def keep_alive_too_short(pod: Pod, context: Context) -> Iterator[Hit]:
     basis = constant(_CONTRACT, "KEEP_ALIVE_S", f"servers of the platform keep them for {KEEP_ALIVE_S} s")
@@ -172,7 +172,7 @@ def vllm_drops_at_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     what=f"{OVERFLOW_OF} names no Deployment, or one that may run on Spot itself.",
     why="When all of Spot is preempted at once, the base answers alone. It has to be on demand.",
     source=_PROXY, fix="name a Deployment of the same namespace that selects an on-demand pool",
-    bad=_spot(_READY), base="serving")  # fmt: skip
+    bad=_spot(_READY), good="metadata: {labels: {app: server}}", base="serving")  # fmt: skip
 def overflow_without_base(obj: Object, context: Context) -> Iterator[Hit]:
     wanted = as_text(as_map(obj.metadata.get("annotations")).get(OVERFLOW_OF))
     if not wanted or not obj.pods:
