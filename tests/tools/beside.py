@@ -1,9 +1,9 @@
-"""`python -m tests.tools.beside PATH...`: our linter, and beside it kube-score and Checkov, which judge hardening.
+"""`python -m tests.tools.beside PATH...`: the linter of this platform, then kube-score and Checkov, which judge hardening.
 
 Exit 1: one of them has found something. Exit 3: one of them cannot be had here.
 """
 
-# Why ours leaves hardening to them: infra/decisions/0067.
+# Why the linter leaves hardening to them: infra/decisions/0067.
 
 import os
 import subprocess

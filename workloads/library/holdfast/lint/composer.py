@@ -1,67 +1,52 @@
-"""Text to YAML nodes, in time that grows with the text alone."""
+"""Text to YAML nodes with their places, by PyYAML: in C where libyaml is there, else in Python by the same code.
 
-from typing import Any, Protocol, cast
+Plain scalars resolve as YAML 1.1, as the API server reads them: yes is a boolean.
+"""
 
-from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer, ComposerError
-from ruamel.yaml.nodes import Node as RuamelNode
+import re
 
-try:
-    from holdfast.lint import libyaml
-except ImportError:  # no PyYAML, or one without libyaml
-    libyaml = None
+import yaml
+from yaml.composer import ComposerError
+from yaml.nodes import Node
 
-MAX_NODES = 101_000  # of a document, keys included: what may be built of it is half of that
-# For each token the scanner looks at every level that is open. No object of Kubernetes comes near it.
-MAX_DEPTH = 40
-VERSION = (1, 1)  # as the API server reads it: yes is a boolean
+MAX_NODES = 101_000  # of a document, keys included; more than a manifest has by far
+MAX_DEPTH = 40  # the scanner looks at every open level for each token; no Kubernetes object is nested so deep
+BASES = (getattr(yaml, "CSafeLoader", yaml.SafeLoader), yaml.SafeLoader)
 
 
-class Place(Protocol):
-    line: int
-    column: int
+class _Bounds:
+    """PyYAML calls these around each node that it composes."""
+
+    nodes = depth = 0
+
+    def descend_resolver(self, parent: Node | None, index: object) -> None:
+        self.nodes += 1
+        self.depth += 1
+        what = f"nested more than {MAX_DEPTH} deep" if self.depth > MAX_DEPTH else ""
+        what = what or (f"more than {MAX_NODES:,} values" if self.nodes > MAX_NODES else "")
+        if what:
+            raise ComposerError(None, None, what, parent.start_mark if parent else None)
+
+    def ascend_resolver(self) -> None:
+        self.depth -= 1
 
 
-class Node(Protocol):
-    """What nodes of ruamel.yaml and of PyYAML have in common."""
-
-    id: str
-    """scalar, sequence, mapping"""
-    tag: str
-    value: Any
-    start_mark: Place
-    end_mark: Place
+def _bounded(base: type) -> type:
+    loader = type("Bounded", (_Bounds, base), {})
+    # PyYAML wants a point and a sign in a float; Kubernetes takes 1e3 too.
+    loader.add_implicit_resolver(  # pyright: ignore[reportAttributeAccessIssue]
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    )
+    return loader
 
 
-class _BoundedComposer(Composer):
-    _nodes = _depth = 0
-
-    def compose_node(self, parent: RuamelNode | None, index: Any) -> RuamelNode | None:
-        self._nodes += 1
-        self._depth += 1
-        if self._depth > MAX_DEPTH or self._nodes > MAX_NODES:
-            what = (
-                f"nested more than {MAX_DEPTH} deep" if self._depth > MAX_DEPTH else f"more than {MAX_NODES:,} values"
-            )
-            raise ComposerError(None, None, what, self.parser.peek_event().start_mark)
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self._depth -= 1
+QUICK, PLAIN = map(_bounded, BASES)
 
 
-def compose(text: str) -> Node | None:
-    """The node of one document. MarkedYAMLError, and what else ruamel.yaml lets through on hostile text."""
-    if libyaml:
-        try:
-            return cast(Node | None, libyaml.compose(text, VERSION, max_nodes=MAX_NODES, max_depth=MAX_DEPTH))
-        except libyaml.NotAlikeError:
-            pass
-    return compose_slowly(text)
-
-
-def compose_slowly(text: str) -> Node | None:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.version = VERSION  # pyright: ignore[reportAttributeAccessIssue]
-    yaml.Composer = _BoundedComposer  # counts, so each document has its own
-    return yaml.compose(text)
+def compose(text: str, loader: type = QUICK) -> Node | None:
+    """The node of one document. YAMLError, and what else PyYAML raises on hostile text."""
+    reader = loader(text)
+    try:
+        return reader.get_single_node()
+    finally:
+        reader.dispose()

@@ -1,7 +1,7 @@
-"""YAML text to plain values that remember where they stood.
+"""YAML text to plain values that know their line and column.
 
-Every document of a file is read on its own: a broken one becomes a `Trouble` and the others are still
-judged. Nothing here builds Python objects from tags, and aliases are expanded up to a limit.
+Each document of a file is read alone: a broken one becomes a `Trouble`, and the others are still judged. Tags never
+build Python objects, and aliases are expanded up to a limit.
 """
 
 # Why it is so: infra/decisions/0060.
@@ -14,23 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from yaml.error import MarkedYAMLError, YAMLError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from holdfast.lint.composer import Node, compose
+from holdfast.lint.composer import compose
 
 MAX_FILE_BYTES = 1 << 20
-MAX_VALUES = 50_000  # of a document, after aliases are expanded; a bomb of nested aliases stops here
-# Of a whole file: a small bomb may be repeated in each document, and one long text be an alias everywhere.
+MAX_VALUES = 50_000  # of a document, after aliases are expanded; it stops a bomb of nested aliases
+# Of a whole file: each document may repeat a small bomb, and one long text may be an alias everywhere.
 MAX_FILE_VALUES, MAX_FILE_CHARACTERS = 200_000, 4 << 20
 MAX_DUPLICATES = 20  # of one document
-MAX_NUMBER = 40  # characters; Python refuses to print longer ones, which it reads all the same
+MAX_NUMBER = 40  # characters; Python reads longer numbers and then refuses to print them
 
 Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a key or value stands; lines and columns count from 1, `end` is exclusive and on the same line."""
+    """The place of a key or value; lines and columns count from 1, `end` is exclusive and on the same line."""
 
     line: int
     column: int
@@ -38,8 +39,8 @@ class Mark:
 
 
 def load_text(path: FilePath) -> str:
-    """The text of a regular file, at most one byte more than is judged. OSError, also for pipes and devices."""
-    # Without O_NONBLOCK a pipe is waited for; asked of the open file, so that nothing can take its place meanwhile.
+    """The text of a regular file, at most one byte more than is judged. Raises OSError, also for pipes and devices."""
+    # Without O_NONBLOCK a pipe would block. The open file is asked, so that no other can replace it meanwhile.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "no regular file")
@@ -78,7 +79,7 @@ class Trouble:
 
 @dataclass(slots=True)
 class Document:
-    """One YAML document: `value` is a Map, or what stood there instead."""
+    """One YAML document: `value` is a Map, or whatever else the text holds."""
 
     value: Any
     first_line: int
@@ -139,7 +140,7 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _without_directives(chunk: str) -> str:
-    """`%YAML 1.1` before a document belongs to the reader, and is no document itself."""
+    """`%YAML 1.1` before a document is for the reader, and is no document itself."""
     return _DIRECTIVE.sub("", chunk) if "%" in chunk else chunk
 
 
@@ -157,9 +158,12 @@ def _read_chunk(chunk: str, first_line: int, budget: "_Budget") -> Document:
     except MarkedYAMLError as error:
         place = error.problem_mark or error.context_mark
         mark = Mark(first_line + place.line, place.column + 1, place.column + 2) if place else Mark(first_line, 1, 2)
-        document.troubles.append(_template_or_broken(chunk, error.problem or "not YAML", mark))
-    except (YAMLError, RecursionError, ValueError, AssertionError, TypeError, IndexError, AttributeError) as error:
-        # ruamel.yaml lets these through on hostile text; the border turns them into a place and a reason.
+        message = ", ".join(filter(None, (error.context, error.problem))) or "not YAML"
+        document.troubles.append(_template_or_broken(chunk, message, mark))
+    except RecursionError:
+        document.troubles.append(Trouble("broken", "an alias inside its own anchor", Mark(first_line, 1, 2)))
+    except (YAMLError, ValueError) as error:
+        # PyYAML raises these on hostile text.
         message = str(error).partition("\n")[0] or type(error).__name__
         document.troubles.append(_template_or_broken(chunk, message, Mark(first_line, 1, 2)))
     return document
@@ -205,22 +209,22 @@ class _Builder:
     def _spend(self, node: Node, values: int = 1) -> None:
         self.count += values
         self.budget.values -= values
-        self.budget.characters -= len(node.value) if node.id == "scalar" else 0
+        self.budget.characters -= len(node.value) if isinstance(node, ScalarNode) else 0
         if self.count > MAX_VALUES or self.budget.spent:
             raise _NotPlainError(f"more than {MAX_VALUES:,} values after aliases are expanded", node)
 
     def build(self, node: Node) -> Any:
         self._spend(node)
-        if node.id == "mapping":
+        if isinstance(node, MappingNode):
             return self._map(node)
-        return self._seq(node) if node.id == "sequence" else _scalar(node)
+        return self._seq(node) if isinstance(node, SequenceNode) else _scalar(node)
 
     def _map(self, node: Node) -> Map:
         result = Map()
         for key_node, value_node in self._merged(node):
             key, mark = self._key(key_node), _mark(key_node, self.first_line)
             if key in result and len(self.document.troubles) < MAX_DUPLICATES:
-                self.document.troubles.append(Trouble("duplicate", f"key {key!r} stands here a second time", mark))
+                self.document.troubles.append(Trouble("duplicate", f"key {key!r} is here a second time", mark))
             result[key] = self.build(value_node)
             result.keys_at[key], result.values_at[key] = mark, _mark(value_node, self.first_line)
         return result
@@ -238,7 +242,7 @@ class _Builder:
         yield from own
 
     def _key(self, node: Node) -> str:
-        if node.id != "scalar":
+        if not isinstance(node, ScalarNode):
             raise _NotPlainError("a mapping or list as key", node)
         self._spend(node, 0)
         return str(node.value)
@@ -257,8 +261,8 @@ _MERGE = "tag:yaml.org,2002:merge"
 def _merge_sources(node: Node) -> Iterator[Node]:
     for key, value in node.value:
         if key.tag == _MERGE:
-            listed = value.value if value.id == "sequence" else [value]
-            yield from (source for source in listed if source.id == "mapping" and source is not node)
+            listed = value.value if isinstance(value, SequenceNode) else [value]
+            yield from (source for source in listed if isinstance(source, MappingNode) and source is not node)
 
 
 def _integer(text: str) -> int:

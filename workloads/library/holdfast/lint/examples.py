@@ -1,39 +1,26 @@
-"""Clean objects that rules change in their examples, and the merging of the two.
-
-Written for the environment `example`.
-"""
+"""Clean objects that rules change in their examples, and the merging of the two. They fit the environment `example`."""
 
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import yaml
+
 _POD = """\
-automountServiceAccountToken: false
-enableServiceLinks: false
 priorityClassName: spot-workload-low
 restartPolicy: Never
 serviceAccountName: trainer
 terminationGracePeriodSeconds: 15
-securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
 nodeSelector: {holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "true"}
 tolerations:
 - {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}
 - {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}
 containers:
 - name: main
-  image: registry.example/trainer@sha256:1111111111111111111111111111111111111111111111111111111111111111
+  image: registry.example/trainer:1.4
   command: [python, -m, trainer]
-  resources:
-    limits: {cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}
-  securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-"""
-_POLICY = """\
-rules:
-- action: Ignore
-  onPodConditions: [{type: DisruptionTarget, status: "True"}]
-- action: FailJob
-  onExitCodes: {operator: In, values: [2, 70]}
+  resources: {limits: {cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}}
 """
 _JOB = """\
 apiVersion: batch/v1
@@ -46,6 +33,11 @@ spec:
   backoffLimitPerIndex: 3
   activeDeadlineSeconds: 86400
   ttlSecondsAfterFinished: 86400
+  podFailurePolicy:
+    rules:
+    - {action: Ignore, onPodConditions: [{type: DisruptionTarget, status: "True"}]}
+    - {action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}
+  template: {spec: POD}
 """
 _JOBSET = """\
 apiVersion: jobset.x-k8s.io/v1alpha2
@@ -54,8 +46,7 @@ metadata: {name: train, namespace: training}
 spec:
   failurePolicy:
     maxRestarts: 3
-    rules:
-    - {name: preempted, action: RestartJobSetAndIgnoreMaxRestarts, onJobFailureReasons: [PodFailurePolicy]}
+    rules: [{name: preempted, action: RestartJobSetAndIgnoreMaxRestarts, onJobFailureReasons: [PodFailurePolicy]}]
   ttlSecondsAfterFinished: 86400
   replicatedJobs:
   - name: workers
@@ -66,9 +57,8 @@ spec:
         parallelism: 2
         completions: 2
         activeDeadlineSeconds: 86400
-        podFailurePolicy:
-          rules:
-          - {action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "True"}]}
+        podFailurePolicy: {rules: [{action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "True"}]}]}
+        template: {spec: POD}
 """
 _SERVING = """\
 apiVersion: apps/v1
@@ -77,8 +67,10 @@ metadata: {name: server, namespace: serving}
 spec:
   replicas: 3
   selector: {matchLabels: {app: server}}
+  template: {metadata: {labels: {app: server}}, spec: POD}
 """
-_FLEX = """\
+_GPU = "{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
+_FLEX = f"""\
 priorityClassName: flex-workload
 nodeSelector:
   holdfast.dev/pool-class: null
@@ -87,19 +79,18 @@ nodeSelector:
   cloud.google.com/gke-accelerator: nvidia-tesla-a100
   cloud.google.com/gke-max-run-duration-seconds: "86400"
   cloud.google.com/gke-gpu-driver-version: latest
-tolerations:
-- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}
+tolerations: [{_GPU}]
 """
-_ON_DEMAND = """\
+_ON_DEMAND = f"""\
 priorityClassName: serving
 restartPolicy: null
 terminationGracePeriodSeconds: 60
-nodeSelector: {holdfast.dev/pool-class: serving, cloud.google.com/gke-spot: null}
-tolerations:
-- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}
+nodeSelector: {{holdfast.dev/pool-class: serving, cloud.google.com/gke-spot: null}}
+tolerations: [{_GPU}]
 """
+_OBJECTS = {"job": (_JOB, ""), "jobset": (_JOBSET, ""), "serving": (_SERVING, _ON_DEMAND), "flex": (_JOB, _FLEX)}
 JOB_POD = ("spec", "template", "spec")
-JOBSET_POD = ("spec", "replicatedJobs", 0, "template", "spec", "template", "spec")
+JOBSET_JOB = ("spec", "replicatedJobs", 0, "template", "spec")
 CONTAINER = ("containers", 0)
 
 
@@ -120,7 +111,7 @@ BASES = {
     "flex": Base("in a Job on flex-start", "flex", ()),
     "flex-pod": Base("in the pod of a Job on flex-start", "flex", JOB_POD),
     "jobset": Base("in a JobSet on Spot", "jobset", ()),
-    "jobset-job": Base("in a replicated job of a JobSet on Spot", "jobset", JOBSET_POD[:-2]),
+    "jobset-job": Base("in a replicated job of a JobSet on Spot", "jobset", JOBSET_JOB),
     "serving": Base("in a Deployment on demand", "serving", ()),
     "serving-container": Base("in a container of a Deployment on demand", "serving", (*JOB_POD, *CONTAINER)),
     "serving-pod": Base("in the pod of a Deployment on demand", "serving", JOB_POD),
@@ -129,9 +120,7 @@ BASES = {
 
 
 def parse(text: str) -> list[Any]:
-    from ruamel.yaml import YAML
-
-    return list(YAML(typ="safe", pure=True).load_all(text))
+    return list(yaml.safe_load_all(text))
 
 
 def whole(base: str, change: str) -> list[Any]:
@@ -140,30 +129,38 @@ def whole(base: str, change: str) -> list[Any]:
     if not known.text or change.startswith("apiVersion:"):
         return parse(change)
     body = deepcopy(_base(known.text))
-    target = body
-    for step in known.root[:-1]:
-        target = target[step]
+    (patch,) = parse(change) if change else [{}]
+    if not known.root:
+        return [merge(body, patch)]
+    target = _at(body, known.root[:-1])
+    target[known.root[-1]] = merge(target[known.root[-1]], patch)
+    return [body]
+
+
+def counterpart(base: str, change: str) -> Any:
+    """What the base has where a change is made."""
     (patch,) = parse(change)
-    if known.root:
-        target[known.root[-1]] = merge(target[known.root[-1]], patch)
-        return [body]
-    return [merge(body, patch)]
+    return _shared(_at(_base(BASES[base].text), BASES[base].root), patch)
+
+
+def _at(body: Any, path: tuple[str | int, ...]) -> Any:
+    for step in path:
+        body = body[step]
+    return body
+
+
+def _shared(clean: Any, patch: Any) -> Any:
+    if not isinstance(clean, dict) or not isinstance(patch, dict):
+        return clean
+    return {key: _shared(clean[key], value) for key, value in patch.items() if key in clean}
 
 
 @cache
 def _base(name: str) -> Any:
-    pod = parse(_POD)[0]
-    if name == "jobset":
-        body = parse(_JOBSET)[0]
-        body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = {"spec": pod}
-    elif name == "serving":
-        body = parse(_SERVING)[0]
-        pod = merge(pod, parse(_ON_DEMAND)[0])
-        body["spec"]["template"] = {"metadata": {"labels": {"app": "server"}}, "spec": pod}
-    else:
-        body = parse(_JOB)[0]
-        body["spec"]["podFailurePolicy"] = parse(_POLICY)[0]
-        body["spec"]["template"] = {"spec": pod if name == "job" else merge(pod, parse(_FLEX)[0])}
+    text, change = _OBJECTS[name]
+    (body,), (pod,) = parse(text), parse(_POD)
+    owner = _at(body, JOBSET_JOB if name == "jobset" else ("spec",))["template"]
+    owner["spec"] = merge(pod, parse(change)[0] if change else {})
     return body
 
 
@@ -172,7 +169,4 @@ def merge(old: Any, change: Any) -> Any:
     if not isinstance(old, dict) or not isinstance(change, dict):
         return deepcopy(change)
     result = {key: deepcopy(value) for key, value in old.items() if not (key in change and change[key] is None)}
-    for key, value in change.items():
-        if value is not None:
-            result[key] = merge(old.get(key), value)
-    return result
+    return result | {key: merge(old.get(key), value) for key, value in change.items() if value is not None}

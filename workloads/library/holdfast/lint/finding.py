@@ -17,10 +17,6 @@ class Severity(StrEnum):
     WARNING = "warning"  # it runs, and will hurt
     INFO = "info"  # worth knowing; never fails a check
 
-    @property
-    def rank(self) -> int:
-        return list(Severity).index(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Basis:
@@ -96,12 +92,16 @@ def _source(module: str) -> tuple[str, ast.Module]:
     return folder + file.relative_to(root).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
 
 
-def constant(module: str, name: str, fact: str) -> Basis:
-    """Basis for a name assigned or defined in a module of ours."""
-    file, tree = _source(module)
-    for node in ast.walk(tree):
+@cache
+def _line(module: str, name: str) -> int:
+    for node in ast.walk(_source(module)[1]):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         names = [t.id for t in targets if isinstance(t, ast.Name)] + [getattr(node, "name", "")]
         if name in names and isinstance(node, ast.stmt):
-            return Basis(fact, file, node.lineno)
+            return node.lineno
     raise LookupError(f"{module} has no {name}")
+
+
+def constant(module: str, name: str, fact: str) -> Basis:
+    """Basis for a name that a module assigns or defines."""
+    return Basis(fact, _source(module)[0], _line(module, name))

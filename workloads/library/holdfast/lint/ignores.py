@@ -1,12 +1,12 @@
-"""Findings that somebody decided to accept: by comment, by annotation, by configuration.
+"""Findings that a team accepts: by comment, by annotation, by configuration.
 
-Each needs a reason; one that silences nothing, has no reason or has run out is itself a finding, so that
+Each needs a reason. An ignore that silences nothing, has no reason or is past its date is a finding itself, so that
 the list of exceptions stays true.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatch
@@ -14,6 +14,7 @@ from fnmatch import fnmatch
 from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding
 from holdfast.lint.objects import Object, as_map, as_text, dig
+from holdfast.lint.retired import RETIRED
 
 ANNOTATION = "holdfast.dev/ignore-"
 _COMMENT = re.compile(r"#\s*holdfast:\s*ignore\[([^\]]{0,200})\]\s*(.*)$")
@@ -25,7 +26,7 @@ class Ignore:
     rule: str
     reason: str
     file: str
-    """Where the ignore itself stands, with `mark`."""
+    """Where the ignore itself is, with `mark`."""
     mark: Mark
     until: date | None = None
     lines: tuple[int, ...] = ()
@@ -91,27 +92,14 @@ def of_annotations(obj: Object) -> Iterator[Ignore]:
 
 def apply(ignores: list[Ignore], findings: list[Finding], today: date) -> list[Finding]:
     """The findings, the silenced ones marked with the reason, and one finding for each bad ignore."""
-    valid = _Index(i for i in ignores if i.reason and not _expired(i, today))
-    judged = [_silenced(finding, valid) for finding in findings]
-    return [*judged, *(bad for ignore in ignores for bad in _complaint(ignore, today))]
-
-
-class _Index:
-    """Ignores by where they may apply, so that not every finding is held against every ignore."""
-
-    def __init__(self, ignores: Iterable[Ignore]) -> None:
-        self._at: dict[tuple[str, ...], list[Ignore]] = defaultdict(list)
-        for ignore in ignores:
+    # By where they may apply, so that a finding is compared with few of them.
+    index: dict[tuple[str, ...], list[Ignore]] = defaultdict(list)
+    for ignore in ignores:
+        if ignore.reason and not _expired(ignore, today):
             for key in _keys(ignore):
-                self._at[key].append(ignore)
-
-    def covering(self, finding: Finding) -> list[Ignore]:
-        keys = (
-            (finding.rule,),
-            (finding.rule, finding.file, str(finding.mark.line)),
-            (finding.rule, finding.file, finding.object_name),
-        )
-        return [ignore for key in keys for ignore in self._at.get(key, ()) if ignore.covers(finding)]
+                index[key].append(ignore)
+    judged = [_silenced(finding, index) for finding in findings]
+    return [*judged, *(bad for ignore in ignores for bad in _complaint(ignore, today))]
 
 
 def _keys(ignore: Ignore) -> list[tuple[str, ...]]:
@@ -124,8 +112,10 @@ def _expired(ignore: Ignore, today: date) -> bool:
     return ignore.until is not None and ignore.until < today
 
 
-def _silenced(finding: Finding, valid: _Index) -> Finding:
-    covering = valid.covering(finding)
+def _silenced(finding: Finding, index: dict[tuple[str, ...], list[Ignore]]) -> Finding:
+    line, name = str(finding.mark.line), finding.object_name
+    keys = ((finding.rule,), (finding.rule, finding.file, line), (finding.rule, finding.file, name))
+    covering = [ignore for key in keys for ignore in index.get(key, ()) if ignore.covers(finding)]
     for ignore in covering:
         ignore.used = True
     return replace(finding, suppressed=covering[0].reason) if covering else finding
@@ -135,6 +125,8 @@ def _complaint(ignore: Ignore, today: date) -> Iterator[Finding]:
     from holdfast.lint.registry import all_rules  # the registry's rules document these findings
 
     rules = all_rules()
+    if ignore.rule in RETIRED:
+        return
     if ignore.rule not in rules:
         rule, message = "HF907", f"ignores {ignore.rule or 'nothing'}, which is no rule"
     elif not ignore.reason:
@@ -146,12 +138,4 @@ def _complaint(ignore: Ignore, today: date) -> Iterator[Finding]:
     else:
         return
     known = rules[rule]
-    yield Finding(
-        rule=rule,
-        severity=known.severity,
-        message=message,
-        fix=known.fix,
-        file=ignore.file,
-        mark=ignore.mark,
-        object_name="",
-    )
+    yield Finding(rule, known.severity, message, known.fix, ignore.file, ignore.mark, object_name="")

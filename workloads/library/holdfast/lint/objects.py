@@ -1,6 +1,6 @@
-"""Views of Kubernetes objects that rules read: the object, its pods wherever they are nested, its Jobs.
+"""Views of Kubernetes objects that rules read: the object, its pods at any depth, its Jobs.
 
-Everything here takes hostile input: a value of the wrong type reads as absent.
+All of it takes hostile input: a value of the wrong type reads as absent.
 """
 
 import math
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from holdfast.lint.document import Document, Path
@@ -35,7 +36,7 @@ def as_int(value: Any) -> int | None:
 
 
 def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The known word that was most likely meant, or nothing. Never asked of a text that is no word."""
+    """The known word that was most likely meant, or nothing. A long text is no word."""
     found = get_close_matches(word, known, n=1, cutoff=cutoff) if len(word) <= MAX_WORD else []
     return found[0] if found else ""
 
@@ -64,10 +65,6 @@ class Object:
     @property
     def kind(self) -> str:
         return as_text(self.body.get("kind"))
-
-    @property
-    def api_version(self) -> str:
-        return as_text(self.body.get("apiVersion"))
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -171,14 +168,30 @@ class Container:
         return {as_text(item.get("name")): item.get("value") for item in listed}
 
     @property
-    def script(self) -> str:
-        """What a shell or an interpreter is given to run, cut where no script is so long."""
-        return "\n".join(self.words)[:MAX_SCRIPT]
-
-    @property
     def words(self) -> list[str]:
         """Command and arguments."""
         return [str(word) for key in ("command", "args") for word in as_list(self.body.get(key))]
+
+    @property
+    def script(self) -> str:
+        """The words on lines of their own, cut at MAX_SCRIPT."""
+        return "\n".join(self.words)[:MAX_SCRIPT]
+
+    def runs(self, *program: str) -> bool:
+        """Whether these words follow each other in the command."""
+        words = self.words
+        return any(tuple(words[n : n + len(program)]) == program for n in range(len(words)))
+
+    def option(self, name: str) -> str:
+        """The value of `--name value` or `--name=value`; empty where it is not given."""
+        for word, after in pairwise([*self.words, ""]):
+            if word.partition("=")[0] == name:
+                return word.partition("=")[2] or after
+        return ""
+
+    @property
+    def command_at(self) -> Path:
+        return (*self.path, "command" if "command" in self.body else "args")
 
     @property
     def mounts(self) -> dict[str, str]:
@@ -215,15 +228,8 @@ class Job:
         """Pods at once; never more than there are completions."""
         pods, most = as_int(self.spec.get("parallelism")), as_int(self.spec.get("completions"))
         pods = 1 if pods is None else pods
-        return (pods if most is None else min(pods, most)) * self._replicas
-
-    @property
-    def _replicas(self) -> int:
-        """Copies of a replicated job of a JobSet."""
-        if not self.in_jobset:
-            return 1
-        stated = as_int(dig(self.owner.body, *self.path[:3], "replicas"))
-        return 1 if stated is None else stated
+        copies = as_int(dig(self.owner.body, *self.path[:3], "replicas")) if self.in_jobset else 1
+        return (pods if most is None else min(pods, most)) * (1 if copies is None else copies)
 
     @property
     def rules(self) -> list[dict[str, Any]]:

@@ -3,9 +3,12 @@
 import json
 from difflib import get_close_matches
 
+import yaml
+
 from holdfast.contract.errors import InputError
 from holdfast.lint import examples
 from holdfast.lint.registry import Rule, all_rules
+from holdfast.lint.retired import RETIRED
 
 SCHEMA = "holdfast.rules/1"
 
@@ -22,8 +25,8 @@ def _find(name: str) -> Rule:
     known = {rule.id: rule for rule in rules.values()} | {rule.slug: rule for rule in rules.values()}
     found = known.get(name) or known.get(name.partition("-")[0].upper())
     if found is None:
-        near = get_close_matches(name, known, n=1, cutoff=0.3)
-        fix = f"did you mean {near[0]}?" if near else "`rules` lists them"
+        now, near = RETIRED.get(name.partition("-")[0].upper()), get_close_matches(name, known, n=1, cutoff=0.3)
+        fix = f"the rule is retired; use {now}" if now else f"did you mean {near[0]}?" if near else "`rules` lists them"
         raise InputError("unknown rule", got=name, allowed=f"{min(rules)} to {max(rules)}", fix=fix)
     return found
 
@@ -34,19 +37,25 @@ def _list(rules: list[Rule]) -> str:
 
 
 def page(rule: Rule, *, whole: bool) -> str:
-    where = examples.BASES[rule.base].title
     parts = [
-        f"{rule.name} ({rule.severity.value}, since {rule.since})\n{rule.what}",
+        f"{rule.name} ({rule.severity.value})\n{rule.what}",
         f"why:    {rule.why}\nsource: {rule.source}\nfix:    {rule.fix}",
-        *(_example(word, rule, text, where, whole=whole) for word, text in (("bad", rule.bad), ("good", rule.good))),
+        *(_example(word, rule, text, whole=whole) for word, text in (("bad", rule.bad), ("good", rule.good))),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _example(word: str, rule: Rule, text: str, where: str, *, whole: bool) -> str:
-    shown = example_text(rule, text) if whole else text[:2_000].rstrip()
-    place = "whole object" if whole or text.startswith("apiVersion:") else where
+def _example(word: str, rule: Rule, text: str, *, whole: bool) -> str:
+    shown = example_text(rule, text) if whole else (text or _clean(rule))[:2_000].rstrip()
+    place = "whole object" if whole or text.startswith("apiVersion:") else examples.BASES[rule.base].title
     return f"{word} ({place}):\n" + "\n".join(f"  {line}" for line in shown.splitlines())
+
+
+def _clean(rule: Rule) -> str:
+    """What the base has in place of the bad example."""
+    return yaml.safe_dump(
+        examples.counterpart(rule.base, rule.bad), sort_keys=False, default_flow_style=None, width=110
+    )
 
 
 def example_text(rule: Rule, text: str) -> str:
@@ -57,5 +66,6 @@ def example_text(rule: Rule, text: str) -> str:
 
 
 def _data(rule: Rule) -> dict[str, str]:
-    fields = ("id", "slug", "what", "why", "source", "fix", "bad", "good", "since")
-    return {field: getattr(rule, field) for field in fields} | {"severity": rule.severity.value}
+    fields = ("id", "slug", "what", "why", "source", "fix", "bad")
+    found = {field: getattr(rule, field) for field in fields}
+    return found | {"good": rule.good or _clean(rule), "severity": rule.severity.value}

@@ -90,7 +90,13 @@ class Placement:
         return any(all(d.allows(labels, zones) for d in (*self.selector, *term)) for term in self.terms)
 
     def untolerated(self, pool: Pool) -> list[contract.Taint]:
-        return [t for t in pool.taints if repels(t) and not any(tolerates(x, t) for _, x in self.pod.tolerations)]
+        # GKE adds the toleration of the GPU taint to a pod that asks for GPUs.
+        given = (contract.GPU_TAINT,) if self.pod.gpus else ()
+        return [
+            t
+            for t in pool.taints
+            if repels(t) and t not in given and not any(tolerates(x, t) for _, x in self.pod.tolerations)
+        ]
 
     @cached_property
     def pools(self) -> list[Pool]:

@@ -1,36 +1,38 @@
 """The rules by id. A rule module decorates its checks with `rule`; the engine and `rules` read `all_rules`.
 
-A rule carries its own documentation, and its two examples are its tests: the bad one is found by it,
-the good one is clean under every rule.
+A rule carries its own documentation, and its two examples are its tests: it finds the bad one, and all rules pass
+the good one. Distributions add rules by an entry point of the group `holdfast.lint_rules` that names such a module.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
 
+from holdfast.contract.errors import InputError
+from holdfast.contract.extensions import extensions
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Object, Pod
 from holdfast.lint.placement import Placement
 from holdfast.lint.platform import Platform
+from holdfast.lint.retired import RETIRED
 from holdfast.lint.world import World
 
 MODULES = (
-    "placement",
-    "nodes", "flex", "gpu", "shutdown", "jobs", "elastic", "disruption", "serving", "storage", "queue", "quotas", "classes", "security", "references", "fields", "linter",
+    "placement", "flex", "machines", "shutdown", "jobs", "elastic", "disruption", "serving", "storage", "queue",
+    "classes", "identity", "linter",
 )  # fmt: skip
+GROUP = "holdfast.lint_rules"
 
 
 @dataclass(eq=False)
 class Context:
-    """What a check is handed beside its subject."""
+    """What a check gets besides its subject."""
 
     platform: Platform
     world: World
-
-    def __post_init__(self) -> None:
-        self._placements: dict[int, Placement] = {}
+    _placements: dict[int, Placement] = field(default_factory=dict[int, Placement])
 
     def place(self, pod: Pod) -> Placement:
         """Computed once for each pod, since most rules ask."""
@@ -38,11 +40,11 @@ class Context:
 
 
 Subject = Object | Pod | Job
-# Rules that judge what stands in a patch of Kustomize; the others ask for something that its base may have.
+# Rules about what a patch of Kustomize states. The others ask for something that its base may have.
 ON_PATCHES = frozenset({
     "HF001", "HF002", "HF003", "HF007", "HF008", "HF009", "HF011", "HF012", "HF013", "HF014", "HF016", "HF021",
-    "HF022", "HF035", "HF101", "HF103", "HF104", "HF105", "HF107", "HF108", "HF111", "HF115", "HF120", "HF302",
-    "HF308", "HF401", "HF402", "HF409", "HF415", "HF416", "HF501", "HF502", "HF504", "HF505",
+    "HF022", "HF035", "HF101", "HF103", "HF104", "HF105", "HF107", "HF108", "HF111", "HF115", "HF302", "HF308",
+    "HF415", "HF416",
 })  # fmt: skip
 Check = Callable[[Any, Context], Iterable[Hit]]
 CheckT = TypeVar("CheckT", bound=Check)
@@ -60,9 +62,9 @@ class Rule:
     fix: str
     bad: str
     good: str
+    """Empty: the base itself is the good example; the bad one is then a change of it."""
     base: str
     """The clean object that the examples change; empty where they are whole objects."""
-    since: str
     check: Check | None
     """None for findings of the engine itself."""
 
@@ -80,52 +82,32 @@ def rule(
     severity: Severity,
     *,
     on: type[Object] | type[Pod] | type[Job],
-    what: str,
-    why: str,
-    source: str,
-    fix: str,
-    bad: str,
-    good: str,
+    good: str = "",
     base: str = "",
-    since: str = "0.1",
+    **texts: str,
 ) -> Callable[[CheckT], CheckT]:
-    """Register a check. Examples of a rule `on=Pod` change the pod of `base`, others the whole object."""
+    """Register a check. Examples change the clean object that `base` names, or are whole objects.
+
+    `texts` are what, why, source, fix and bad. Raises InputError where the id is taken, so that no distribution
+    replaces a rule.
+    """
 
     def register(check: CheckT) -> CheckT:
-        _add(Rule(id=rule_id, slug=slug, severity=severity, subject=on, what=what, why=why, source=source, fix=fix,
-                  bad=bad, good=good, base=base, since=since, check=check))  # fmt: skip
+        if rule_id in _RULES or rule_id in RETIRED:
+            raise InputError("id of a lint rule", got=rule_id, allowed="one that no rule has", fix="choose another")
+        shared: dict[str, Any] = {"subject": on, "good": good, "base": base, "check": check, **texts}
+        _RULES[rule_id] = Rule(id=rule_id, slug=slug, severity=severity, **shared)
         return check
 
     return register
 
 
-def document(
-    rule_id: str,
-    slug: str,
-    severity: Severity,
-    *,
-    on: type[Object],
-    what: str,
-    why: str,
-    source: str,
-    fix: str,
-    bad: str,
-    good: str,
-) -> None:
-    """Register what the engine finds by itself."""
-    _add(Rule(id=rule_id, slug=slug, severity=severity, subject=on, what=what, why=why, source=source, fix=fix,
-              bad=bad, good=good, base="", since="0.1", check=None))  # fmt: skip
-
-
-def _add(new: Rule) -> None:
-    assert new.id not in _RULES, new.id
-    _RULES[new.id] = new
-
-
 @cache
 def all_rules() -> dict[str, Rule]:
+    """By id, those of other distributions included. InputError where one of theirs cannot be used."""
     for module in MODULES:
         import_module(f"holdfast.lint.rules.{module}")
+    extensions(GROUP)
     return dict(sorted(_RULES.items()))
 
 

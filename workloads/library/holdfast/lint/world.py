@@ -19,9 +19,39 @@ class World:
 
     def __init__(self, objects: Iterable[Object] = ()) -> None:
         self.by_kind: dict[str, list[Object]] = defaultdict(list)
+        self._named: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        self._within: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        self._labelled: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
         for obj in objects:
             self.by_kind[obj.kind].append(obj)
-        self._selected: dict[tuple[str, str], list[Pod]] = {}
+            self._named[obj.kind, obj.name].append(obj)
+            self._within[obj.kind, obj.namespace].append(obj)
+            for pod in obj.pods:
+                for key, value in ("", ""), *pod.labels.items():  # the first finds all pods of the namespace
+                    self._labelled[obj.namespace, key, str(value)].append(pod)
+
+    def within(self, kind: str, namespace: str) -> list[Object]:
+        return self._within.get((kind, namespace), [])
+
+    def all_named(self, kind: str, name: str) -> list[Object]:
+        """In any namespace; several where the files are of several clusters."""
+        return self._named.get((kind, name), [])
+
+    def named(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
+        return next((o for o in self.all_named(kind, name) if namespace is None or o.namespace == namespace), None)
+
+    def selected(self, namespace: str, selector: Any) -> list[Pod]:
+        """Pods of a namespace that the matchLabels of a selector choose; all of them where it has none."""
+        wanted = match_labels(selector)
+        # By the rarest label, so that not every selector is compared with every pod.
+        fewest = min((self._labelled.get((namespace, *item), []) for item in (("", ""), *wanted.items())), key=len)
+        return [pod for pod in fewest if has_labels(pod, wanted)]
+
+    def selecting(self, kind: str, pod: Pod) -> list[Object]:
+        """Objects of a kind in the pod's namespace whose selector takes it; an empty one takes every pod."""
+        field = "podSelector" if kind == "NetworkPolicy" else "selector"
+        found = self.within(kind, pod.owner.namespace)
+        return [obj for obj in found if has_labels(pod, match_labels(obj.spec.get(field)))]
 
     @cached_property
     def priorities(self) -> dict[str, int]:
@@ -29,107 +59,12 @@ class World:
         found = {obj.name: as_int(obj.body.get("value")) or 0 for obj in self.by_kind["PriorityClass"]}
         return SYSTEM_PRIORITIES | found
 
-    @cached_property
-    def _pods(self) -> dict[str, list[Pod]]:
-        found: dict[str, list[Pod]] = defaultdict(list)
-        for listed in list(self.by_kind.values()):
-            for obj in listed:
-                found[obj.namespace] += obj.pods
-        return found
-
-    @cached_property
-    def _labelled(self) -> dict[tuple[str, str, str], list[Pod]]:
-        """(namespace, label, value) -> pods, in the order of the files."""
-        found: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
-        for namespace, pods in self._pods.items():
-            for pod in pods:
-                for key, value in pod.labels.items():
-                    found[namespace, key, str(value)].append(pod)
-        return found
-
-    @cached_property
-    def _label_values(self) -> dict[tuple[str, str], list[str]]:
-        found: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for namespace, key, value in self._labelled:
-            found[namespace, key].append(value)
-        return found
-
-    def label_values(self, namespace: str, key: str) -> list[str]:
-        """Of a label, over all pods of a namespace."""
-        return self._label_values.get((namespace, key), [])
-
-    def pods_of(self, namespace: str) -> list[Pod]:
-        return self._pods.get(namespace, [])
-
-    def selected(self, namespace: str, selector: Any) -> list[Pod]:
-        """Pods of a namespace that a label selector with matchLabels chooses."""
-        wanted = {key: str(value) for key, value in as_map(dig(selector, "matchLabels")).items()}
-        key = (namespace, repr(sorted(wanted.items())))
-        if key not in self._selected:
-            # Of all pods with one of the labels, the rarest, and each label once: never every pod for every selector.
-            each = [self._labelled.get((namespace, *item), []) for item in wanted.items()]
-            fewest = min(each, key=len) if each else self.pods_of(namespace)
-            self._selected[key] = [pod for pod in fewest if has_labels(pod, wanted)]
-        return self._selected[key]
-
-    def selecting(self, kind: str, pod: Pod) -> list[Object]:
-        """Objects of a kind beside a pod whose selector takes it; an empty one takes every pod."""
-        namespace = pod.owner.namespace
-        items = [("", ""), *((key, str(value)) for key, value in pod.labels.items())]
-        found = (each for item in items for each in self._selectors.get((kind, namespace, *item), []))
-        return [obj for obj in found if has_labels(pod, _wanted(obj))]
-
-    @cached_property
-    def _selectors(self) -> dict[tuple[str, str, str, str], list[Object]]:
-        """(kind, namespace, first label and its value) -> objects with a selector."""
-        found: dict[tuple[str, str, str, str], list[Object]] = defaultdict(list)
-        for kind in ("NetworkPolicy", "PodDisruptionBudget"):
-            for obj in self.by_kind[kind]:
-                first = next(iter(_wanted(obj).items()), ("", ""))
-                found[kind, obj.namespace, *first].append(obj)
-        return found
-
-    @cached_property
-    def _names(self) -> dict[tuple[str, str], list[Object]]:
-        found: dict[tuple[str, str], list[Object]] = defaultdict(list)
-        for kind, listed in list(self.by_kind.items()):
-            for obj in listed:
-                found[kind, obj.name].append(obj)
-        return found
-
-    def named(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        return next((o for o in self.all_named(kind, name) if namespace is None or o.namespace == namespace), None)
-
-    def all_named(self, kind: str, name: str) -> list[Object]:
-        """Of whatever namespace; several where the files are of several clusters."""
-        return self._names.get((kind, name), [])
-
-    @cached_property
-    def _in_namespace(self) -> dict[tuple[str, str], list[Object]]:
-        found: dict[tuple[str, str], list[Object]] = defaultdict(list)
-        for kind, listed in list(self.by_kind.items()):
-            for obj in listed:
-                found[kind, obj.namespace].append(obj)
-        return found
-
-    @cached_property
-    def _scalers(self) -> dict[tuple[str, str, str], Object]:
-        found: dict[tuple[str, str, str], Object] = {}
-        for obj in self.by_kind["HorizontalPodAutoscaler"]:
-            target = as_map(obj.spec.get("scaleTargetRef"))
-            found[obj.namespace, as_text(target.get("kind")), as_text(target.get("name"))] = obj
-        return found
-
-    def scaler_of(self, owner: Object) -> Object | None:
-        return self._scalers.get((owner.namespace, owner.kind, owner.name))
-
     def most_lent(self, queues: Iterable[Object], resource: str) -> float | None:
         """What one job can get on one flavor of any of these ClusterQueues; of a cohort, what all its queues have.
 
         None where no queue covers the resource.
         """
-        found = [gpus for queue in queues for gpus in self._lent(queue, resource)]
-        return max(found, default=None)
+        return max((lent for queue in queues for lent in self._lent(queue, resource)), default=None)
 
     def _lent(self, queue: Object, resource: str) -> Iterator[float]:
         cohort = _cohort(queue)
@@ -146,12 +81,6 @@ class World:
         return found
 
     @cached_property
-    def replaced_images(self) -> set[str]:
-        """Names that a kustomization gives another name, tag or digest."""
-        listed = (image for k in self.by_kind["Kustomization"] for image in as_list(k.body.get("images")))
-        return {as_text(dig(image, "name")) for image in listed}
-
-    @cached_property
     def patch_files(self) -> set[str]:
         """Files that a kustomization names as patches."""
         found: set[str] = set()
@@ -163,20 +92,13 @@ class World:
         return found
 
     def is_patch(self, obj: Object) -> bool:
-        """A piece of an object, to be merged into another: what it lacks may stand there."""
+        """A piece of an object, to be merged into another, which may have what it lacks."""
         images = ["image" in container.body for pod in obj.pods for container in pod.containers]
         return obj.file in self.patch_files or (bool(images) and not any(images))
-
-    def within(self, kind: str, namespace: str) -> list[Object]:
-        return self._in_namespace.get((kind, namespace), [])
 
 
 def has_labels(pod: Pod, wanted: dict[str, str]) -> bool:
     return all(key in pod.labels and str(pod.labels[key]) == value for key, value in wanted.items())
-
-
-def _wanted(obj: Object) -> dict[str, str]:
-    return match_labels(obj.spec.get("podSelector" if obj.kind == "NetworkPolicy" else "selector"))
 
 
 def match_labels(selector: Any) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Precision on manifests of strangers and recall on seeded defects, for `python -m workloads.library.tests.bench.lint`.
 
-lint_labels.json holds a stratified sample of 100 findings on the modules that the test tools pin, each read by hand
-beside its file: right or not, and why. A finding is right where its sentence holds for that file if it were applied as
-it stands. The sample was drawn once, by rule, with more from rules that find more.
+lint_labels.json holds findings on the modules that the test tools pin, each compared with its file by hand: right or
+not, and why. A finding is right where its sentence holds for that file, applied as it is. The sample of 100 was drawn
+once, by rule, with more from rules that find more; labels of retired rules are removed.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.lint.engine import Options, lint
-from tests.workloads.manifests import test_recall
+from workloads.library.tests.lint import test_recall
 from workloads.library.tests.lint.seeded.defects import TOPICS
 from workloads.library.tests.lint.test_strangers import MODULES, folder
 

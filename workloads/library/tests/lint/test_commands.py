@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from holdfast.lint.registry import all_rules
+from holdfast.lint.retired import RETIRED
 
 
 def call(*words: str | Path) -> Result:
@@ -25,7 +26,8 @@ def test_rules_lists_every_rule() -> None:
 def test_rules_of_one_rule_shows_what_why_both_examples_and_the_fix(asked: str) -> None:
     rule = all_rules()["HF101"]
     shown = " ".join(call("rules", asked).stdout.split())
-    for part in (rule.what, rule.why, rule.fix, rule.bad, rule.good, rule.source):
+    assert "terminationGracePeriodSeconds: 15" in shown, "the clean object has it"
+    for part in (rule.what, rule.why, rule.fix, rule.bad, rule.source):
         assert " ".join(part.split()) in shown
 
 
@@ -38,3 +40,9 @@ def test_rules_as_json_holds_the_same_as_the_pages() -> None:
 def test_rules_of_an_unknown_rule_is_bad_input() -> None:
     done = call("rules", "HF999")
     assert isinstance(done.exception, InputError) and "HF999" in str(done.exception)
+
+
+def test_rules_of_a_retired_rule_names_the_tool_that_judges_the_same() -> None:
+    done = call("rules", "HF401")
+    assert isinstance(done.exception, InputError) and "kube-score: container-image-tag" in str(done.exception)
+    assert not set(RETIRED) & set(all_rules())

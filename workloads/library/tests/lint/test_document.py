@@ -1,8 +1,13 @@
 """Reading YAML: places, broken documents, templates, hostile text."""
 
+from functools import partial
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.lint import composer, document
 from holdfast.lint.document import MAX_FILE_BYTES, read
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.registry import all_rules
@@ -90,3 +95,69 @@ def test_no_shape_of_values_crashes_a_rule(body: dict[str, object], kind: str) -
 @given(st.text(alphabet=st.sampled_from(list("ab:-[]{}&*!|>%@`'\"#,? \n\t0\x00")), max_size=60))
 def test_no_text_crashes_the_reader(text: str) -> None:
     assert isinstance(list(read(text)), list)
+
+
+SAME = (
+    "kind: [Job\n", "a: 1\na: 2\n", "kind: Pod\nb: {c: [1, yes, 010, 1e3, 1:30, 0x10, ~]}\n", "a: {{ b }}\n", "a: *b\n",
+    f"a: {'[' * 41}{']' * 41}\n", "a: &a [*a]\n", "{é…😀: 'ü', b: 1}\n", "a:\n- b: !c d\n  e: |\n    f\n\ng: {<<: {h: 1}}\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SAME)
+def test_without_libyaml_the_same_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def documents() -> list[Any]:
+        return [(d.value, [(t.kind, t.mark.line) for t in d.troubles], places(d.value)) for d in document.read(text)]
+
+    quick = documents()
+    monkeypatch.setattr(document, "compose", partial(composer.compose, loader=composer.PLAIN))
+    assert documents() == quick
+
+
+def places(value: Any) -> list[Any]:
+    if isinstance(value, document.Map):
+        return [*value.keys_at.items(), *value.values_at.items(), *map(places, value.values())]
+    return [*value.items_at, *map(places, value)] if isinstance(value, document.Seq) else []
+
+
+def test_plain_scalars_are_read_as_the_api_server_reads_them() -> None:
+    (found,) = read("[yes, off, 010, 0o7, 0x10, 1_000, 1e3, 1.5, 1:30, ~, null, 2020-01-01, =, '1', !!str 2]\n")
+    assert found.value == [
+        True,
+        False,
+        8,
+        "0o7",
+        16,
+        1000,
+        1000.0,
+        1.5,
+        "1:30",
+        None,
+        None,
+        "2020-01-01",
+        "=",
+        "1",
+        "2",
+    ]
+
+
+def test_columns_count_characters_and_not_their_bytes() -> None:
+    (found,) = read("{é…😀: 'ü', b: 1}\n")
+    assert (found.at(("b",), of_key=True).column, found.at(("é…😀",)).column) == (12, 7)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("bound", "text"),
+    [
+        ("nested more than 40 deep", f"a: {'[' * 41}{']' * 41}\n"),
+        ("more than 101,000 values", f"a: [{'b, ' * 102_000}]\n"),
+    ],
+)
+def test_the_bounds_of_depth_and_size_hold(bound: str, text: str) -> None:
+    (found,) = read(text)
+    assert [trouble.message for trouble in found.troubles] == [bound]
+
+
+def test_tags_build_nothing() -> None:
+    (found,) = read("a: !!python/object/apply:os.system [true]\nb: !!python/name:os.system x\n")
+    assert found.value == {"a": [True], "b": "x"}

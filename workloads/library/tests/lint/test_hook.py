@@ -13,7 +13,7 @@ from tests import platforms
 from tests.support import require
 
 ROOT = Path(__file__).parents[4]
-BAD = "apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n"
+BAD = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nvalue: 5\n"
 
 
 def lint(python: Path | str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,12 +36,12 @@ def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Pat
     )
     require(installed.returncode == 0, f"the package index cannot be reached: {installed.stderr[-200:]}")
     (tmp_path / "repo").mkdir()
-    (tmp_path / "repo/namespace.yaml").write_text(BAD)
+    (tmp_path / "repo/class.yaml").write_text(BAD)
     platforms.written(platforms.load("example"), tmp_path / "repo")
-    command = [tmp_path / "env/bin/holdfast", "lint", "namespace.yaml"]
+    command = [tmp_path / "env/bin/holdfast", "lint", "class.yaml"]
     found = subprocess.run(command, cwd=tmp_path / "repo", capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 1, found.stderr
-    assert "[HF412]" in found.stdout
+    assert "[HF305]" in found.stdout
     (packages,) = (tmp_path / "env/lib").glob("python3.*/site-packages")
     claimed = {path.name for path in packages.iterdir()} & {"infra", "workloads", "monitoring", "tests"}
     assert not claimed, "names that the other repository may have itself"

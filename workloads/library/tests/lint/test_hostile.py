@@ -33,7 +33,8 @@ def judged(text: str) -> Report:
 
 
 def limits(gpus: str) -> str:
-    return f"{POD}spec: {{containers: [{{name: main, image: x, resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}}}]}}\n"
+    container = f"{{name: main, image: x, resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}}}"
+    return f"{POD}spec: {{containers: [{container}], tolerations: [{{operator: Exists}}]}}\n"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,11 @@ def test_no_odd_item_of_a_required_affinity_crashes(odd: Any) -> None:
     """No example has one."""
     for term in ({"matchExpressions": [odd]}, {"matchExpressions": odd}, odd):
         affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-        spec = {"containers": [{"name": "m", "image": "a"}], "affinity": {"nodeAffinity": affinity}}
+        spec = {
+            "containers": [{"name": "m", "image": "a"}],
+            "affinity": {"nodeAffinity": affinity},
+            "priorityClassName": "none",
+        }
         assert judged(json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec})).findings
 
 
@@ -123,7 +128,7 @@ HUGE: dict[str, Callable[[], str]] = {
     "merges": lambda: "a: &a {" + ", ".join(f"k{n}: v" for n in range(5_000)) + "}\nb: {<<: [" + ", ".join(["*a"] * 50_000) + "]}\n",
     "alias bombs": lambda: "".join("---\na: &a [x, x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\nc: &c [*b, *b, *b, *b, *b, *b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c, *c, *c]\n" for _ in range(1_000)),
     "budgets": lambda: budgets(1_500),
-    "ignores": lambda: "".join(f"---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: n{n}}}  # holdfast: ignore[HF412] because\n" for n in range(5_000)),
+    "ignores": lambda: "".join(f"---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: n{n}}}  # holdfast: ignore[HF305] because\n" for n in range(5_000)),
     "deep": lambda: "a: " + "[" * 37 + "[], " * (BIG // 4) + "]" * 37 + "\n",
     "numbers": lambda: "a: [" + ", ".join(["0x" + "f" * 5_000] * 50) + "]\n",
 }  # fmt: skip
@@ -143,8 +148,9 @@ def test_what_is_nested_deeper_than_any_object_is_not_read_to_its_end() -> None:
 
 
 def test_one_rule_does_not_flood_the_report_about_one_object() -> None:
-    report = judged(HUGE["keys near a field"]()[:100_000].rpartition("\n")[0])
-    assert 0 < sum(f.rule == "HF501" for f in report.findings) <= 100
+    tolerations = ", ".join(f"{{key: k{n}, operator: Exists}}" for n in range(200))
+    report = judged(f"{POD}spec: {{containers: [{{name: m, image: a}}], tolerations: [{tolerations}]}}\n")
+    assert sum(f.rule == "HF002" for f in report.findings) == 100
 
 
 @pytest.mark.timeout(60)
@@ -203,7 +209,7 @@ def interpreted(output: str) -> list[str]:
 @pytest.mark.parametrize("word", WORDS)
 def test_nothing_of_a_manifest_becomes_a_workflow_command_or_a_terminal_escape(word: str) -> None:
     found = judged(planted(word))
-    assert len(found.findings) > 5
+    assert len(found.findings) > (0 if word == "\ud800" else 5), "half a character is no YAML"
     report = replace(found, findings=[replace(finding, fix=word) for finding in found.findings])
     text = FORMATS["text"](report)
     assert interpreted(text) == []

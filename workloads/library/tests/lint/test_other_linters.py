@@ -107,7 +107,7 @@ def wanted(env: str, *, of_checkov: bool) -> Found:
     return found
 
 
-POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: m, image: x}]}\n"
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {priorityClassName: gone, containers: [{name: m, image: x}]}\n"
 
 
 def test_one_command_runs_all_three_and_each_finds_what_it_is_for(tmp_path: Path) -> None:

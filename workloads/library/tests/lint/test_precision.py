@@ -81,41 +81,9 @@ def test_a_grace_beyond_the_window_is_not_hidden_behind_another_error(spec: str)
     assert "HF101" in found(pod(f"terminationGracePeriodSeconds: 25, {spec}"))
 
 
-PDB = """\
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {name: a, namespace: s}
-spec: {minAvailable: 2, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {matchLabels: {app: a}}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: a, namespace: s}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: a}}
-  template: {metadata: {labels: {app: a}}, spec: {containers: [{name: m, image: a}]}}
-"""
-HPA = """\
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata: {name: a, namespace: s}
-spec: {minReplicas: 2, maxReplicas: 6, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: a}}
-"""
-
-
-def test_a_budget_is_judged_by_what_its_autoscaler_allows() -> None:
-    assert "HF130" in found(PDB) and "HF130" not in found(PDB, HPA)
-    assert "HF130" in found(PDB, HPA.replace("maxReplicas: 6", "maxReplicas: 2"))
-
-
 @pytest.mark.parametrize("name", ["nvidia-tesla-t4", "nvidia-h100-mega-80gb", "nvidia-h200-141gb", "nvidia-b200"])
 def test_google_s_own_accelerators_are_known(name: str) -> None:
     assert "HF035" not in found(pod(f"nodeSelector: {{cloud.google.com/gke-accelerator: {name}}}"))
-
-
-def test_a_volume_in_memory_fills_no_disk() -> None:
-    assert "HF205" not in found(pod("volumes: [{name: shm, emptyDir: {medium: Memory}}]"))
-    assert "HF205" in found(pod("volumes: [{name: shm, emptyDir: {}}]"))
 
 
 PATCH = """\
@@ -133,37 +101,15 @@ spec:
 
 def test_a_patch_is_judged_by_what_stands_in_it_and_not_by_what_its_base_has() -> None:
     rules = found(PATCH)
-    assert not rules & {"HF030", "HF032", "HF403", "HF413", "HF410", "HF411"} and "HF101" in rules
+    assert not rules & {"HF030", "HF102", "HF036"} and "HF101" in rules
 
 
 @pytest.mark.parametrize("field", ["patches: [{path: p/a.yaml}]", "patchesStrategicMerge: [p/a.yaml]"])
 def test_a_file_that_a_kustomization_names_is_a_patch(field: str) -> None:
     kustomization = f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n{field}\n"
-    namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n"
-    assert "HF412" not in found(kustomization, namespace, names=("over/kustomization.yaml", "over/p/a.yaml"))
-    assert "HF412" in found(kustomization, namespace, names=("over/kustomization.yaml", "over/a.yaml"))
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        "IMAGE",
-        "$IMAGE",
-        "${REGISTRY}/a",
-        "<your-image>",
-        "gcr.io/PROJECT_ID/a:latest",
-        "YOUR-REGION.example/a/b",
-        "%IMAGE%",
-    ],
-)
-def test_a_placeholder_is_no_image_that_moves(image: str) -> None:
-    assert not found(pod("hostname: a").replace(f"registry.example/a{DIGEST}", f"'{image}'")) & {"HF401", "HF402"}
-
-
-def test_an_image_that_a_kustomization_replaces_is_judged_there() -> None:
-    text = pod("hostname: a").replace(DIGEST, "")
-    kustomization = f"kind: Kustomization\nimages: [{{name: registry.example/a, digest: 'sha256:{'1' * 64}'}}]\n"
-    assert "HF401" in found(text) and "HF401" not in found(text, kustomization)
+    positive = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\nvalue: 5\n"
+    assert "HF305" not in found(kustomization, positive, names=("over/kustomization.yaml", "over/p/a.yaml"))
+    assert "HF305" in found(kustomization, positive, names=("over/kustomization.yaml", "over/a.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -204,3 +150,12 @@ def test_a_service_that_only_names_peers_asks_for_no_readiness(service: str, end
     spot = f"nodeSelector: {{cloud.google.com/gke-spot: 'true'}}, containers: [{{name: m, image: registry.example/a{DIGEST}}}]"
     serving = f"apiVersion: v1\nkind: Service\nmetadata: {{name: a, namespace: team}}\nspec: {{{service}selector: {{app: a}}}}\n"
     assert ("HF140" in found(f"{labelled}spec: {{{spot}}}\n", serving)) is ended
+
+
+def test_gke_adds_the_toleration_of_the_gpu_taint() -> None:
+    gpu = "image: a, resources: {limits: {nvidia.com/gpu: 1}}"
+    chosen = (
+        "nodeSelector: {holdfast.dev/pool-class: spot-l4}, tolerations: [{key: provisioning-tier, operator: Exists}]"
+    )
+    asks = found(f"{HEAD}spec: {{containers: [{{name: m, {gpu}}}], {chosen}}}\n")
+    assert not asks & {"HF004", "HF031", "HF003"}

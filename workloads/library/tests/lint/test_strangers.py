@@ -52,7 +52,7 @@ def test_manifests_of_strangers_are_judged_and_crash_nothing(strangers: list[Pat
 
 def test_each_finding_about_them_names_a_rule_a_fix_and_a_place(strangers: list[Path], report: Report) -> None:
     known, texts = all_rules(), {file.as_posix(): file for file in strangers}
-    assert len(report.findings) > 1_000
+    assert len(report.findings) > 150
     for finding in report.findings:
         assert finding.rule in known and finding.fix and finding.message
         assert finding.file in texts and finding.mark.line >= 1

@@ -13,36 +13,33 @@ from holdfast.lint.registry import Context, rule
 
 DOC_CLASS = "https://cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes"
 API = "GoogleCloudPlatform/compute-class-api api/cloud.google.com/v1/types.go"
+MACHINES = "workloads/library/holdfast/contract/machines.py"
 
 
 def _class(*priorities: str) -> str:
-    listed = "\n".join(f"  - {priority}" for priority in priorities)
+    listed = "\n".join(f"  - {{{priority}}}" for priority in priorities)
     return (
         "apiVersion: cloud.google.com/v1\nkind: ComputeClass\nmetadata: {name: gpu}\nspec:\n"
         f"  nodePoolAutoCreation: {{enabled: true}}\n  whenUnsatisfiable: DoNotScaleUp\n  priorities:\n{listed}\n"
     )
 
 
-_SPOT = "{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 1, driverVersion: latest}, spot: true}"
-_LARGER = "{machineType: g2-standard-12, gpu: {type: nvidia-l4, count: 1, driverVersion: latest}, spot: true}"
-_ON_DEMAND = "{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 1, driverVersion: latest}}"
-_CLEAN = _class(_SPOT, _LARGER, _ON_DEMAND)
+_G2 = "machineType: g2-standard-8"
+_ON_DEMAND = f"{_G2}, gpu: {{type: nvidia-l4, count: 1, driverVersion: latest}}"
+_SPOT = f"{_ON_DEMAND}, spot: true"
+_CLEAN = _class(_SPOT, _SPOT.replace("standard-8", "standard-12"), _ON_DEMAND)
 
 
 def _priorities(obj: Object) -> list[tuple[Path, dict[str, Any]]]:
-    if obj.kind != "ComputeClass":
-        return []
-    listed = enumerate(as_list(obj.spec.get("priorities")))
+    listed = enumerate(as_list(obj.spec.get("priorities")) if obj.kind == "ComputeClass" else [])
     return [(("spec", "priorities", i), as_map(priority)) for i, priority in listed]
 
 
-@rule(
-    "HF320", "machine-has-other-gpus", Severity.ERROR, on=Object,
+@rule("HF320", "machine-has-other-gpus", Severity.ERROR, on=Object,
     what="A priority asks for a GPU count or type that its machine type does not have.",
     why="A machine type fixes its GPUs: g2-standard-8 has one L4, two L4 need g2-standard-24.",
-    source="workloads/library/holdfast/contract/machines.py", fix="use a machine type that has them",
-    bad=_class("{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 2}, spot: true}", _ON_DEMAND), good=_CLEAN,
-)  # fmt: skip
+    source=MACHINES, fix="use a machine type that has them",
+    bad=_class(f"{_G2}, gpu: {{type: nvidia-l4, count: 2}}, spot: true", _ON_DEMAND), good=_CLEAN)  # fmt: skip
 def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
         machine, count = MACHINE_TYPES.get(as_text(priority.get("machineType"))), dig(priority, "gpu", "count")
@@ -51,102 +48,56 @@ def machine_has_other_gpus(obj: Object, context: Context) -> Iterator[Hit]:
             continue
         if (as_int(count) or 1) != machine.gpus or kind not in (None, machine.accelerator):
             fits = [m.name for m in MACHINE_TYPES.values() if (m.accelerator, m.gpus) == (kind, count)]
-            fix = f"use {' or '.join(fits)}" if fits else ""
             has = f"{machine.name} has {machine.gpus} x {machine.accelerator or 'no GPU'}"
             basis = constant("holdfast.contract.machines", "MACHINE_TYPES", has)
+            fix = f"use {' or '.join(fits)}" if fits else ""
             yield Hit((*path, "gpu"), f"{machine.name} with {count} x {kind}", basis, fix)
 
 
-@rule(
-    "HF321", "class-rule-contradicts-itself", Severity.ERROR, on=Object,
-    what="A priority that is Spot and flex-start at once, or uses a field that only the other has.",
-    why="The API server's own validation refuses the class.",
-    source=API, fix="make two priorities of it",
-    bad=_class("{machineType: g2-standard-8, spot: true, flexStart: {enabled: true}}", _ON_DEMAND), good=_CLEAN,
-)  # fmt: skip
-def class_rule_contradicts(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, priority in _priorities(obj):
-        spot, flex = priority.get("spot") is True, dig(priority, "flexStart", "enabled") is True
-        if spot and flex:
-            yield Hit((*path, "flexStart"), "one priority is Spot and flex-start")
-        if "capacityCheckWaitTimeSeconds" in priority and not flex:
-            yield Hit((*path, "capacityCheckWaitTimeSeconds"), "waits for capacity without flex-start")
-        if "machineType" in priority and "machineFamily" in priority:
-            yield Hit((*path, "machineFamily"), "machine type and family together")
-
-
-@rule(
-    "HF322", "class-grace-not-offered", Severity.ERROR, on=Object,
-    what="A shutdown grace other than 0, 30 or 120 s, or on a priority that is not Spot.",
-    why="The API takes these values only, and on Spot only.",
-    source=API, fix="write 120, with spot: true",
-    bad=_class("{machineType: g2-standard-8, spot: true, nodeSystemConfig: {kubeletConfig:"
-               " {shutdownGracePeriodSeconds: 60}}}", _ON_DEMAND),
-    good=_class("{machineType: g2-standard-8, spot: true, nodeSystemConfig: {kubeletConfig:"
-                " {shutdownGracePeriodSeconds: 120}}}", _ON_DEMAND),
-)  # fmt: skip
-def class_grace_not_offered(obj: Object, context: Context) -> Iterator[Hit]:
-    field = ("nodeSystemConfig", "kubeletConfig", "shutdownGracePeriodSeconds")
-    for path, priority in _priorities(obj):
-        grace = dig(priority, *field)
-        if grace is not None and (grace not in (0, 30, 120) or priority.get("spot") is not True):
-            yield Hit((*path, *field), f"{grace} s is not offered here")
-
-
-@rule(
-    "HF323", "class-without-fallback", Severity.WARNING, on=Object,
-    what="A ComputeClass with Spot and a single priority.",
-    why="One machine type is sold out long before all are; without a next priority its pods wait.",
-    source=DOC_CLASS, fix="add machine types, then flex-start or on-demand", bad=_class(_SPOT), good=_CLEAN,
-)  # fmt: skip
+@rule("HF323", "class-without-fallback", Severity.WARNING, on=Object,
+    what="A ComputeClass has Spot as its only priority.",
+    why="One machine type sells out long before all do. Without a next priority its pods wait.",
+    source=DOC_CLASS, fix="add machine types, then flex-start or on-demand", bad=_class(_SPOT), good=_CLEAN)  # fmt: skip
 def class_without_fallback(obj: Object, context: Context) -> Iterator[Hit]:
     priorities = _priorities(obj)
     if len(priorities) == 1 and priorities[0][1].get("spot") is True:
-        yield Hit(("spec", "priorities"), "has nothing to fall back to")
+        yield Hit(("spec", "priorities"), "has no fallback")
 
 
-@rule(
-    "HF324", "class-shadows-its-fallback", Severity.ERROR, on=Object,
-    what="A priority with reservation affinity AnyBestEffort that is not the last.",
+@rule("HF324", "class-shadows-its-fallback", Severity.ERROR, on=Object,
+    what="A priority with reservation affinity AnyBestEffort is not the last.",
     why="It falls back to on-demand inside Compute Engine, so the cheaper priorities below it are never tried.",
     source=DOC_CLASS, fix="name the reservation, or put this priority last",
-    bad=_class("{machineType: g2-standard-8, reservations: {affinity: AnyBestEffort}}", _SPOT), good=_CLEAN,
-)  # fmt: skip
+    bad=_class(f"{_G2}, reservations: {{affinity: AnyBestEffort}}", _SPOT), good=_CLEAN)  # fmt: skip
 def class_shadows_fallback(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj)[:-1]:
         if dig(priority, "reservations", "affinity") == "AnyBestEffort":
             yield Hit((*path, "reservations", "affinity"), "goes to on-demand before the next priority is tried")
 
 
-@rule(
-    "HF325", "machine-not-sold-so", Severity.ERROR, on=Object,
-    what="A priority asks on demand for a machine type that is sold on Spot and flex-start only.",
-    why="Compute Engine refuses to create it, so the priority never brings a node.",
-    source="workloads/library/holdfast/contract/machines.py", fix="take a3-highgpu-8g on demand, or Spot or flex-start for this one",
-    bad=_class("{machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1, driverVersion: latest}, spot: true}",
-               "{machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}}"),
-    good=_CLEAN,
-)  # fmt: skip
+@rule("HF325", "machine-not-sold-so", Severity.ERROR, on=Object,
+    what="A priority asks on demand for a machine type that Google sells on Spot and flex-start only.",
+    why="Compute Engine refuses to create it, so the priority never adds a node.",
+    source=MACHINES, fix="use a3-highgpu-8g on demand, or Spot or flex-start for this one",
+    bad=_class("machineType: a3-highgpu-1g, gpu: {type: nvidia-h100-80gb, count: 1}", _ON_DEMAND), good=_CLEAN)  # fmt: skip
 def machine_not_sold_so(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
         machine = MACHINE_TYPES.get(as_text(priority.get("machineType")))
         interruptible = priority.get("spot") is True or dig(priority, "flexStart", "enabled") is True
         # A reservation holds machines that were bought before.
-        reserved = "reservations" in priority
-        if machine and not (interruptible or reserved or sold(machine, Capacity.ON_DEMAND)):
+        bought = interruptible or "reservations" in priority
+        if machine and not bought and not sold(machine, Capacity.ON_DEMAND):
             ways = ", ".join(sorted(c.value for c in machine.sold_as if c is not Capacity.QUEUED))
             basis = constant("holdfast.contract.machines", "MACHINE_TYPES", f"{machine.name} is sold as {ways}")
             yield Hit((*path, "machineType"), f"{machine.name} is not sold on demand", basis)
 
 
-@rule(
-    "HF326", "class-leaves-driver-to-chance", Severity.WARNING, on=Object,
-    what="A priority with GPUs that does not state the newest driver.",
-    why="It is inherited from nowhere, and Google's default branch stops at CUDA 12: a program built for CUDA 13 sees"
-        " no GPU on such a node, at the price of one.",
+@rule("HF326", "class-leaves-driver-to-chance", Severity.WARNING, on=Object,
+    what="A priority with GPUs does not state the newest driver.",
+    why="A priority inherits no driver, and Google's default branch ends at CUDA 12: a program built for CUDA 13 sees no"
+        " GPU on such a node and pays for one.",
     source=API, fix=f"set gpu.driverVersion: {DRIVER_LATEST} on every priority",
-    bad=_class(_SPOT, _LARGER, "{machineType: g2-standard-8, gpu: {type: nvidia-l4, count: 1}}"), good=_CLEAN,
-)  # fmt: skip
+    bad=_class(_SPOT, f"{_G2}, gpu: {{type: nvidia-l4, count: 1}}"), good=_CLEAN)  # fmt: skip
 def class_leaves_driver(obj: Object, context: Context) -> Iterator[Hit]:
     for path, priority in _priorities(obj):
         if isinstance(priority.get("gpu"), dict) and dig(priority, "gpu", "driverVersion") != DRIVER_LATEST:

@@ -1,4 +1,4 @@
-"""HF15x: elastic gangs: a Job by index whose other pods go on without a lost one."""
+"""HF15x: elastic gangs: an Indexed Job whose other pods go on when one is lost."""
 
 # Why it is so: infra/decisions/0035.
 
@@ -21,6 +21,7 @@ DOC_READY = "https://kueue.sigs.k8s.io/docs/tasks/manage/setup_wait_for_pods_rea
 ZONE = "topology.kubernetes.io/zone"
 PORT = 29_500
 _LABELS = "{app.kubernetes.io/name: wide}"
+_POLICY = "[{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}, {action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}]"
 GOOD = f"""\
 apiVersion: v1
 kind: Service
@@ -32,13 +33,12 @@ kind: NetworkPolicy
 metadata: {{name: wide, namespace: training}}
 spec:
   podSelector: {{matchLabels: {_LABELS}}}
-  policyTypes: [Ingress]
   ingress: [{{from: [{{podSelector: {{matchLabels: {_LABELS}}}}}], ports: [{{port: 1024, endPort: 65535, protocol: TCP}}]}}]
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata: {{name: wide, namespace: training, annotations: {{holdfast.dev/reason: the least that the gang works with}}}}
-spec: {{minAvailable: 2, unhealthyPodEvictionPolicy: AlwaysAllow, selector: {{matchLabels: {_LABELS}}}}}
+spec: {{minAvailable: 2, selector: {{matchLabels: {_LABELS}}}}}
 ---
 apiVersion: batch/v1
 kind: Job
@@ -51,39 +51,26 @@ spec:
   activeDeadlineSeconds: 86400
   ttlSecondsAfterFinished: 86400
   successPolicy: {{rules: [{{succeededCount: 1}}]}}
-  podFailurePolicy:
-    rules:
-    - {{action: Ignore, onPodConditions: [{{type: DisruptionTarget, status: "True"}}]}}
-    - {{action: FailJob, onExitCodes: {{operator: In, values: [2, 70]}}}}
+  podFailurePolicy: {{rules: {_POLICY}}}
   template:
     metadata: {{labels: {_LABELS}}}
     spec:
-      automountServiceAccountToken: false
-      enableServiceLinks: false
       priorityClassName: spot-workload-low
       restartPolicy: Never
-      serviceAccountName: trainer
       subdomain: wide
       terminationGracePeriodSeconds: 15
-      securityContext: {{runAsNonRoot: true, runAsUser: 65532, seccompProfile: {{type: RuntimeDefault}}}}
       nodeSelector: {{holdfast.dev/pool-class: spot-l4, cloud.google.com/gke-spot: "true"}}
-      tolerations:
-      - {{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}
-      - {{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}}
+      tolerations: [{{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}}]
       affinity:
         podAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
           - {{topologyKey: {ZONE}, labelSelector: {{matchLabels: {_LABELS}}}}}
       containers:
       - name: main
-        image: registry.example/trainer@sha256:{"1" * 64}
+        image: trainer
         command: [python, train.py]
-        env:
-        - {{name: {ENV_GANG_NODES}, value: "4"}}
-        - {{name: {ENV_GANG_MIN_NODES}, value: "2"}}
-        resources:
-          limits: {{cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}}
-        securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}
+        env: [{{name: {ENV_GANG_NODES}, value: "4"}}, {{name: {ENV_GANG_MIN_NODES}, value: "2"}}]
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
 """
 
 
@@ -95,29 +82,20 @@ def _but(old: str, new: str) -> str:
 def _main(pod: Pod | None) -> Container | None:
     """The container that is a member of an elastic gang."""
     listed = (each for each in pod.containers if "containers" in each.path) if pod else ()
-    return next((each for each in listed if ENV_GANG_NODES in each.env or _trains_elastic(each.words)), None)
-
-
-def _trains_elastic(words: list[str]) -> bool:
-    triples = zip(words, words[1:], words[2:], strict=False)
-    return any(triple == ("holdfast", "train", "elastic") for triple in triples)
+    return next((c for c in listed if ENV_GANG_NODES in c.env or c.runs("holdfast", "train", "elastic")), None)
 
 
 def _number(main: Container, variable: str, option: str, default: int) -> int:
-    words = main.words
-    stated = words[words.index(option) + 1 :][:1] if option in words else []
-    text = as_text(stated[0] if stated else main.env.get(variable))
+    text = main.option(option) or as_text(main.env.get(variable))
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else default
 
 
-@rule(
-    "HF150", "elastic-not-by-index", Severity.ERROR, on=Job,
-    what="An elastic gang whose Job does not make a lost place again by itself.",
-    why="Without backoffLimitPerIndex one place's back-off or failure is everybody's; in a JobSet, or with fewer pods at"
-        " once than places, a lost one restarts the others or never comes.",
+@rule("HF150", "elastic-not-by-index", Severity.ERROR, on=Job,
+    what="The Job of an elastic gang does not replace a lost pod by itself.",
+    why="Without backoffLimitPerIndex the back-off or failure of one index applies to all. In a JobSet a lost pod restarts"
+        " the others; with fewer pods at once than indices some never start.",
     source=DOC_INDEXED, fix="a plain Job: completionMode Indexed, backoffLimitPerIndex, completions and parallelism = nodes",
-    bad=_but("  backoffLimitPerIndex: 3\n", "  backoffLimit: 3\n"), good=GOOD,
-)  # fmt: skip
+    bad=_but("  backoffLimitPerIndex: 3\n", "  backoffLimit: 3\n"), good=GOOD)  # fmt: skip
 def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     main = _main(job.pod)
     if main is None:
@@ -126,41 +104,36 @@ def elastic_not_by_index(job: Job, context: Context) -> Iterator[Hit]:
     if job.in_jobset:
         yield Hit(job.path, "a JobSet restarts all of its pods for one")
     elif job.spec.get("completionMode") != "Indexed" or "backoffLimitPerIndex" not in job.spec:
-        yield Hit(job.path, "places are not counted apart")
+        yield Hit(job.path, "failures are not counted by index")
     elif not nodes == as_int(job.spec.get("completions")) == as_int(job.spec.get("parallelism")):
-        yield Hit((*job.path, "parallelism"), f"{nodes} places, {job.parallelism} pods at once")
+        yield Hit((*job.path, "parallelism"), f"{nodes} nodes, {job.parallelism} pods at once")
 
 
-@rule(
-    "HF151", "elastic-job-never-ends", Severity.ERROR, on=Job,
-    what="An elastic gang whose Job waits for every place to succeed.",
-    why="A place for which no node came back never succeeds: the Job stays open after the work is done, and its pending"
-        " pod gets a node for nothing.",
+@rule("HF151", "elastic-job-never-ends", Severity.ERROR, on=Job,
+    what="The Job of an elastic gang waits for every index to succeed.",
+    why="An index that got no new node never succeeds: the Job stays open after the work is done, and its pending pod"
+        " gets a node that has nothing to do.",
     source=DOC_SUCCESS, fix="add successPolicy: {rules: [{succeededCount: 1}]}",
-    bad=_but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD,
-)  # fmt: skip
+    bad=_but("  successPolicy: {rules: [{succeededCount: 1}]}\n", ""), good=GOOD)  # fmt: skip
 def elastic_job_never_ends(job: Job, context: Context) -> Iterator[Hit]:
     rules = as_list(dig(job.spec, "successPolicy", "rules"))
     if _main(job.pod) and not job.in_jobset and 1 not in [as_int(dig(each, "succeededCount")) for each in rules]:
-        yield Hit(job.path, "is complete only when every place has succeeded")
+        yield Hit(job.path, "is complete only when every index has succeeded")
 
 
-@rule(
-    "HF152", "elastic-budget-is-not-the-least", Severity.ERROR, on=Job,
-    what="An elastic gang without a PodDisruptionBudget of its least number of nodes.",
-    why="A drain may take the gang below the number with which it works, or, with a higher one, waits for nothing.",
+@rule("HF152", "elastic-budget-is-not-the-least", Severity.ERROR, on=Job,
+    what="An elastic gang has no PodDisruptionBudget of its least number of nodes.",
+    why="Without it a drain may leave fewer nodes than the gang needs. With a higher number a drain waits without need.",
     source="https://kubernetes.io/docs/tasks/run-application/configure-pdb/",
     fix="one PodDisruptionBudget over its pods, minAvailable = the gang's least number of nodes",
-    bad=_but("minAvailable: 2", "minAvailable: 3"), good=GOOD,
-)  # fmt: skip
+    bad=_but("minAvailable: 2", "minAvailable: 3"), good=GOOD)  # fmt: skip
 def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     main = _main(job.pod)
     if main is None or job.pod is None:
         return
     least = _number(main, ENV_GANG_MIN_NODES, "--min-nodes", 1)
-    kept = [
-        as_int(budget.spec.get("minAvailable")) for budget in context.world.selecting("PodDisruptionBudget", job.pod)
-    ]
+    budgets = context.world.selecting("PodDisruptionBudget", job.pod)
+    kept = [as_int(budget.spec.get("minAvailable")) for budget in budgets]
     if least > 1 and kept != [least]:
         stated = ", ".join(map(str, kept)) or "no budget"
         yield Hit(job.path, f"the gang works with {least} nodes; its pods have {stated}")
@@ -171,13 +144,11 @@ def _selects(selector: Any, pod: Pod) -> bool:
     return has_labels(pod, match_labels(selector))
 
 
-@rule(
-    "HF153", "elastic-over-zones", Severity.WARNING, on=Pod,
-    what="An elastic gang that is not kept in one zone.",
-    why="A lost node's replacement may come elsewhere; from then on every step's gradients cross zones, slower and billed.",
+@rule("HF153", "elastic-over-zones", Severity.WARNING, on=Pod,
+    what="Nothing keeps an elastic gang in one zone.",
+    why="A lost node may be replaced in another zone. Then every step sends gradients across zones, which is slow and billed.",
     source=DOC_AFFINITY, fix=f"require podAffinity to its own pods by topologyKey {ZONE}, or select one zone",
-    bad=_but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD,
-)  # fmt: skip
+    bad=_but(f"topologyKey: {ZONE}", "topologyKey: kubernetes.io/hostname"), good=GOOD)  # fmt: skip
 def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     if _main(pod) is None or ZONE in as_map(pod.spec.get("nodeSelector")):
@@ -190,14 +161,12 @@ def elastic_over_zones(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(pod.at, "its pods may be in several zones")
 
 
-@rule(
-    "HF154", "elastic-without-names", Severity.ERROR, on=Pod,
-    what="Members of an elastic gang that cannot find each other by name before they are ready.",
-    why="A pod has a name in DNS only below a headless Service of its subdomain, and until it is ready only with"
-        " publishNotReadyAddresses: a newcomer would wait for the gang and the gang for it.",
+@rule("HF154", "elastic-without-names", Severity.ERROR, on=Pod,
+    what="Members of an elastic gang cannot find each other by name before they are ready.",
+    why="A pod has a DNS name only with a headless Service of its subdomain, and before it is ready only with"
+        " publishNotReadyAddresses. Without it a new pod waits for the gang, and the gang for the pod.",
     source=DOC_DNS, fix="set subdomain, and a Service of that name: clusterIP None, publishNotReadyAddresses true",
-    bad=_but("publishNotReadyAddresses: true, ", ""), good=GOOD,
-)  # fmt: skip
+    bad=_but("publishNotReadyAddresses: true, ", ""), good=GOOD)  # fmt: skip
 def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
     if _main(pod) is None or pod.job is None:
         return
@@ -209,13 +178,11 @@ def elastic_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit((*pod.at, "subdomain"), f"Service {name} does not name pods that are not ready")
 
 
-@rule(
-    "HF155", "elastic-port-closed", Severity.ERROR, on=Pod,
-    what="A NetworkPolicy closes the ports by which members of an elastic gang ask each other.",
-    why="Each member then takes the others for lost: every pod founds a gang of its own, or none has enough.",
-    source=DOC_POLICY, fix="allow TCP 1024 to 65535 from the gang's own pods: gloo and NCCL take whatever is free",
-    bad=_but("port: 1024, endPort: 65535", "port: 29500"), good=GOOD,
-)  # fmt: skip
+@rule("HF155", "elastic-port-closed", Severity.ERROR, on=Pod,
+    what="A NetworkPolicy closes the ports that members of an elastic gang use among themselves.",
+    why="Each member then takes the others for lost: every pod starts a gang of its own, or none has enough members.",
+    source=DOC_POLICY, fix="allow TCP 1024 to 65535 from the gang's own pods: gloo and NCCL use any free port",
+    bad=_but("port: 1024, endPort: 65535", "port: 29500"), good=GOOD)  # fmt: skip
 def elastic_port_closed(pod: Pod, context: Context) -> Iterator[Hit]:
     main = _main(pod)
     if main is None:
@@ -250,22 +217,16 @@ def _covers(each: Any, port: int) -> bool:
     return as_text(dig(each, "protocol")) in ("", "TCP") and (first is None or first <= port <= (last or first))
 
 
-_KUEUE = """\
-apiVersion: config.kueue.x-k8s.io/v1beta2
-kind: Configuration
-{}
-"""
+_KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{}\n"
 
 
-@rule(
-    "HF156", "kueue-suspends-what-waits", Severity.ERROR, on=Object,
-    what="Kueue's configuration leaves WaitForPodsReady on with limits that jobs of this platform pass.",
-    why="Since 0.19 it is on unless switched off: a job that misses one pod for half an hour is suspended as a whole, so"
-        " an elastic gang loses its other nodes, and a job whose nodes take longer to come is queued anew for ever.",
+@rule("HF156", "kueue-suspends-what-waits", Severity.ERROR, on=Object,
+    what="Kueue's configuration leaves WaitForPodsReady on, with limits that jobs of this platform exceed.",
+    why="Since 0.19 it is on by default. A job that lacks one pod for half an hour is suspended as a whole, so an elastic"
+        " gang loses its other nodes. A job that waits longer for its nodes goes back to the queue, again and again.",
     source=DOC_READY, fix=waiting_for_pods.FIX,
     bad=_KUEUE.format("waitForPodsReady: {recoveryTimeout: 0s}"),
-    good=_KUEUE.format("waitForPodsReady: {timeout: 12h, recoveryTimeout: 0s}"),
-)  # fmt: skip
+    good=_KUEUE.format("waitForPodsReady: {timeout: 12h, recoveryTimeout: 0s}"))  # fmt: skip
 def kueue_suspends_what_waits(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind != "Configuration" or not as_text(obj.body.get("apiVersion")).startswith("config.kueue.x-k8s.io/"):
         return

@@ -12,71 +12,55 @@ from holdfast.lint.registry import Context, rule
 
 DOC_TAINTS = "https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"
 DOC_SPOT = "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"
-# Set by Kubernetes, GKE and common add-ons on nodes; tolerating them says nothing about a pool.
+POOLS = "holdfast.contract.pools"
+# Kubernetes, GKE and common add-ons set these on nodes; tolerating them says nothing about a pool.
 FOREIGN_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "cloud.google.com/", "kubernetes.io/arch",
                   "node-role.kubernetes.io/", "components.gke.io/", "google.com/tpu")  # fmt: skip
 SYSTEM_NAMESPACES = ("kube-system", "gke-system", "gmp-system", "kueue-system", "jobset-system", "monitoring")
+_GPU = "{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
 
 
-@rule(
-    "HF001", "taint-value-mismatch", Severity.ERROR, on=Pod,
+@rule("HF001", "taint-value-mismatch", Severity.ERROR, on=Pod,
     what="A toleration names a taint of this platform, but not its value or effect.",
-    why="A toleration matches by key, value and effect together; one letter off, and the pod stays Pending.",
-    source=DOC_TAINTS, fix="copy the taint as the pool has it", base="job-pod",
-    bad="tolerations:\n- {key: provisioning-tier, operator: Equal, value: spot, effect: NoSchedule}\n"
-        "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-    good="tolerations:\n- {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}\n"
-         "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-)  # fmt: skip
+    why="A toleration matches by key, value and effect together. With one wrong letter the pod stays Pending.",
+    source=DOC_TAINTS, fix="copy the taint from the pool", base="job-pod",
+    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Equal, value: spot, effect: NoSchedule}}\n- {_GPU}")  # fmt: skip
 def taint_value_mismatch(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         key = as_text(toleration.get("key"))
         taints = [t for t in context.platform.taints if t.key == key and t.key != FLEX_TAINT.key]
-        if taints and not any(tolerates(toleration, taint) for taint in taints):
-            field = "value" if toleration.get("value") != taints[0].value else "effect"
-            pools = [p for p in context.platform.pools if taints[0] in p.taints]
-            fact = f"pool {pools[0].name} has the taint {taints[0]}" if pools else f"nodes have the taint {taints[0]}"
-            basis = (
-                context.platform.basis(pools[0], fact)
-                if pools
-                else constant("holdfast.contract.pools", "GPU_TAINT", fact)
-            )
-            yield Hit((*path, field), f"tolerates no taint: {key} is {taints[0].value}:{taints[0].effect.value}", basis)
+        if not taints or any(tolerates(toleration, taint) for taint in taints):
+            continue
+        field = "value" if toleration.get("value") != taints[0].value else "effect"
+        pool = next((p for p in context.platform.pools if taints[0] in p.taints), None)
+        basis = constant(POOLS, "GPU_TAINT", f"nodes have the taint {taints[0]}")
+        if pool:
+            basis = context.platform.basis(pool, f"pool {pool.name} has the taint {taints[0]}")
+        yield Hit((*path, field), f"tolerates no taint: {key} is {taints[0].value}:{taints[0].effect.value}", basis)
 
 
-@rule(
-    "HF002", "taint-key-unknown", Severity.WARNING, on=Pod,
+@rule("HF002", "taint-key-unknown", Severity.WARNING, on=Pod,
     what="A toleration's key is on no pool of this environment.",
-    why="It tolerates nothing here, and is most often a typo of a key that would have been needed.",
+    why="It tolerates nothing here. Most often it is a typo of a key that the pod needs.",
     source=DOC_TAINTS, fix="use the pool's key, or remove the toleration", base="job-pod",
-    bad="tolerations:\n- {key: provisioning-teir, operator: Equal, value: preemptible, effect: NoSchedule}\n"
-        "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-    good="tolerations:\n- {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}\n"
-         "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-)  # fmt: skip
+    bad=f"tolerations:\n- {{key: provisioning-teir, operator: Equal, value: preemptible, effect: NoSchedule}}\n- {_GPU}")  # fmt: skip
 def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     known = [taint.key for taint in context.platform.taints]
     for path, toleration in pod.tolerations:
         key = as_text(toleration.get("key"))
         if key and key not in known and "{{" not in key and not key.startswith(FOREIGN_TAINTS):
             meant = near(key, known, cutoff=0.5)
-            fact = f"taints here: {', '.join(sorted(set(known)))}"
             hint = f"; did you mean {meant}?" if meant else ""
-            yield Hit(
-                (*path, "key"),
-                f"no pool has a taint {key}{hint}",
-                constant("holdfast.contract.pools", "SPOT_TAINT", fact),
-            )
+            basis = constant(POOLS, "SPOT_TAINT", f"taints here: {', '.join(sorted(set(known)))}")
+            yield Hit((*path, "key"), f"no pool has a taint {key}{hint}", basis)
 
 
-@rule(
-    "HF003", "selector-matches-no-pool", Severity.ERROR, on=Pod,
-    what="No pool, and nothing that auto-provisioning makes, has the labels that the pod asks for.",
-    why="The pod stays Pending for ever, and the autoscaler cannot help.",
+@rule("HF003", "selector-matches-no-pool", Severity.ERROR, on=Pod,
+    what="No pool has the labels that the pod asks for, and auto-provisioning makes no such node.",
+    why="The pod stays Pending for ever. The autoscaler cannot help.",
     source=DOC_TAINTS.replace("taint-and-toleration", "assign-pod-node"),
-    fix="select by labels that one pool has together", base="job-pod",
-    bad="nodeSelector: {holdfast.dev/pool-class: spot-l4s}", good="nodeSelector: {holdfast.dev/pool-class: spot-l4}",
-)  # fmt: skip
+    fix="select labels that one pool has together", base="job-pod",
+    bad="nodeSelector: {holdfast.dev/pool-class: spot-l4s}")  # fmt: skip
 def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     if not place.demands or place.matching or _flex_is_wrong(place):
@@ -87,17 +71,15 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
         meant = near(" ".join(demand.values), known)
         hint = f"; did you mean {meant}?" if meant else ""
         has = f"pools have {demand.key} = {', '.join(known)}" if known else f"no pool has a label {demand.key}"
-        if not wrong:
-            has = "no single pool has all the selected labels"
-        basis = context.platform.basis(context.platform.pools[0], has)
+        basis = context.platform.basis(
+            context.platform.pools[0], has if wrong else "no single pool has all the selected labels"
+        )
         yield Hit(demand.path, f"{demand.key}={','.join(demand.values)} matches no pool{hint}", basis)
 
 
 def _impossible(demand: Demand, context: Context) -> bool:
-    if not is_judged(demand.key):
-        return False
     values = context.platform.label_values.get(demand.key, set())
-    return demand.operator == "In" and not values & set(demand.values)
+    return is_judged(demand.key) and demand.operator == "In" and not values & set(demand.values)
 
 
 def _flex_is_wrong(place: Placement) -> bool:
@@ -106,142 +88,98 @@ def _flex_is_wrong(place: Placement) -> bool:
     return any(d.values != ("true",) for d in asked) or bool(asked and place.demanded(contract.LABEL_SPOT))
 
 
-@rule(
-    "HF004", "selector-without-toleration", Severity.ERROR, on=Pod,
-    what="The pod selects pools whose taints it does not tolerate.",
-    why="A selector attracts, a taint repels: without the toleration the pod stays Pending.",
-    source=DOC_TAINTS, fix="add the toleration", base="job-pod",
-    bad="tolerations:\n- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-    good="tolerations:\n- {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}\n"
-         "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-)  # fmt: skip
+@rule("HF004", "selector-without-toleration", Severity.ERROR, on=Pod,
+    what="The pod selects pools and does not tolerate their taints.",
+    why="A selector attracts, a taint repels. Without the toleration the pod stays Pending.",
+    source=DOC_TAINTS, fix="add the toleration", base="job-pod", bad=f"tolerations: [{_GPU}]")  # fmt: skip
 def selector_without_toleration(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
     missing = [[t for t in place.untolerated(pool) if t != GPU_TAINT] for pool in place.matching]
-    if not place.demands or not missing or not all(missing):
-        return
-    taint, pool = missing[0][0], place.matching[0]
-    fix = f"add the toleration {taint.toleration()}"
-    basis = context.platform.basis(pool, f"pool {pool.name} has the taint {taint}")
-    yield Hit(place.demands[0].path, f"selects {pool.name} without tolerating {taint}", basis, fix)
+    if place.demands and missing and all(missing):
+        taint, pool = missing[0][0], place.matching[0]
+        basis = context.platform.basis(pool, f"pool {pool.name} has the taint {taint}")
+        message, fix = f"selects {pool.name} without tolerating {taint}", f"add the toleration {taint.toleration()}"
+        yield Hit(place.demands[0].path, message, basis, fix)
 
 
-@rule(
-    "HF005", "toleration-without-selector", Severity.WARNING, on=Pod,
-    what="The pod tolerates the Spot taint, but nothing ties it to Spot nodes.",
-    why="A toleration only permits. The scheduler may put the pod on dearer on-demand nodes.",
+@rule("HF005", "toleration-without-selector", Severity.WARNING, on=Pod,
+    what="The pod tolerates the Spot taint, but no selector ties it to Spot nodes.",
+    why="A toleration only permits. The scheduler may put the pod on on-demand nodes, which cost more.",
     source=DOC_SPOT, fix="select the pool class, or cloud.google.com/gke-spot", base="job-pod",
     bad="nodeSelector: {holdfast.dev/pool-class: null, cloud.google.com/gke-spot: null,"
         " cloud.google.com/gke-accelerator: nvidia-l4}",
-    good='nodeSelector: {cloud.google.com/gke-spot: "true", cloud.google.com/gke-accelerator: nvidia-l4}',
-)  # fmt: skip
+    good='nodeSelector: {cloud.google.com/gke-spot: "true", cloud.google.com/gke-accelerator: nvidia-l4}')  # fmt: skip
 def toleration_without_selector(pod: Pod, context: Context) -> Iterator[Hit]:
     place = context.place(pod)
-    if place.ties_to_spot or place.on_flex or place.demanded(contract.LABEL_COMPUTE_CLASS):
+    if place.ties_to_spot or place.on_flex or place.demanded(contract.LABEL_COMPUTE_CLASS) or not place.matching:
         return
+    other = next((p for p in place.matching if p in context.platform.pools and not p.interruptible), None)
+    basis = context.platform.basis(other, f"its selectors also allow {other.name}, on demand") if other else None
     for path, toleration in pod.tolerations:
-        if as_text(toleration.get("key")) == SPOT_TAINT.key and place.matching:
-            other = next((p for p in place.matching if p in context.platform.pools and not p.interruptible), None)
-            basis = (
-                context.platform.basis(other, f"its selectors also allow {other.name}, on demand") if other else None
-            )
+        if as_text(toleration.get("key")) == SPOT_TAINT.key:
             yield Hit((*path, "key"), "tolerates Spot, but its selectors do not ask for it", basis)
 
 
-@rule(
-    "HF006", "infrastructure-on-spot", Severity.ERROR, on=Pod,
-    what="A pod that others depend on may run on Spot.",
-    why="Every recovery goes through controllers, DNS and monitoring; evicted with the work, nothing restarts it.",
-    source=DOC_SPOT, fix="remove the Spot toleration and selector; run it on the system pool",
-    bad="""\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: exporter, namespace: monitoring}
-spec:
-  selector: {matchLabels: {app: exporter}}
-  template:
-    metadata: {labels: {app: exporter}}
-    spec:
-      tolerations: [{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}]
-      containers: [{name: exporter, image: exporter}]
-""",
-    good="nodeSelector: {holdfast.dev/pool-class: serving}", base="serving-pod",
-)  # fmt: skip
+@rule("HF006", "infrastructure-on-spot", Severity.ERROR, on=Pod,
+    what="A pod of the cluster's infrastructure may run on Spot.",
+    why="Every recovery needs controllers, DNS and monitoring. If they are evicted with the work, nothing restarts it.",
+    source=DOC_SPOT, fix="remove the Spot toleration and selector, and run it on the system pool", base="serving",
+    bad="metadata: {namespace: monitoring}\nspec: {template: {spec: {tolerations:"
+        " [{key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}]}}}")  # fmt: skip
 def infrastructure_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     system = as_text(pod.spec.get("priorityClassName")).startswith("system-")
     if pod.owner.kind == "DaemonSet" or not (system or pod.owner.namespace in SYSTEM_NAMESPACES):
         return
+    pool = next((p for p in context.platform.pools if p.role is Role.SYSTEM), None)
     for path, toleration in pod.tolerations:
         if tolerates(toleration, SPOT_TAINT):
             why = "system priority" if system else f"namespace {pod.owner.namespace}"
-            system_pool = next((p for p in context.platform.pools if p.role is Role.SYSTEM), None)
-            basis = context.platform.basis(system_pool, f"pool {system_pool.name} is for it") if system_pool else None
+            basis = context.platform.basis(pool, f"pool {pool.name} is for it") if pool else None
             yield Hit(path, f"infrastructure ({why}) tolerates {SPOT_TAINT}", basis)
 
 
-@rule(
-    "HF007", "tolerates-everything", Severity.WARNING, on=Pod,
+@rule("HF007", "tolerates-everything", Severity.WARNING, on=Pod,
     what="A toleration with operator Exists and no key tolerates every taint.",
-    why="Such a pod lands on Spot, on GPU nodes and on nodes that are shutting down alike.",
+    why="The pod may then run on Spot, on GPU nodes and on nodes that are shutting down.",
     source=DOC_TAINTS, fix="name the taints; only a DaemonSet may need all", base="serving-pod",
-    bad="tolerations: [{operator: Exists}]",
-    good="tolerations: [{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}]",
-)  # fmt: skip
+    bad="tolerations: [{operator: Exists}]")  # fmt: skip
 def tolerates_everything(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         if toleration.get("operator") == "Exists" and not toleration.get("key") and pod.owner.kind != "DaemonSet":
             yield Hit(path, "tolerates every taint")
 
 
-@rule(
-    "HF008", "work-on-system-pool", Severity.WARNING, on=Pod,
+@rule("HF008", "work-on-system-pool", Severity.WARNING, on=Pod,
     what="A Job tolerates the taint of the system pool.",
-    why="The pool is sized for controllers; work on it starves them.",
+    why="The pool has room for controllers only. Work on it takes their CPU and memory.",
     source="workloads/library/holdfast/contract/pools.py", fix="remove the toleration", base="job-pod",
-    bad="tolerations:\n- {key: CriticalAddonsOnly, operator: Exists}\n"
-        "- {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}\n"
-        "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-    good="tolerations:\n- {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}\n"
-         "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-)  # fmt: skip
+    bad="tolerations: [{key: CriticalAddonsOnly, operator: Exists}]")  # fmt: skip
 def work_on_system_pool(pod: Pod, context: Context) -> Iterator[Hit]:
+    basis = constant(POOLS, "SYSTEM_TAINT", f"{SYSTEM_TAINT} keeps work off the system pool")
     for path, toleration in pod.tolerations:
         if pod.job and as_text(toleration.get("key")) == SYSTEM_TAINT.key:
-            fact = f"{SYSTEM_TAINT} keeps work off the system pool"
-            yield Hit(
-                (*path, "key"),
-                "a Job may run on the system pool",
-                constant("holdfast.contract.pools", "SYSTEM_TAINT", fact),
-            )
+            yield Hit((*path, "key"), "a Job may run on the system pool", basis)
 
 
-@rule(
-    "HF009", "pinned-to-one-pool", Severity.INFO, on=Pod,
+@rule("HF009", "pinned-to-one-pool", Severity.INFO, on=Pod,
     what="The pod selects one node pool by name.",
-    why="Spot capacity runs out for one machine type at a time; a pool class spans several.",
+    why="Spot capacity runs out for one machine type at a time. A pool class spans several.",
     source=DOC_SPOT, fix="select holdfast.dev/pool-class", base="job-pod",
     bad="nodeSelector: {cloud.google.com/gke-nodepool: spot-l4-g2-standard-8}",
-    good="nodeSelector: {holdfast.dev/pool-class: spot-l4}",
-)  # fmt: skip
+    good="nodeSelector: {holdfast.dev/pool-class: spot-l4}")  # fmt: skip
 def pinned_to_one_pool(pod: Pod, context: Context) -> Iterator[Hit]:
-    place = context.place(pod)
-    for demand in place.demanded(contract.LABEL_NODEPOOL):
+    for demand in context.place(pod).demanded(contract.LABEL_NODEPOOL):
         pool = next((p for p in context.platform.pools if p.name in demand.values), None)
         if pool:
             basis = context.platform.basis(pool, f"pool {pool.name} is one of class {pool.pool_class}")
             yield Hit(demand.path, f"pinned to the pool {pool.name}", basis)
 
 
-@rule(
-    "HF022", "toleration-malformed", Severity.ERROR, on=Pod,
+@rule("HF022", "toleration-malformed", Severity.ERROR, on=Pod,
     what="A toleration that the API server refuses, or that cannot do what it says.",
-    why="Exists takes no value, tolerationSeconds works with NoExecute only, and there are three effects.",
+    why="Exists takes no value, tolerationSeconds needs NoExecute, and there are three effects.",
     source=DOC_TAINTS, fix="correct operator, effect or value", base="job-pod",
-    bad="tolerations:\n- {key: provisioning-tier, operator: Exists, value: preemptible, effect: NoSchedul}\n"
-        "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-    good="tolerations:\n- {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}\n"
-         "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}",
-)  # fmt: skip
+    bad=f"tolerations:\n- {{key: provisioning-tier, operator: Exists, value: preemptible, effect: NoSchedul}}\n- {_GPU}")  # fmt: skip
 def toleration_malformed(pod: Pod, context: Context) -> Iterator[Hit]:
     effects, operators = ("NoSchedule", "PreferNoSchedule", "NoExecute"), ("Exists", "Equal", "Lt", "Gt")
     for path, toleration in pod.tolerations:

@@ -5,187 +5,159 @@ from collections.abc import Iterator
 
 from holdfast.contract.environment import ENV_WINDOW_S
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
+from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity, constant
 from holdfast.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig, quantity
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.shell import exits_zero_on_term, ignores_term, loses_exit_code, slept_s
+from holdfast.lint.shell import exits_zero_on_term, handlers, loses_exit_code, slept_s
 
 DOC_SHUTDOWN = "https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/"
+DOC_HOOKS = "https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/"
+EXIT_CODES = "workloads/library/holdfast/contract/exit_codes.py"
 _SAVES = re.compile(r"check.?point|ckpt|\bsave|gsutil|gcloud storage", re.IGNORECASE)
+_SEVERAL = re.compile(r"&&|;|\n\s*\S")
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+_DRAINS = "lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.drain]}}}"
 
 
-@rule(
-    "HF101", "grace-exceeds-window", Severity.ERROR, on=Pod,
+@rule("HF101", "grace-exceeds-window", Severity.ERROR, on=Pod,
     what="terminationGracePeriodSeconds is longer than what a Spot node gives a pod.",
-    why="The kubelet cuts the grace to the node's window: a handler that counts on more is killed in the middle.",
+    why="The kubelet cuts the grace period to the node's window and kills a handler that needs more.",
     source=DOC_SHUTDOWN, fix="set it to the pool's window, and finish within it", base="job-pod",
-    bad="terminationGracePeriodSeconds: 25", good="terminationGracePeriodSeconds: 15",
-)  # fmt: skip
+    bad="terminationGracePeriodSeconds: 25")  # fmt: skip
 def grace_exceeds_window(pod: Pod, context: Context) -> Iterator[Hit]:
     pool, grace = context.place(pod).on_spot, as_int(pod.spec.get("terminationGracePeriodSeconds"))
     if pool and grace is not None and grace > pool.window.pod_s:
-        at = (*pod.at, "terminationGracePeriodSeconds")
-        yield Hit(at, f"grace of {grace} s, but Spot gives {pool.window.pod_s} s", context.platform.window_basis(pool),
-                  f"set it to {pool.window.pod_s}")  # fmt: skip
+        message = f"grace period of {grace} s, but Spot gives {pool.window.pod_s} s"
+        basis, fix = context.platform.window_basis(pool), f"set it to {pool.window.pod_s}"
+        yield Hit((*pod.at, "terminationGracePeriodSeconds"), message, basis, fix)
 
 
-@rule(
-    "HF102", "grace-unstated-on-spot", Severity.WARNING, on=Pod,
-    what="A Spot pod does not say its grace.",
-    why="The default of 30 s is longer than the window, so the manifest promises what the node does not keep.",
+@rule("HF102", "grace-unstated-on-spot", Severity.WARNING, on=Pod,
+    what="A Spot pod does not state its grace period.",
+    why="The default of 30 s is longer than the window: the node gives less than the manifest promises.",
     source=DOC_SHUTDOWN, fix="set terminationGracePeriodSeconds to the pool's window", base="job-pod",
-    bad="terminationGracePeriodSeconds: null", good="terminationGracePeriodSeconds: 15",
-)  # fmt: skip
+    bad="terminationGracePeriodSeconds: null")  # fmt: skip
 def grace_unstated_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     if pool and pod.spec.get("terminationGracePeriodSeconds") is None and pool.window.pod_s < 30:
-        yield Hit(pod.at, "grace is not stated: 30 s by default", context.platform.window_basis(pool))
+        yield Hit(pod.at, "the grace period is not stated: 30 s by default", context.platform.window_basis(pool))
 
 
-@rule(
-    "HF103", "prestop-eats-window", Severity.ERROR, on=Pod,
-    what="A preStop hook sleeps through most of the window of a Spot pod.",
-    why="The hook runs inside the same window; SIGTERM comes after it, with what is left.",
-    source="https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/",
-    fix="remove the sleep, or shorten it to at most a third of the window", base="container",
-    bad="lifecycle: {preStop: {exec: {command: [sh, -c, sleep 12]}}}",
-    good="lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.drain]}}}",
-)  # fmt: skip
+@rule("HF103", "prestop-eats-window", Severity.ERROR, on=Pod,
+    what="A preStop hook of a Spot pod sleeps through most of the window, or in a loop.",
+    why="The hook runs inside the window. SIGTERM comes after it, with the time that is left.",
+    source=DOC_HOOKS, fix="remove the sleep, or sleep at most a third of the window, in one command", base="container",
+    bad="lifecycle: {preStop: {exec: {command: [sh, -c, sleep 12]}}}", good=_DRAINS)  # fmt: skip
 def prestop_eats_window(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     for container in pod.containers if pool else []:
-        slept, at = _slept(container)
-        if pool and slept * 3 > pool.window.pod_s:
-            rest = max(pool.window.pod_s - slept, 0)
-            yield Hit(at, f"sleeps {slept:g} s and leaves {rest:g} s", context.platform.window_basis(pool))
+        slept, at = pre_stop_sleep(container)
+        if not pool or (slept is not None and slept * 3 <= pool.window.pod_s):
+            continue
+        message = "sleeps in a loop or for a variable time: the linter cannot tell how long"
+        if slept is not None:
+            message = f"sleeps {slept:g} s and leaves {max(pool.window.pod_s - slept, 0):g} s"
+        yield Hit(at, message, context.platform.window_basis(pool))
 
 
-def _slept(container: Container) -> tuple[float, tuple[str | int, ...]]:
+def pre_stop_sleep(container: Container) -> tuple[float | None, Path]:
+    """Seconds that the hook sleeps, None where the script does not tell, and the place that says so."""
     hook = (*container.path, "lifecycle", "preStop")
     native = as_int(dig(container.body, "lifecycle", "preStop", "sleep", "seconds"))
     if native is not None:
-        return native, (*hook, "sleep", "seconds")
+        return float(native), (*hook, "sleep", "seconds")
+    return slept_s(_pre_stop_script(container)), (*hook, "exec", "command")
+
+
+def _pre_stop_script(container: Container) -> str:
     command = as_list(dig(container.body, "lifecycle", "preStop", "exec", "command"))
-    # A shell's script is one word of the command, and `sleep 12` without a shell are two.
-    scripts = [str(word)[:MAX_SCRIPT] for word in command]
-    slept = max(slept_s(" ".join(scripts)[:MAX_SCRIPT]), max(map(slept_s, scripts), default=0.0))
-    return slept, (*hook, "exec", "command")
+    return "\n".join(str(word)[:MAX_SCRIPT] for word in command)[:MAX_SCRIPT]
 
 
-@rule(
-    "HF108", "prestop-saves", Severity.WARNING, on=Pod,
-    what="A preStop hook saves a checkpoint in the window of a node that is taken away.",
-    why="The program computes on meanwhile, SIGTERM comes only after the hook, and whatever is left of a large state"
-        " is cut off: a file that looks whole and is not.",
-    source="https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/",
-    fix="save in the background on an interval; drain with holdfast.runtime.drain where the program cannot be changed",
-    base="container",
-    bad="lifecycle: {preStop: {exec: {command: [/bin/sh, -c, python save_checkpoint.py]}}}",
-    good="lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.drain]}}}",
-)  # fmt: skip
+@rule("HF108", "prestop-saves", Severity.WARNING, on=Pod,
+    what="A preStop hook saves a checkpoint while the node shuts down.",
+    why="The program still computes, and gets SIGTERM only after the hook. A large state is cut off: the file looks"
+        " whole and is not.",
+    source=DOC_HOOKS, base="container",
+    fix="save in the background on an interval; use holdfast.runtime.drain where the program cannot be changed",
+    bad="lifecycle: {preStop: {exec: {command: [/bin/sh, -c, python save_checkpoint.py]}}}", good=_DRAINS)  # fmt: skip
 def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if context.place(pod).interruptible else []:
-        hook = as_list(dig(container.body, "lifecycle", "preStop", "exec", "command"))
-        script = " ".join(str(word)[:MAX_SCRIPT] for word in hook)[:MAX_SCRIPT]
+        script = _pre_stop_script(container).replace("\n", " ")
         if _SAVES.search(script) and "holdfast.runtime.drain" not in script:
             yield Hit((*container.path, "lifecycle", "preStop", "exec", "command"), "saves inside the window")
 
 
-@rule(
-    "HF104", "safe-to-evict-on-spot", Severity.WARNING, on=Pod,
-    what='safe-to-evict: "false" on a Spot pod.',
-    why="It holds off the autoscaler's scale-down only. Google takes Spot nodes away all the same.",
+@rule("HF104", "safe-to-evict-on-spot", Severity.WARNING, on=Pod,
+    what='A Spot pod has safe-to-evict: "false".',
+    why="It only stops the autoscaler's scale-down. Google preempts Spot nodes all the same.",
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-autoscaler",
     fix="remove it, and make the pod resumable", base="job-template",
-    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}',
-    good="metadata: {annotations: {holdfast.dev/placement-rule: training}}",
-)  # fmt: skip
+    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}')  # fmt: skip
 def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get(SAFE_TO_EVICT)).lower() == "false" and context.place(pod).on_spot:
         yield Hit((*pod.path, "metadata", "annotations", SAFE_TO_EVICT), "safe-to-evict does not stop Spot preemption")
 
 
-@rule(
-    "HF105", "exit-zero-on-sigterm", Severity.ERROR, on=Pod,
+@rule("HF105", "exit-zero-on-sigterm", Severity.ERROR, on=Pod,
     what="A shell trap turns SIGTERM into exit 0.",
-    why="Exit 0 marks a Job's index complete: the unfinished work is recorded as done and never resumed.",
-    source="workloads/library/holdfast/contract/exit_codes.py", fix=f"exit {EXIT_PREEMPTED}", base="container",
+    why="Exit 0 marks a Job's index complete: unfinished work counts as done and is never resumed.",
+    source=EXIT_CODES, fix=f"exit {EXIT_PREEMPTED}", base="container",
     bad="command: [sh, -c, \"trap 'save; exit 0' TERM; exec python -m trainer\"]",
-    good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]",
-)  # fmt: skip
+    good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]")  # fmt: skip
 def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
-    basis = constant(
-        "holdfast.contract.exit_codes", "EXIT_PREEMPTED", f"a stopped pod exits {EXIT_PREEMPTED}, not {EXIT_COMPLETE}"
-    )
+    fact = f"a stopped pod exits {EXIT_PREEMPTED}, not {EXIT_COMPLETE}"
     for container in pod.containers:
         if exits_zero_on_term(container.script):
-            yield Hit(
-                (*container.path, "command" if "command" in container.body else "args"), "exits 0 on SIGTERM", basis
-            )
+            basis = constant("holdfast.contract.exit_codes", "EXIT_PREEMPTED", fact)
+            yield Hit(container.command_at, "exits 0 on SIGTERM", basis)
 
 
-@rule(
-    "HF106", "shell-swallows-sigterm", Severity.WARNING, on=Pod,
+@rule("HF106", "shell-swallows-sigterm", Severity.WARNING, on=Pod,
     what="A shell runs the program as its child, without exec and without a trap.",
-    why="SIGTERM goes to the shell, which does not pass it on: the program dies by SIGKILL, unsaved.",
+    why="The shell gets SIGTERM and does not pass it on: SIGKILL ends the program, unsaved.",
     source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination",
     fix="put exec before the last command, or run the program without a shell", base="container",
     bad='command: [bash, -c, "pip install -e . && python train.py"]',
-    good='command: [bash, -c, "pip install -e . && exec python train.py"]',
-)  # fmt: skip
+    good='command: [bash, -c, "pip install -e . && exec python train.py"]')  # fmt: skip
 def shell_swallows_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
-    if not context.place(pod).interruptible:
-        return
-    for container in pod.containers:
+    for container in pod.containers if context.place(pod).interruptible else []:
         script = _script(container)
-        if ignores_term(script):
-            yield Hit((*container.path, "command"), "SIGTERM is ignored: the program runs into SIGKILL, unsaved")
-        several = re.search(r"&&|;|\n\s*\S", script.strip())
-        if several and "trap" not in script and not re.search(r"\bexec\b", script):
-            yield Hit((*container.path, "command"), "the shell does not pass SIGTERM on to the program")
+        if "" in handlers(script):
+            yield Hit(container.command_at, "SIGTERM is ignored: SIGKILL ends the program, unsaved")
+        if _SEVERAL.search(script.strip()) and "trap" not in script and not re.search(r"\bexec\b", script):
+            yield Hit(container.command_at, "the shell does not pass SIGTERM on to the program")
 
 
 def _script(container: Container) -> str:
-    """What a shell is given by -c; empty where the program runs without one."""
+    """What a shell gets by -c; empty where the program runs without one."""
     words = container.words
     shell = len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash", "ash", "dash") and "c" in words[1]
     return words[2][:MAX_SCRIPT] if shell else ""
 
 
-@rule(
-    "HF109", "exit-code-lost", Severity.ERROR, on=Pod,
-    what="The script of a Job ends well however its program ended.",
-    why="An evicted or crashed program then counts as done: the unfinished work is never resumed.",
-    source="workloads/library/holdfast/contract/exit_codes.py",
-    fix="let the program be the last command, or pass its code on: exit $?", base="container",
-    bad='command: [sh, -c, "python train.py || true"]', good='command: [sh, -c, "exec python train.py"]',
-)  # fmt: skip
+@rule("HF109", "exit-code-lost", Severity.ERROR, on=Pod,
+    what="The script of a Job succeeds however its program ended.",
+    why="An evicted or crashed program then counts as done: its work is never resumed.",
+    source=EXIT_CODES, fix="make the program the last command, or pass its code on: exit $?", base="container",
+    bad='command: [sh, -c, "python train.py || true"]', good='command: [sh, -c, "exec python train.py"]')  # fmt: skip
 def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers if pod.job and context.place(pod).interruptible else []:
         if "containers" in container.path and loses_exit_code(_script(container)):
-            yield Hit((*container.path, "command" if "command" in container.body else "args"), "hides how it ended")
+            yield Hit(container.command_at, "hides how the program ended")
 
 
-@rule(
-    "HF107", "window-variable-wrong", Severity.ERROR, on=Pod,
+@rule("HF107", "window-variable-wrong", Severity.ERROR, on=Pod,
     what=f"{ENV_WINDOW_S} is not the window of the pool.",
     why="The process plans its last save by this number.",
     source="workloads/library/holdfast/contract/environment.py", fix="set it to the pool's window", base="container",
-    bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]', good=f'env: [{{name: {ENV_WINDOW_S}, value: "15"}}]',
-)  # fmt: skip
+    bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]', good=f'env: [{{name: {ENV_WINDOW_S}, value: "15"}}]')  # fmt: skip
 def window_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
     for container in pod.containers if pool else []:
         for index, item in enumerate(as_list(container.body.get("env"))):
-            wrong = as_text(dig(item, "name")) == ENV_WINDOW_S and quantity(dig(item, "value")) not in (
-                None,
-                pool and pool.window.pod_s,
-            )
-            if wrong and pool:
-                at = (*container.path, "env", index, "value")
-                yield Hit(
-                    at,
-                    f"says {item.get('value')} s, the pool gives {pool.window.pod_s} s",
-                    context.platform.window_basis(pool),
-                )
+            stated = quantity(dig(item, "value")) if as_text(dig(item, "name")) == ENV_WINDOW_S else None
+            if pool and stated is not None and stated != pool.window.pod_s:
+                message = f"says {item.get('value')} s, the pool gives {pool.window.pod_s} s"
+                yield Hit((*container.path, "env", index, "value"), message, context.platform.window_basis(pool))

@@ -1,4 +1,4 @@
-"""HF2xx: where bytes are kept, and whether they are still there after an eviction."""
+"""HF2xx: where a pod keeps data, and whether the data survives an eviction."""
 
 import re
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ DOC_FUSE = "https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage
 _CHECKPOINT = re.compile(r"check.?points?|ckpts?", re.IGNORECASE)
 _FOLDER_OPTION = re.compile(r"(checkpoints|ckpts|[-_](dir|directory|path|folder))$", re.IGNORECASE)
 _RELATIVE = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*/?")
-# Nothing expands ~ in the arguments of a container.
 _OUTPUTS = ("--output_dir", "--output-dir")
-_IN_LAYER = ("./", "../", "~")
+_IN_LAYER = ("./", "../", "~")  # nothing expands ~ in the arguments of a container
 _LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
+_FUSE = "{driver: gcsfuse.csi.storage.gke.io, readOnly: true, volumeAttributes: {bucketName: b}}"
 
 
 def _volumes(pod: Pod) -> dict[str, tuple[Path, dict[str, Any]]]:
@@ -28,15 +28,14 @@ def _volumes(pod: Pod) -> dict[str, tuple[Path, dict[str, Any]]]:
 
 
 def _checkpoint_paths(container: Container, *, for_outputs: bool = False) -> Iterator[tuple[str, Path]]:
-    """Folders in which a container is to keep checkpoints, with the place that names them.
+    """Folders in which a container keeps checkpoints, with the place that names them.
 
-    `for_outputs`: also the folder that trainers of Hugging Face write checkpoints into.
+    `for_outputs`: also the folder into which trainers of Hugging Face write checkpoints.
     """
     for index, item in enumerate(as_list(container.body.get("env"))):
-        if _CHECKPOINT.search(as_text(dig(item, "name"))) and as_text(dig(item, "value")).startswith(
-            ("/", "file:", *_IN_LAYER)
-        ):
-            yield as_text(dig(item, "value")).removeprefix("file://"), (*container.path, "env", index, "value")
+        name, value = as_text(dig(item, "name")), as_text(dig(item, "value"))
+        if _CHECKPOINT.search(name) and value.startswith(("/", "file:", *_IN_LAYER)):
+            yield value.removeprefix("file://"), (*container.path, "env", index, "value")
     for key in ("command", "args"):
         words = [str(w) for w in as_list(container.body.get(key))]
         for index, (flag, value) in enumerate(pairwise([*words, ""])):
@@ -61,76 +60,48 @@ def _is_folder(name: str, value: str) -> bool:
 def _volume_of(container: Container, path: str) -> dict[str, Any] | None:
     """The volume whose mount holds `path`; None means the container's own layer."""
     inside = [m for m in container.mounts if m and (path == m or path.startswith(m.rstrip("/") + "/"))]
-    if not inside:
-        return None
-    return _volumes(container.pod).get(container.mounts[max(inside, key=len)], ((), {}))[1]
+    return _volumes(container.pod).get(container.mounts[max(inside, key=len)], ((), {}))[1] if inside else None
 
 
-@rule(
-    "HF201", "checkpoint-on-lost-disk", Severity.ERROR, on=Pod,
-    what="Checkpoints go to a disk that goes away with the pod or the node: emptyDir, hostPath, local SSD, own layer.",
-    why="After an eviction another node starts with an empty disk, and the run begins at step 0.",
-    source=DOC_VOLUMES, fix="write to a bucket: --checkpoints gs://BUCKET/PREFIX", base="job-pod",
-    bad="""\
-volumes: [{name: checkpoints, emptyDir: {sizeLimit: 10Gi}}]
-containers:
-- name: main
-  image: registry.example/trainer@sha256:1111111111111111111111111111111111111111111111111111111111111111
-  env: [{name: CHECKPOINT_DIR, value: /checkpoints}]
-  volumeMounts: [{name: checkpoints, mountPath: /checkpoints}]
-  resources: {limits: {cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}}
-  securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-""",
-    good="""\
-containers:
-- name: main
-  image: registry.example/trainer@sha256:1111111111111111111111111111111111111111111111111111111111111111
-  command: [python, -m, trainer, --checkpoints, gs://bucket/runs]
-  resources: {limits: {cpu: "2", memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: "1"}}
-  securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-""",
-)  # fmt: skip
+@rule("HF201", "checkpoint-on-lost-disk", Severity.ERROR, on=Pod,
+    what="Checkpoints go to a disk that ends with the pod or the node: emptyDir, hostPath, local SSD, own layer.",
+    why="After an eviction another node starts with an empty disk, and the run starts at step 0.",
+    source=DOC_VOLUMES, fix="write to a bucket: --checkpoints gs://BUCKET/PREFIX", base="container",
+    bad="command: [python, -m, trainer, --checkpoints, /checkpoints]",
+    good="command: [python, -m, trainer, --checkpoints, gs://bucket/runs]")  # fmt: skip
 def checkpoint_on_lost_disk(pod: Pod, context: Context) -> Iterator[Hit]:
     trains = pod.job is not None and context.place(pod).interruptible
     for container in pod.containers:
         for path, at in _checkpoint_paths(container, for_outputs=trains):
-            volume = _volume_of(container, path)
-            if not path.startswith("/"):
-                yield Hit(at, f"{path} is relative: the container's own layer")
-            elif volume is None:
-                yield Hit(at, f"{path} is the container's own layer")
-            elif "emptyDir" in volume:
-                yield Hit(at, f"{path} is an emptyDir, deleted with the pod")
-            elif "hostPath" in volume:
-                local = _LOCAL_SSD.search(as_text(dig(volume, "hostPath", "path")))
-                yield Hit(at, f"{path} is {'a local SSD' if local else 'a disk'} of the node, gone with it")
-            elif _is_ephemeral(volume):
-                yield Hit(at, f"{path} is an ephemeral volume, deleted with the pod")
+            lost = _loss(path, _volume_of(container, path))
+            if lost:
+                yield Hit(at, f"{path} is {lost}")
 
 
-def _is_ephemeral(volume: dict[str, Any]) -> bool:
-    return "ephemeral" in volume
+def _loss(path: str, volume: dict[str, Any] | None) -> str:
+    """What the path is, where that is lost; empty where it is kept."""
+    if not path.startswith("/"):
+        return "relative: the container's own layer"
+    if volume is None:
+        return "the container's own layer"
+    if "hostPath" in volume:
+        local = _LOCAL_SSD.search(as_text(dig(volume, "hostPath", "path")))
+        return f"{'a local SSD' if local else 'a disk'} of the node, lost with it"
+    kind = "an emptyDir" if "emptyDir" in volume else "an ephemeral volume" if "ephemeral" in volume else ""
+    return kind and f"{kind}, deleted with the pod"
 
 
-@rule(
-    "HF202", "checkpoint-through-fuse", Severity.WARNING, on=Pod,
-    what="Checkpoints are written through Cloud Storage FUSE.",
+@rule("HF202", "checkpoint-through-fuse", Severity.WARNING, on=Pod,
+    what="The pod writes checkpoints through Cloud Storage FUSE.",
     why="A file is in the bucket only after close, the flush runs inside the window, and SIGTERM during a write can hang"
         " the sidecar.",
     source="https://github.com/GoogleCloudPlatform/gcs-fuse-csi-driver/issues/257",
     fix="write checkpoints through the SDK; keep FUSE for reading data", base="job-template",
-    bad="""\
-metadata: {annotations: {gke-gcsfuse/volumes: "true"}}
-spec:
-  volumes: [{name: store, csi: {driver: gcsfuse.csi.storage.gke.io, volumeAttributes: {bucketName: b}}}]
-  containers:
-  - name: main
-    image: registry.example/trainer@sha256:1111111111111111111111111111111111111111111111111111111111111111
-    args: [--checkpoints, /store/runs]
-    volumeMounts: [{name: store, mountPath: /store}]
-""",
-    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}',
-)  # fmt: skip
+    bad='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}\n'
+        f"spec:\n  volumes: [{{name: store, csi: {_FUSE}}}]\n"
+        "  containers: [{name: main, image: trainer, args: [--checkpoints, /store/runs],"
+        " volumeMounts: [{name: store, mountPath: /store}]}]",
+    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}')  # fmt: skip
 def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, at in _checkpoint_paths(container):
@@ -139,57 +110,61 @@ def checkpoint_through_fuse(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit(at, f"{path} is a bucket through FUSE")
 
 
-@rule(
-    "HF203", "rwo-volume-shared", Severity.ERROR, on=Pod,
-    what="Several pods at once mount one ReadWriteOnce volume.",
-    why="It attaches to one node; the pods on other nodes stay in ContainerCreating.",
-    source="https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
-    fix="use a bucket, a ReadOnlyMany volume, or one claim for each pod",
-    bad="""\
+def _claim(access: str, storage_class: str) -> str:
+    """A claim, and four pods of a Job that use it."""
+    return f"""\
 apiVersion: v1
 kind: PersistentVolumeClaim
-metadata: {name: shared, namespace: training}
-spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 10Gi}}}
+metadata: {{name: data, namespace: training}}
+spec: {{accessModes: [{access}], storageClassName: {storage_class}, resources: {{requests: {{storage: 10Gi}}}}}}
 ---
 apiVersion: batch/v1
 kind: Job
-metadata: {name: train, namespace: training}
+metadata: {{name: train, namespace: training}}
 spec:
-  parallelism: 2
+  parallelism: 4
+  activeDeadlineSeconds: 60
+  ttlSecondsAfterFinished: 60
   template:
     spec:
-      containers: [{name: main, image: train}]
-      volumes: [{name: shared, persistentVolumeClaim: {claimName: shared}}]
-""",
-    good="""\
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: shared, namespace: training}
-spec: {accessModes: [ReadOnlyMany], resources: {requests: {storage: 10Gi}}}
-""",
-)  # fmt: skip
+      containers: [{{name: main, image: train}}]
+      volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]
+"""
+
+
+@rule("HF203", "rwo-volume-shared", Severity.ERROR, on=Pod,
+    what="Several pods of one workload use a ReadWriteOnce claim.",
+    why="One node at a time can mount it. The pods on other nodes wait for ever.",
+    source="https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes",
+    fix="use a bucket, ReadOnlyMany, or one claim for each pod",
+    bad=_claim("ReadWriteOnce", "regional-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
 def rwo_volume_shared(pod: Pod, context: Context) -> Iterator[Hit]:
     for at, volume in _volumes(pod).values() if pod.replicas > 1 else []:
-        name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
-        claim = context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
+        claim = _claim_of(volume, pod, context)
         modes = as_list(claim.spec.get("accessModes")) if claim else []
-        if modes and all(mode in ("ReadWriteOnce", "ReadWriteOncePod") for mode in modes):
-            yield Hit(
-                (*at, "persistentVolumeClaim", "claimName"), f"{pod.replicas} pods share {name}, which is {modes[0]}"
-            )
+        if claim and modes and all(mode in ("ReadWriteOnce", "ReadWriteOncePod") for mode in modes):
+            message = f"{pod.replicas} pods share {claim.name}, which is {modes[0]}"
+            yield Hit((*at, "persistentVolumeClaim", "claimName"), message)
 
 
-@rule(
-    "HF204", "fuse-without-annotation", Severity.ERROR, on=Pod,
-    what="A Cloud Storage FUSE volume without the pod annotation that injects its sidecar.",
-    why="Without the sidecar the mount fails and the pod does not start.",
+def _claim_of(volume: dict[str, Any] | None, pod: Pod, context: Context) -> Object | None:
+    name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+    return context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
+
+
+def _claimed_driver(volume: dict[str, Any] | None, pod: Pod, context: Context) -> str:
+    """The CSI driver of the volume that a claim names; empty where the files do not show it."""
+    claim = _claim_of(volume, pod, context)
+    bound = context.world.named("PersistentVolume", as_text(claim.spec.get("volumeName"))) if claim else None
+    return as_text(dig(bound.spec, "csi", "driver")) if bound else ""
+
+
+@rule("HF204", "fuse-without-annotation", Severity.ERROR, on=Pod,
+    what="A pod has a Cloud Storage FUSE volume and not the annotation that injects its sidecar.",
+    why="Without the sidecar the mount fails, and the pod does not start.",
     source=DOC_FUSE, fix='annotate the pod template: gke-gcsfuse/volumes: "true"', base="job-template",
-    bad="spec: {volumes: [{name: data, csi: {driver: gcsfuse.csi.storage.gke.io, readOnly: true,"
-        " volumeAttributes: {bucketName: b}}}]}",
-    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}\n'
-         "spec: {volumes: [{name: data, csi: {driver: gcsfuse.csi.storage.gke.io, readOnly: true,"
-         " volumeAttributes: {bucketName: b}}}]}",
-)  # fmt: skip
+    bad=f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}]}}",
+    good='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}\n' f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}]}}")  # fmt: skip
 def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get("gke-gcsfuse/volumes")).lower() == "true":
         return
@@ -200,86 +175,29 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*at, "persistentVolumeClaim"), "no sidecar will mount this bucket through FUSE")
 
 
-def _claimed_driver(volume: dict[str, Any] | None, pod: Pod, context: Context) -> str:
-    """The CSI driver of the volume that a claim names; empty where the files do not show it."""
-    name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
-    claim = context.world.named("PersistentVolumeClaim", name, pod.owner.namespace) if name else None
-    bound = context.world.named("PersistentVolume", as_text(claim.spec.get("volumeName"))) if claim else None
-    return as_text(dig(bound.spec, "csi", "driver")) if bound else ""
-
-
-@rule(
-    "HF205", "emptydir-without-limit", Severity.WARNING, on=Pod,
-    what="An emptyDir without sizeLimit.",
-    why="It fills the node's disk, and the kubelet evicts other pods for it.",
-    source=DOC_VOLUMES, fix="set sizeLimit", base="job-pod",
-    bad="volumes: [{name: tmp, emptyDir: {}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]",
-)  # fmt: skip
-def emptydir_without_limit(pod: Pod, context: Context) -> Iterator[Hit]:
-    for at, volume in _volumes(pod).values():
-        # In memory it is bounded by the memory limits of the pod.
-        in_memory = dig(volume, "emptyDir", "medium") == "Memory"
-        if "emptyDir" in volume and not in_memory and not dig(volume, "emptyDir", "sizeLimit"):
-            yield Hit((*at, "emptyDir"), "may fill the node's disk")
-
-
-@rule(
-    "HF206", "zonal-disk-on-spot", Severity.WARNING, on=Object,
+@rule("HF206", "zonal-disk-on-spot", Severity.WARNING, on=Object,
     what="A claim on a zonal disk class for work that moves between zones.",
-    why="A zonal disk ties its pod to one zone, and Spot capacity comes and goes by zone.",
+    why="A zonal disk ties its pod to one zone, and Spot capacity moves between zones.",
     source="https://cloud.google.com/kubernetes-engine/docs/how-to/persistent-volumes/regional-pd",
     fix="use a regional disk class, or a bucket",
-    bad="""\
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: scratch, namespace: training}
-spec: {accessModes: [ReadWriteOnce], storageClassName: standard-rwo, resources: {requests: {storage: 10Gi}}}
-""",
-    good="""\
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: scratch, namespace: training}
-spec: {accessModes: [ReadWriteOnce], storageClassName: regional-rwo, resources: {requests: {storage: 10Gi}}}
-""",
-)  # fmt: skip
+    bad=_claim("ReadOnlyMany", "standard-rwo"), good=_claim("ReadOnlyMany", "regional-rwo"))  # fmt: skip
 def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
     work = obj.kind == "PersistentVolumeClaim" and obj.namespace in ("training", "batch")
     if work and obj.spec.get("storageClassName") in ("standard", "standard-rwo", "premium-rwo"):
         yield Hit(("spec", "storageClassName"), f"{obj.spec.get('storageClassName')} makes a disk in one zone")
 
 
-@rule(
-    "HF207", "scratch-above-limit", Severity.WARNING, on=Pod,
+@rule("HF207", "scratch-above-limit", Severity.WARNING, on=Pod,
     what="An emptyDir may hold more than the pod's limit of ephemeral storage.",
-    why="The kubelet evicts the pod when all that it wrote passes the limit, long before the folder is full.",
+    why="The kubelet evicts the pod when all that it wrote exceeds the limit, before the folder is full.",
     source="https://kubernetes.io/docs/concepts/storage/ephemeral-storage/",
     fix="raise the limit of ephemeral-storage above the sizeLimit", base="job-pod",
-    bad="volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]",
-)  # fmt: skip
+    bad="volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi}}]", good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]")  # fmt: skip
 def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
     limits = [quantity(c.limit("ephemeral-storage")) for c in pod.containers if "containers" in c.path]
     most = sum(limit for limit in limits if limit)
     for at, volume in _volumes(pod).values() if most else []:
         size = quantity(dig(volume, "emptyDir", "sizeLimit")) or 0.0
         if size > most and dig(volume, "emptyDir", "medium") != "Memory":
-            yield Hit((*at, "emptyDir", "sizeLimit"), f"holds {size / 2**30:g} GiB, the pod may write {most / 2**30:g}")
-
-
-# Of other kinds a controller may add volumes of its own.
-_PLAIN_KINDS = ("Pod", "Job", "CronJob", "JobSet", "Deployment", "DaemonSet", "ReplicaSet")
-
-
-@rule(
-    "HF208", "mount-of-no-volume", Severity.ERROR, on=Pod,
-    what="A container mounts a volume that the pod does not have.",
-    why="The API server refuses every pod of it.",
-    source=DOC_VOLUMES, fix="use the volume's name", base="container",
-    bad="volumeMounts: [{name: data, mountPath: /data}]", good="env: []",
-)  # fmt: skip
-def mount_of_no_volume(pod: Pod, context: Context) -> Iterator[Hit]:
-    known = _volumes(pod)
-    for container in pod.containers if pod.owner.kind in _PLAIN_KINDS else []:
-        for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
-            name = as_text(dig(mount, "name"))
-            if name and name not in known:
-                yield Hit((*container.path, "volumeMounts", index, "name"), f"the pod has no volume {name}")
+            message = f"holds {size / 2**30:g} GiB, the pod may write {most / 2**30:g} GiB"
+            yield Hit((*at, "emptyDir", "sizeLimit"), message)

@@ -1,8 +1,8 @@
 """Defects of the linter's own field, each one change of a file that is clean: eviction, windows, queues, placement,
 storage, identity, serving.
 
-The changes were written down before anybody looked which rule would see them. `of` names the line after which the
-change is made, so that a defect reads like the diff of a pull request. Any of `rules` at all counts as found.
+The changes were written before the rules were run on them. `of` names the line after which the change is made, so that
+a defect reads like the diff of a pull request. It counts as found by any of `rules`. Defects of retired rules are gone.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from holdfast.lint.engine import File, Options, judge, read_text
 
 FOLDER = Path(__file__).parent
 TRAIN, GANG, NIGHTLY = "  name: finetune\n", "  name: pretrain\n", "  name: nightly-eval\n"
-POLICY = "kind: NetworkPolicy\n"
 BASE, SPOT, CLASS = "  name: chat-base\n", "  name: chat-spot\n", "  name: l4-anyhow\n"
 COMMAND = "command: [torchrun, --nnodes=4, --nproc-per-node=1, finetune.py]"
 MAIN = "        - name: trainer\n"
@@ -111,7 +110,7 @@ EVICTION = (
     _train("FailJob on everything but 0", "operator: In\n          values: [2, 70]", "operator: NotIn\n          values: [0]", "HF115"),
     _train("restart in place", "restartPolicy: Never", "restartPolicy: OnFailure", "HF112", "HF113"),
     _train("one back-off for all", "backoffLimitPerIndex: 2", "backoffLimit: 2", "HF114"),
-    _train("DisruptionTarget misspelt", "type: DisruptionTarget", "type: DisruptedTarget", "HF110", "HF120"),
+    _train("DisruptionTarget misspelt", "type: DisruptionTarget", "type: DisruptedTarget", "HF110"),
     _train("the condition's status is False", 'status: "True"', 'status: "False"', "HF110", "HF111"),
     _train("JobSet counts evictions", "RestartJobSetAndIgnoreMaxRestarts", "RestartJobSet", "HF116", of=GANG),
     _train("JobSet's child ignores evictions", "action: FailJob", "action: Ignore", "HF116", of=GANG),
@@ -128,7 +127,6 @@ QUEUES = (
     _train("queue name misspelt", "queue-name: team-a", "queue-name: team_a", "HF306"),
     _train("queue of another namespace", "  namespace: team-a\nspec:\n  clusterQueue", "  namespace: team-b\nspec:\n  clusterQueue", "HF306", of="kind: LocalQueue\n"),
     _train("flavor's label is on no pool", "holdfast.dev/pool-class: spot-l4", "holdfast.dev/pool-class: spot-l40", "HF312", of="kind: ResourceFlavor\n"),
-    _train("GPU not covered by the queue", "[cpu, memory, nvidia.com/gpu]", "[cpu, memory]", "HF313", of="kind: ClusterQueue\n"),
     _train("priority class of nobody", "spot-workload-low", "spot-workload-lowest", "HF301"),
     _train("Spot work pushes others out", "spot-workload-low", "serving", "HF302"),
     _train("Spot work without a class", "      priorityClassName: spot-workload-low\n", "", "HF303"),
@@ -143,20 +141,13 @@ TAINT = """\
           value: preemptible
           effect: NoSchedule
 """
-GPU_TAINT = """\
-        - key: nvidia.com/gpu
-          operator: Exists
-          effect: NoSchedule
-"""
 PLACEMENT = (
     _train("taint's value", "value: preemptible", "value: spot", "HF001"),
     _train("taint's effect", "effect: NoSchedule", "effect: NoExecute", "HF001", of="          value: preemptible\n"),
     _train("taint's key", "key: provisioning-tier", "key: provisioning_tier", "HF002"),
     _train("toleration of Spot left out", TAINT, "", "HF004"),
-    _train("toleration of the GPU left out", GPU_TAINT, "", "HF032"),
     _train("tolerated, not selected", SELECTOR, "        cloud.google.com/gke-accelerator: nvidia-l4\n", "HF005"),
     _train("pool class misspelt", "pool-class: spot-l4", "pool-class: spot-L4", "HF003"),
-    _train("selector's value without quotes", '"true"', "true", "HF502"),
     _train("Exists with a value", "operator: Exists", "operator: Exists\n          value: present", "HF022"),
     _train("Spot and flex-start", SELECTOR, SELECTOR + '        cloud.google.com/gke-flex-start: "true"\n', "HF013"),
     _train("zone where no pool stands", SELECTOR, SELECTOR + "        topology.kubernetes.io/zone: us-central1-f\n", "HF021", "HF003"),
@@ -182,7 +173,6 @@ PLACEMENT = (
     _serve("class's GPUs are another machine's", CLASS, "count: 1", "count: 2", "HF320"),
     _serve("class's old driver", CLASS, "driverVersion: latest", "driverVersion: default", "HF326"),
 )  # fmt: skip
-PVC = "        - name: scratch\n          emptyDir:\n            sizeLimit: 20Gi\n"
 STORAGE = (
     _train("FUSE annotation missing with a claim", '        gke-gcsfuse/volumes: "true"\n', "        team: a\n", "HF204"),
     _train("FUSE annotation says no", 'gke-gcsfuse/volumes: "true"', 'gke-gcsfuse/volumes: "false"', "HF204"),
@@ -195,31 +185,16 @@ STORAGE = (
     _train("checkpoints by env, relative", "          env:\n", "          env:\n            - {name: CHECKPOINT_DIR, value: ./checkpoints}\n", "HF201"),
     _train("checkpoints by env, on the node", "          env:\n", "          env:\n            - {name: CHECKPOINT_PATH, value: /mnt/disks/ssd0}\n", "HF201"),
     _train("checkpoints through FUSE", FOLDER_OPTION, "--checkpoint-dir, /corpus/checkpoints", "HF202"),
-    _train("scratch without a bound", "          emptyDir:\n            sizeLimit: 20Gi\n", "          emptyDir: {}\n", "HF205"),
     _train("scratch above the limit", "sizeLimit: 20Gi", "sizeLimit: 200Gi", "HF207"),
     _train("one disk for four pods", "[ReadOnlyMany]\n  storageClassName: \"\"\n  volumeName", "[ReadWriteOnce]\n  storageClassName: \"\"\n  volumeName", "HF203", of="kind: PersistentVolumeClaim\n"),
-    _train("claim that nobody made", "claimName: corpus", "claimName: corpora", "HF419"),
-    _train("mount of no volume", "            - name: scratch\n", "            - name: scrach\n", "HF208"),
 )  # fmt: skip
-CONTEXT = "          securityContext:\n            allowPrivilegeEscalation: false\n"
 IDENTITY = (
     _train("annotation's key", "gcp-service-account", "gcp-serviceaccount", "HF418", of="kind: ServiceAccount\n"),
     _train("annotation's value", "team-a-trainer@acme-ai-platform.iam.gserviceaccount.com", "team-a-trainer", "HF418", of="kind: ServiceAccount\n"),
     _train("annotation of a person", "team-a-trainer@acme-ai-platform.iam.gserviceaccount.com", "ann@acme.example", "HF418", of="kind: ServiceAccount\n"),
     _train("annotation on the pod", 'gke-gcsfuse/volumes: "true"', 'gke-gcsfuse/volumes: "true"\n        iam.gke.io/gcp-service-account: t@acme-ai-platform.iam.gserviceaccount.com', "HF418"),
     _train("binding of another namespace", "    namespace: team-a\n", "    namespace: team-b\n", "HF417", of="subjects:\n"),
-    _train("binding of a role that nobody made", "name: reads-jobs", "name: read-jobs", "HF419", of="kind: RoleBinding\n"),
-    _train("account of nobody", "serviceAccountName: trainer", "serviceAccountName: trianer", "HF419"),
-    _train("default account", "serviceAccountName: trainer", "serviceAccountName: default", "HF411"),
-    _train("egress to the internet", "199.36.153.8/30", "0.0.0.0/0", "HF414", of=POLICY),
-    _train("egress to its halves", "            cidr: 199.36.153.8/30\n", "            cidr: 0.0.0.0/1\n        - ipBlock:\n            cidr: 128.0.0.0/1\n", "HF414", of=POLICY),
-    _train("egress without a peer", "    - to:\n        - ipBlock:\n            cidr: 199.36.153.8/30\n      ports:\n        - port: 443\n", "    - {}\n", "HF414", of=POLICY),
-    _train("capability added", CONTEXT, CONTEXT + "            capabilities: {add: [SYS_ADMIN]}\n", "HF409", "HF503", of=MAIN),
-    _train("host port", "          env:\n", "          ports: [{containerPort: 29500, hostPort: 29500}]\n          env:\n", "HF409"),
-    _train("host network", "      enableServiceLinks: false\n", "      hostNetwork: true\n", "HF409"),
-    _train("folder of the node", PVC, "        - name: scratch\n          hostPath:\n            path: /mnt/disks/ssd0\n", "HF409"),
     _train("secret as a value", "              valueFrom:\n                secretKeyRef:\n                  name: hub\n                  key: token\n", "              value: hf_0123456789\n", "HF416"),
-    _train("image of tomorrow", "finetune@sha256:" + "1" * 64, "finetune:latest", "HF401"),
     _train("code of the model", "--data, /corpus", "--data, /corpus, --trust_remote_code", "HF415"),
 )  # fmt: skip
 READY = """\
@@ -231,13 +206,6 @@ READY = """\
             failureThreshold: 1
 """
 SERVING = (
-    _serve("HPA down to nothing", SPOT, "minReplicas: 1", "minReplicas: 0", "HF135"),
-    _serve("HPA of no Deployment", "kind: HorizontalPodAutoscaler\n", "    name: chat-spot", "    name: chat", "HF136"),
-    _serve("HPA with a maximum of zero", BASE, "maxReplicas: 8", "maxReplicas: 0", "HF136"),
-    _serve("budget of nobody", "kind: PodDisruptionBudget\n", "half: base", "half: bass", "HF131"),
-    _serve("budget that lets nobody go", "kind: PodDisruptionBudget\n", "maxUnavailable: 1", "maxUnavailable: 0", "HF130"),
-    _serve("budget of all", "kind: PodDisruptionBudget\n", "maxUnavailable: 1", "minAvailable: 3", "HF130"),
-    _serve("budget keeps broken pods", "kind: PodDisruptionBudget\n", "  unhealthyPodEvictionPolicy: AlwaysAllow\n", "", "HF132"),
     _serve("no readiness on Spot", SPOT, READY, "", "HF140"),
     _serve("slow readiness on Spot", SPOT, "periodSeconds: 1", "periodSeconds: 10", "HF140"),
     _serve("readiness by exec", SPOT, "            httpGet:\n              path: /v2/health/ready\n              port: 8000\n", "            exec:\n              command: [cat, /ready]\n", "HF141"),
@@ -247,8 +215,6 @@ SERVING = (
     _serve("base on Spot", BASE, "pool-class: serving", "pool-class: spot-l4", "HF004", "HF146"),
     _serve("vLLM drops at SIGTERM", SPOT, 'command: [python, -m, holdfast, serve, run, --longest-request, "4"]', "command: [vllm, serve, acme/model]", "HF145"),
     _serve("sidecar that never restarts", SPOT, "      containers:\n", "      initContainers: [{name: proxy, image: registry.example/proxy@sha256:" + "6" * 64 + ", startupProbe: {tcpSocket: {port: 9}}, resources: {limits: {cpu: 1, memory: 1Gi}}}]\n      containers:\n", "HF506"),
-    _serve("selector that misses its own pods", BASE, "      half: base\n  template", "      half: bsae\n  template", "HF507"),
-    _serve("Service of no pods", "kind: Service\n", "    app: chat\n", "    app: caht\n", "HF419"),
 )  # fmt: skip
 TOPICS: dict[str, tuple[Defect, ...]] = {
     "eviction": EVICTION,

@@ -1,0 +1,92 @@
+"""HF41x: the identity, the secrets and the code of a job."""
+
+import re
+from collections.abc import Iterator
+
+from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, near
+from holdfast.lint.registry import Context, rule
+
+DOC_IDENTITY = "https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity"
+_ACCOUNT = (
+    "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: trainer, namespace: training, annotations: {{{}}}}}\n"
+)
+_BINDING = """\
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: reads, namespace: training}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: reads}}
+subjects: [{{kind: ServiceAccount, name: trainer, namespace: {}}}]
+"""
+_IDENTITY = "iam.gke.io/gcp-service-account: trainer@acme-ai-platform.iam.gserviceaccount.com"
+_GOOGLE_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9-]{0,60}@[a-z0-9.:-]{1,60}\.gserviceaccount\.com")
+_SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
+# ALLOW_EMPTY_PASSWORD=1 has the name of a secret and is none.
+_SWITCH = {"0", "1", "true", "false", "yes", "no", "on", "off"}
+
+
+@rule("HF415", "remote-code", Severity.ERROR, on=Pod,
+    what="A flag lets a downloaded model run its own code.",
+    why="A person who can change the model can then run code with the pod's identity.",
+    source="https://huggingface.co/docs/transformers/models#custom-models",
+    fix="remove the flag, or keep a copy of the code in the image", base="container",
+    bad="command: [python, -m, server, --trust-remote-code]")  # fmt: skip
+def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for key in ("command", "args"):
+            for index, word in enumerate(as_list(container.body.get(key))):
+                if re.search(r"trust[-_]remote[-_]code(?!=(0|false))", str(word), re.IGNORECASE):
+                    yield Hit((*container.path, key, index), "runs code that comes with a model")
+
+
+@rule("HF416", "secret-in-manifest", Severity.ERROR, on=Pod,
+    what="An environment variable holds a secret as a literal value.",
+    why="The secret is then in git, in etcd, and in the output of `kubectl describe`.",
+    source="https://cloud.google.com/secret-manager/docs/secret-manager-managed-csi-component",
+    fix="read it from a Secret by secretKeyRef, or from Secret Manager", base="container",
+    bad="env: [{name: HF_TOKEN, value: hf_abcdefgh}]",
+    good="env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}]")  # fmt: skip
+def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for index, item in enumerate(as_list(container.body.get("env"))):
+            name, value = as_text(dig(item, "name")), as_text(dig(item, "value"))
+            literal = value and value.lower() not in _SWITCH and not value.startswith(("$(", "${", "<", "/"))
+            if literal and _SECRET_NAME.search(name):
+                yield Hit((*container.path, "env", index, "value"), f"{name} holds a literal value")
+
+
+@rule("HF417", "binding-of-no-account", Severity.ERROR, on=Object,
+    what="A RoleBinding names the account of its own namespace in another namespace.",
+    why="The account gets no rights, and an account of that name in the other namespace would get them.",
+    source="https://kubernetes.io/docs/reference/access-authn-authz/rbac/", fix="name the account's own namespace",
+    bad=_ACCOUNT.format(_IDENTITY) + _BINDING.format("batch"), good=_ACCOUNT.format(_IDENTITY) + _BINDING.format("training"))  # fmt: skip
+def binding_of_no_account(obj: Object, context: Context) -> Iterator[Hit]:
+    """Only where the files show the account: those of another namespace may be in other files."""
+    for index, subject in enumerate(as_list(obj.body.get("subjects")) if obj.kind == "RoleBinding" else []):
+        name, namespace = as_text(dig(subject, "name")), as_text(dig(subject, "namespace"))
+        if dig(subject, "kind") != "ServiceAccount" or not namespace or namespace == obj.namespace:
+            continue
+        there = context.world.named("ServiceAccount", name, namespace)
+        if obj.namespace and not there and context.world.named("ServiceAccount", name, obj.namespace):
+            yield Hit(("subjects", index, "namespace"), f"{name} is in {obj.namespace}, not in {namespace}")
+
+
+@rule("HF418", "identity-annotation-wrong", Severity.ERROR, on=Object,
+    what="The Workload Identity annotation has a typo in its key, is on a pod, or names no Google service account.",
+    why="The pod then has no Google identity: buckets and queues refuse every call.",
+    source=DOC_IDENTITY, fix=f"write {ANNOTATION_GOOGLE_ACCOUNT}: NAME@PROJECT.iam.gserviceaccount.com",
+    bad=_ACCOUNT.format(_IDENTITY.replace("gcp-service", "gcp-sevice")), good=_ACCOUNT.format(_IDENTITY))  # fmt: skip
+def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
+    for pod in obj.pods:
+        if ANNOTATION_GOOGLE_ACCOUNT in pod.annotations:
+            at = (*pod.path, "metadata", "annotations", ANNOTATION_GOOGLE_ACCOUNT)
+            yield Hit(at, "GKE reads it on a ServiceAccount, not on a pod")
+    for key, value in as_map(obj.metadata.get("annotations")).items() if obj.kind == "ServiceAccount" else ():
+        at, text = ("metadata", "annotations", key), as_text(value)
+        if key != ANNOTATION_GOOGLE_ACCOUNT and near(key, [ANNOTATION_GOOGLE_ACCOUNT], cutoff=0.85):
+            yield Hit(at, f"GKE does not read {key}; it reads {ANNOTATION_GOOGLE_ACCOUNT}", on_key=True)
+        placeholder = any(char in "$<>{}" or char.isupper() for char in text)
+        if key == ANNOTATION_GOOGLE_ACCOUNT and not placeholder and not _GOOGLE_ACCOUNT.fullmatch(text):
+            yield Hit(at, f"{text} is no Google service account")

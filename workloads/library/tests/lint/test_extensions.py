@@ -1,0 +1,80 @@
+"""Rules of another distribution, registered by an entry point."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.contract.errors import InputError
+from holdfast.contract.extensions import extensions
+
+RULES = """\
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Object
+from holdfast.lint.registry import rule
+
+
+@rule(
+    "{id}", "team-label", Severity.ERROR, on=Object, what="No team.", why="Bills.", source="acme", fix="add team",
+    bad="apiVersion: v1\\nkind: Namespace\\nmetadata: {{name: a}}\\n",
+    good="apiVersion: v1\\nkind: Namespace\\nmetadata: {{name: a, labels: {{team: b}}}}\\n",
+)
+def team_label(obj, context):
+    if not obj.metadata.get("labels"):
+        yield Hit(("metadata",), f"{{obj.title}} has no team")
+"""
+
+
+def install(folder: Path, *, rule_id: str = "ACME001", module: str = "acme_rules") -> None:
+    """A distribution as pip leaves it: its module, and the dist-info folder."""
+    info = folder / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[holdfast.lint_rules]\nteam = {module}\n")
+    (folder / "acme_rules.py").write_text(RULES.format(id=rule_id))
+
+
+def linted(folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n")
+    path = os.pathsep.join([str(folder), *sys.path])
+    command = [sys.executable, "-m", "holdfast", "lint", "pod.yaml"]
+    env = {key: value for key, value in os.environ.items() if key != "GITHUB_ACTIONS"} | {"PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.process
+def test_a_rule_of_another_distribution_finds_and_is_listed(tmp_path: Path) -> None:
+    install(tmp_path)
+    done = linted(tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "Pod/a has no team [ACME001]" in done.stdout and "fix: add team" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [({"rule_id": "HF101"}, "HF101"), ({"rule_id": "HF401"}, "HF401"), ({"module": "acme_gone"}, "acme_gone of acme")],
+)
+def test_a_rule_that_takes_an_id_or_is_not_there_is_bad_input(tmp_path: Path, how: dict[str, str], said: str) -> None:
+    install(tmp_path, **how)
+    done = linted(tmp_path)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_extensions_are_of_one_group_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "acme_rules.py").write_text("NAME = 'acme'\n")
+    ((distribution, name, module),) = extensions("holdfast.lint_rules")
+    assert (distribution, name, getattr(module, "NAME", "")) == ("acme", "team", "acme")
+    assert extensions("holdfast.no_such_group") == []
+
+
+def test_an_extension_without_its_object_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, module="acme_rules:gone")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "acme_rules.py").write_text("")
+    with pytest.raises(InputError, match="gone"):
+        extensions("holdfast.lint_rules")
