@@ -124,14 +124,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {
         "holdfast.runtime",
         "holdfast.ledger",
-        "holdfast.place.churn",
-        "monitoring.cost",
-        "holdfast.mover",
+        "holdfast.place",
         "holdfast.clients.kubernetes_api",
         "holdfast.clients.cloud_api",
     },
-    # What a policy does is decided where it was priced.
-    "holdfast.mover": CONTRACTS | {"holdfast.runtime", "holdfast.place", "holdfast.ledger"},
+    # It sees what the exporter sees; what a policy does is decided where it was priced.
+    "holdfast.mover": CONTRACTS
+    | {"holdfast.runtime", "holdfast.place", "holdfast.ledger", "holdfast.exporter", "holdfast.clients.kubernetes_api"},
     "holdfast.report": CONTRACTS | {"holdfast.ledger", "holdfast.place.churn", "monitoring.cost"},
     "monitoring.stack": CONTRACTS | {"infra.environments", "infra.cdk", "monitoring.alerting", "monitoring.cost"},
     "monitoring.__main__": CONTRACTS
