@@ -55,7 +55,7 @@ def google() -> Google:
 
 @pytest.fixture
 def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    roles = ("batch", "cloud-sql-proxy", "envoy", "exporter", "jobset", "kueue", "server", "trainer")
+    roles = ("batch", "cloud-sql-proxy", "envoy", "exporter", "jobset", "kueue", "mover", "server", "trainer")
     (tmp_path / "digests.json").write_text(json.dumps({"example": {role: "a" * 64 for role in roles}}))
     monkeypatch.setattr(render_context, "DIGESTS", tmp_path / "digests.json")
 

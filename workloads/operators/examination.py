@@ -209,7 +209,7 @@ def _images(ask: Ask, environment: Environment) -> Answer:
 
 
 def _rendered_images(context: RenderContext) -> Iterator[str]:
-    yield from ("trainer", "batch", "exporter")
+    yield from ("trainer", "batch", "exporter", "mover")
     if context.env.database:
         yield "cloud-sql-proxy"
     if context.env.serving:
