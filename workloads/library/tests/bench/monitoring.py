@@ -67,7 +67,7 @@ def million_events(count: int) -> dict[str, float]:
 
 @contextmanager
 def exporter(kubeconfig: Path, port: int, every_s: float) -> Iterator[int]:
-    command = [sys.executable, "-m", "monitoring", "export", "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", "holdfast", "export", "--kubeconfig", str(kubeconfig)]
     command += ["--port", str(port), "--every-s", str(every_s), "--lines", os.devnull]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:

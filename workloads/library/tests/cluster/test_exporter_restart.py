@@ -41,7 +41,7 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 def exporter(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """Its port, and the file of its lines."""
     [port], lines = free_ports(1), tmp_path / "lines" / "watcher.jsonl"
-    command = [sys.executable, "-m", "monitoring", "export", "--kubeconfig", str(plane.kubeconfig("admin"))]
+    command = [sys.executable, "-m", "holdfast", "export", "--kubeconfig", str(plane.kubeconfig("admin"))]
     command += ["--port", str(port), "--every-s", "0.2", "--lines", str(lines)]
     with (tmp_path / "exporter.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
