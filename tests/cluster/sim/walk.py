@@ -78,10 +78,9 @@ class Walk:
         own = self.exporter.lines()
         lines.append(self.trainers.folder / "exporter.jsonl", own)
         self.logs.add_lines([json.dumps(line).encode() for line in own], self.labels, NAMESPACE_MONITORING)
-        self.watched.cluster.node_usages.passed(
-            self.watched.cluster.pods.values(), self.watched.cluster.nodes, self.clock()
-        )
-        for ended, usage in self.watched.cluster.ended(self.clock()):
+        view = self.watched.cluster
+        view.node_usages.passed(view.pods.values(), view.nodes, self.clock())
+        for ended, usage in view.ended(self.clock()):
             self.receipts.order(ended, usage)
 
 
