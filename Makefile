@@ -29,11 +29,11 @@ setup: .venv/.ready ## Python environment and Node under .venv; nothing global
 	@$(PYTHON) .ci/bootstrap.py
 
 demo: setup ## The main job: train, score and serve under evictions, and a report (5 minutes)
-	@$(PY) -m workloads demo --out $(OUT)/demo
+	@$(PY) -m holdfast demo --out $(OUT)/demo
 
 drill: setup $(if $(filter cluster node,$(TARGET)),tools) ## Evict on purpose and judge: TARGET=local|cluster|node (node: root, Debian) [REPEAT=3]
 	@$(if $(filter node,$(TARGET)),$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet)
-	@$(PY) -m $(if $(filter cluster node,$(TARGET)),workloads.library.tests.drill.rig $(TARGET),workloads drill run --target $(TARGET)) --repeat $(REPEAT) --out $(OUT)/drills
+	@$(PY) -m $(if $(filter cluster node,$(TARGET)),workloads.library.tests.drill.rig $(TARGET),holdfast drill run --target $(TARGET)) --repeat $(REPEAT) --out $(OUT)/drills
 
 ##@ Check
 
@@ -135,13 +135,13 @@ render: setup ## Write the manifests of every environment
 	@$(PY) -m workloads render
 
 lint: setup ## Judge the rendered manifests
-	@$(PY) -m workloads lint workloads/rendered
+	@$(PY) -m holdfast lint workloads/rendered
 
 lint-all: setup ## Our linter, and beside it kube-score and Checkov for generic hardening: FILES="PATH..."
 	@$(PY) -m tests.tools.beside $(or $(FILES),workloads/rendered)
 
 apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no GPU
-	@$(PY) -m workloads apply $(NAMED_ENV)
+	@$(PY) -m workloads apply $(NAMED_ENV) $(if $(YES),--yes)
 
 images: setup ## Build the wheel, then build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
 	@$(if $(wildcard workloads/library),$(PY) .ci/wheel.py --wheel-only --out-dir vendor)
@@ -154,9 +154,9 @@ operators-pin: setup ## Copy the images of JobSet, Kueue, Envoy and the Cloud SQ
 	@$(PY) -m workloads images copy $(NAMED_ENV)
 
 operators: setup ## JobSet and Kueue as pinned into the current cluster; waits until their webhooks answer
-	@$(PY) -m workloads operators apply $(NAMED_ENV)
+	@$(PY) -m workloads operators apply $(NAMED_ENV) $(if $(YES),--yes)
 
-.PHONY: synth plan rules check-env leftovers upgrade-check doctor snapshots inventory outputs bootstrap deploy diff destroy
+.PHONY: synth plan rules check-env leftovers upgrade-check doctor doctor-cluster snapshots inventory outputs bootstrap deploy diff destroy
 synth: setup ## Terraform JSON of every stack of ENV
 	@$(PY) -m infra synth $(ENV)
 
@@ -166,8 +166,8 @@ plan: setup provider ## Real plan of ENV into out/plan/ENV
 rules: setup ## What the platform refuses, with reasons
 	@$(PY) -m infra rules
 
-check-env: setup ## Judge ENV without Terraform; CLUSTER=1: its operators against the pinned versions, too
-	@$(PY) -m infra check $(if $(CLUSTER),$(NAMED_ENV) --cluster,$(ENV))
+check-env: setup ## Judge ENV without Terraform
+	@$(PY) -m infra check $(ENV)
 
 leftovers: setup ## What GKE left in the project of ENV after a destroy
 	@$(PY) -m infra leftovers $(NAMED_ENV)
@@ -175,8 +175,11 @@ leftovers: setup ## What GKE left in the project of ENV after a destroy
 upgrade-check: setup ## What a merge of REF would move or destroy in ENV
 	@$(PY) -m infra upgrade-check $(REF) --env $(ENV)
 
-doctor: setup ## What a deployment of ENV needs and lacks; CLUSTER=1: what its cluster lacks before a first job
-	@$(PY) -m infra doctor $(NAMED_ENV) $(if $(CLUSTER),--cluster)
+doctor: setup ## What a deployment of ENV needs and lacks
+	@$(PY) -m infra doctor $(NAMED_ENV)
+
+doctor-cluster: setup ## What the cluster of ENV lacks before a first job
+	@$(PY) -m workloads doctor $(NAMED_ENV)
 
 snapshots: setup provider ## Record the plan inventories, addresses, chart specifications and pictures anew
 	@$(PY) -m tests.plan.inventory

@@ -57,6 +57,9 @@ def find_uv() -> str:
 def link_library() -> None:
     """`import holdfast` from the working tree: what an editable install would write."""
     (site_packages() / "holdfast.pth").write_text(f"{ROOT / 'workloads' / 'library'}\n")
+    command = VENV / "bin" / "holdfast"
+    command.write_text(f"#!{VENV / 'bin' / 'python'}\nfrom holdfast.cli import main\n\nmain()\n")
+    command.chmod(0o755)
 
 
 def site_packages() -> Path:

@@ -4,7 +4,7 @@ from infra.contract import interpreter as interpreter  # first: all below needs 
 
 # isort: split
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from holdfast.command_line import run_app
 from holdfast.contract.examples import examples
 from holdfast.contract.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 from holdfast.contract.progress import working
-
-if TYPE_CHECKING:
-    from infra.ops import doctor as examination
 
 app = typer.Typer(
     help="The platform: environments, plan, rules, deployment.",
@@ -27,7 +24,6 @@ app = typer.Typer(
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Kubeconfig = Annotated[Path | None, typer.Option(help="With --cluster; default: the current context.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 
 
@@ -85,55 +81,40 @@ def rules(as_json: Json = False) -> None:
     judgement.show_rules(as_json)
 
 
-@app.command(epilog=examples("python -m infra check example", "python -m infra check example --cluster"))
-def check(
-    env: Env,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Its operators against the pinned versions, too.")] = False,
-    kubeconfig: Kubeconfig = None,
-    as_json: Json = False,
-) -> None:
+@app.command(epilog=examples("python -m infra check example"))
+def check(env: Env, as_json: Json = False) -> None:
     """Judge an environment by the rules, without Terraform; exit 1, too, while a field says CHANGE-ME."""
     from infra.environments import load
-    from infra.ops import doctor as examination
     from infra.ops import judgement
 
-    environment = load(env)
-    with working(f"check {env}"):
-        looked = list(examination.examine(environment, _operators(kubeconfig))) if cluster else []
-    raise typer.Exit(judgement.check(environment, as_json, looked))
+    raise typer.Exit(judgement.check(load(env), as_json))
 
 
-def _operators(kubeconfig: Path | None) -> "examination.Probes":
-    from holdfast.clients.api import Api
-    from workloads.operators.examination import operators
-
-    return operators(Api(kubeconfig))
-
-
-@app.command(epilog=examples("python -m infra doctor example", "python -m infra doctor example --cluster"))
-def doctor(
-    env: Env,
-    cluster: Annotated[bool, typer.Option("--cluster", help="What the deployed cluster lacks before a job.")] = False,
-    kubeconfig: Kubeconfig = None,
-    as_json: Json = False,
+@app.command(epilog=examples("python -m infra describe example", "python -m infra describe prod --out platform.json"))
+def describe(
+    env: Env, out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None
 ) -> None:
-    """What a deployment, or with --cluster a first job, needs and lacks. Read-only; says what to mend."""
+    """The platform document of ENV, which the command `holdfast` and the cluster half read."""
+    from holdfast.platform import reading
+    from infra.describe import described
+
+    document = reading.text(described(env))
+    if out is None:
+        print(document, end="")
+    else:
+        out.write_text(document, encoding="utf-8")
+
+
+@app.command(epilog=examples("python -m infra doctor example"))
+def doctor(env: Env, as_json: Json = False) -> None:
+    """What a deployment needs and lacks, here and in the project. Read-only; says how to fix it."""
+    from holdfast import checks
     from infra.environments import load
     from infra.ops import doctor as examination
-    from infra.ops import show
 
-    probes = _of_the_cluster(kubeconfig) if cluster else None
     with working(f"examine {env}"):
-        found = list(examination.examine(load(env), probes))
-    raise typer.Exit(show.doctor(found, as_json))
-
-
-def _of_the_cluster(kubeconfig: Path | None) -> "examination.Probes":
-    from holdfast.clients import gcloud
-    from holdfast.clients.api import Api
-    from workloads.operators.examination import probes
-
-    return probes(Api(kubeconfig), gcloud.ask)
+        found = list(checks.examine(load(env), examination.probes()))
+    raise typer.Exit(checks.show(found, as_json=as_json))
 
 
 @app.command(epilog=examples("python -m infra new eu"))
@@ -156,14 +137,15 @@ def upgrade_check(
     """What a merge of REF would destroy, add and ask for; exit 1 if anything would be destroyed."""
     from dataclasses import asdict
 
+    from holdfast.tables import print_json
     from infra.environments import load
-    from infra.ops import show, upgrade
+    from infra.ops import upgrade
 
     load(env)
     with working(f"plan {env} as it is and as {ref} would have it"):
         found = upgrade.compare(ref, env)
     if as_json:
-        show.print_json("upgrade-check", ref=ref, environment=env, **asdict(found))
+        print_json("upgrade-check", ref=ref, environment=env, **asdict(found))
     else:
         for line in upgrade.report(found) or [f"{ref} changes nothing for {env}"]:
             print(line)

@@ -56,7 +56,7 @@ class MonitoringStack(cdk.Stack):
         channels = [*self._channels(environment), *environment.alerts.channels]
         base_url = environment.alerts.runbook_base_url or runbook.remote_url()
         limits = limits_of(environment)
-        for alert in alerts(limits):
+        for alert in alerts(limits, environment.alerts.modules):
             if alert.source is not Source.BUDGET:
                 self.add("google_monitoring_alert_policy", alert.slug, policy(alert, environment, channels, base_url))
         self.add("google_logging_metric", "scale-failures", scale_failure_metric(environment))

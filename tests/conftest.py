@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """To import every file would take each worker of a tier a third of a minute."""
     test = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
-    folder = collection_path.parent == tiers.TESTS and collection_path.name in tiers.MARKED_FOLDERS
+    folder = collection_path.parent in tiers.TREES and collection_path.name in tiers.MARKED_FOLDERS
     return True if (test or folder) and not tiers.may_hold(collection_path, config.option.markexpr) else None
 
 

@@ -1,6 +1,5 @@
 """The command lines start fast and speak one grammar; a cloud is never reached without a name."""
 
-import functools
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import typer
 from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
 from holdfast.contract.exit_codes import EXIT_BUG
 from tests.test_options import COMMANDS
-from workloads.manifests.cli import hook
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ("holdfast", "infra", "workloads", "monitoring")
@@ -68,15 +66,13 @@ def test_an_unknown_command_is_a_usage_error(name: str) -> None:
 
 
 def start(name: str) -> None:
-    """A program in this process, or the linter's hook."""
-    spec = find_spec(f"{name}.__main__") if name in PROGRAMS else None
-    if spec and spec.origin:
-        runpy.run_path(spec.origin, run_name="__main__")
-    else:
-        hook()
+    """A program in this process."""
+    spec = find_spec(f"{name}.__main__")
+    assert spec and spec.origin
+    runpy.run_path(spec.origin, run_name="__main__")
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, "hook"])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_bug_behind_any_program_is_no_finding(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,9 +160,6 @@ def test_a_cloud_is_never_reached_without_a_name(target: str) -> None:
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
-    if target == "check-env":
-        assert make().returncode == 0, "without a cluster it reads a file"
-        make = functools.partial(make, "CLUSTER=1")
     refused = make()
     assert refused.returncode == 2
     assert "got no ENV" in refused.stderr and f"fix: make {target} ENV=NAME" in refused.stderr

@@ -1,150 +1,145 @@
 """Imports go one way. The table is the design; a new arrow is a decision."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# room -> rooms it may import beside itself. The longest matching prefix of a module decides its room.
-CONTRACTS = {"holdfast.contract", "infra.contract"}
-MAY_IMPORT: dict[str, set[str]] = {
-    # The library: installable by itself, so nothing outside itself.
-    "holdfast.contract": set(),
-    "holdfast.runtime": {"holdfast.contract"},
-    "holdfast.checkpoint": {"holdfast.contract", "holdfast.runtime"},
-    "holdfast.training": {"holdfast.contract", "holdfast.runtime", "holdfast.checkpoint"},
-    "holdfast.inference": {"holdfast.contract", "holdfast.runtime"},
-    "holdfast.inference.errors": set(),
-    "holdfast.inference.items": {"holdfast.contract", "holdfast.inference.errors"},
-    "holdfast.inference.values": set(),
-    "holdfast.inference.queue": {"holdfast.contract", "holdfast.inference.errors", "holdfast.inference.items"},
-    "holdfast.inference.results": {
-        "holdfast.contract",
-        "holdfast.inference.errors",
-        "holdfast.inference.items",
-        "holdfast.inference.queue",
-    },
-    # A model's code runs there, so no database.
-    "holdfast.inference.predictor": {
-        "holdfast.contract",
-        "holdfast.runtime",
-        "holdfast.checkpoint",
-        "holdfast.training.model",
-        "holdfast.inference.errors",
-        "holdfast.inference.values",
-    },
-    "holdfast.inference.worker": {
-        "holdfast.contract",
-        "holdfast.runtime",
-        "holdfast.inference.errors",
-        "holdfast.inference.items",
-        "holdfast.inference.predictor",
-        "holdfast.inference.queue",
-        "holdfast.inference.redact",
-        "holdfast.inference.results",
-        "holdfast.inference.retry",
-        "holdfast.inference.values",
-    },
-    "holdfast.inference.server": {
-        "holdfast.contract",
-        "holdfast.runtime",
-        "holdfast.checkpoint",
-        "holdfast.inference.errors",
-        "holdfast.inference.values",
-        "holdfast.inference.predictor",
-        "holdfast.inference.proxy",
-    },
-    "holdfast.inference.proxy": {"holdfast.contract", "holdfast.runtime"},
-    "holdfast.command_line": {"holdfast.contract"},
-    "holdfast.cli": {"holdfast.contract", "holdfast.command_line", "holdfast.commands"},
-    "holdfast.commands": {
-        "holdfast.contract",
-        "holdfast.checkpoint.cli",
-        "holdfast.inference.cli",
-        "holdfast.inference.server.cli",
-        "holdfast.training.cli",
-    },
-    "holdfast.__main__": {"holdfast.cli"},
-    "infra.contract": {"holdfast.contract"},
-    "infra.environments": CONTRACTS,
-    "infra.specs": CONTRACTS | {"infra.environments"},
-    "infra.rules": CONTRACTS | {"infra.environments", "infra.specs"},
-    "holdfast.place": CONTRACTS | {"infra.environments"},
-    "infra.cdk": set(),
-    "infra.stacks": CONTRACTS | {"infra.environments", "infra.specs", "infra.cdk"},
-    "infra.main": CONTRACTS
-    | {"infra.environments", "infra.specs", "infra.rules", "infra.stacks", "infra.cdk", "monitoring.stack"},
-    "infra.ops": CONTRACTS | {"infra.environments", "infra.specs", "infra.rules"},
-    "infra.proof": CONTRACTS | {"infra.environments", "holdfast.place", "infra.ops"},
-    "infra.__main__": CONTRACTS
-    # What a cluster lacks is known where it is installed; nothing of infra but its command line asks.
-    | {"infra.environments", "infra.specs", "infra.rules", "holdfast.place", "infra.ops", "infra.proof"}
-    | {"holdfast.command_line", "holdfast.clients.api", "workloads.operators"},
-    "workloads.manifests": CONTRACTS | {"infra.environments"},
-    "workloads.images": CONTRACTS | {"infra.environments", "workloads.operators.catalogue"},
-    "workloads.operators": CONTRACTS
-    | {
-        "infra.environments",
-        "holdfast.clients.api",
-        "holdfast.manifests.render_context",
-        "workloads.manifests.rendering",
-        "holdfast.manifests.waiting_for_pods",
-    },
-    "holdfast.jobs": CONTRACTS
-    | {
-        "infra.environments",
-        "holdfast.place",
-        "holdfast.clients.gcloud",
-        "workloads.manifests",
-        "holdfast.ledger",
-        "holdfast.ledger.receipt",
-    },
-    "holdfast.drill": CONTRACTS
-    | {
-        "infra.environments",
-        "holdfast.runtime",
-        "holdfast.ledger",
-        # The proxy before local servers is the one that is rendered, and its endpoints are written as in a cluster.
-        "holdfast.inference.proxy.endpoints",
-        "holdfast.manifests.envoy",
-        "holdfast.clients.api",
-        "holdfast.jobs.job_snapshot",
-    },
-    "workloads.__main__": CONTRACTS
-    | {"holdfast.command_line", "holdfast.jobs", "workloads.manifests", "workloads.images"}
-    | {"workloads.operators", "holdfast.drill"},
-    # The one arithmetic of useful time: whoever counts it may ask it.
-    "holdfast.ledger": {"holdfast.contract"},
-    "holdfast.place.churn": CONTRACTS | {"holdfast.ledger", "holdfast.clients.cloud_api"},
-    "monitoring.alerting": CONTRACTS,
-    # Prices and break-even are those of `infra place`, or two commands would give two answers.
-    "monitoring.cost": CONTRACTS
-    | {"holdfast.place", "holdfast.ledger", "holdfast.place.churn", "holdfast.clients.kubernetes_api"},
-    "holdfast.exporter": CONTRACTS
-    | {
-        "holdfast.runtime",
-        "holdfast.ledger",
-        "holdfast.place",
-        "holdfast.clients.kubernetes_api",
-        "holdfast.clients.cloud_api",
-    },
-    # It sees what the exporter sees; what a policy does is decided where it was priced.
-    "holdfast.mover": CONTRACTS
-    | {"holdfast.runtime", "holdfast.place", "holdfast.ledger", "holdfast.exporter", "holdfast.clients.kubernetes_api"},
-    "holdfast.report": CONTRACTS | {"holdfast.ledger", "holdfast.place.churn", "monitoring.cost"},
-    "monitoring.stack": CONTRACTS | {"infra.environments", "infra.cdk", "monitoring.alerting", "monitoring.cost"},
-    "monitoring.__main__": CONTRACTS
-    | {
-        "holdfast.command_line",
-        "monitoring.alerting",
-        "holdfast.place.churn",
-        "monitoring.cost",
-        "holdfast.exporter",
-        "holdfast.report",
-    },
-    "holdfast.clients.kubernetes_api": {"holdfast.contract"},
-    "holdfast.clients.cloud_api": set(),
+# The library's public face: all that the platform may import of it.
+PUBLIC = {
+    "holdfast.checks",
+    "holdfast.clients.api",
+    "holdfast.clients.gcloud",
+    "holdfast.command_line",
+    "holdfast.contract",
+    "holdfast.ledger.money",
+    "holdfast.manifests",
+    "holdfast.place.prices",
+    "holdfast.platform",
+    "holdfast.tables",
 }
+# room -> rooms it may import beside itself and the vocabulary. The longest matching prefix of a module decides its room.
+LIBRARY_ROOMS: dict[str, set[str]] = {
+    "contract": set(),
+    "tables": set(),
+    "checks": {"tables"},
+    "clients": set(),
+    "platform": {"clients"},
+    "runtime": set(),
+    "checkpoint": {"runtime"},
+    "training": {"runtime", "checkpoint"},
+    "inference": {"runtime"},
+    "inference.errors": set(),
+    "inference.items": {"inference.errors"},
+    "inference.values": set(),
+    "inference.queue": {"inference.errors", "inference.items"},
+    "inference.results": {"inference.errors", "inference.items", "inference.queue"},
+    # A model's code runs there, so no database.
+    "inference.predictor": {"runtime", "checkpoint", "training.model", "inference.errors", "inference.values"},
+    "inference.worker": {
+        "runtime",
+        "inference.errors",
+        "inference.items",
+        "inference.predictor",
+        "inference.queue",
+        "inference.redact",
+        "inference.results",
+        "inference.retry",
+        "inference.values",
+    },
+    "inference.server": {
+        "runtime",
+        "checkpoint",
+        "inference.errors",
+        "inference.values",
+        "inference.predictor",
+        "inference.proxy",
+    },
+    "inference.proxy": {"runtime"},
+    # The one arithmetic of useful time; money and receipts price it by the table of `place`.
+    "ledger": set(),
+    "ledger.command": {"ledger.receipt"},
+    "ledger.money": {"ledger", "place"},
+    "ledger.receipt": {"ledger", "place", "clients"},
+    "place": {"platform"},
+    "place.churn": {"ledger", "clients"},
+    "manifests": {"platform"},
+    "lint": {"platform", "clients", "manifests.waiting_for_pods"},
+    "jobs": {"platform", "clients", "place", "manifests", "lint", "ledger"},
+    "exporter": {"runtime", "clients", "ledger", "place"},
+    # It sees what the exporter sees; what a policy does is decided where it was priced.
+    "mover": {"runtime", "clients", "ledger", "place", "exporter"},
+    "report": {"ledger", "place.churn"},
+    "drill": {
+        "platform",
+        "clients",
+        "runtime",
+        "ledger",
+        "jobs.job_snapshot",
+        # The proxy before local servers is the one that is rendered, and its endpoints are written as in a cluster.
+        "inference.proxy.endpoints",
+        "manifests.envoy",
+    },
+    "command_line": set(),
+    "commands": {
+        "checkpoint.cli",
+        "drill.cli",
+        "exporter.command",
+        "inference.cli",
+        "inference.server.cli",
+        "jobs.cli",
+        "jobs.own.cli",
+        "ledger.command",
+        "lint.cli",
+        "mover.command",
+        "place.churn.command",
+        "place.cli",
+        "report.command",
+        "training.cli",
+    },
+    "cli": {"command_line", "commands"},
+    "__main__": {"cli"},
+}
+PLATFORM_ROOMS: dict[str, set[str]] = {
+    "infra.contract": set(),
+    "infra.environments": {"infra.contract"},
+    "infra.specs": {"infra.contract", "infra.environments"},
+    "infra.rules": {"infra.contract", "infra.environments", "infra.specs"},
+    "infra.cdk": set(),
+    "infra.stacks": {"infra.contract", "infra.environments", "infra.specs", "infra.cdk"},
+    # An environment as data: the one way by which the cluster's half knows it.
+    "infra.describe": {"infra.contract", "infra.environments"},
+    # The composition root, so the only one that knows the stack of another folder.
+    "infra.main": {"infra.environments", "infra.rules", "infra.stacks", "infra.cdk", "monitoring.stack"},
+    "infra.ops": {"infra.contract", "infra.environments", "infra.specs", "infra.rules"},
+    "infra.proof": {"infra.contract", "infra.environments", "infra.ops"},
+    "infra.__main__": {
+        "infra.contract",
+        "infra.describe",
+        "infra.environments",
+        "infra.ops",
+        "infra.proof",
+        "infra.rules",
+        "infra.specs",
+    },
+    "workloads.manifests": {"infra.describe", "infra.environments"},
+    "workloads.images": {"infra.contract.versions", "infra.describe", "workloads.operators.catalogue"},
+    "workloads.operators": {"infra.contract.versions", "infra.describe", "workloads.manifests.rendering"},
+    "workloads.__main__": {
+        "infra.contract.interpreter",
+        "workloads.images",
+        "workloads.manifests",
+        "workloads.operators",
+    },
+    "monitoring.alerting": set(),
+    "monitoring.stack": {"infra.contract", "infra.environments", "infra.cdk", "monitoring.alerting"},
+    "monitoring.__main__": {"infra.contract.interpreter", "monitoring.alerting"},
+}
+CONTRACT = "holdfast.contract"
+MAY_IMPORT = {
+    f"holdfast.{room}": {CONTRACT, *(f"holdfast.{other}" for other in others)} for room, others in LIBRARY_ROOMS.items()
+} | {room: PUBLIC | others for room, others in PLATFORM_ROOMS.items()}
 PACKAGES = ("holdfast", "infra", "workloads", "monitoring")
 LIBRARY = ROOT / "workloads" / "library"
 
@@ -165,13 +160,21 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             # `from infra import cdk` imports the module infra.cdk
-            found |= {f"{node.module}.{a.name}" if node.module in PACKAGES else node.module for a in node.names}
+            full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {full[name] if full[name] in names() else node.module for name in full}
     return {m for m in found if ours(m)}
+
+
+@cache
+def names() -> set[str]:
+    return {name for name, _ in modules()}
 
 
 def modules() -> list[tuple[str, Path]]:
     files = [f for p in PACKAGES[1:] for f in sorted((ROOT / p).rglob("*.py")) if not f.is_relative_to(LIBRARY)]
-    return [(dotted(f, ROOT), f) for f in files] + [(dotted(f, LIBRARY), f) for f in sorted(LIBRARY.rglob("*.py"))]
+    return [(dotted(f, ROOT), f) for f in files] + [
+        (dotted(f, LIBRARY), f) for f in sorted((LIBRARY / "holdfast").rglob("*.py"))
+    ]
 
 
 def dotted(path: Path, root: Path) -> str:
@@ -214,4 +217,7 @@ def test_contract_needs_the_standard_library_only() -> None:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             for name in names:
-                assert name.split(".")[0] in sys.stdlib_module_names or name.startswith(tuple(CONTRACTS)), (path, name)
+                assert name.split(".")[0] in sys.stdlib_module_names or name.startswith((CONTRACT, "infra.contract")), (
+                    path,
+                    name,
+                )

@@ -26,6 +26,7 @@ from infra.__main__ import app as infra
 from infra.environments import names
 from infra.ops import synth
 from monitoring.__main__ import app as monitoring
+from tests import platforms
 from workloads.__main__ import app as workloads
 
 pytestmark = pytest.mark.process
@@ -52,11 +53,10 @@ BESIDE = {
     "holdfast serve sidecar": ["--port=0"],
     "holdfast train run": ["--device=cpu"],
     "holdfast train elastic": ["--device=cpu"],
-    "monitoring churn": ["--events=events"],
-    "monitoring report": ["--events=events"],
-    "workloads new-job": ["--env=example", f"--image=registry.example/a/b@sha256:{'0' * 64}"],
-    "workloads submit": ["--dry-run", "--env=example"],
-    **{f"workloads {verb}": ["--env=example"] for verb in ("list", "explain", "follow")},
+    "holdfast churn": ["--events=events"],
+    "holdfast report": ["--events=events"],
+    "holdfast new-job": [f"--platform={platforms.file('example')}", f"--image=registry.example/a/b@sha256:{'0' * 64}"],
+    "holdfast submit": ["--dry-run", f"--platform={platforms.file('example')}"],
 }
 JOB = """\
 apiVersion: batch/v1

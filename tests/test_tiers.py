@@ -45,10 +45,12 @@ def test_every_mark_that_the_fast_tier_leaves_out_is_one_that_it_may_skip_a_file
 
 
 def test_the_conftest_of_a_marked_folder_marks_all_of_it() -> None:
-    for folder in tiers.MARKED_FOLDERS:
-        text = (tiers.TESTS / folder / "conftest.py").read_text()
-        assert re.search(rf"if HERE in item\.path\.parents:\n +item\.add_marker\(pytest\.mark\.{folder}\)", text)
-        assert not tiers.may_hold(tiers.TESTS / folder, FAST.marks)
+    marked = [tree / folder for tree in tiers.TREES for folder in tiers.MARKED_FOLDERS if (tree / folder).is_dir()]
+    assert len(marked) == 3
+    for folder in marked:
+        text = (folder / "conftest.py").read_text()
+        assert re.search(rf"if HERE in item\.path\.parents:\n +item\.add_marker\(pytest\.mark\.{folder.name}\)", text)
+        assert not tiers.may_hold(folder, FAST.marks)
     assert tiers.may_hold(tiers.TESTS / "infra", FAST.marks)
 
 

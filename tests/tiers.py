@@ -65,6 +65,7 @@ ALL = (("process",), ("fast", "cluster", "plan"))
 ENVIRONMENT = {"GOGC": "400"}
 SLOWEST = ("--durations=10", "--durations-min=5")
 TESTS = Path(__file__).parent
+TREES = (TESTS, TESTS.parent / "workloads" / "library" / "tests")
 NO_TESTS = 5  # pytest's exit code when a selection is empty
 ALL_SKIPPED = -1
 
@@ -132,7 +133,7 @@ def may_hold(file: Path, expression: str) -> bool:
 
 def is_wholly(file: Path, marks: Collection[str]) -> bool:
     """Whether all tests of the file, or of the folder, have one of `marks`: by its `pytestmark`, or by its folder."""
-    if any(folder in marks and TESTS / folder in (file, *file.parents) for folder in MARKED_FOLDERS):
+    if any(folder in marks and tree / folder in (file, *file.parents) for folder in MARKED_FOLDERS for tree in TREES):
         return True
     if file.is_dir():
         return False

@@ -14,6 +14,7 @@ from holdfast.contract.exit_codes import EXIT_CODES_HELP
 from workloads.images.cli import app as images
 from workloads.manifests.cli import render
 from workloads.operators.cli import app as operators
+from workloads.operators.doctor_cli import doctor
 from workloads.operators.platform_cli import apply
 
 # Verbs that were here until 0.1; each goes with release 0.3.
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.add_typer(images, name="images")
 app.add_typer(operators, name="operators")
 app.command("apply", epilog=examples("python -m workloads apply example"))(apply)
+app.command("doctor", epilog=examples("python -m workloads doctor example"))(doctor)
 app.command("render", epilog=examples("python -m workloads render", "python -m workloads render prod --check"))(render)
 
 

@@ -192,6 +192,8 @@ class Alerts:
     """Existing channels: projects/P/notificationChannels/N."""
     readers: tuple[str, ...] = ()
     """Who runs `monitoring report --project`: group:G, user:U or serviceAccount:S. Each may read metrics."""
+    modules: tuple[str, ...] = ()
+    """Alerts of your own: importable modules with `def alerts(limits)`; see monitoring/README.md."""
     runbook_base_url: str = ""
     """Where monitoring/alerting/runbook.md can be read; empty: the address of this checkout's git remote."""
     on_demand_pending_s: int = 600
@@ -219,6 +221,9 @@ class Alerts:
             form, allowed = r"(group|user|serviceAccount):[^@\s]+@[^@\s]+\.[^@\s]+", "group:ml-platform@example.org"
             matches("alerts.readers", reader, form, allowed, "name the kind before the address")
         unique("alerts.readers", self.readers)
+        for module in self.modules:
+            form = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+            matches("alerts.modules", module, form, "a module as acme.alerts", "write its dotted name")
         if self.runbook_base_url:
             matches("alerts.runbook_base_url", self.runbook_base_url, r"https://\S+", "https://...", "correct it")
         for field in (

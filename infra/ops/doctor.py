@@ -3,12 +3,10 @@
 import importlib.metadata
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast.contract.errors import Unjudged
+from holdfast.checks import Answer
 from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM, NODE_MAJOR
 from infra.environments import Environment, placeholders, source_of
 from infra.ops import engine, node
@@ -16,45 +14,21 @@ from infra.ops.project import account_checks
 from infra.ops.synth import ROOT
 from infra.rules import judge_environment
 
-
-class Verdict(StrEnum):
-    OK = "ok"
-    BROKEN = "broken"
-    UNKNOWN = "not judged"
+Probe = Callable[[Environment], Answer]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
-    name: str
-    verdict: Verdict
-    found: str
-    fix: str = ""
+def probes() -> Sequence[tuple[str, Probe]]:
+    """What this machine and the project need."""
+    return (*LOCAL, *account_checks())
 
 
-Probe = Callable[[Environment], tuple[bool, str, str]]
-"""Whether it is well, what was found, how to mend it. Raises Unjudged where it cannot be known."""
-Probes = Sequence[tuple[str, Probe]]
-
-
-def examine(environment: Environment, probes: Probes | None = None) -> Iterator[Check]:
-    """One check after the other, as they come; this machine and the project unless `probes` are given."""
-    for name, probe in probes if probes is not None else (*LOCAL, *account_checks()):
-        try:
-            ok, found, fix = probe(environment)
-        # Nothing wider: any other error is a fault of ours and must not pass for "not judged".
-        except Unjudged as error:
-            yield Check(name=name, verdict=Verdict.UNKNOWN, found=str(error).splitlines()[0])
-        else:
-            yield Check(name=name, verdict=Verdict.OK if ok else Verdict.BROKEN, found=found, fix="" if ok else fix)
-
-
-def _python(_: Environment) -> tuple[bool, str, str]:
+def _python(_: Environment) -> Answer:
     version = ".".join(map(str, sys.version_info[:3]))
     # The range of requires-python in pyproject.toml; pip checks it when it installs, and never again.
     return (3, 11) <= sys.version_info[:2] < (3, 14), version, "make setup with Python 3.11, 3.12 or 3.13"
 
 
-def _bindings(_: Environment) -> tuple[bool, str, str]:
+def _bindings(_: Environment) -> Answer:
     try:
         # By metadata: importing cdktf starts a Node process and takes seconds.
         found = importlib.metadata.version("cdktf")
@@ -63,7 +37,7 @@ def _bindings(_: Environment) -> tuple[bool, str, str]:
     return True, f"cdktf {found}", ""
 
 
-def _node(_: Environment) -> tuple[bool, str, str]:
+def _node(_: Environment) -> Answer:
     # Without the wheel this is the bare name, which the system looks up on PATH.
     program = (node.folder() or Path()) / "node"
     try:
@@ -74,12 +48,12 @@ def _node(_: Environment) -> tuple[bool, str, str]:
     return output.startswith(f"v{NODE_MAJOR}."), output, f"make setup installs Node {NODE_MAJOR}"
 
 
-def _command_line(_: Environment) -> tuple[bool, str, str]:
+def _command_line(_: Environment) -> Answer:
     program = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
     return program.exists(), "cdktf in .node" if program.exists() else "no cdktf command", "make cdktf-cli"
 
 
-def _engine(_: Environment) -> tuple[bool, str, str]:
+def _engine(_: Environment) -> Answer:
     name, version = engine.connected().version()
     # The two count apart since the fork: OpenTofu 1.8 is not Terraform 1.8.
     least = MIN_OPENTOFU if name == "tofu" else MIN_TERRAFORM
@@ -87,7 +61,7 @@ def _engine(_: Environment) -> tuple[bool, str, str]:
     return version >= least, f"{name} {'.'.join(map(str, version))}", f"install {name} {wanted} or newer"
 
 
-def _provider(_: Environment) -> tuple[bool, str, str]:
+def _provider(_: Environment) -> Answer:
     folder = engine.mirror()
     if folder is None:
         return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
@@ -96,17 +70,17 @@ def _provider(_: Environment) -> tuple[bool, str, str]:
     return held, f"mirror {folder}", f"the mirror lacks google {GOOGLE_PROVIDER_VERSION}: make provider"
 
 
-def _placeholders(environment: Environment) -> tuple[bool, str, str]:
+def _placeholders(environment: Environment) -> Answer:
     left = placeholders(environment)
     return not left, ", ".join(left) or "no placeholder", f"replace CHANGE-ME in {source_of(environment.name)}"
 
 
-def _rules(environment: Environment) -> tuple[bool, str, str]:
+def _rules(environment: Environment) -> Answer:
     broken = sorted({f.rule for f in judge_environment(environment)})
     return not broken, ", ".join(broken) or "no rule broken", f"python -m infra check {environment.name}"
 
 
-LOCAL: Probes = (
+LOCAL: Sequence[tuple[str, Probe]] = (
     ("python", _python),
     ("cdktf library", _bindings),
     ("node", _node),

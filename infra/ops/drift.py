@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.tables import print_json, print_table
 from infra.environments import Environment
 from infra.ops import engine
 from infra.ops.plan import Change, changes_of
-from infra.ops.show import print_json, print_table
 from infra.ops.synth import ROOT, synthesise
 from infra.specs import resources
 

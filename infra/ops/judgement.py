@@ -1,16 +1,14 @@
 """Print what the rules found, as text and as JSON."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.tables import print_json, print_table
 from infra.environments import Environment, placeholders, source_of
 from infra.environments.checks import PLACEHOLDER
-from infra.ops.doctor import Check, Verdict
-from infra.ops.show import print_json, print_table
 from infra.rules import RULES, Finding, judge_environment, judge_plans
 
 
@@ -23,16 +21,14 @@ def show_rules(as_json: bool) -> None:
         print_table(("RULE", "WHAT HOLDS", "OTHERWISE", "SOURCE"), rows)
 
 
-def check(environment: Environment, as_json: bool, cluster: Sequence[Check] = ()) -> int:
+def check(environment: Environment, as_json: bool) -> int:
     """Judge what the environment asks for, before Terraform starts. The exit code: 0 when it may be deployed as it is.
 
-    A CHANGE-ME or a freeze that is over breaks no rule: "right, but not settled" is a state of its own. `cluster`: what
-    of the deployed one was looked at; 3 where nothing is wrong and some of it could not be judged.
+    A CHANGE-ME or a freeze that is over breaks no rule: "right, but not settled" is a state of its own.
     """
     findings, open_fields = judge_environment(environment), placeholders(environment)
     over = [freeze.name for freeze in environment.cluster.freezes if freeze.is_over(datetime.now(UTC))]
-    off = [each for each in cluster if each.verdict is Verdict.BROKEN]
-    state = "broken" if findings or off else "not settled" if open_fields or over else "right"
+    state = "broken" if findings else "not settled" if open_fields or over else "right"
     if as_json:
         found = [as_object(finding) for finding in findings]
         print_json(
@@ -43,16 +39,13 @@ def check(environment: Environment, as_json: bool, cluster: Sequence[Check] = ()
             findings=found,
             placeholders=open_fields,
             freezes_over=over,
-            cluster=[asdict(each) for each in cluster],
         )
     else:
-        for line in _text(environment, findings, open_fields, over, cluster):
+        for line in _text(environment, findings, open_fields, over):
             print(line)
         counted = f"{len(RULES)} rules, {len(findings)} findings, {len(open_fields)} placeholders"
         print(f"{environment.name}: {counted}: {'right, but not settled' if state == 'not settled' else state}")
-    if state != "right":
-        return EXIT_FINDINGS
-    return EXIT_NOT_JUDGED if any(each.verdict is Verdict.UNKNOWN for each in cluster) else EXIT_DONE
+    return EXIT_DONE if state == "right" else EXIT_FINDINGS
 
 
 def _text(
@@ -60,14 +53,11 @@ def _text(
     findings: Iterable[Finding],
     open_fields: Iterable[str],
     over: Iterable[str],
-    cluster: Iterable[Check],
 ) -> Iterator[str]:
     source = source_of(environment.name)
     yield from map(lines, findings)
     yield from (f"{source}: {field} is still {PLACEHOLDER}" for field in open_fields)
     yield from (f"{source}: cluster.freezes[{name}] is over; name the next one, or remove it" for name in over)
-    for each in cluster:
-        yield f"cluster, {each.name}: {each.verdict}: {each.found}" + (f"\n  fix:     {each.fix}" if each.fix else "")
 
 
 def judge_files(environment: Environment, files: Iterable[Path]) -> list[Finding]:

@@ -3,9 +3,9 @@
 import shlex
 
 from holdfast.contract import roles
+from holdfast.tables import print_json, print_table
 from infra.contract import names
 from infra.environments import Environment
-from infra.ops.show import print_json, print_table
 
 CONSOLE = "https://console.cloud.google.com"
 

@@ -1,35 +1,12 @@
-"""Tables and JSON objects of the commands. Data goes to standard output; off a terminal without colour or cut lines."""
+"""What the commands print, as a table or as one JSON object."""
 
-import json
-import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from rich.console import Console
-from rich.table import Table
-
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
+from holdfast.tables import print_json, print_table
 from infra.environments import Environment
-from infra.ops.doctor import Check, Verdict
 from infra.ops.leftovers import Leftover
 from infra.ops.plan import Change, counts
-
-
-def print_json(thing: str, **fields: object) -> None:
-    print(json.dumps({"schema": f"holdfast.{thing}/1", **fields}, indent=2))
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Plain aligned rows off a terminal, whatever their width."""
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=not sys.stdout.isatty(), overflow="fold")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    # In a pipe rich would wrap at 80 columns, and grep would find half an address.
-    width = None if sys.stdout.isatty() else 1_000
-    # Addresses hold brackets, which markup would swallow.
-    Console(width=width, highlight=False, markup=False).print(table)
 
 
 def pools(environment: Environment, as_json: bool) -> None:
@@ -75,18 +52,6 @@ def plan(stacks: dict[str, list[Change]], findings: list[dict[str, str]], *, ful
     if full:
         print_table(["ACTION", "ADDRESS"], [("/".join(c.actions), c.address) for c in everything])
     print(f"{len(everything)} changes, {len(losses)} destroy or replace, {len(findings)} rules broken")
-
-
-def doctor(checks: list[Check], as_json: bool) -> int:
-    """Exit code: broken before unknown, since it can be mended."""
-    if as_json:
-        print_json("doctor", checks=[asdict(check) for check in checks])
-    else:
-        print_table(["CHECK", "", "FOUND", "FIX"], [(c.name, c.verdict, c.found, c.fix) for c in checks])
-    verdicts = {c.verdict for c in checks}
-    if Verdict.BROKEN in verdicts:
-        return EXIT_FINDINGS
-    return EXIT_NOT_JUDGED if Verdict.UNKNOWN in verdicts else EXIT_DONE
 
 
 def leftovers(found: list[Leftover], as_json: bool) -> int:

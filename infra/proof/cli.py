@@ -14,9 +14,9 @@ from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPED
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import Pool
 from holdfast.place import prices
+from holdfast.tables import print_json, print_table
 from infra.environments import Environment
 from infra.ops.deploy import require_no_placeholders
-from infra.ops.show import print_json, print_table
 from infra.proof import dataset, janitor, steps
 from infra.proof.estimate import HOURS, estimate, spot_hourly
 from infra.proof.journal import Journal, unfinished

@@ -60,6 +60,8 @@ class Alert:
     hold_s: int = 0
     """How long the query must be true; a multiple of 30."""
     source: Source = Source.PROMQL
+    runbook: str = ""
+    """Markdown of an alert from a module of your own; empty: the section of runbook.md."""
 
     @property
     def slug(self) -> str:

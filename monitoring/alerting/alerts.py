@@ -1,5 +1,9 @@
 """The alerts, as data: what is asked, from which value on, for how long, and why anybody should wake up."""
 
+from collections.abc import Sequence
+from importlib import import_module
+
+from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import preemptions
 from monitoring.alerting.alert import HOUR, Alert, Limits, Severity, Source, grew, ours
 from monitoring.alerting.capacity_alerts import capacity_alerts, gpu_alerts, queue_alerts
@@ -8,7 +12,31 @@ from monitoring.alerting.serving_alerts import serving_alerts
 MOST_REFUSED = 10  # lines an hour; a pod that is killed in the middle of a line leaves one
 
 
-def alerts(limits: Limits) -> tuple[Alert, ...]:
+def alerts(limits: Limits, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
+    """Those of the platform, then those of `modules`. Raises InputError for a module that adds none that can be used."""
+    own = _of_the_platform(limits)
+    added = tuple(alert for module in modules for alert in _of_module(module, limits))
+    names = [alert.name for alert in (*own, *added)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError("alerts.modules: names", got=", ".join(twice), allowed="each name once", fix="rename yours")
+    return (*own, *added)
+
+
+def _of_module(module: str, limits: Limits) -> tuple[Alert, ...]:
+    allowed = "a module with `def alerts(limits: Limits) -> Iterable[Alert]`, each with query and runbook"
+    try:
+        found = tuple(import_module(module).alerts(limits))
+    except (ImportError, AttributeError, TypeError) as error:
+        got, fix = f"{module}: {error}", "correct the name, or install what it needs"
+        raise InputError("alerts.modules", got=got, allowed=allowed, fix=fix) from error
+    wrong = [each for each in found if not (isinstance(each, Alert) and each.query and each.runbook)]
+    if wrong or not found:
+        got = f"{module}: {getattr(wrong[0], 'name', wrong[0]) if wrong else 'no alert'}"
+        raise InputError("alerts.modules", got=got, allowed=allowed, fix="give each alert a query and a runbook")
+    return found
+
+
+def _of_the_platform(limits: Limits) -> tuple[Alert, ...]:
     return (
         *capacity_alerts(limits),
         *queue_alerts(limits),

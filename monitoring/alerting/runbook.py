@@ -36,9 +36,9 @@ def sections(text: str | None = None) -> dict[str, str]:
 
 
 def documentation(alert: Alert, base_url: str) -> Documentation:
-    body = sections()[alert.slug]
+    body = alert.runbook or sections()[alert.slug]
     text = f"{alert.why[0].upper()}{alert.why[1:]}.\n\n{body}"
-    url = f"{base_url}#{alert.slug}" if base_url else ""
+    url = f"{base_url}#{alert.slug}" if base_url and not alert.runbook else ""
     subject = f"[{alert.severity.value}] {alert.name}"
     fits = len(text) <= MAX_CHARACTERS and len(text.encode()) <= MAX_BYTES
     if not (fits and len(subject) <= MAX_SUBJECT and len(url) <= MAX_URL):

@@ -17,8 +17,7 @@ from pytest_kubernetes.providers.base import AClusterManager
 from holdfast.clients.api import Api
 from holdfast.contract.pools import Pool
 from holdfast.manifests.render_context import RenderContext
-from infra import environments
-from tests import support
+from tests import platforms, support
 from tests.cluster.sim import flex, kind, nodes, operators
 from tests.cluster.sim.control_plane import ControlPlane, missing_tools
 from tests.cluster.sim.manager import HostManager, OwnManager, foreign
@@ -105,12 +104,12 @@ def world(api: Api, request: pytest.FixtureRequest) -> Iterator[World]:
 @pytest.fixture(scope="session")
 def spot() -> Pool:
     """One Spot pool of the example environment."""
-    return next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+    return next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
 
 
 @pytest.fixture(scope="session")
 def serving() -> Pool:
-    return environments.load("example").pool("serving")
+    return platforms.load("example").pool("serving")
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +130,7 @@ def plane() -> Iterator[ControlPlane]:
 def own(plane: ControlPlane) -> Api:
     """Of that one, with a system pool."""
     api = Api(plane.kubeconfig("admin"))
-    system = RenderContext(environments.load("example")).system
+    system = RenderContext(platforms.load("example")).system
     names = nodes.add(api, [nodes.node(system, f"system-{n}") for n in range(2)])
     until("the system pool is ready", lambda: nodes.ready(api, names))
     return api

@@ -4,18 +4,16 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.checks import Status, examine
 from holdfast.clients.api import Api
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.roles import KSA_NAMESPACES
-from holdfast.manifests import render_context
 from holdfast.manifests.render_context import RenderContext
-from infra import environments
-from infra.ops.doctor import Verdict, examine
+from tests import platforms
 from tests.cluster.sim import nodes
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -23,7 +21,7 @@ from workloads.manifests.rendering import platform
 from workloads.operators import examination, install, overlay
 from workloads.operators.catalogue import JOBSET, KUEUE, OPERATORS
 
-EXAMPLE = environments.load("example")
+EXAMPLE = platforms.with_images("example")
 FOREIGN = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-of-somebody-else"
 
 pytestmark = pytest.mark.usefixtures("kueue")
@@ -43,7 +41,7 @@ class Google:
             if not self.images.get(role, True):
                 raise Unjudged(f"ERROR: NOT_FOUND: {role}")
             return {}
-        role = next(role for role in KSA_NAMESPACES if EXAMPLE.service_account_email(role) == words[-1])
+        role = next(role for role in KSA_NAMESPACES if EXAMPLE.accounts[role] == words[-1])
         member = f"serviceAccount:{EXAMPLE.workload_pool}[{KSA_NAMESPACES[role]}/{role}]"
         return {"bindings": [{"role": "roles/iam.workloadIdentityUser", "members": [member] if self.bound else []}]}
 
@@ -51,13 +49,6 @@ class Google:
 @pytest.fixture
 def google() -> Google:
     return Google()
-
-
-@pytest.fixture
-def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    roles = ("batch", "cloud-sql-proxy", "envoy", "exporter", "jobset", "kueue", "mover", "server", "trainer")
-    (tmp_path / "digests.json").write_text(json.dumps({"example": {role: "a" * 64 for role in roles}}))
-    monkeypatch.setattr(render_context, "DIGESTS", tmp_path / "digests.json")
 
 
 @pytest.fixture
@@ -75,27 +66,27 @@ def system(api: Api, world: World) -> Iterator[None]:
         api.delete(api.path_of(body), propagationPolicy="Background")
 
 
-def judged(api: Api, google: Google, environment: Any = EXAMPLE) -> dict[str, tuple[Verdict, str, str]]:
-    found = examine(environment, examination.probes(api, google))
+def judged(api: Api, google: Google, platform: Any = EXAMPLE) -> dict[str, tuple[Status, str, str]]:
+    found = examine(platform, examination.probes(api, google))
     return {check.name: (check.verdict, check.found, check.fix) for check in found}
 
 
 def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(api: Api, google: Google) -> None:
-    found = judged(api, google)
-    assert found["operators"][0] is Verdict.BROKEN and "make operators ENV=example" in found["operators"][2]
+    found = judged(api, google, platforms.load("example"))
+    assert found["operators"][0] is Status.BROKEN and "make operators ENV=example" in found["operators"][2]
     assert "no digest" in found["images"][1] and "make images" in found["images"][2]
-    assert found["database migrated"][0] is Verdict.BROKEN and "make apply" in found["database migrated"][2]
-    assert found["workload identity in a pod"][0] is Verdict.UNKNOWN
+    assert found["database migrated"][0] is Status.BROKEN and "make apply" in found["database migrated"][2]
+    assert found["workload identity in a pod"][0] is Status.UNKNOWN
     assert "kubectl create job -n training --from=cronjob/verify-checkpoints" in found["workload identity in a pod"][1]
     assert (
-        found["Kueue's limits"][0] is Verdict.UNKNOWN
+        found["Kueue's limits"][0] is Status.UNKNOWN
         and "no ConfigMap kueue-manager-config" in found["Kueue's limits"][1]
     )
     without = replace(EXAMPLE, database=None)
     assert judged(api, google, without)["database migrated"][1] == "a database of your own"
 
 
-@pytest.mark.usefixtures("digests", "system")
+@pytest.mark.usefixtures("system")
 def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
     api: Api, world: World, google: Google
 ) -> None:
@@ -106,15 +97,15 @@ def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
     until("Kueue has judged the queues", lambda: "not judged" not in judged(api, google)["queues"][1])
     found = judged(api, google)
     for name in ("operators", "webhooks", "GPU drivers", "service accounts", "images", "workload identity"):
-        assert found[name][0] is Verdict.OK, (name, found[name])
-    assert found["workload identity in a pod"][0] is Verdict.UNKNOWN, "no pod has read anything"
+        assert found[name][0] is Status.OK, (name, found[name])
+    assert found["workload identity in a pod"][0] is Status.UNKNOWN, "no pod has read anything"
     assert "queued: " in found["queues"][1], "its check is not there; the other queues admit"
     assert "spot" not in found["queues"][1]
 
     (ours,) = (b for b in overlay.objects(KUEUE, RenderContext(EXAMPLE)) if b["kind"] == "ConfigMap")
     limits = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "waitForPodsReady": {"recoveryTimeout": "0s"}}
     foreign = ours | {"data": {overlay.CONFIG_FILE: json.dumps(limits)}}
-    for body, verdict in ((ours, Verdict.OK), (foreign, Verdict.BROKEN)):
+    for body, verdict in ((ours, Status.OK), (foreign, Status.BROKEN)):
         install.put(api, body, "test")
         assert judged(api, google)["Kueue's limits"][0] is verdict
     api.delete(api.path_of(ours))
@@ -141,7 +132,7 @@ def test_each_lack_of_a_deployed_cluster_is_named_and_a_whole_one_passes(
         api.delete(FOREIGN)
         api.delete(cron)
     assert found["workload identity in a pod"][:2] == (
-        Verdict.OK,
+        Status.OK,
         "verify-checkpoints read the checkpoints at 2026-11-22T03:17:09Z",
     )
     assert "jobset: v0.0.1" in found["operators"][1]

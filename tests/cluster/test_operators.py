@@ -8,10 +8,9 @@ import pytest
 from holdfast.clients.api import Api
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.pools import Pool
-from holdfast.manifests import render_context
 from holdfast.manifests.render_context import RenderContext
-from infra import environments
-from tests import support
+from infra import describe
+from tests import platforms, support
 from tests.cluster.sim import queues
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
@@ -27,7 +26,7 @@ STOCK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kue
 def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "digests.json"
     path.write_text(json.dumps({"example": {"jobset": "a" * 64, "kueue": "b" * 64}}))
-    monkeypatch.setattr(render_context, "DIGESTS", path)
+    monkeypatch.setattr(describe, "DIGESTS", path)
     return path
 
 
@@ -44,7 +43,7 @@ def test_the_vendored_manifest_is_what_the_pinned_module_holds(operator: Operato
 
 def test_without_digests_nothing_is_applied(plane: ControlPlane, own: Api) -> None:
     with pytest.raises(InputError, match="image digests") as refused:
-        cli.apply("example", plane.kubeconfig("admin"))
+        cli.apply("example", plane.kubeconfig("admin"), yes=True)
     assert "make operators-pin ENV=example" in str(refused.value)
     assert own.find("/api/v1/namespaces/jobset-system") is None
 
@@ -54,13 +53,13 @@ def test_it_stops_where_webhooks_do_not_answer_and_says_which(
 ) -> None:
     """Pods of simulated nodes serve nothing: ready and deaf, as behind a closed firewall."""
     with pytest.raises(Unjudged, match=r"jobset-controller-manager is rolled out|webhooks of jobset"):
-        cli.apply("example", plane.kubeconfig("admin"), timeout_s=1)
+        cli.apply("example", plane.kubeconfig("admin"), timeout_s=1, yes=True)
     assert "created Deployment/jobset-controller-manager" in capsys.readouterr().out
     until("both replicas are available", lambda: install.rolled_out(own, JOBSET) is None)
     pods = own.items("/api/v1/namespaces/jobset-system/pods")
     assert {pod["spec"]["nodeName"] for pod in pods} == {"system-0", "system-1"}
     with pytest.raises(Unjudged, match=r"webhooks of jobset answer.*failed calling webhook"):
-        cli.apply("example", plane.kubeconfig("admin"), timeout_s=2)
+        cli.apply("example", plane.kubeconfig("admin"), timeout_s=2, yes=True)
     assert not capsys.readouterr().out, "a second run changes nothing"
 
 
@@ -74,7 +73,7 @@ def test_stock_webhooks_go_what_an_older_version_left_goes_and_a_second_run_chan
     labels = {"holdfast.dev/operator": "kueue"}
     kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
     own.apply(role, kind | {"metadata": {"name": "kueue-of-an-older-version", "labels": labels}, "rules": []})
-    bodies = overlay.objects(KUEUE, RenderContext(environments.load("example")))
+    bodies = overlay.objects(KUEUE, RenderContext(platforms.load("example")))
 
     first = list(install.apply(own, KUEUE, bodies))
     assert {change.verb for change in first} == {"created", "changed", "removed"}

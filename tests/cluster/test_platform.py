@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import LABEL_HALF, LABEL_NAME
-from holdfast.manifests import render_context
 from holdfast.manifests.render_context import RenderContext
-from infra import environments
+from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.manifests.rendering import platform as rendered
@@ -20,13 +18,6 @@ from workloads.operators import platform
 pytestmark = pytest.mark.usefixtures("kueue")
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMESPACES = ("training", "batch", "serving", "monitoring")
-
-
-@pytest.fixture
-def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "digests.json"
-    monkeypatch.setattr(render_context, "DIGESTS", path)
-    return path
 
 
 @pytest.fixture
@@ -60,17 +51,11 @@ def pods(api: Api) -> list[Object]:
 
 
 @pytest.mark.usefixtures("gke_kinds", "cleared")
-def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(
-    world: World, api: Api, digests: Path
-) -> None:
-    context = RenderContext(environments.load("example"))
+def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(world: World, api: Api) -> None:
     with pytest.raises(InputError, match="make images ENV=example"):
-        list(platform.apply(api, context))
-    digests.write_text(
-        json.dumps({"example": dict.fromkeys(("trainer", "batch", "exporter", "mover", "cloud-sql-proxy"), "a" * 64)})
-    )
-    context = RenderContext(environments.load("example"))
-    world.add_nodes(environments.load("example").pool("system"), 1)
+        list(platform.apply(api, RenderContext(platforms.load("example"))))
+    context = RenderContext(platforms.with_images("example"))
+    world.add_nodes(platforms.load("example").pool("system"), 1)
     first = list(platform.apply(api, context))
     assert {"Deployment/exporter", "Deployment/mover", "ClusterQueue/spot"} <= {change.name for change in first}
     running = until("nothing is pending", lambda: _all_running(api))

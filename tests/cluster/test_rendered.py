@@ -15,7 +15,7 @@ from holdfast.contract.pools import LABEL_NODEPOOL, SPOT_TAINT, Pool
 from holdfast.jobs.explain import explain
 from holdfast.jobs.job_snapshot import JobSnapshot, condition
 from holdfast.jobs.job_snapshot import find as view_of
-from infra import environments
+from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import OWNER, World
 
@@ -113,7 +113,7 @@ def scheduled(pod: Object) -> bool | None:
 def test_no_workload_lands_on_a_pool_that_it_does_not_tolerate(world: World) -> None:
     """Every workload pinned to every pool in turn: the real scheduler takes it exactly where it belongs."""
     # Room for every workload at once, so that only taints and selectors decide.
-    pools = [replace(p, gpus_per_node=p.gpus_per_node * 64) for p in environments.load("example").pools()]
+    pools = [replace(p, gpus_per_node=p.gpus_per_node * 64) for p in platforms.load("example").pools]
     for pool in pools:
         world.add_nodes(pool, 1)
     expected: dict[str, bool] = {}
@@ -165,13 +165,13 @@ def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, a
         if doc["kind"] in PLATFORM_KINDS:
             api.apply(api.path_of(doc), doc)
     size = JobSnapshot(body=gang, pods=[]).size
-    world.add_nodes(environments.load("example").pool("spot-a100"), size)
+    world.add_nodes(platforms.load("example").pool("spot-a100"), size)
     path = api.path_of(gang)
     api.apply(path, gang)
     try:
         before = wait_gang(api, gang, size, set())
         world.preempt([before[0]["spec"]["nodeName"]])
-        world.add_nodes(environments.load("example").pool("spot-a100"), 1)
+        world.add_nodes(platforms.load("example").pool("spot-a100"), 1)
         after = wait_gang(api, gang, size, {pod["metadata"]["uid"] for pod in before})
         assert [{attempt(pod) for pod in pods} for pods in (before, after)] == [{0}, {1}]
         status = api.get(path)["status"]
@@ -183,7 +183,7 @@ def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, a
 def test_an_index_that_was_evicted_counts_its_starts(world: World, api: Api) -> None:
     """Of a Job by index, with the variables as rendered."""
     sweep = next(doc for doc in judged() if doc["metadata"]["name"].startswith("train-sweep"))
-    pool = environments.load("example").pool("spot-a100")
+    pool = platforms.load("example").pool("spot-a100")
     spec = world.job_spec(pool, 1, backoffLimitPerIndex=3)
     spec["template"]["spec"]["containers"][0]["env"] = sweep["spec"]["template"]["spec"]["containers"][0]["env"]
     world.add_nodes(pool, 3)

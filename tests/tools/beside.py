@@ -23,7 +23,7 @@ Words = list[str]
 
 def commands(files: Sequence[Path]) -> Iterator[tuple[str, Words]]:
     names = [str(file) for file in files]
-    yield "holdfast", [sys.executable, "-m", "workloads", "lint", *names]
+    yield "holdfast", [sys.executable, "-m", "holdfast", "lint", *names]
     yield "kube-score", [str(build(TOOLS["kube-score"])), "score", "--kubernetes-version", "v1.35", "-o", "ci", *names]
     home = environment("checkov")
     listed = [word for name in names for word in ("-f", name)]

@@ -40,18 +40,18 @@ def build(
     out: Annotated[Path, typer.Option(help="Folder of SBOM and provenance.")] = Path("out/images"),
 ) -> None:
     """Build images, push them, write their digests, SBOM and provenance. Next: make render."""
-    from infra import environments
+    from infra.describe import described
     from workloads.images import attest, builders, orders, pins
 
-    environment = environments.load(env)
+    platform = described(env)
     wanted, name = pins.chosen(roles or [], [*pins.ROLES], "role"), builders.choose(builder)
     given = {"pip": pip_conf, "ca": ca_bundle}
     with tempfile.TemporaryDirectory() as scratch:
         order = orders.Order(
             context=ROOT,
             base=pins.base(base).pinned,
-            registry=registry or environment.image_registry,
-            project=environment.project,
+            registry=registry or platform.registry,
+            project=platform.project,
             plain_http=plain_http,
             secrets={key: path.resolve() for key, path in given.items() if path},
             scratch=Path(scratch),
@@ -75,10 +75,10 @@ def copy(
     plain_http: PlainHttp = False,
 ) -> None:
     """Copy JobSet, Kueue, Envoy and the Cloud SQL proxy into the environment's repository, and write their digests."""
-    from infra import environments
+    from infra.describe import described
     from workloads.images import copying, pins
 
-    target = registry or environments.load(env).image_registry
+    target = registry or described(env).registry
     with tempfile.TemporaryDirectory() as scratch:
         for name in pins.chosen(names or [], sorted(pins.COPIED), "image of others"):
             source = pins.COPIED[name]

@@ -21,6 +21,7 @@ def render(
     items: Annotated[str, typer.Option(help="Source of the batch in its pod, with --small.")] = "/data",
 ) -> None:
     """Write the manifests of environments as YAML."""
+    from infra.describe import described
     from infra.environments import names
     from workloads.manifests import rendering
 
@@ -30,12 +31,12 @@ def render(
     if small and (out == RENDERED or len(env or []) != 1):
         got, fix = f"--small {small}", "render ENV --small POOL --out FOLDER"
         raise InputError("samples that are cut down", got=got, allowed="one ENV, and a folder of their own", fix=fix)
-    wanted = rendering.small(env[0], small, workers, items) if env and small else None
+    wanted = rendering.small(described(env[0]), small, workers, items) if env and small else None
     changed: list[Path] = []
     with working("render") as step:
         for name in env or names():
             step(name)
-            changed += rendering.render(name, out, write=not check, small=wanted)
+            changed += rendering.render(described(name), out, write=not check, small=wanted)
     for path in changed:
         typer.echo(path.as_posix())
     typer.echo(f"{len(changed)} files {'differ' if check else 'changed'}", err=True)

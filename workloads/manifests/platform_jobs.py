@@ -58,11 +58,12 @@ def migration(context: RenderContext) -> Iterator[Body]:
 
     Nothing where the environment has no Cloud SQL: who owns that database is known to its owner.
     """
-    if context.env.database is None:
+    instance = context.platform.database
+    if instance is None:
         return
     results = database.access(context, "migrator")
     rights = {"batch": "holdfast_worker", "exporter": "holdfast_exporter"}
-    granted = [f"--grant={context.env.database_user(role)}={right}" for role, right in rights.items()]
+    granted = [f"--grant={instance.users[role]}={right}" for role, right in rights.items()]
     work = Work(
         name="migrate",
         role="migrator",
@@ -94,14 +95,14 @@ def migration(context: RenderContext) -> Iterator[Body]:
 
 
 def exporter(context: RenderContext) -> Body:
-    env = context.env
+    env = context.platform
     words = ["python", "-m", "holdfast", "export", "--project", env.project, "--location", env.region]
     # Without Cloud SQL it says nothing about batches, and needs no secret to start.
     results = database.access(context, "exporter") if env.database else database.Access(env={})
     work = Work(
         name="exporter",
         role="exporter",
-        command=[*words, "--cluster", env.cluster_name, "--port", str(EXPORTER_PORT)],
+        command=[*words, "--cluster", env.cluster, "--port", str(EXPORTER_PORT)],
         size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_PLATFORM,
@@ -118,11 +119,11 @@ def exporter(context: RenderContext) -> Body:
 
 def mover(context: RenderContext) -> Body:
     """It acts, so it is a process of its own with an account of its own: the exporter only reads."""
-    env = context.env
+    env = context.platform
     work = Work(
         name="mover",
         role="mover",
-        command=["python", "-m", "holdfast", "move", "--project", env.project, "--cluster", env.cluster_name],
+        command=["python", "-m", "holdfast", "move", "--project", env.project, "--cluster", env.cluster],
         size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_PLATFORM,

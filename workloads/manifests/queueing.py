@@ -47,26 +47,26 @@ def _body(kind: str, name: str, namespace: str | None = None) -> Body:
 def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     """Queue -> flavors with the GPUs that each lends. The numbers come from the environment's quotas and caps."""
     found: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES.values()}
-    for group in context.env.groups:
+    for name, (group, *_) in context.platform.classes.items():
         queue = QUEUES[group.capacity]
-        gpus = context.env.quota_gpus(group.name)
+        gpus = context.platform.quota(name)
         if gpus and group.capacity in (Capacity.SPOT, Capacity.ON_DEMAND):
-            labels = {LABEL_POOL_CLASS: group.name}
+            labels = {LABEL_POOL_CLASS: name}
             # The same keys in each: JobSet adds them to its Jobs, and takes none away when a job changes its queue. Else Kueue lends it GPUs of another kind when those it asks for are all lent.
             labels |= {LABEL_ACCELERATOR: group.accelerator} if group.accelerator else {}
-            tolerations = [taint.toleration() for taint in group.taints()]
-            found[queue].append((_flavor(f"{queue}-{group.name}", labels, tolerations), gpus))
-    for cap in context.env.auto_provisioning.accelerators:
-        labels = {LABEL_ACCELERATOR: cap.accelerator, LABEL_FLEX_START: "true"}
+            tolerations = group.tolerations()
+            found[queue].append((_flavor(f"{queue}-{name}", labels, tolerations), gpus))
+    for accelerator in context.platform.auto_provisioning:
+        labels = {LABEL_ACCELERATOR: accelerator, LABEL_FLEX_START: "true"}
         # A job that may be moved selects no driver itself: machines on demand have theirs from their pool.
         driven = labels | {LABEL_DRIVER: DRIVER_LATEST}
         shares = {
-            "flex": (driven, context.flex_gpus(cap.accelerator)),
-            "queued": (labels, context.queued_gpus(cap.accelerator)),
+            "flex": (driven, context.flex_gpus(accelerator)),
+            "queued": (labels, context.queued_gpus(accelerator)),
         }
         for queue, (labels, gpus) in shares.items():
             if gpus:
-                found[queue].append((_flavor(f"{queue}-{cap.accelerator}", labels, []), gpus))
+                found[queue].append((_flavor(f"{queue}-{accelerator}", labels, []), gpus))
     return found
 
 
@@ -125,8 +125,8 @@ def _provisioning() -> Iterator[Body]:
 
 def _compute_classes(context: RenderContext) -> Iterator[Body]:
     """One for each accelerator: every Spot machine type, then flex-start, then on-demand."""
-    for cap in context.env.auto_provisioning.accelerators:
-        pools = [p for p in context.env.pools() if p.accelerator == cap.accelerator]
+    for accelerator in context.platform.auto_provisioning:
+        pools = [p for p in context.platform.pools if p.accelerator == accelerator]
         spot = [p for p in pools if p.capacity is Capacity.SPOT]
         if spot:
             priorities = [_priority(pool, context) | {"spot": True} for pool in spot]
@@ -137,7 +137,7 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
             yield {
                 "apiVersion": COMPUTE_CLASS_API,
                 "kind": "ComputeClass",
-                "metadata": plain(meta(cap.accelerator)),
+                "metadata": plain(meta(accelerator)),
                 "spec": {
                     "nodePoolAutoCreation": {"enabled": True},
                     "whenUnsatisfiable": "DoNotScaleUp",

@@ -30,9 +30,9 @@ def namespaces(context: RenderContext) -> Iterator[Body]:
         of_it = [role for role, place in roles.KSA_NAMESPACES.items() if place == name]
         yield plain(client.V1Namespace(api_version="v1", kind="Namespace", metadata=meta(name, labels=PSS)))
         for role in of_it:
-            yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.env.service_account_email(role)})
+            yield _account(role, name, {ANNOTATION_GOOGLE_ACCOUNT: context.platform.accounts[role]})
         # Without the annotation a pod acts as itself, and the bucket's policy knows it by its account.
-        for run in context.env.storage.runs if name == roles.NAMESPACE_TRAINING else ():
+        for run in context.platform.runs if name == roles.NAMESPACE_TRAINING else ():
             yield _account(run.account, name, None)
         yield from _bounds(context, name)
         yield from _policies(context, of_it[0], name)
@@ -49,8 +49,8 @@ def _account(name: str, namespace: str, annotations: dict[str, str] | None) -> B
 
 
 def _bounds(context: RenderContext, namespace: str) -> Iterator[Body]:
-    gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in context.env.pools())
-    gpus += sum(cap.max_gpus for cap in context.env.auto_provisioning.accelerators)
+    gpus = sum(pool.max_nodes * pool.gpus_per_node for pool in context.platform.pools)
+    gpus += sum(context.platform.auto_provisioning.values())
     hard = {"pods": "2000", "requests.nvidia.com/gpu": str(0 if namespace == roles.NAMESPACE_MONITORING else gpus)}
     quota = client.V1ResourceQuota(
         api_version="v1",
@@ -78,7 +78,7 @@ def _policies(context: RenderContext, role: str, namespace: str) -> Iterator[Bod
     apis = egress_rule(["443/TCP"], [block(GOOGLE_APIS_CIDR)])
     metadata = egress_rule([f"{port}/TCP" for port in METADATA_PORTS], [*map(block, METADATA)])
     egress = [dns, apis, metadata]
-    results = egress_rule([f"{database.port(context)}/TCP"], [block(context.env.network.database_cidr)])
+    results = egress_rule([f"{database.port(context)}/TCP"], [block(context.platform.network.database_cidr)])
     if role == "batch":
         egress.append(results)
     yield policy("egress-named", namespace, ["Egress"], None, egress)
@@ -88,13 +88,13 @@ def _policies(context: RenderContext, role: str, namespace: str) -> Iterator[Bod
         # The mover beside it is never called, and has no business with the database.
         own = {LABEL_NAME: role}
         yield scraped(namespace, EXPORTER_PORT, pods=own)
-        if context.env.database:
+        if context.platform.database:
             yield policy("exporter-database", namespace, ["Egress"], None, [results], own)
 
 
 def _api_server(context: RenderContext, namespace: str) -> Body:
     """Its Service, and its private endpoint, which takes an address of the nodes."""
-    ranges = (context.env.network.nodes_cidr, context.env.network.services_cidr)
+    ranges = (context.platform.network.nodes_cidr, context.platform.network.services_cidr)
     rule = egress_rule(["443/TCP"], [block(cidr) for cidr in ranges])
     return policy("api-server", namespace, ["Egress"], None, [rule], CALLS)
 

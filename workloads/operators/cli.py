@@ -25,7 +25,7 @@ def _require_images(context: "RenderContext") -> None:
     """Before anything is applied: by a tag an operator would change by itself."""
     from workloads.operators.catalogue import OPERATORS
 
-    context.require_digests([each.name for each in OPERATORS], f"make operators-pin ENV={context.env.name}")
+    context.require_digests([each.name for each in OPERATORS], f"make operators-pin ENV={context.platform.name}")
 
 
 @app.command(epilog=examples("python -m workloads operators apply example"))
@@ -33,18 +33,21 @@ def apply(
     env: Env,
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
     timeout_s: Annotated[float, typer.Option(min=1, help="For each operator's pods and webhooks.")] = 300,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the first application to a cluster.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Apply them, wait until their webhooks answer, show what changed. Run again, it changes nothing."""
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
-    from infra import environments
+    from infra.describe import described
     from workloads.operators import install, overlay
     from workloads.operators.catalogue import OPERATORS
+    from workloads.operators.consent import require_consent
 
-    context = RenderContext(environments.load(env))
-    _require_images(context)
+    context = RenderContext(described(env))
     api, report = Api(kubeconfig), list[dict[str, object]]()
+    require_consent(api, context.platform, yes=yes)
+    _require_images(context)
     for operator in OPERATORS:
         with working(f"apply {operator.name}"):
             every = list(install.apply(api, operator, overlay.objects(operator, context)))
@@ -67,10 +70,10 @@ def render(
 ) -> None:
     """Write what `apply` would send, one file for each operator."""
     from holdfast.manifests.render_context import RenderContext
-    from infra import environments
+    from infra.describe import described
     from workloads.operators import overlay
 
-    context = RenderContext(environments.load(env))
+    context = RenderContext(described(env))
     _require_images(context)
     out.mkdir(parents=True, exist_ok=True)
     for path in overlay.write(context, out):

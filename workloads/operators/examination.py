@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from holdfast.checks import Answer
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.contract.errors import Unjudged
 from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, KUEUE_API, LABEL_DRIVER, api_path
 from holdfast.contract.pools import LABEL_ACCELERATOR
 from holdfast.contract.roles import KSA_NAMESPACES
 from holdfast.manifests.render_context import RenderContext
+from holdfast.platform import Platform
 from infra.contract.versions import CUDA_MAJOR, GPU_DRIVER, GPU_DRIVERS, MIN_DRIVER
-from infra.environments import Environment
-from workloads.manifests.rendering import platform
+from workloads.manifests import rendering
 from workloads.operators import install, kueue_limits
 from workloads.operators.catalogue import LABEL_VERSION, OPERATORS, WEBHOOKS
 from workloads.operators.settings import MANAGED_KINDS
 
-Answer = tuple[bool, str, str]
 Ask = Callable[..., Any]
 """gcloud's words and `project` -> its answer; raises Unjudged where it refuses."""
 # Written onto nodes by GKE's device plugin.
@@ -28,7 +28,7 @@ ANNOTATION_DRIVER = "cloud.google.com/cuda.driver-version.major"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1/{}s"
 
 
-Probes = tuple[tuple[str, Callable[[Environment], Answer]], ...]
+Probes = tuple[tuple[str, Callable[[Platform], Answer]], ...]
 
 
 def probes(api: Api, ask: Ask) -> Probes:
@@ -50,20 +50,20 @@ def operators(api: Api) -> Probes:
     return (("operators", _answering(partial(_operators, api))),)
 
 
-def _answering(probe: Callable[[Environment], Answer]) -> Callable[[Environment], Answer]:
+def _answering(probe: Callable[[Platform], Answer]) -> Callable[[Platform], Answer]:
     """A cluster that refuses to be read is not judged."""
 
-    def asked(environment: Environment) -> Answer:
+    def asked(platform: Platform) -> Answer:
         try:
-            return probe(environment)
+            return probe(platform)
         except ApiError as error:
             raise Unjudged(f"the cluster does not answer: {error}") from error
 
     return asked
 
 
-def _operators(api: Api, environment: Environment) -> Answer:
-    lacking, context = list[str](), RenderContext(environment)
+def _operators(api: Api, platform: Platform) -> Answer:
+    lacking, context = list[str](), RenderContext(platform)
     for operator in OPERATORS:
         path = f"/apis/apps/v1/namespaces/{operator.namespace}/deployments/{operator.deployment}"
         found = api.find(path)
@@ -77,10 +77,10 @@ def _operators(api: Api, environment: Environment) -> Answer:
         if fault:
             lacking.append(f"{operator.name}: {fault}")
     listed = ", ".join(f"{operator.name} v{operator.version}" for operator in OPERATORS)
-    return not lacking, "; ".join(lacking) or listed, f"make operators ENV={environment.name}"
+    return not lacking, "; ".join(lacking) or listed, f"make operators ENV={platform.name}"
 
 
-def _webhooks(api: Api, environment: Environment) -> Answer:
+def _webhooks(api: Api, platform: Platform) -> Answer:
     """They answer, and none of Kueue's stands fail-closed before kinds of others."""
     faults = [f"{operator.name}: {fault}" for operator in OPERATORS if (fault := install.webhook_fault(api, operator))]
     for kind in WEBHOOKS:
@@ -94,7 +94,7 @@ def _webhooks(api: Api, environment: Environment) -> Answer:
     return (
         not faults,
         "; ".join(faults) or "they answer",
-        f"make operators ENV={environment.name}; port 10250 of its nodes",
+        f"make operators ENV={platform.name}; port 10250 of its nodes",
     )
 
 
@@ -106,16 +106,16 @@ def _bare(webhook: Object) -> list[str]:
     return [] if scoped or own else [name for name in named if name not in MANAGED_KINDS] or named
 
 
-def _queues(api: Api, environment: Environment) -> Answer:
+def _queues(api: Api, platform: Platform) -> Answer:
     """Every ClusterQueue of the environment admits: Kueue says so, and why not."""
-    wanted = [b["metadata"]["name"] for b in platform(RenderContext(environment)) if b["kind"] == "ClusterQueue"]
+    wanted = [b["metadata"]["name"] for b in rendering.platform(RenderContext(platform)) if b["kind"] == "ClusterQueue"]
     there = {item["metadata"]["name"]: item for item in api.items(f"{api_path(KUEUE_API)}/clusterqueues")}
     lacking = [f"{name} is not there" for name in wanted if name not in there]
     lacking += [f"{name}: {why}" for name in wanted if name in there and (why := _inactive(there[name]))]
-    return not lacking, "; ".join(lacking) or f"{len(wanted)} admit", f"make apply ENV={environment.name}"
+    return not lacking, "; ".join(lacking) or f"{len(wanted)} admit", f"make apply ENV={platform.name}"
 
 
-def _kueue_limits(api: Api, environment: Environment) -> Answer:
+def _kueue_limits(api: Api, platform: Platform) -> Answer:
     return kueue_limits.judged(api)
 
 
@@ -126,9 +126,9 @@ def _inactive(queue: Object) -> str:
     return "" if active["status"] == "True" else active.get("message", active.get("reason", "inactive"))
 
 
-def _migrated(api: Api, environment: Environment) -> Answer:
+def _migrated(api: Api, platform: Platform) -> Answer:
     """The migration of this checkout has completed; it logs in by Workload Identity, so that has worked, too."""
-    wanted = [body for body in platform(RenderContext(environment)) if body["kind"] == "Job"]
+    wanted = [body for body in rendering.platform(RenderContext(platform)) if body["kind"] == "Job"]
     if not wanted:
         return True, "a database of your own", ""
     (job,) = wanted
@@ -136,16 +136,16 @@ def _migrated(api: Api, environment: Environment) -> Answer:
     found = api.find(_path(job))
     ended = next((c for c in (found or {}).get("status", {}).get("conditions", ()) if c["status"] == "True"), None)
     if found is None:
-        return False, f"no Job {name}", f"make apply ENV={environment.name}"
+        return False, f"no Job {name}", f"make apply ENV={platform.name}"
     if ended is None or ended["type"] not in ("Complete", "Failed"):
-        return False, f"Job {name} has not ended", f"holdfast explain {name} --env {environment.name}"
-    fix = f"kubectl logs -n {namespace} job/{name}; delete it, then make apply ENV={environment.name}"
+        return False, f"Job {name} has not ended", f"holdfast explain {name}"
+    fix = f"kubectl logs -n {namespace} job/{name}; delete it, then make apply ENV={platform.name}"
     return ended["type"] == "Complete", f"Job {name}: {ended.get('message') or ended['type']}", fix
 
 
-def _identity_in_a_pod(api: Api, environment: Environment) -> Answer:
+def _identity_in_a_pod(api: Api, platform: Platform) -> Answer:
     """Whether a pod of the platform has been somebody for Google: the migration logs in, the reader reads the bucket."""
-    bodies = platform(RenderContext(environment))
+    bodies = rendering.platform(RenderContext(platform))
     reader = next(body for body in bodies if body["kind"] == "CronJob")
     if any(_complete(api.find(_path(body))) for body in bodies if body["kind"] == "Job"):
         return True, "the migration has logged in by it", ""
@@ -168,7 +168,7 @@ def _path(body: Object) -> str:
     )
 
 
-def _drivers(api: Api, environment: Environment) -> Answer:
+def _drivers(api: Api, platform: Platform) -> Answer:
     """The driver branch on each GPU node against the CUDA of the torch that images hold."""
     least, old, seen = MIN_DRIVER[CUDA_MAJOR], list[str](), 0
     for node in api.items("/api/v1/nodes", labelSelector=LABEL_ACCELERATOR):
@@ -182,50 +182,50 @@ def _drivers(api: Api, environment: Environment) -> Answer:
     return not old, found, f"gpu_driver_version {GPU_DRIVER} on its pool: CUDA {CUDA_MAJOR} needs R{least}"
 
 
-def _accounts(api: Api, environment: Environment) -> Answer:
+def _accounts(api: Api, platform: Platform) -> Answer:
     wrong: list[str] = []
     for role, namespace in KSA_NAMESPACES.items():
         found = api.find(f"/api/v1/namespaces/{namespace}/serviceaccounts/{role}")
         bound = found["metadata"].get("annotations", {}).get(ANNOTATION_GOOGLE_ACCOUNT) if found else None
-        if bound != environment.service_account_email(role):
+        if bound != platform.accounts[role]:
             wrong.append(f"{namespace}/{role}: {bound or 'none'}")
-    return not wrong, "; ".join(wrong) or f"{len(KSA_NAMESPACES)} annotated", f"make apply ENV={environment.name}"
+    return not wrong, "; ".join(wrong) or f"{len(KSA_NAMESPACES)} annotated", f"make apply ENV={platform.name}"
 
 
-def _images(ask: Ask, environment: Environment) -> Answer:
+def _images(ask: Ask, platform: Platform) -> Answer:
     """Each digest that manifests name is in the registry."""
-    context = RenderContext(environment)
-    needed = sorted({*context.digests, *_rendered_images(context), *(operator.name for operator in OPERATORS)})
-    lacking = [f"{role} has no digest" for role in needed if role not in context.digests]
-    for role in sorted(context.digests):
+    context = RenderContext(platform)
+    needed = sorted({*context.platform.images, *_rendered_images(context), *(operator.name for operator in OPERATORS)})
+    lacking = [f"{role} has no digest" for role in needed if role not in context.platform.images]
+    for role in sorted(context.platform.images):
         try:
-            ask("artifacts", "docker", "images", "describe", context.image(role), project=environment.project)
+            ask("artifacts", "docker", "images", "describe", context.image(role), project=platform.project)
         except Unjudged as error:
             if "not found" not in str(error).lower() and "NOT_FOUND" not in str(error):
                 raise
             lacking.append(f"{role} is not in the registry")
-    fix = f"make images operators-pin ENV={environment.name}, then make render"
-    return not lacking, "; ".join(lacking) or f"{len(needed)} in {environment.image_registry}", fix
+    fix = f"make images operators-pin ENV={platform.name}, then make render"
+    return not lacking, "; ".join(lacking) or f"{len(needed)} in {platform.registry}", fix
 
 
 def _rendered_images(context: RenderContext) -> Iterator[str]:
     yield from ("trainer", "batch", "exporter", "mover")
-    if context.env.database:
+    if context.platform.database:
         yield "cloud-sql-proxy"
-    if context.env.serving:
+    if context.platform.serving:
         yield from ("server", "envoy")
 
 
-def _bindings(ask: Ask, environment: Environment) -> Answer:
+def _bindings(ask: Ask, platform: Platform) -> Answer:
     """Each Kubernetes account may act as its Google account."""
     lacking: list[str] = []
     for role, namespace in KSA_NAMESPACES.items():
-        email = environment.service_account_email(role)
-        policy = ask("iam", "service-accounts", "get-iam-policy", email, project=environment.project)
-        member = f"serviceAccount:{environment.workload_pool}[{namespace}/{role}]"
+        email = platform.accounts[role]
+        policy = ask("iam", "service-accounts", "get-iam-policy", email, project=platform.project)
+        member = f"serviceAccount:{platform.workload_pool}[{namespace}/{role}]"
         users = {
             m for b in policy.get("bindings", []) if b["role"].endswith("workloadIdentityUser") for m in b["members"]
         }
         if member not in users:
             lacking.append(f"{namespace}/{role}")
-    return not lacking, ", ".join(lacking) + " not bound" if lacking else "bound", f"make deploy ENV={environment.name}"
+    return not lacking, ", ".join(lacking) + " not bound" if lacking else "bound", f"make deploy ENV={platform.name}"

@@ -25,9 +25,9 @@ def apply(api: Api, context: RenderContext) -> Iterator[Change]:
 
 def _require_images(context: RenderContext, bodies: list[Body]) -> None:
     """A pod of zeros would wait for its image for ever."""
-    registry = f"{context.env.image_registry}/"
+    registry = f"{context.platform.registry}/"
     absent = {image.removeprefix(registry).partition("@")[0] for image in _images(bodies) if image.endswith(_ABSENT)}
-    context.require_digests(sorted(absent), f"make images ENV={context.env.name}")
+    context.require_digests(sorted(absent), f"make images ENV={context.platform.name}")
 
 
 def _images(value: object) -> Iterator[str]:

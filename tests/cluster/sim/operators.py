@@ -12,8 +12,7 @@ from pathlib import Path
 
 from holdfast.clients.api import Api, Object
 from holdfast.manifests.render_context import RenderContext
-from infra import environments
-from tests import support
+from tests import platforms, support
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
@@ -40,7 +39,7 @@ def install(operator: Operator, plane: Host, api: Api, settings: Object | None =
     health, metrics = free_ports(2)
     (webhook,) = free_ports(1, plane.address)
     address = f"https://{plane.address}:{webhook}"
-    context = RenderContext(environments.load("example"))
+    context = RenderContext(platforms.load("example"))
     objects = [aimed(o, address, plane.authority.ca) for o in overlay.objects(operator, context)]
     list(product.apply(api, operator, [o for o in objects if served_by_the_cluster(o)]))
     _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics) | (settings or {}))

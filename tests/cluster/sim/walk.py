@@ -20,16 +20,16 @@ from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.logs import CloudLogs
 from holdfast.exporter.main import Exporter
 from holdfast.mover.receipts import Receipts, leaver
-from infra import environments
 from monitoring.alerting.alerts import alerts
 from monitoring.stack import limits_of
+from tests import platforms
 from tests.cluster.sim.story import StoryClock, Watched
 from tests.cluster.sim.trainers import Trainers
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
 from tests.workloads.manifests import rendered
 from workloads.library.tests.exporter.log_server import LogServer
 
-ENVIRONMENT = environments.load("example")
+ENVIRONMENT = platforms.load("example")
 LIMITS = limits_of(ENVIRONMENT)
 
 

@@ -2,20 +2,17 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_NOT_JUDGED
+from holdfast.contract.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from infra.__main__ import app
 from infra.environments import Environment, load
 from infra.environments.schema import Freeze
 from infra.ops import judgement
 from infra.specs import resources
 from tests.infra.samples import EXAMPLE
-from workloads.library.tests.jobs.api_server import serving
-from workloads.operators.catalogue import OPERATORS
 
 # So short that it leaves upgrades their time: nothing else is wrong with it.
 PAST = Freeze(name="launch", start="2020-12-24T00:00:00Z", end="2020-12-25T00:00:00Z")
@@ -57,20 +54,6 @@ def test_the_commands_exit_code_is_that_of_the_state(name: str, code: int) -> No
 
 
 @pytest.mark.process
-def test_operators_of_the_cluster_are_held_against_the_pinned_versions_where_it_is_asked(tmp_path: Path) -> None:
-    """As the doctor holds them; a cluster that does not answer is not judged, and no pass."""
-    with serving({}, tmp_path) as kubeconfig:
-        words = ["check", "example", "--cluster", "--kubeconfig", str(kubeconfig)]
-        lacking = CliRunner().invoke(app, words)
-        listed = json.loads(CliRunner().invoke(app, ["doctor", *words[1:], "--json"]).stdout)["checks"]
-        assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["cluster"] == listed[:1]
-    assert lacking.exit_code == EXIT_FINDINGS and lacking.stdout.splitlines()[-1].endswith("broken")
-    assert all(f"{each.name}: no Deployment" in lacking.stdout for each in OPERATORS)
-    assert "fix:     make operators ENV=example" in lacking.stdout
-    gone = CliRunner().invoke(app, words)
-    assert gone.exit_code == EXIT_NOT_JUDGED and "operators: not judged" in gone.stdout
-
-
 def test_outputs_are_what_the_stacks_make() -> None:
     found = json.loads(CliRunner().invoke(app, ["outputs", "example", "--json"]).stdout)["outputs"]
     made = [r.arguments for r in resources(EXAMPLE)]

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.checks import Status, examine
+from holdfast.checks import show as show_doctor
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_FINDINGS, EXIT_STOPPED
 from infra.environments.schema import Budget, Freeze
 from infra.ops import deploy, leftovers
-from infra.ops.doctor import LOCAL, Verdict, examine
+from infra.ops.doctor import LOCAL
 from infra.ops.project import LISTED_AGENTS, account_checks
-from infra.ops.show import doctor as show_doctor
 from infra.ops.show import leftovers as show_leftovers
 from infra.specs.cluster import LOGGING, METRICS
 from infra.specs.encryption import AGENTS, agent
@@ -69,12 +70,12 @@ def collected(name: str, components: list[str]) -> dict[str, Any]:
     return {f"{name}Config": {"componentConfig": {"enableComponents": components[::-1]}}}
 
 
-def verdicts() -> dict[str, tuple[Verdict, str, str]]:
+def verdicts() -> dict[str, tuple[Status, str, str]]:
     return {c.name: (c.verdict, c.found, c.fix) for c in examine(ENVIRONMENT, account_checks())}
 
 
 def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy: Gcloud) -> None:
-    assert {verdict for verdict, _, _ in verdicts().values()} == {Verdict.OK}
+    assert {verdict for verdict, _, _ in verdicts().values()} == {Status.OK}
     for call in healthy.calls():
         assert READ_ONLY & set(call[:4]), call
 
@@ -110,13 +111,13 @@ def test_doctor_says_how_to_mend_what_is_broken(
 ) -> None:
     healthy.answer(words, answer)
     verdict, _, fix = verdicts()[check]
-    assert verdict is Verdict.BROKEN
+    assert verdict is Status.BROKEN
     assert word in fix
 
 
 def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: pytest.CaptureFixture[str]) -> None:
     found = verdicts()
-    assert found["project"][0] is Verdict.UNKNOWN and "permission denied" in found["project"][1]
+    assert found["project"][0] is Status.UNKNOWN and "permission denied" in found["project"][1]
     checks = [c for c in examine(ENVIRONMENT, account_checks()) if c.name == "project"]
     assert show_doctor(checks, as_json=True) == 3
     assert '"not judged"' in capsys.readouterr().out
@@ -124,9 +125,9 @@ def test_doctor_does_not_judge_where_it_has_no_access(gcloud: Gcloud, capsys: py
 
 def test_doctor_examines_this_machine_too() -> None:
     found = {c.name: c for c in examine(ENVIRONMENT, LOCAL)}
-    assert found["python"].verdict is found["rules"].verdict is found["placeholders"].verdict is Verdict.OK
+    assert found["python"].verdict is found["rules"].verdict is found["placeholders"].verdict is Status.OK
     unsettled = {c.name: c for c in examine(replace(ENVIRONMENT, project_id="CHANGE-ME"), LOCAL)}
-    assert unsettled["placeholders"].verdict is Verdict.BROKEN
+    assert unsettled["placeholders"].verdict is Status.BROKEN
     assert "infra/environments/example.py" in unsettled["placeholders"].fix
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from holdfast.contract.errors import InputError, Unjudged
 from infra.contract.versions import ENVOY_VERSION
-from infra.environments import load, names
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import workloads
 from workloads.images import attest, builders, cli, copying, pins
 from workloads.images.builders import Build
@@ -85,7 +85,7 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def build(tmp_path: Path) -> Build:
     arguments = {"GROUP": "monitor", "WHEEL": WHEEL, "COMMAND": "export"}
     arguments |= {"REVISION": "r", "LOCK": "l", "SOURCE_DATE_EPOCH": "7"}
-    target = f"{load('example').image_registry}/exporter:r"
+    target = f"{load('example').registry}/exporter:r"
     return Build(
         role="exporter", context=ROOT, base=BASE, target=target, arguments=arguments, project="p", scratch=tmp_path
     )
@@ -100,7 +100,7 @@ def test_a_build_writes_its_digest_beside_the_others_and_says_what_is_in_the_ima
     assert known == {"prod": {"batch": "1"}, "example": {"batch": "2", "exporter": "ab" * 32}}
     built, pushed = tools.calls()
     assert f"BASE={BASE}" in built
-    assert pushed[-1].startswith(f"docker://{load('example').image_registry}/exporter:")
+    assert pushed[-1].startswith(f"docker://{load('example').registry}/exporter:")
     assert capsys.readouterr().out.strip().endswith(f"@{DIGEST}")
     sbom = json.loads((tmp_path / "out/example/exporter.sbom.cdx.json").read_text())
     locked = {each["name"]: each for each in sbom["components"] if each["type"] == "library"}

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from holdfast.manifests.render_context import RenderContext
-from infra.environments import load, names
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import Body
 from workloads.manifests.rendering import platform
 

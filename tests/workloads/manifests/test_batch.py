@@ -8,9 +8,10 @@ from holdfast.contract.environment import ENV_DATABASE
 from holdfast.contract.telemetry import METRIC_PREFIX
 from holdfast.exporter.backlog import _samples as samples_of
 from holdfast.inference.results.connect import database_uri
-from infra.environments import load, names
+from infra import environments
 from infra.specs import resources
 from tests.monitoring.alerting.firings import promql_name
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, option, variables, workloads
 
 BATCH = "batch"
@@ -30,7 +31,7 @@ def test_every_batch_pod_has_the_proxy_beside_it_from_its_start_to_its_end(env: 
     for _, template in pods(env):
         (proxy,) = template["spec"]["initContainers"]
         assert proxy["restartPolicy"] == "Always" and proxy["startupProbe"]["httpGet"]["path"] == "/startup"
-        assert proxy["args"][-1] == load(env).database_connection
+        assert proxy["args"][-1] == load(env).database.connection
         assert {"--private-ip", "--auto-iam-authn", "--exit-zero-on-sigterm"} <= set(proxy["args"])
         assert f"--http-port={proxy['startupProbe']['httpGet']['port']}" in proxy["args"]
 
@@ -45,7 +46,7 @@ def test_workers_log_in_at_the_proxy_as_their_service_account_and_hold_no_secret
         uri = urlsplit(database_uri(""))  # as the worker reads it
         assert uri.hostname == "127.0.0.1" and f"--port={uri.port}" in proxy["args"]
         account = template["spec"]["serviceAccountName"]
-        assert unquote(uri.username or "") == load(env).database_user(account) and uri.password is None
+        assert unquote(uri.username or "") == load(env).database.users[account] and uri.password is None
         secrets = [volume["secret"]["secretName"] for volume in template["spec"]["volumes"] if "secret" in volume]
         assert all(name.startswith("run-key-") for name in secrets), "of the run's checkpoints, not of the database"
 
@@ -82,7 +83,7 @@ def test_whoever_reads_the_dataset_mounts_it_read_only_with_its_sidecar_announce
             claim = named(env, "PersistentVolumeClaim", mount["name"], body["metadata"]["namespace"])
             volume = named(env, "PersistentVolume", claim["spec"]["volumeName"])
             assert volume["spec"]["csi"]["driver"] == "gcsfuse.csi.storage.gke.io"
-            assert volume["spec"]["csi"]["volumeHandle"] == load(env).bucket("data")
+            assert volume["spec"]["csi"]["volumeHandle"] == load(env).buckets["data"]
             assert volume["spec"]["claimRef"]["namespace"] == body["metadata"]["namespace"]
     assert readers >= 5
 
@@ -95,7 +96,7 @@ def test_checkpoints_go_through_the_sdk_and_never_through_a_mount(env: str) -> N
         for container in template["spec"]["containers"]
         if "--checkpoints" in container.get("command", ())
     ]
-    assert len(found) >= 6 and all(url.startswith(f"gs://{load(env).bucket('checkpoints')}") for url in found)
+    assert len(found) >= 6 and all(url.startswith(f"gs://{load(env).buckets['checkpoints']}") for url in found)
 
 
 @pytest.mark.parametrize("env", names())
@@ -115,9 +116,9 @@ def test_steady_workers_follow_a_metric_that_their_cluster_and_the_exporter_give
     sent = promql_name(f"{METRIC_PREFIX}/{WANTED.metric}")
     (given,) = named(env, "AutoscalingMetric", "batch-steady")["spec"]["metrics"]
     query = given["promql"]["query"]
-    assert query == f'max({sent}{{cluster_name="{load(env).cluster_name}",job="{dict(WANTED.labels)["job"]}"}})'
+    assert query == f'max({sent}{{cluster_name="{load(env).cluster}",job="{dict(WANTED.labels)["job"]}"}})'
     (asked,) = named(env, "HorizontalPodAutoscaler", "batch-steady")["spec"]["metrics"]
     name = asked["external"]["metric"]["name"]
     assert name == f"autoscaling.gke.io|batch-steady|{given['promql']['name']}"
-    (cluster,) = (r.arguments for r in resources(load(env)) if "pod_autoscaling" in r.arguments)
+    (cluster,) = (r.arguments for r in resources(environments.load(env)) if "pod_autoscaling" in r.arguments)
     assert cluster["pod_autoscaling"] == {"hpa_profile": "PERFORMANCE"}

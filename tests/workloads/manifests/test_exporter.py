@@ -9,7 +9,7 @@ from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING
 from holdfast.exporter import lease, watch
 from holdfast.mover import main, view
-from infra.environments import load, names
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 
 Grant = tuple[str, str, str, str, str]
@@ -114,4 +114,4 @@ def test_where_there_is_a_database_it_reads_the_backlog_that_the_autoscaler_foll
     (template,) = (t for body, t in workloads(env) if body["metadata"]["name"] == "exporter")
     uri = variables(template).get(ENV_DATABASE, {}).get("value", "")
     assert bool(uri) is bool(load(env).database) is ("initContainers" in template["spec"])
-    assert not uri or quote(load(env).database_user("exporter"), safe="") in uri
+    assert not uri or quote(load(env).database.users["exporter"], safe="") in uri

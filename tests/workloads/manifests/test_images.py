@@ -9,7 +9,7 @@ import pytest
 from holdfast.manifests.database import PROXY
 from holdfast.manifests.serving_proxy import ENVOY
 from holdfast.manifests.serving_vllm import VLLM
-from infra.environments import names
+from tests.platforms import names
 from tests.workloads.manifests.rendered import ROOT, workloads
 from workloads.images import pins
 

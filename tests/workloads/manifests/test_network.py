@@ -8,8 +8,9 @@ import pytest
 from holdfast.contract import roles as contract
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.kubernetes import LABEL_NAME
-from infra.environments import load, names
+from infra import environments
 from infra.specs import network
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import bodies, named, workloads
 
 LINK_LOCAL = ip_network("169.254.0.0/16")
@@ -54,7 +55,7 @@ def test_every_open_range_is_one_of_the_environment_or_of_google(env: str) -> No
 @pytest.mark.parametrize("env", names())
 def test_what_google_apis_resolve_to_is_what_policies_admit(env: str) -> None:
     """The zone of the VPC and the policies of the pods are written apart; one without the other cuts every pod off."""
-    resources = network.resources(load(env))
+    resources = network.resources(environments.load(env))
     records = {r.arguments["name"]: r.arguments for r in resources if r.kind == "google_dns_record_set"}
     assert records["*.googleapis.com."]["rrdatas"] == ["private.googleapis.com."]
     addresses = records["private.googleapis.com."]["rrdatas"]

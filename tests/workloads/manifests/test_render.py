@@ -5,14 +5,15 @@ from ruamel.yaml import YAML
 
 from holdfast.lint.engine import Options, lint
 from holdfast.lint.formats.text import render as as_text
-from infra.environments import load, names
+from infra.describe import described
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import KUSTOMIZATION, RENDERED, bodies, templates, workloads
 from workloads.manifests.rendering import render
 
 
 @pytest.mark.parametrize("name", names())
 def test_make_render_leaves_no_diff(name: str) -> None:
-    assert render(name, RENDERED, write=False) == [], "run `make render` and commit the result"
+    assert render(described(name), RENDERED, write=False) == [], "run `make render` and commit the result"
 
 
 @pytest.mark.parametrize("name", names())
@@ -51,7 +52,7 @@ def test_the_rendered_manifests_are_clean() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_every_selected_pool_class_is_one_of_the_environment(name: str) -> None:
-    classes = {pool.pool_class for pool in load(name).pools()}
+    classes = {pool.pool_class for pool in load(name).pools}
     chosen = {
         spec.get("nodeSelector", {}).get("holdfast.dev/pool-class")
         for spec in [template["spec"] for _, template in workloads(name)]
@@ -71,6 +72,6 @@ def test_each_quota_is_bounded_by_what_the_environment_can_have() -> None:
     for queue in (b for b in bodies("example") if b["kind"] == "ClusterQueue"):
         for flavor in queue["spec"]["resourceGroups"][0]["flavors"]:
             lent += int(next(r["nominalQuota"] for r in flavor["resources"] if r["name"] == "nvidia.com/gpu"))
-    most = sum(p.max_nodes * p.gpus_per_node for p in env.pools())
-    most += sum(cap.max_gpus for cap in env.auto_provisioning.accelerators)
+    most = sum(p.max_nodes * p.gpus_per_node for p in env.pools)
+    most += sum(env.auto_provisioning.values())
     assert 0 < lent <= most

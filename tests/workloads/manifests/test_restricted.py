@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.roles import NAMESPACE_BATCH
-from infra.environments import names
+from tests.platforms import names
 from tests.workloads.manifests.rendered import Body, bodies, workloads
 
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}

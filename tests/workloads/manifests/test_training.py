@@ -1,5 +1,6 @@
 """Training pods: planned ends on flex-start, ranks from the machine, Jobs that their queues can admit."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from holdfast.lint.objects import quantity
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
 from holdfast.training.elastic.places import of_pod
-from infra.environments import load, names
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import bodies, jobs, named, option, templates, variables, workloads
 
 GPU = "nvidia.com/gpu"
@@ -178,8 +179,8 @@ def test_a_jobs_name_changes_with_its_image_and_its_run_does_not(monkeypatch: py
     """An applied Job's template is immutable: a new digest must be a new object, and the same run in the storage."""
 
     def rendered(digest: str) -> dict[str, dict[str, Any]]:
-        monkeypatch.setattr(RenderContext, "digests", {"trainer": digest, "batch": "2" * 64})
-        made = training.samples(RenderContext(load("example")))
+        images = {"trainer": digest, "batch": "2" * 64}
+        made = training.samples(RenderContext(replace(load("example"), images=images)))
         return {body["metadata"]["name"]: body for body in made if body["kind"] in ("Job", "JobSet")}
 
     old, again, new = rendered("0" * 64), rendered("0" * 64), rendered("1" * 64)

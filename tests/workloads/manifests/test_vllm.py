@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.contract.serving import DRAIN_PATH, PORT, READY_PATH, SIDECAR_PORT, sidecar_budget
 from holdfast.lint.engine import Options, lint_texts
-from infra.environments import load, names
+from tests.platforms import load, names
 from tests.workloads.manifests.rendered import RENDERED, bodies, named
 
 SERVING = [name for name in names() if load(name).serving]
@@ -58,6 +58,8 @@ def test_the_linter_holds_the_timeout(option_left_out: str) -> None:
     _, timeout_s = sidecar_budget(float(pod("prod", "vllm-overflow")["terminationGracePeriodSeconds"]))
     stated = f"            - --shutdown-timeout\n            - '{int(timeout_s)}'\n"
     assert text.count(stated) == 2
-    report = lint_texts({"prod/vllm.yaml": text.replace(stated, "") if option_left_out else text}, Options())
+    report = lint_texts(
+        {"prod/vllm.yaml": text.replace(stated, "") if option_left_out else text}, Options(platforms=[load("prod")])
+    )
     found = [finding for finding in report.findings if finding.rule == "HF145"]
     assert len(found) == (1 if option_left_out else 0), "the overflow; the base is taken away by nobody"

@@ -9,7 +9,7 @@ import yaml
 
 from holdfast.contract.kubernetes import LABEL_PART_OF, PART_OF
 from holdfast.manifests.render_context import RenderContext
-from infra.environments import load, names
+from tests.platforms import load, names
 from workloads.operators import overlay, settings
 from workloads.operators.catalogue import KUEUE, OPERATORS, WEBHOOKS, Body, Operator
 
@@ -52,7 +52,7 @@ def test_operators_run_twice_on_the_system_pool_by_digest(name: str) -> None:
         assert deployment["spec"]["replicas"] == 2
         assert (pod["nodeSelector"], pod["tolerations"]) == (context.system.selector(), context.system.tolerations())
         assert "@sha256:" in pod["containers"][0]["image"]
-        assert pod["containers"][0]["image"].startswith(f"{context.env.image_registry}/{operator.name}@")
+        assert pod["containers"][0]["image"].startswith(f"{context.platform.registry}/{operator.name}@")
 
 
 def test_kueue_waits_for_no_pod_of_a_job_that_it_admitted() -> None:

@@ -29,10 +29,16 @@ class Api:
         """None takes the user's own kubeconfig and its current context, as kubectl does."""
         from kubernetes import config
 
+        file = str(kubeconfig) if kubeconfig else None
         try:
-            self._client = config.new_client_from_config(str(kubeconfig) if kubeconfig else None, context)
+            self._client = config.new_client_from_config(file, context)
+            known: Any = config.list_kube_config_contexts(file)
         except config.ConfigException as error:
             raise Unjudged(f"no cluster to ask by {kubeconfig or 'the usual kubeconfig'}: {error}") from error
+        chosen = next((each for each in known[0] if each["name"] == context), known[1])
+        self.context = str(chosen["name"])
+        self.cluster = str(chosen["context"]["cluster"])
+        """As the kubeconfig names it; gcloud writes gke_PROJECT_LOCATION_NAME."""
 
     def call(
         self, method: str, path: str, query: Object, body: object = None, content_type: str = "application/json"

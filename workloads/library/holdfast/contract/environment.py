@@ -25,6 +25,7 @@ ENV_SCHEMA_WAIT_S = (
     "HOLDFAST_SCHEMA_WAIT_SECONDS"  # for the migration, where it runs beside; unset: it is there or never
 )
 ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"  # key that signs commits, from a secret
+ENV_PLATFORM = "HOLDFAST_PLATFORM"  # of commands: path of the platform document, as --platform
 ENV_TRACEBACK = "HOLDFAST_TRACEBACK"  # of commands, for whoever reports a bug: 1 shows where it happened
 ENV_KILL_AT = "HOLDFAST_KILL_AT"  # tests only: POINT:COUNT, where a process dies
 

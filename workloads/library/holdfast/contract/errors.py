@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from holdfast.contract.environment import ENV_JOB, ENV_TRACEBACK
-from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_DONE, EXIT_NOT_JUDGED
+from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_DONE, EXIT_NOT_JUDGED, EXIT_STOPPED
 from holdfast.contract.printable import printable
 
 
@@ -27,6 +27,10 @@ class InputError(ValueError):
     def lines(self) -> str:
         what, got, allowed, fix = (printable(text, 2_000) for text in (self.what, self.got, self.allowed, self.fix))
         return f"error:   {what}\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}"
+
+
+class Stopped(InputError):
+    """A safety rule stopped the command before it changed anything."""
 
 
 def _again(what: str, got: str, allowed: str, fix: str) -> InputError:
@@ -68,7 +72,7 @@ def run_cli(command: Callable[[], object]) -> None:
     try:
         command()
     except InputError as error:
-        _end_as_bad_input(error)
+        _end_as_bad_input(error, EXIT_STOPPED if isinstance(error, Stopped) else EXIT_BAD_INPUT)
     except Unjudged as error:
         _end_as_unjudged(str(error))
     except BrokenPipeError:
@@ -85,9 +89,9 @@ def run_cli(command: Callable[[], object]) -> None:
         sys.exit(EXIT_BUG)
 
 
-def _end_as_bad_input(error: InputError) -> NoReturn:
+def _end_as_bad_input(error: InputError, code: int = EXIT_BAD_INPUT) -> NoReturn:
     print(error.lines(), file=sys.stderr)
-    sys.exit(EXIT_BAD_INPUT)
+    sys.exit(code)
 
 
 def _end_as_unjudged(text: str) -> NoReturn:

@@ -14,7 +14,6 @@ from holdfast.drill.remote import Where, builder, checked, consent, on_each_pool
 from holdfast.drill.runner import DrillRunner
 from holdfast.drill.show import console
 from holdfast.drill.suite import Builder, DrillSuite, local
-from infra import environments
 
 
 def list_all(out: Path, *, as_json: bool) -> None:
@@ -51,7 +50,7 @@ def run_drills(names: list[str], target: str, out: Path, where: Where, *, repeat
     base = DrillRunner(log=log, alert=fires)
     build: Builder = local
     if place is not Place.LOCAL:
-        where = checked(place, where, map(environments.load, environments.names()))
+        where = checked(place, where)
         drills = on_each_pool(drills, where) if where.each_pool else drills
         base, build = replace(base, consent=consent(where)), builder(place, where)
     suite = DrillSuite(out=out, build=build, runner=lambda last: replace(base, last=last), quiet=as_json)

@@ -1,24 +1,23 @@
 """Drills on a cluster that is not the drill's own: what must be named, what is allowed, who is asked first.
 
-Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none. A cluster of
-infra/environments is hit only where its environment allows drills, and GKE's VMs only in such a cluster.
+Nothing is taken from the current context: a drill that hits the wrong cluster is worse than none. A cluster with a
+platform document is hit only where that allows drills, and VMs of GKE only in such a cluster.
 """
 
 # Why it is so: infra/decisions/0101.
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.clients.api import Api
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.drill.plan import Drill, Fault, Place
 from holdfast.drill.runner import Refused
 from holdfast.drill.target import Target
-from infra.contract import names
-from infra.environments import Environment, source_of
+from holdfast.platform.cluster import published
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +34,7 @@ class Where:
     """Of the VMs, on GKE: that of the context's environment, never given by hand."""
 
 
-def checked(place: Place, where: Where, environments: Iterable[Environment]) -> Where:
+def checked(place: Place, where: Where) -> Where:
     """Everything named, the context known and allowed, somebody there to ask; the project filled in."""
     needed = {"--context": where.context, "--namespace": where.namespace, "--selector": where.selector}
     lacking = [flag for flag, value in needed.items() if not value]
@@ -54,39 +53,30 @@ def checked(place: Place, where: Where, environments: Iterable[Environment]) -> 
             allowed=", ".join(known) or "none",
             fix="kubectl config get-contexts",
         )
-    where = _allowed(place, where, list(environments))
+    where = _allowed(place, where)
     if not where.yes and not sys.stdin.isatty():
         raise InputError("nobody to ask", got="no terminal", allowed="an answer, or --yes", fix="add --yes")
     return where
 
 
-def _allowed(place: Place, where: Where, environments: Sequence[Environment]) -> Where:
+def _allowed(place: Place, where: Where) -> Where:
     """Also of `cluster`: what the Eviction API takes in production is taken in production."""
-    owner = next((env for env in environments if _context(env).fullmatch(where.context)), None)
-    if owner and not owner.allow_drills:
+    owner = published(Api(where.kubeconfig, where.context))
+    if owner and not owner.drills:
         raise InputError(
-            "this environment allows no drills",
-            got=f"{where.context}, which is {owner.name}",
-            allowed=", ".join(env.name for env in environments if env.allow_drills) or "none",
-            fix=f"drill another, or write allow_drills=True in {source_of(owner.name)}",
+            "this platform allows no drills",
+            got=f"{where.context}, which is {owner}",
+            allowed="a platform whose document says drills: true",
+            fix="drill another; the platform team writes allow_drills=True into its environment",
         )
-    if place is Place.GKE and not owner:
+    if owner is None and (place is Place.GKE or where.context.startswith("gke_")):
         raise InputError(
-            "the context is of no environment",
+            "the cluster has no platform document",
             got=where.context,
-            allowed=", ".join(f"gke_{e.project_id}_{e.region}_{_cluster(e)}" for e in environments if e.allow_drills),
-            fix="gcloud container clusters get-credentials CLUSTER",
+            allowed="a cluster to which the platform was applied",
+            fix="the platform team runs make apply ENV=NAME",
         )
-    return replace(where, project=owner.project_id if owner else "")
-
-
-def _context(env: Environment) -> re.Pattern[str]:
-    """As gcloud names it: project, region or zone, cluster."""
-    return re.compile(rf"gke_{re.escape(env.project_id)}_{re.escape(env.region)}(-[a-z])?_{re.escape(_cluster(env))}")
-
-
-def _cluster(env: Environment) -> str:
-    return names.cluster(env.name_prefix, env.name)
+    return replace(where, project=owner.project if owner else "")
 
 
 def contexts(kubeconfig: Path | None) -> list[str]:
@@ -100,7 +90,6 @@ def contexts(kubeconfig: Path | None) -> list[str]:
 
 
 def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
-    from holdfast.clients.api import Api
     from holdfast.drill.targets.cluster import Cluster, Named
     from holdfast.drill.targets.gce import Gcloud, VmEvictor
     from holdfast.drill.targets.node_evictors import TaintEvictor
@@ -118,7 +107,6 @@ def builder(place: Place, where: Where) -> Callable[[Drill, Path], Target]:
 
 def on_each_pool(drills: Sequence[Drill], where: Where) -> list[Drill]:
     """Each drill once for every node pool under the named pods."""
-    from holdfast.clients.api import Api
     from holdfast.drill.targets.cluster import Named, node_pools
 
     named = Named(namespace=where.namespace, selector=where.selector)

@@ -17,14 +17,14 @@ from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.processes import FOREIGN_TYPES
 from holdfast.ledger.receipt import receipt
 from holdfast.place import prices
-from infra.environments import Environment
+from holdfast.platform import Platform
 
 
-def bill(job: JobSnapshot, env: Environment, events: Path, pods: Sequence[Object], pool: str) -> str:
+def bill(job: JobSnapshot, platform: Platform, events: Path, pods: Sequence[Object], pool: str) -> str:
     """`pods`: all that were seen of it. `pool`: of a node that it ran on; empty: the first that fits."""
-    rates = _rates(job, env, pool)
+    rates = _rates(job, platform, pool)
     if rates is None:
-        return f"{job.name}: no receipt, since its machines have no price in {env.price_region}"
+        return f"{job.name}: no receipt, since its machines have no price in {platform.price_region}"
     spot, demand = rates
     together = job.size if job.kind == "JobSet" else 1  # the pods of a gang are one lane of the ledger
     reading = read_folder(events)
@@ -43,23 +43,23 @@ def bill(job: JobSnapshot, env: Environment, events: Path, pods: Sequence[Object
     )
 
 
-def _rates(job: JobSnapshot, env: Environment, pool: str) -> tuple[float, float] | None:
+def _rates(job: JobSnapshot, platform: Platform, pool: str) -> tuple[float, float] | None:
     """Dollars an hour of one pod, as paid and on demand; None without a price."""
-    found = _machine(job, env, pool)
+    found = _machine(job, platform, pool)
     if found is None or not found[0].gpus:
         return None
     machine, capacity = found
     table, share = prices.load(), gpus(job.pod_spec) / machine.gpus
-    paid, demand = (table.quote(machine, env.price_region, each) for each in (capacity, Capacity.ON_DEMAND))
+    paid, demand = (table.quote(machine, platform.price_region, each) for each in (capacity, Capacity.ON_DEMAND))
     return (paid.usd * share, demand.usd * share) if paid and demand else None
 
 
-def _machine(job: JobSnapshot, env: Environment, name: str) -> tuple[MachineType, Capacity] | None:
+def _machine(job: JobSnapshot, platform: Platform, name: str) -> tuple[MachineType, Capacity] | None:
     """What one of its pods ran on, and as what it is sold."""
-    fitting = buying.pools_of(job.pod_spec, env)
+    fitting = buying.pools_of(job.pod_spec, platform)
     pool = next((each for each in fitting if each.name == name), fitting[0] if fitting else None)
     if pool:
         queued = pool.capacity is Capacity.QUEUED
         return MACHINE_TYPES[pool.machine_type], Capacity.FLEX_START if queued else pool.capacity
-    made = buying.provisioned(job.pod_spec, env)
+    made = buying.provisioned(job.pod_spec, platform)
     return (made[0], Capacity.FLEX_START) if made else None

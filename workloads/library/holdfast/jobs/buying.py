@@ -13,7 +13,7 @@ from holdfast.contract.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, LABEL_S
 from holdfast.jobs.nodes import gpus, tolerates
 from holdfast.lint.objects import quantity
 from holdfast.place.prices import Table
-from infra.environments import Environment
+from holdfast.platform import Platform
 
 GIB = 1024**3
 
@@ -42,11 +42,11 @@ class Forecast:
     refused: str
 
 
-def pools_of(pod_spec: Object, env: Environment) -> list[Pool]:
+def pools_of(pod_spec: Object, platform: Platform) -> list[Pool]:
     """The pools of the environment whose nodes the pod selects and tolerates."""
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
     return [
-        pool for pool in env.pools() if selector.items() <= pool.node_labels().items() and _tolerated(pod_spec, pool)
+        pool for pool in platform.pools if selector.items() <= pool.node_labels().items() and _tolerated(pod_spec, pool)
     ]
 
 
@@ -58,25 +58,25 @@ def capacity_of(pod_spec: Object) -> Capacity:
     return Capacity.SPOT if LABEL_SPOT in selector else Capacity.ON_DEMAND
 
 
-def usd_per_hour(pod_spec: Object, pool: Pool, env: Environment, prices: Table) -> float | None:
+def usd_per_hour(pod_spec: Object, pool: Pool, platform: Platform, prices: Table) -> float | None:
     """Of one pod: its share of the machine by GPUs. Queued nodes cost what flex-start costs."""
     if not pool.gpus_per_node:
         return None
     capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity
-    quote = prices.quote(MACHINE_TYPES[pool.machine_type], env.price_region, capacity)
+    quote = prices.quote(MACHINE_TYPES[pool.machine_type], platform.price_region, capacity)
     return quote.usd * gpus(pod_spec) / pool.gpus_per_node if quote else None
 
 
-def node_usd_per_hour(pod_spec: Object, env: Environment, prices: Table) -> float | None:
+def node_usd_per_hour(pod_spec: Object, platform: Platform, prices: Table) -> float | None:
     """Of one pod on the first pool that it fits."""
-    fitting = pools_of(pod_spec, env)
-    return usd_per_hour(pod_spec, fitting[0], env, prices) if fitting else None
+    fitting = pools_of(pod_spec, platform)
+    return usd_per_hour(pod_spec, fitting[0], platform, prices) if fitting else None
 
 
-def provisioned(pod_spec: Object, env: Environment) -> list[MachineType]:
+def provisioned(pod_spec: Object, platform: Platform) -> list[MachineType]:
     """Machines that auto-provisioning may make for a flex-start pod: its accelerator, and room for what it asks."""
     accelerator = pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
-    if capacity_of(pod_spec) is not Capacity.FLEX_START or not env.auto_provisioning.cap(accelerator):
+    if capacity_of(pod_spec) is not Capacity.FLEX_START or not platform.auto_provisioning.get(accelerator):
         return []
     asked = [c.get("resources", {}).get("requests", {}) for c in pod_spec.get("containers", ())]
     cpus, memory = (sum(quantity(each.get(name, 0)) or 0 for each in asked) for name in ("cpu", "memory"))
@@ -88,17 +88,19 @@ def provisioned(pod_spec: Object, env: Environment) -> list[MachineType]:
     ]
 
 
-def _rates(pod_spec: Object, fitting: list[Pool], env: Environment, prices: Table) -> list[float | None]:
+def _rates(pod_spec: Object, fitting: list[Pool], platform: Platform, prices: Table) -> list[float | None]:
     """Of one pod: in each pool that fits, or else on the cheapest machine that would be made, which is what GKE takes."""
     if fitting:
-        return [usd_per_hour(pod_spec, pool, env, prices) for pool in fitting]
-    quotes = [prices.quote(machine, env.price_region, Capacity.FLEX_START) for machine in provisioned(pod_spec, env)]
+        return [usd_per_hour(pod_spec, pool, platform, prices) for pool in fitting]
+    quotes = [
+        prices.quote(machine, platform.price_region, Capacity.FLEX_START) for machine in provisioned(pod_spec, platform)
+    ]
     return [min(quote.usd for quote in quotes if quote)] if any(quotes) else []
 
 
-def purchase(body: Object, size: int, pod_spec: Object, env: Environment, prices: Table) -> Purchase:
-    fitting = pools_of(pod_spec, env)
-    rates = _rates(pod_spec, fitting, env, prices)
+def purchase(body: Object, size: int, pod_spec: Object, platform: Platform, prices: Table) -> Purchase:
+    fitting = pools_of(pod_spec, platform)
+    rates = _rates(pod_spec, fitting, platform, prices)
     known = [rate for rate in rates if rate is not None]
     return Purchase(
         job=body["metadata"]["name"],
@@ -110,12 +112,12 @@ def purchase(body: Object, size: int, pod_spec: Object, env: Environment, prices
     )
 
 
-def forecasts(bought: Purchase, hours: float, accelerator: str, env: Environment) -> list[Forecast]:
+def forecasts(bought: Purchase, hours: float, accelerator: str, platform: Platform) -> list[Forecast]:
     """Every capacity for `hours` of undisturbed work, the refused ones with their reason."""
     from holdfast.place import ask, job
 
     asked = job.Job(accelerator=accelerator, gpus=bought.gpus, hours=hours)
-    answer = ask.answer(asked, ask.Belief(), env.price_region)
+    answer = ask.answer(asked, ask.Belief(), platform.price_region)
     return [
         Forecast(
             placement=option.placement,

@@ -12,19 +12,23 @@ from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
+    from holdfast.clients.api import Api
     from holdfast.jobs.submit import Caps, Plan
+    from holdfast.platform import Platform
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")]
 Namespace = Annotated[str, typer.Option(help="Default: every namespace.")]
 Events = Annotated[Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")]
-Env = Annotated[str, typer.Option(help="Environment of the cluster that is asked; always named.")]
+PlatformFile = Annotated[
+    Path | None, typer.Option("--platform", help="platform.json; default: the document of the cluster.")
+]
 
 
 def submit(
     manifest: Annotated[Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")],
     job: Annotated[str, typer.Option(help="One job of the manifest; default: all of them.")] = "",
-    env: Annotated[str, typer.Option(help="Whose pools it buys; a file that names its own needs none.")] = "",
+    platform: PlatformFile = None,
     hours: Annotated[float | None, typer.Option(help="Undisturbed work, for finish time and total.")] = None,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
     max_usd: Annotated[float | None, typer.Option(help="Refuse above this total (p95); needs --hours.")] = None,
@@ -38,7 +42,9 @@ def submit(
     from holdfast.jobs import show
     from holdfast.jobs import submit as room
 
-    made = _planned(manifest, job, env, room.Caps(usd_per_hour=max_usd_per_hour, usd=max_usd), hours)
+    # Without a cluster only a dry run has an answer, by a document that was named or lies near.
+    found, api = _platform(manifest, platform, kubeconfig, dry_run=dry_run)
+    made = _planned(manifest, job, found, room.Caps(usd_per_hour=max_usd_per_hour, usd=max_usd), hours)
     if as_json:
         show.as_json(made.as_json())
     else:
@@ -50,32 +56,43 @@ def submit(
     if dry_run:
         return
     agree(yes)
-    for name in room.apply(Api(kubeconfig), made.documents):
+    for name in room.apply(api or Api(kubeconfig), made.documents):
         show.note(f"applied {name}")
-    show.note(f"Next: holdfast explain {made.purchases[0].job} --env {made.environment}")
+    show.note(f"Next: holdfast explain {made.purchases[0].job}")
     if any(document["kind"] in ("Job", "JobSet") for document in made.documents):
-        show.note(f"Next: holdfast follow {made.purchases[0].job} --env {made.environment}")
+        show.note(f"Next: holdfast follow {made.purchases[0].job}")
 
 
-def _planned(file: Path, job: str, env: str, caps: "Caps", hours: float | None) -> "Plan":
-    """Of a manifest, or of the file of a job of one's own, which names its environment itself."""
+def _platform(
+    file: Path, given: Path | None, kubeconfig: Path | None, *, dry_run: bool
+) -> "tuple[Platform, Api | None]":
+    """The platform to judge by. Raises Stopped where the file lies beside the document of another one."""
+    from holdfast.clients.api import Api
+    from holdfast.platform.cluster import choose, nearest
+
+    if dry_run and (local := nearest(given, file.parent)):
+        return local, None
+    api = Api(kubeconfig)
+    with _asking():
+        return choose(api, given, file.parent), api
+
+
+def _planned(file: Path, job: str, platform: "Platform", caps: "Caps", hours: float | None) -> "Plan":
+    """Of a manifest, or of a job file."""
     from holdfast.jobs import manifest, submit
     from holdfast.jobs.own import commands, file_text
     from holdfast.place import prices
-    from infra import environments
 
     documents = manifest.documents(file)
     if documents and file_text.is_job(documents[0]):
-        prepared = commands.read(documents[0], file)
-        manifest.agreed(file, prepared.env.name, env)
-        return commands.plan(prepared, caps, hours)
+        return commands.plan(commands.read(documents[0], file, platform), caps, hours)
     chosen = manifest.only(manifest.checked(file, documents), job)
-    named = manifest.agreed(file, manifest.environment(file), env)
-    return submit.plan(chosen, environments.load(named), prices.load(), caps, hours)
+    manifest.require_of(file, platform)
+    return submit.plan(chosen, platform, prices.load(), caps, hours)
 
 
 def list_jobs(
-    env: Env = "",
+    platform: PlatformFile = None,
     events: Events = None,
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
@@ -85,11 +102,11 @@ def list_jobs(
     from holdfast.clients.api import Api
     from holdfast.jobs import listing, show
     from holdfast.place import prices
-    from infra import environments
+    from holdfast.platform.cluster import choose
 
-    environment = environments.load(env)
     with _asking():
-        found = listing.rows(Api(kubeconfig), environment, prices.load(), events, namespace)
+        api = Api(kubeconfig)
+        found = listing.rows(api, choose(api, platform), prices.load(), events, namespace)
     if as_json:
         show.as_json(listing.as_json(found))
     elif found:
@@ -100,7 +117,7 @@ def list_jobs(
 
 def explain(
     job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
-    env: Env = "",
+    platform: PlatformFile = None,
     events: Events = None,
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
@@ -110,11 +127,11 @@ def explain(
     from holdfast.clients.api import Api
     from holdfast.jobs import explain as room
     from holdfast.jobs import show
-    from infra import environments
+    from holdfast.platform.cluster import choose
 
-    environment = environments.load(env)
     with _asking():
-        found = room.explain(Api(kubeconfig), job, namespace, events, environment)
+        api = Api(kubeconfig)
+        found = room.explain(api, job, namespace, events, choose(api, platform))
     if as_json:
         show.as_json(found.as_json())
     else:
@@ -123,7 +140,7 @@ def explain(
 
 def follow(
     job: Annotated[str, typer.Argument(help="Name of a JobSet or Job.")],
-    env: Env = "",
+    platform: PlatformFile = None,
     events: Annotated[Path | None, typer.Option(help="Folder that keeps its event lines, for list and report.")] = None,
     namespace: Namespace = "",
     timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 604_800,
@@ -132,17 +149,17 @@ def follow(
     """Follow a job to its end: why it waits, its event lines as its pods print them, its receipt."""
     from holdfast.clients.api import Api
     from holdfast.jobs import following, job_snapshot, show
-    from infra import environments
+    from holdfast.platform.cluster import choose
 
-    environment = environments.load(env)
     with _asking():
         api = Api(kubeconfig)
+        chosen = choose(api, platform)
         found = job_snapshot.find(api, job, namespace)
         if found.kind == "Deployment":
-            fix = f"holdfast explain {job} --env {env}"
+            fix = f"holdfast explain {job}"
             raise InputError("it never ends", got=f"{job}, a Deployment", allowed="a JobSet or a Job", fix=fix)
         asked = following.Following(timeout_s=timeout_s, events=events)
-        raise typer.Exit(following.follow(api, environment, found, asked, show.note))
+        raise typer.Exit(following.follow(api, chosen, found, asked, show.note))
 
 
 @contextmanager

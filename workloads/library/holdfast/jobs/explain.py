@@ -18,7 +18,7 @@ from holdfast.jobs.job_snapshot import JobSnapshot, waited_s
 from holdfast.jobs.losses import losses
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.place import prices
-from infra.environments import Environment
+from holdfast.platform import Platform
 
 SCHEMA = "holdfast.explanation/2"
 
@@ -47,14 +47,18 @@ class Explanation:
 
 
 def explain(
-    api: Api, name: str, namespace: str = "", events: Path | None = None, env: Environment | None = None
+    api: Api, name: str, namespace: str = "", events: Path | None = None, platform: Platform | None = None
 ) -> Explanation:
     """env: where its machines have their prices; None: nothing is in dollars."""
     job = job_snapshot.find(api, name, namespace)
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
     cause = cause_of(job, cluster)
-    rate = buying.node_usd_per_hour(job.pod_spec, env, prices.load()) if env and summary and summary.size else None
+    rate = (
+        buying.node_usd_per_hour(job.pod_spec, platform, prices.load())
+        if platform and summary and summary.size
+        else None
+    )
     if cause.reason is Reason.NONE and (text := progress_text(summary, time.time(), rate)):
         cause = replace(cause, blocker=f"{cause.blocker}; {text}")
     return Explanation(

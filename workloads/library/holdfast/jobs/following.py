@@ -21,7 +21,7 @@ from holdfast.jobs.bill import bill
 from holdfast.jobs.job_snapshot import JobSnapshot
 from holdfast.jobs.pod_lines import PodLines
 from holdfast.ledger.disruptions import eviction
-from infra.environments import Environment
+from holdfast.platform import Platform
 
 POLL_S, LATER_POLL_S, YOUNG_S = 2.0, 15.0, 600.0
 """A look lists the cluster: often while somebody sits before it, less often when it has run for long."""
@@ -57,7 +57,7 @@ class Followed:
     reported: list[str] = field(default_factory=list[str])
 
 
-def follow(api: Api, env: Environment, job: JobSnapshot, asked: Following, report: Report) -> int:
+def follow(api: Api, platform: Platform, job: JobSnapshot, asked: Following, report: Report) -> int:
     """Reports what changes, evicts once if asked, and prints the receipt. The exit code: 0 complete, 1 failed."""
     begun = time.monotonic()
     with ExitStack() as stack:
@@ -67,13 +67,11 @@ def follow(api: Api, env: Environment, job: JobSnapshot, asked: Following, repor
         seen = Followed(lines=PodLines(folder))
         while not (ended := _look(api, job, asked, seen, report)):
             if (took_s := time.monotonic() - begun) > asked.timeout_s:
-                raise Unjudged(
-                    f"{job.name} has not ended after {asked.timeout_s:.0f} s: holdfast explain {job.name} --env {env.name}"
-                )
+                raise Unjudged(f"{job.name} has not ended after {asked.timeout_s:.0f} s: holdfast explain {job.name}")
             time.sleep(POLL_S if took_s < YOUNG_S else LATER_POLL_S)
         report(ended.finished)
         seen.pods |= {pod["metadata"]["uid"]: pod for pod in ended.pods}
-        print(bill(ended, env, folder, list(seen.pods.values()), seen.pool))
+        print(bill(ended, platform, folder, list(seen.pods.values()), seen.pool))
     return EXIT_DONE if ended.finished == "Complete" else EXIT_FINDINGS
 
 

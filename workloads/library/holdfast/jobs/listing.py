@@ -15,7 +15,7 @@ from holdfast.jobs.job_snapshot import JobSnapshot, held_since_s, waited_s, when
 from holdfast.jobs.losses import Count, losses
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.place.prices import Table
-from infra.environments import Environment
+from holdfast.platform import Platform
 
 SCHEMA = "holdfast.jobs/1"
 
@@ -41,30 +41,30 @@ class Row:
     """Of those pods; None where a machine has no price."""
 
 
-def rows(api: Api, env: Environment, prices: Table, events: Path | None = None, namespace: str = "") -> list[Row]:
+def rows(api: Api, platform: Platform, prices: Table, events: Path | None = None, namespace: str = "") -> list[Row]:
     summaries = read_job_summaries(events) if events else {}
     cluster = cluster_snapshot.take_snapshot(api, namespace)
     return [
-        _row(job, cluster.within(job.namespace), env, prices, summaries.get(job.name))
+        _row(job, cluster.within(job.namespace), platform, prices, summaries.get(job.name))
         for job in job_snapshot.all_jobs(api, namespace)
     ]
 
 
 def _row(
-    job: JobSnapshot, cluster: ClusterSnapshot, env: Environment, prices: Table, summary: JobSummary | None
+    job: JobSnapshot, cluster: ClusterSnapshot, platform: Platform, prices: Table, summary: JobSummary | None
 ) -> Row:
     pool_of = {n["metadata"]["name"]: n["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "") for n in cluster.nodes}
-    pools = {pool.name: pool for pool in env.pools()}
+    pools = {pool.name: pool for pool in platform.pools}
     now = time.time()
     waits = [waited_s(pod) for pod in job.pods]
     since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
     lost = losses(job, cluster.events, summary.orderly_exits if summary else 0)
-    rate = buying.node_usd_per_hour(job.pod_spec, env, prices)
+    rate = buying.node_usd_per_hour(job.pod_spec, platform, prices)
     return Row(
         name=job.name,
         namespace=job.namespace,
         kind=job.kind,
-        capacity=_capacity(job, env),
+        capacity=_capacity(job, platform),
         status=state_of(job, lost).partition(":")[0],
         why=cause_of(job, cluster).reason or (size_text(summary, now, rate) if summary else ""),
         step=summary.step if summary else None,
@@ -74,13 +74,13 @@ def _row(
         waited_s=max((now - since if wait is None else wait for wait in waits), default=now - since),
         ran_s=sum(ran_s(pod, now) for pod in job.pods),
         useful_ratio=summary.useful_ratio if summary else None,
-        usd=_usd(job.pods, pool_of, pools, env, prices, now),
+        usd=_usd(job.pods, pool_of, pools, platform, prices, now),
     )
 
 
-def _capacity(job: JobSnapshot, env: Environment) -> str:
+def _capacity(job: JobSnapshot, platform: Platform) -> str:
     """Of the first pool that the job selects; flex-start pools of auto-provisioning are in no environment."""
-    fitting = buying.pools_of(job.pod_spec, env)
+    fitting = buying.pools_of(job.pod_spec, platform)
     return fitting[0].capacity.value if fitting else buying.capacity_of(job.pod_spec).value
 
 
@@ -97,7 +97,7 @@ def ran_s(pod: Object, now: float) -> float:
 
 
 def _usd(
-    pods: list[Object], pool_of: dict[str, str], pools: dict[str, Pool], env: Environment, prices: Table, now: float
+    pods: list[Object], pool_of: dict[str, str], pools: dict[str, Pool], platform: Platform, prices: Table, now: float
 ) -> float | None:
     total = 0.0
     for pod in pods:
@@ -105,8 +105,8 @@ def _usd(
         if hours == 0.0:
             continue
         pool = pools.get(pool_of.get(pod["spec"].get("nodeName", ""), ""))
-        fitting = [pool] if pool else buying.pools_of(pod["spec"], env)
-        rate = buying.usd_per_hour(pod["spec"], fitting[0], env, prices) if fitting else None
+        fitting = [pool] if pool else buying.pools_of(pod["spec"], platform)
+        rate = buying.usd_per_hour(pod["spec"], fitting[0], platform, prices) if fitting else None
         if rate is None:
             return None
         total += hours * rate

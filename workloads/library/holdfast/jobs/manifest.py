@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.contract.errors import InputError
+from holdfast.contract.errors import InputError, Stopped
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.jobs.job_snapshot import JobSnapshot
 from holdfast.jobs.nodes import gpus
+from holdfast.platform import Platform
 
 KINDS = ("Job", "JobSet", "Deployment")
 RENDERED = Path("workloads/rendered")
@@ -30,12 +31,14 @@ def environment(path: Path) -> str:
     return engine.named_by(path.read_text())
 
 
-def agreed(path: Path, named: str, given: str) -> str:
-    """The environment that the file names, or else --env; an InputError where they differ."""
-    if named and given and named != given:
-        fix = f"leave --env out, or write the file for {given}"
-        raise InputError("--env", got=given, allowed=f"{named}, which {path} names", fix=fix)
-    return named or given
+def require_of(path: Path, platform: Platform) -> None:
+    """Raises Stopped where the file names another environment than the platform's."""
+    named = environment(path)
+    if named and named != platform.name:
+        raise Stopped(
+            "the manifest is of another environment", got=f"{path}: {named}", allowed=str(platform),
+            fix=f"choose the cluster of {named}, or the file of {platform.name}",
+        )  # fmt: skip
 
 
 def read(path: Path) -> list[Object]:

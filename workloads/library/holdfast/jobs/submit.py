@@ -15,7 +15,7 @@ from holdfast.jobs.buying import Forecast, Purchase
 from holdfast.jobs.job_snapshot import JobSnapshot
 from holdfast.jobs.manifest import KINDS
 from holdfast.place.prices import Table
-from infra.environments import Environment
+from holdfast.platform import Platform
 
 SCHEMA = "holdfast.purchase/1"
 
@@ -53,15 +53,15 @@ class Plan:
         return head | {"refusals": self.refusals} | {key: [asdict(row) for row in found] for key, found in rows.items()}
 
 
-def plan(documents: list[Object], env: Environment, prices: Table, caps: Caps, hours: float | None) -> Plan:
+def plan(documents: list[Object], platform: Platform, prices: Table, caps: Caps, hours: float | None) -> Plan:
     if hours is not None and not 0 < hours < math.inf:
         raise InputError("--hours", got=hours, allowed="more than 0", fix="give the hours of undisturbed work")
     jobs = [JobSnapshot(body=doc, pods=[]) for doc in documents if doc["kind"] in KINDS]
-    purchases = [buying.purchase(v.body, _most(v, documents), v.pod_spec, env, prices) for v in jobs]
+    purchases = [buying.purchase(v.body, _most(v, documents), v.pod_spec, platform, prices) for v in jobs]
     accelerator = jobs[0].pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
-    forecasts = buying.forecasts(purchases[0], hours, accelerator, env) if hours and accelerator else []
+    forecasts = buying.forecasts(purchases[0], hours, accelerator, platform) if hours and accelerator else []
     made = Plan(
-        environment=env.name,
+        environment=platform.name,
         documents=documents,
         purchases=purchases,
         forecasts=forecasts,

@@ -9,12 +9,15 @@ import typer
 from holdfast.contract.exit_codes import EXIT_FINDINGS
 
 FORMAT_NAMES = ("text", "json", "sarif", "github", "markdown")
-Env = Annotated[str, typer.Option("--env", help="Environment; else the file's own, the configuration's, or example.")]
+Platforms = Annotated[
+    list[Path] | None,
+    typer.Option(help="platform.json, repeatable; else the configuration's, the nearest one, or that of the cluster."),
+]
 
 
 def lint(
     paths: Annotated[list[Path], typer.Argument(help="YAML or JSON files, and folders of them.")],
-    env: Env = "",
+    platform: Platforms = None,
     formats: Annotated[
         list[str] | None, typer.Option("--format", help=f"{', '.join(FORMAT_NAMES)}; repeatable.")
     ] = None,
@@ -30,7 +33,7 @@ def lint(
 
     request = run.Request(
         paths=tuple(paths),
-        environment=env,
+        platforms=tuple(platform or ()),
         formats=("json",) if as_json else tuple(formats or ["text"]),
         outputs=tuple(outputs or []),
         config=config,

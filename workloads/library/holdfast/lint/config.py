@@ -1,7 +1,7 @@
 """`[tool.holdfast.lint]` of a pyproject.toml, and baselines.
 
 [tool.holdfast.lint]
-environment = "dev"
+platform = "platform.json"   # relative to this file; or a list
 [[tool.holdfast.lint.ignore]]
 id = "HF402"
 path = "vendor/*"          # or object = "Job/training/*"
@@ -22,15 +22,14 @@ from holdfast.lint.document import Mark
 from holdfast.lint.finding import Finding
 from holdfast.lint.ignores import Ignore
 
-DEFAULT_ENVIRONMENT = "example"
 BASELINE_SCHEMA = "holdfast.lint-baseline/1"
-_KEYS = {"environment", "ignore"}
+_KEYS = {"platform", "ignore"}
 _IGNORE_KEYS = {"id", "path", "object", "reason", "until"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    environment: str = DEFAULT_ENVIRONMENT
+    platforms: tuple[Path, ...] = ()
     ignores: tuple[Ignore, ...] = ()
 
 
@@ -50,7 +49,9 @@ def read(path: Path | None) -> Config:
     _only(table, _KEYS, f"{path}: [tool.holdfast.lint]")
     entries = table.get("ignore", [])
     ignores = tuple(_ignore(entry, path, text) for entry in entries)
-    return Config(environment=table.get("environment", DEFAULT_ENVIRONMENT), ignores=ignores)
+    named = table.get("platform", [])
+    platforms = tuple(path.parent / str(each) for each in (named if isinstance(named, list) else [named]))
+    return Config(platforms=platforms, ignores=ignores)
 
 
 def _only(table: dict[str, Any], known: set[str], where: str) -> None:

@@ -4,7 +4,7 @@ Nothing here prints, and no rule sees a file: order is read -> world -> rules ->
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -21,7 +21,9 @@ from holdfast.lint.objects import Object, objects
 from holdfast.lint.platform import Platform
 from holdfast.lint.registry import ON_PATCHES, Context, Rule, all_rules, subjects
 from holdfast.lint.world import World
-from infra.environments import load
+from holdfast.platform import Platform as PlatformDocument
+from holdfast.platform import reading
+from holdfast.platform.cluster import nearest
 
 SUFFIXES = (".yaml", ".yml", ".json")
 SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}
@@ -34,8 +36,11 @@ _TROUBLES = {"broken": "HF904", "template": "HF905", "huge": "HF906", "duplicate
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    environment: str = "example"
-    """For files that do not name theirs by a `# holdfast: environment=NAME` line."""
+    platforms: Sequence[PlatformDocument] = ()
+    """A file is judged by the one that its `# holdfast: environment=NAME` line names, else by the first; none given:
+    each file by the nearest platform.json."""
+    default: Callable[[], PlatformDocument] | None = None
+    """For a file without a platform.json at or above its folder."""
     ignores: Sequence[Ignore] = ()
     """From the configuration file."""
     use_ignores: bool = True
@@ -48,6 +53,7 @@ class File:
     documents: list[Document]
     comments: list[Ignore]
     environment: str
+    """That it names itself; empty: none."""
 
 
 @dataclass(kw_only=True)
@@ -90,39 +96,39 @@ def _below(folder: Path) -> Iterator[Path]:
         hidden = path.name.startswith(".") or path.name in SKIPPED_FOLDERS
         if path.is_dir() and not path.is_symlink() and not hidden:
             yield from _below(path)
-        elif path.suffix in SUFFIXES and path.is_file():
+        elif path.suffix in SUFFIXES and path.name != reading.FILE and path.is_file():
             yield path
 
 
 def lint(paths: Iterable[Path], options: Options) -> Report:
     """Judge everything below `paths`; the files are seen as one set for each environment."""
-    return judge(_read_all(collect(paths), options.environment), options)
+    return judge(_read_all(collect(paths)), options)
 
 
 def lint_texts(texts: dict[str, str], options: Options) -> Report:
     """The same for texts by file name."""
-    return judge([read_text(name, text, options.environment) for name, text in texts.items()], options)
+    return judge([read_text(name, text) for name, text in texts.items()], options)
 
 
-def _read_all(paths: list[Path], environment: str) -> list[File]:
+def _read_all(paths: list[Path]) -> list[File]:
     if len(paths) < PARALLEL_FROM:
-        return [_read_file(path, environment) for path in paths]
+        return [_read_file(path) for path in paths]
     # Not fork: the caller may have threads. Started once for all, because parsing is most of the work.
     with ProcessPoolExecutor(cpu_count(), mp_context=get_context("spawn")) as pool:
-        return list(pool.map(_read_file, paths, [environment] * len(paths), chunksize=25))
+        return list(pool.map(_read_file, paths, chunksize=25))
 
 
-def _read_file(path: Path, environment: str) -> File:
+def _read_file(path: Path) -> File:
     try:
         text = load_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
-        return File(path.as_posix(), [Document.unreadable(reason)], [], environment)
-    return read_text(path.as_posix(), text, environment)
+        return File(path.as_posix(), [Document.unreadable(reason)], [], "")
+    return read_text(path.as_posix(), text)
 
 
-def read_text(name: str, text: str, environment: str) -> File:
-    return File(name, list(read(text)), of_comments(name, text), named_by(text) or environment)
+def read_text(name: str, text: str) -> File:
+    return File(name, list(read(text)), of_comments(name, text), named_by(text))
 
 
 def named_by(text: str) -> str:
@@ -133,11 +139,35 @@ def named_by(text: str) -> str:
 
 def judge(files: list[File], options: Options) -> Report:
     report = Report(files=len(files))
-    for environment in dict.fromkeys(file.environment for file in files):
-        mine = [file for file in files if file.environment == environment]
-        _judge_environment(mine, Platform.of(load(environment)), options, report)
+    groups: dict[str, tuple[PlatformDocument, list[File]]] = {}
+    for file, platform in zip(files, _platforms(files, options), strict=True):
+        groups.setdefault(str(platform), (platform, []))[1].append(file)
+    for platform, mine in groups.values():
+        _judge_environment(mine, Platform.of(platform), options, report)
     report.findings.sort(key=lambda f: (f.file, f.mark.line, f.mark.column, f.rule))
     return report
+
+
+def _platforms(files: list[File], options: Options) -> Iterator[PlatformDocument]:
+    """Of each file. Raises InputError where a file names another platform than those given, or none lies near it."""
+    near = dict[Path, PlatformDocument | None]()
+    for file in files:
+        folder = Path(file.path).parent
+        if not options.platforms and folder not in near:
+            near[folder] = nearest(None, folder) or (options.default() if options.default else None)
+        known = options.platforms or [found for found in (near[folder],) if found]
+        if not known:
+            raise InputError(
+                "no platform to judge by", got=f"no {reading.FILE} at or above {file.path}",
+                allowed="the document of a platform", fix="--platform FILE; python -m infra describe ENV writes it",
+            )  # fmt: skip
+        chosen = next((each for each in known if each.name == file.environment), None)
+        if chosen is None and file.environment:
+            raise InputError(
+                f"{file.path} is of another platform", got=file.environment, allowed=", ".join(p.name for p in known),
+                fix=f"--platform with the document of {file.environment}",
+            )  # fmt: skip
+        yield chosen or known[0]
 
 
 def _judge_environment(files: list[File], platform: Platform, options: Options, report: Report) -> None:

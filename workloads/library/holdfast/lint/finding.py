@@ -24,14 +24,15 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The fact that a finding rests on, and where that fact is written: `file` relative to the package root."""
+    """The fact that a finding rests on, and where it is written: a file of the library, or with line 0 a document."""
 
     fact: str
     file: str
     line: int
 
     def __str__(self) -> str:
-        return f"{printable(self.fact)} ({self.file}:{self.line})"
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{printable(self.fact)} ({where})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +105,3 @@ def constant(module: str, name: str, fact: str) -> Basis:
         if name in names and isinstance(node, ast.stmt):
             return Basis(fact, file, node.lineno)
     raise LookupError(f"{module} has no {name}")
-
-
-def literal(module: str, keyword: str, value: str, fact: str) -> Basis:
-    """Basis for a literal `keyword="value"` in a module, else for the module's first line."""
-    file, tree = _source(module)
-    for node in ast.walk(tree):
-        given = node.value if isinstance(node, ast.keyword) and node.arg == keyword else None
-        if isinstance(given, ast.Constant) and given.value == value:
-            return Basis(fact, file, given.lineno)
-    return Basis(fact, file, 1)

@@ -1,6 +1,6 @@
-"""What an environment offers to pods: pools, auto-provisioned nodes, windows, caps, and where each is written.
+"""What a platform offers to pods: pools, auto-provisioned nodes, windows, caps, and where each is written.
 
-Built from an environment by `Platform.of`; rules ask it and quote its `Basis` in their findings.
+Built from a platform document by `Platform.of`; rules ask it and quote its `Basis` in their findings.
 """
 
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ from holdfast.contract.kubernetes import LABEL_DRIVER
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.machines import MACHINE_TYPES
 from holdfast.contract.pools import FLEX_TAINT, GPU_TAINT, Effect, Pool, Role, Taint
-from holdfast.lint.finding import Basis, constant, literal
+from holdfast.lint.finding import Basis, constant
 from holdfast.lint.objects import near
-from infra.environments import Environment
+from holdfast.platform import document
 
 # NAP makes Spot nodes for pods that tolerate and select this; unlike our pools it taints them by itself.
 NAP_SPOT_TAINT = Taint(key=contract.LABEL_SPOT, value="true")
@@ -69,9 +69,9 @@ class Platform:
     """Accelerator -> GPUs that auto-provisioning may buy."""
 
     @classmethod
-    def of(cls, environment: Environment) -> "Platform":
-        caps = {cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators}
-        return cls(environment=environment.name, pools=environment.pools(), zones=environment.zones, caps=caps)
+    def of(cls, document: document.Platform) -> "Platform":
+        caps = dict(document.auto_provisioning)
+        return cls(environment=document.name, pools=document.pools, zones=document.zones, caps=caps)
 
     @cached_property
     def offers(self) -> tuple[Pool, ...]:
@@ -127,11 +127,10 @@ class Platform:
     # -- Where it is written --
 
     def basis(self, pool: Pool, fact: str) -> Basis:
-        module = f"infra.environments.{self.environment}"
         if pool in self.pools:
-            return literal(module, "name", pool.pool_class or pool.name, fact)
+            return self._written(f"pools.{pool.name}", fact)
         if pool.accelerator:
-            return literal(module, "accelerator", pool.accelerator, fact)
+            return self._written(f"auto_provisioning.{pool.accelerator}", fact)
         return constant("holdfast.contract.lifecycle", "DEFAULT_WINDOW", fact)
 
     def window_basis(self, pool: Pool) -> Basis:
@@ -139,7 +138,10 @@ class Platform:
 
     def cap_basis(self, accelerator: str) -> Basis:
         fact = f"at most {self.caps.get(accelerator, 0)} x {accelerator} from auto-provisioning"
-        return literal(f"infra.environments.{self.environment}", "accelerator", accelerator, fact)
+        return self._written(f"auto_provisioning.{accelerator}", fact)
+
+    def _written(self, field: str, fact: str) -> Basis:
+        return Basis(fact, f"platform document of {self.environment}: {field}", 0)
 
 
 def machine_size(pool: Pool) -> tuple[float, float]:

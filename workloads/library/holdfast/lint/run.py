@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from holdfast.contract.errors import InputError
@@ -13,13 +14,13 @@ from holdfast.lint.finding import Severity
 from holdfast.lint.formats import FORMATS
 from holdfast.lint.formats import github as annotations
 from holdfast.lint.formats.text import summary
-from infra.environments import load
+from holdfast.platform import Platform, read
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     paths: tuple[Path, ...]
-    environment: str
+    platforms: tuple[Path, ...]
     formats: tuple[str, ...]
     outputs: tuple[Path, ...]
     config: Path | None
@@ -32,12 +33,12 @@ def run(request: Request) -> bool:
     """Whether there are errors or warnings."""
     _check_formats(request)
     config = settings.read(request.config or settings.find(Path.cwd()))
-    environment = request.environment or config.environment
-    load(environment)  # an unknown name is refused before anything is read
-    with working(f"lint for {environment}"):
-        report = lint(
-            request.paths, Options(environment=environment, ignores=config.ignores, use_ignores=request.use_ignores)
-        )
+    platforms = [read(path) for path in request.platforms or config.platforms]  # refused before anything is judged
+    options = Options(
+        platforms=platforms, default=_of_the_cluster, ignores=config.ignores, use_ignores=request.use_ignores
+    )
+    with working("lint"):
+        report = lint(request.paths, options)
     _refuse_nothing(report, request)
     if request.baseline:
         suppress(report, settings.read_baseline(request.baseline), f"in the baseline {request.baseline}")
@@ -45,6 +46,15 @@ def run(request: Request) -> bool:
         settings.write_baseline(request.write_baseline, report.active)
     _write(report, request)
     return bool(report.count(Severity.ERROR) or report.count(Severity.WARNING))
+
+
+@cache
+def _of_the_cluster() -> Platform:
+    """For files without a document near them."""
+    from holdfast.clients.api import Api
+    from holdfast.platform.cluster import choose
+
+    return choose(Api(), None)
 
 
 def _check_formats(request: Request) -> None:

@@ -37,14 +37,11 @@ def samples(context: RenderContext) -> Iterator[Body]:
 
 def _queue(context: RenderContext, lane: int) -> list[str]:
     """Options of the lane that a job has to itself; none where the environment has no such lane: the database's queue."""
-    if lane > context.env.queue.lanes:
+    if lane > context.platform.lanes:
         return []
-    purpose = context.env.lanes[lane - 1]
-    topics, subscriptions = (f"projects/{context.env.project}/{kind}" for kind in ("topics", "subscriptions"))
-    return [
-        *("--topic", f"{topics}/{context.env.topic(purpose)}"),
-        *("--subscription", f"{subscriptions}/{context.env.topic(purpose)}"),
-    ]
+    topics, subscriptions = (f"projects/{context.platform.project}/{kind}" for kind in ("topics", "subscriptions"))
+    topic = context.platform.work_topics[lane - 1]
+    return ["--topic", f"{topics}/{topic}", "--subscription", f"{subscriptions}/{topic}"]
 
 
 def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
@@ -55,7 +52,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> Work:
         words += ["--micro-batch", "1"]
     queue = _queue(context, LANES[name])
     if queue:
-        queue += ["--dead-topic", f"projects/{context.env.project}/topics/{context.env.topic('dead')}"]
+        queue += ["--dead-topic", f"projects/{context.platform.project}/topics/{context.platform.topics['dead']}"]
     return Work(
         name=name,
         role="batch",
@@ -125,7 +122,7 @@ def steady(context: RenderContext) -> Body:
 
 def measured(context: RenderContext) -> Body:
     """The exporter computes how many workers meet the deadline; GKE's managed adapter reads it, so nothing is installed."""
-    selector = f'cluster_name="{context.env.cluster_name}",job="{STEADY}"'
+    selector = f'cluster_name="{context.platform.cluster}",job="{STEADY}"'
     query = f"max({METRIC_PREFIX.replace('.', '_').replace('/', ':')}_batch_replicas_wanted{{{selector}}})"
     metric = {"promql": {"name": WANTED, "query": query}}
     head = {"apiVersion": AUTOSCALING_METRIC_API, "kind": "AutoscalingMetric"}

@@ -30,7 +30,7 @@ def claim(context: RenderContext, namespace: str) -> Iterator[Body]:
     name = f"{CLAIM}-{namespace}"
     driver = client.V1CSIPersistentVolumeSource(
         driver=FUSE_DRIVER,
-        volume_handle=context.env.bucket("data"),
+        volume_handle=context.platform.buckets["data"],
         read_only=True,
         volume_attributes={"mountOptions": "implicit-dirs"},
     )

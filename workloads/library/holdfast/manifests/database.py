@@ -11,6 +11,7 @@ from holdfast.contract.environment import ENV_DATABASE, ENV_SCHEMA_WAIT_S
 from holdfast.contract.roles import RESULTS_DATABASE
 from holdfast.manifests.pods import Size, restricted
 from holdfast.manifests.render_context import RenderContext
+from holdfast.platform.document import Database
 
 # The role of digests.json: a copy of Google's image in the registry of the environment.
 PROXY = "cloud-sql-proxy"
@@ -35,18 +36,19 @@ class Access:
 
 
 def access(context: RenderContext, role: str) -> Access:
-    if context.env.database is None:
+    instance = context.platform.database
+    if instance is None:
         env = {ENV_DATABASE: "postgresql:///?service=results", "PGSERVICEFILE": f"{SECRET_DIR}/{SERVICE_FILE}"}
         return Access(env=env, volumes=[(_secret(), SECRET_DIR)])
-    user = quote(context.env.database_user(role), safe="")
+    user = quote(instance.users[role], safe="")
     # Plain on the loopback; the proxy encrypts, proves who we are and fetches the password of the hour.
     waiting = {ENV_SCHEMA_WAIT_S: str(SCHEMA_WAIT_S)}
     uri = f"postgresql://{user}@127.0.0.1:{POSTGRES_PORT}/{RESULTS_DATABASE}?sslmode=disable"
-    return Access(env={ENV_DATABASE: uri} | waiting, sidecars=[_proxy(context)])
+    return Access(env={ENV_DATABASE: uri} | waiting, sidecars=[_proxy(context, instance)])
 
 
 def port(context: RenderContext) -> int:
-    return POSTGRES_PORT if context.env.database is None else INSTANCE_PORT
+    return POSTGRES_PORT if context.platform.database is None else INSTANCE_PORT
 
 
 def _secret() -> client.V1Volume:
@@ -54,7 +56,7 @@ def _secret() -> client.V1Volume:
     return client.V1Volume(name=SECRET, secret=source)
 
 
-def _proxy(context: RenderContext) -> client.V1Container:
+def _proxy(context: RenderContext, instance: Database) -> client.V1Container:
     """A native sidecar: up before the worker starts, there until it has ended, and no reason for a Job to go on."""
     limits = Size(cpu="500m", memory="256Mi", disk="100Mi").limits()
     return client.V1Container(
@@ -71,7 +73,7 @@ def _proxy(context: RenderContext) -> client.V1Container:
             "--http-address=0.0.0.0",
             f"--http-port={HEALTH_PORT}",
             "--exit-zero-on-sigterm",
-            context.env.database_connection,
+            instance.connection,
         ],
         ports=[client.V1ContainerPort(container_port=HEALTH_PORT)],
         resources=client.V1ResourceRequirements(limits=limits, requests=limits),

@@ -12,7 +12,6 @@ from holdfast.contract.machines import MachineType
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_FLEX_START, Pool, Taint
 from holdfast.manifests.rbac import CALLS
 from holdfast.manifests.render_context import RenderContext
-from infra.environments.runs import account_of
 
 USER = 65532  # `nonroot` of distroless; the Dockerfiles use the same
 TMP = "/tmp"
@@ -144,7 +143,7 @@ def template(context: RenderContext, work: Work) -> client.V1PodTemplateSpec:
 
 def _with_key(context: RenderContext, work: Work) -> Work:
     """A Secret for each run: a pod of one cannot sign for another, nor join it (infra/decisions/0069)."""
-    if not (work.reads_run and context.env.security.signed_checkpoints):
+    if not (work.reads_run and context.platform.security.signed_checkpoints):
         return work
     source = client.V1SecretVolumeSource(secret_name=f"run-key-{work.reads_run}", default_mode=0o440)
     mounted = (client.V1Volume(name="run-key", secret=source), KEY_FOLDER)
@@ -152,7 +151,7 @@ def _with_key(context: RenderContext, work: Work) -> Work:
 
 
 def _account(context: RenderContext, work: Work) -> str:
-    return account_of(context.env.storage.runs, work.writes_run) if work.writes_run else work.role
+    return context.platform.account_of(work.writes_run) if work.writes_run else work.role
 
 
 def _identity(work: Work) -> dict[str, str]:

@@ -3,12 +3,10 @@
 # Why it is so: infra/decisions/0061.
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from kubernetes import client
@@ -20,12 +18,10 @@ from holdfast.contract.job_identity import LABEL_HOLDFAST_JOB
 from holdfast.contract.kubernetes import LABEL_NAME, LABEL_PART_OF, PART_OF
 from holdfast.contract.pools import LABEL_NODEPOOL, Pool, Role
 from holdfast.manifests import skips
-from infra.environments import Environment
+from holdfast.platform import Platform
 
 Body = dict[str, Any]
-DIGESTS = Path(__file__).parents[3] / "images" / "digests.json"
 VERSION_LENGTH = 8
-_HEX = re.compile("[0-9a-f]{64}")
 _API = client.ApiClient()
 
 
@@ -85,51 +81,27 @@ class Small:
 
 @dataclass(frozen=True)
 class RenderContext:
-    env: Environment
+    platform: Platform
     small: Small | None = None
     """None: every sample as large as its own pools allow."""
 
-    @cached_property
-    def digests(self) -> dict[str, str]:
-        """Role -> sha256 of its image; written by whoever pushes the images. InputError where the file is damaged."""
-        try:
-            known: Any = json.loads(DIGESTS.read_text(encoding="utf-8"))
-            mine: dict[str, str] = known.get(self.env.name, {})
-            # Anything else would be rendered as it is, and found by the nodes that cannot pull it.
-            wrong = [role for role, digest in mine.items() if not _HEX.fullmatch(digest)]
-        except FileNotFoundError:
-            return {}
-        except (ValueError, AttributeError, TypeError) as error:
-            raise self._damaged(error) from error
-        if wrong:
-            raise self._damaged(f"{wrong[0]} of {self.env.name}: {mine[wrong[0]]!r:.80}")
-        return mine
-
-    def _damaged(self, why: object) -> InputError:
-        return InputError(
-            "file of image digests",
-            got=f"{'/'.join(DIGESTS.parts[-3:])}: {why}",
-            allowed="environment -> role -> 64 hex digits, as `make images` writes it",
-            fix=f"git checkout {'/'.join(DIGESTS.parts[-3:])}, or make images ENV={self.env.name}",
-        )
-
     def image(self, role: str) -> str:
         # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff, it runs nothing else.
-        return f"{self.env.image_registry}/{role}@sha256:{self.digests.get(role, '0' * 64)}"
+        return f"{self.platform.registry}/{role}@sha256:{self.platform.images.get(role, '0' * 64)}"
 
     def require_digests(self, roles: Sequence[str], fix: str) -> None:
         """InputError where one of `roles` has no image yet; for what is sent to a cluster, not for what is rendered."""
-        absent = [role for role in roles if role not in self.digests]
+        absent = [role for role in roles if role not in self.platform.images]
         if absent:
             raise InputError(
-                f"image digests of {self.env.name}",
-                got=f"none for {', '.join(absent)} in {'/'.join(DIGESTS.parts[-3:])}",
-                allowed=f"the sha256 of each in {self.env.image_registry}",
+                f"image digests of {self.platform.name}",
+                got=f"none for {', '.join(absent)} in its document",
+                allowed=f"the sha256 of each in {self.platform.registry}",
                 fix=fix,
             )
 
     def pool(self, role: Role, capacity: Capacity) -> Pool | None:
-        return next((p for p in self.env.pools() if (p.role, p.capacity) == (role, capacity)), None)
+        return next((p for p in self.platform.pools if (p.role, p.capacity) == (role, capacity)), None)
 
     @cached_property
     def training(self) -> Pool:
@@ -150,7 +122,7 @@ class RenderContext:
         found = next((p for role in roles if (p := self.pool(role, Capacity.SPOT))), None)
         if found is None:
             raise InputError(
-                f"environment {self.env.name}",
+                f"environment {self.platform.name}",
                 got="no Spot group of role training or batch",
                 allowed="at least one",
                 fix="add a NodeGroup with capacity=Capacity.SPOT",
@@ -159,25 +131,25 @@ class RenderContext:
 
     @property
     def system(self) -> Pool:
-        return next(p for p in self.env.pools() if p.role is Role.SYSTEM)
+        return self.platform.system_pool()
 
     def trains(self, run: str) -> bool:
         """Whether the environment has a place for its checkpoints."""
-        return not self.env.storage.runs or any(run == known.name for known in self.env.storage.runs)
+        return not self.platform.runs or any(run == known.name for known in self.platform.runs)
 
     @property
     def checkpoints(self) -> str:
-        return f"gs://{self.env.bucket('checkpoints')}"
+        return f"gs://{self.platform.buckets['checkpoints']}"
 
     def flex_gpus(self, accelerator: str) -> int:
         """GPUs on flex-start nodes that come one by one. Auto-provisioning's rest is shared out, since it is one cap."""
-        rest = self.env.quota_gpus(accelerator)
+        rest = self.platform.quota(accelerator)
         return rest - rest // 2 + self._grouped(accelerator, Capacity.FLEX_START)
 
     def queued_gpus(self, accelerator: str) -> int:
         """GPUs on flex-start nodes that come all at once."""
-        return self.env.quota_gpus(accelerator) // 2 + self._grouped(accelerator, Capacity.QUEUED)
+        return self.platform.quota(accelerator) // 2 + self._grouped(accelerator, Capacity.QUEUED)
 
     def _grouped(self, accelerator: str, capacity: Capacity) -> int:
-        fitting = (g for g in self.env.groups if (g.accelerator, g.capacity) == (accelerator, capacity))
-        return sum(self.env.quota_gpus(group.name) for group in fitting)
+        fitting = {p.pool_class for p in self.platform.pools if (p.accelerator, p.capacity) == (accelerator, capacity)}
+        return sum(map(self.platform.quota, fitting))

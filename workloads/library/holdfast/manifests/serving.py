@@ -30,7 +30,7 @@ from holdfast.manifests.serving_deployment import (
 )
 from holdfast.manifests.serving_proxy import ANNOTATION_CAPACITY, SERVER, SERVING, FirstHop, proxies
 from holdfast.manifests.training import gpu_size
-from infra.environments.serving import Serving
+from holdfast.platform.document import Serving
 
 OVERFLOW_LEAST = 2  # in two zones: one preemption does not take it all
 RUN = "train-gang"
@@ -40,11 +40,11 @@ CALM_S = 300
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
-    wanted = context.env.serving
+    wanted = context.platform.serving
     if wanted is None:
         return
     yield from _servers(context, wanted)
-    yield from proxies(context, SERVING, {ANNOTATION_CAPACITY: str(wanted)})
+    yield from proxies(context, SERVING, {ANNOTATION_CAPACITY: wanted.promise})
     yield from policies(SERVING)
 
 

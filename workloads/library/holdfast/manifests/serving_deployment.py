@@ -14,13 +14,13 @@ LABEL_SERVES = "holdfast.dev/serves"
 
 
 def base_pool(context: RenderContext) -> Pool:
-    return next(pool for pool in context.env.pools() if pool.role is Role.SERVING)
+    return next(pool for pool in context.platform.pools if pool.role is Role.SERVING)
 
 
 def overflow_pool(context: RenderContext) -> Pool:
     """The Spot pool with the base's accelerator, else that of batch."""
     wanted = base_pool(context).accelerator
-    fitting = (p for p in context.env.pools() if p.capacity is Capacity.SPOT and p.accelerator == wanted)
+    fitting = (p for p in context.platform.pools if p.capacity is Capacity.SPOT and p.accelerator == wanted)
     return next(fitting, context.batch)
 
 

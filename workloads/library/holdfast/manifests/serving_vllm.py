@@ -40,7 +40,7 @@ RUNNING, WAITING, WAITING_TARGET = "vllm:num_requests_running", "vllm:num_reques
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
-    wanted = context.env.serving
+    wanted = context.platform.serving
     if wanted is None:
         return
     base, overflow = (f"{VLLM}-{tier}" for tier in (serving.TIER_BASE, serving.TIER_OVERFLOW))

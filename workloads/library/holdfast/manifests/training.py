@@ -46,7 +46,7 @@ from holdfast.manifests.pods import MAIN, Size, Work, annotation, template
 from holdfast.manifests.policies import RENDEZVOUS_PORT, budget, peers
 from holdfast.manifests.rbac import reading
 from holdfast.manifests.render_context import Body, RenderContext, marked, meta, plain, versioned
-from infra.environments.runs import SHARED
+from holdfast.platform.document import SHARED_ACCOUNT
 
 DAY_S = 86_400
 INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in
@@ -69,7 +69,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
         yield from _sample_gang(context)
     if context.trains("train-sweep"):
         yield sweep(context)
-    for accelerator in (cap.accelerator for cap in context.env.auto_provisioning.accelerators):
+    for accelerator in context.platform.auto_provisioning:
         yield from flex(context, accelerator)
         yield from queued(context, accelerator)
 
@@ -87,7 +87,7 @@ def _sample_gang(context: RenderContext) -> Iterator[Body]:
 def rights(context: RenderContext) -> Iterator[Body]:
     """A flex-start node shows in an annotation when it ends."""
     rules = [client.V1PolicyRule(api_groups=[""], resources=["nodes"], verbs=["get"])]
-    accounts = [run.account for run in context.env.storage.runs] or [SHARED]
+    accounts = [run.account for run in context.platform.runs] or [SHARED_ACCOUNT]
     yield from reading("holdfast-planned-end", rules, accounts=accounts, namespace=NAMESPACE_TRAINING)
 
 

@@ -49,10 +49,11 @@ class View(Cluster):
         )
 
     def forget_all_but(self, kind: str, keys: set[Any]) -> None:
-        if kind not in self.over:
+        if not kind.startswith("/"):
             return super().forget_all_but(kind, keys)
-        for key in self.over[kind].keys() - keys:
-            del self.over[kind][key]
+        held = self.over.get(kind, {})  # empty until something ended
+        for key in held.keys() - keys:
+            del held[key]
         return None
 
 

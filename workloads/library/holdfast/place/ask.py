@@ -15,6 +15,7 @@ from holdfast.place.location import NO_MOVE, Location, Move, after
 from holdfast.place.matrix import Deadline
 from holdfast.place.prices import Table, load
 from holdfast.place.traces import AVAILABLE, PREEMPTED, Recorded, Trace, load_folder
+from holdfast.platform import read
 
 MAX_SEED = 2**32 - 1
 MAX_TOGETHER = 1024
@@ -195,18 +196,14 @@ def emitted(job: Job, world: World, rows: list[Option], chosen: Option, move: Mo
     return found or after(move, [advice.under(advice.Scene.of(job, world, chosen.region), policy)])[0]
 
 
-def machines_of(environment: str) -> frozenset[str]:
-    """Machine types of the environment's GPU pools."""
-    from infra.environments import load as load_environment
-
-    return frozenset(pool.machine_type for pool in load_environment(environment).pools() if pool.gpus_per_node)
+def machines_of(document: str) -> frozenset[str]:
+    """Machine types of the GPU pools of a platform. Raises InputError for a document that cannot be read."""
+    return frozenset(pool.machine_type for pool in read(Path(document)).pools if pool.gpus_per_node)
 
 
-def region_of(environment: str) -> str:
-    """Where the environment buys."""
-    from infra.environments import load as load_environment
-
-    return load_environment(environment).price_region
+def region_of(document: str) -> str:
+    """The region where a platform buys. Raises InputError for a document that cannot be read."""
+    return read(Path(document)).price_region
 
 
 def google(job: Job, answer: Answer, project: str) -> list[str]:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from holdfast.clients.api import Api
 from holdfast.contract.pools import Pool
-from infra import environments
+from tests import platforms
 from tests.cluster.sim import nodes, operators, storm
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.host import Scale
@@ -189,7 +189,7 @@ def main() -> None:
     args = parser.parse_args()
     for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"):
         build(TOOLS[name])
-    pool = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+    pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
     rows: list[Figures] = []
     if args.side_by_side:
         small = args.side_by_side

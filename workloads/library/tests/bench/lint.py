@@ -13,7 +13,6 @@ from holdfast.lint.registry import all_rules
 from workloads.library.tests.bench.lint_judged import judged
 
 COUNT, GOAL_S = 1_000, 10.0
-ENTRY = "from workloads.manifests.cli import hook; hook()"
 
 
 def write(folder: Path) -> None:
@@ -30,7 +29,7 @@ def main() -> None:
         folder = Path(name)
         write(folder)
         began = time.perf_counter()
-        command = [sys.executable, "-c", ENTRY, str(folder), "--json"]
+        command = [sys.executable, "-m", "holdfast", "lint", str(folder), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - began
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

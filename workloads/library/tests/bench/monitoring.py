@@ -26,7 +26,7 @@ from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.report.capacity import capacities
 from holdfast.report.model import build
 from holdfast.report.page import render
-from infra import environments
+from tests import platforms
 from tests.cluster.sim import nodes
 from tests.cluster.sim.control_plane import ControlPlane, Scale
 from tests.cluster.sim.stages import GOING, PREEMPT
@@ -98,7 +98,7 @@ def rss_mib(pid: int) -> float:
 
 
 def beside_a_cluster(count: int, pods: int, losses: int, port: int, limit_s: float) -> dict[str, float]:
-    pool = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+    pool = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
     kind = next(kind for kind in KINDS if kind.name == "per-index")
     plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-bench-")), Scale(lease_s=40, parallelism=8))
     try:

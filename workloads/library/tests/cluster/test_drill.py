@@ -20,8 +20,7 @@ from holdfast.drill.runner import DrillRunner
 from holdfast.drill.targets.gce import Instance, VmEvictor
 from holdfast.drill.targets.node_evictors import TAINT, TaintEvictor
 from holdfast.drill.verdict import Verdict
-from infra import environments
-from infra.contract import names
+from tests import platforms
 from tests.cluster.sim.nodes import NODES
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -44,7 +43,7 @@ def work(world: World, spot: Pool) -> World:
 def drill_command(cluster: AClusterManager, world: World, out: Path, *arguments: str) -> tuple[int, str, Any]:
     """Exit code, standard error, the JSON object."""
     named = ["--namespace", world.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(out)]
-    command = [sys.executable, "-m", "workloads", "drill", "run", *arguments, "--target", "cluster", *named]
+    command = [sys.executable, "-m", "holdfast", "drill", "run", *arguments, "--target", "cluster", *named]
     command += ["--kubeconfig", str(cluster.kubeconfig), "--json"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else None
@@ -205,9 +204,10 @@ def test_a_gke_drill_deletes_the_vm_under_one_node_of_the_named_project(work: Wo
 def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
-    env = environments.load("example")
-    named = f"gke_{env.project_id}_{env.region}_{names.cluster(env.name_prefix, env.name)}"
-    on_compute_engine(work, env.project_id)
+    env = platforms.load("example")
+    named = f"gke_{env.project}_{env.region}_{env.cluster}"
+    on_compute_engine(work, env.project)
+    platforms.publish(work.api, env)
     asked, kubeconfig = tmp_path / "asked", tmp_path / "kubeconfig"
     kubeconfig.write_text(cluster.kubeconfig.read_text().replace(context(cluster), named))  # type: ignore[union-attr]
     gcloud = tmp_path / "bin" / "gcloud"
@@ -217,11 +217,11 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     arguments = ["gke-maintenance", "--target", "gke", "--context", named, "--kubeconfig", str(kubeconfig), "--yes"]
     arguments += ["--namespace", work.name, "--selector", f"batch.kubernetes.io/job-name={JOB}", "--out", str(tmp_path)]
     path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "workloads", "drill", "run", *arguments, "--json"]
+    command = [sys.executable, "-m", "holdfast", "drill", "run", *arguments, "--json"]
     with subprocess.Popen(command, env=os.environ | path, stdout=subprocess.PIPE, text=True) as running:
         until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
         verb, vm, *flags = asked.read_text().split()[2:]
         work.preempt([vm])
         result, _ = running.communicate(timeout=280)
-    assert (verb, flags) == ("simulate-maintenance-event", [f"--project={env.project_id}", "--zone=europe-west4-a"])
+    assert (verb, flags) == ("simulate-maintenance-event", [f"--project={env.project}", "--zone=europe-west4-a"])
     assert json.loads(result)["drills"][0]["verdict"] == "held", result

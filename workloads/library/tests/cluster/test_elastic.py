@@ -11,7 +11,7 @@ from holdfast.contract.pools import Pool
 from holdfast.manifests.elastic import ElasticGang, elastic
 from holdfast.manifests.render_context import RenderContext
 from holdfast.manifests.training import spot_work
-from infra import environments
+from tests import platforms
 from tests.cluster.sim import pods
 from tests.cluster.sim.stages import RUN_S
 from tests.cluster.sim.waiting import until
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 def rendered(world: World, pool: Pool) -> list[Object]:
     """In the world's namespace and on its nodes; the account, priority and data of the platform are not there."""
-    context = RenderContext(environments.load("example"))
+    context = RenderContext(platforms.load("example"))
     work = replace(spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=["train"], volumes=[])
     given = ElasticGang(work=work, nodes=NODES, min_nodes=LEAST, queue="", deadline_s=3600)
     found = [copy.deepcopy(body) for body in elastic(context, given)]

@@ -13,6 +13,7 @@ from holdfast.contract.pools import LABEL_POOL_CLASS, SPOT_TAINT, Pool
 from holdfast.jobs import explain
 from holdfast.jobs.listing import Row, rows
 from holdfast.jobs.losses import Count
+from tests import platforms
 from tests.cluster.sim import flex, queues
 from tests.cluster.sim.explained import ask, one_pod
 from tests.cluster.sim.stages import WAITING
@@ -131,9 +132,9 @@ def test_a_list_prices_what_ran_and_knows_a_complete_job(world: World, spot: Poo
 
 def listing(world: World) -> list[Row]:
     from holdfast.place import prices
-    from infra import environments
+    from tests import platforms
 
-    return rows(world.api, environments.load("example"), prices.load(), namespace=world.name)
+    return rows(world.api, platforms.load("example"), prices.load(), namespace=world.name)
 
 
 def test_submit_starts_a_job_only_below_the_cap(world: World, spot: Pool, cluster: Any, tmp_path: Path) -> None:
@@ -149,7 +150,8 @@ def test_submit_starts_a_job_only_below_the_cap(world: World, spot: Pool, cluste
     manifest = tmp_path / "job.yaml"
     manifest.write_text(json.dumps(body))
     jobs = world.path("jobs", "/apis/batch/v1")
-    common = [str(manifest), "--env", "example", "--kubeconfig", str(cluster.kubeconfig), "--yes"]
+    platforms.publish(world.api, platforms.load("example"))
+    common = [str(manifest), "--kubeconfig", str(cluster.kubeconfig), "--yes"]
 
     refused = CliRunner().invoke(app, [*common, "--max-usd-per-hour", "0.50"])
     assert refused.exit_code == 4

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients.api import Api
-from infra import environments
-from tests import support
+from tests import platforms, support
 from tests.cluster.sim import flex, nodes, operators, pods
 from tests.cluster.sim.control_plane import ControlPlane, missing_tools
 from tests.cluster.sim.waiting import until
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.timeout(1200)
 ROOT = Path(__file__).parents[4]
 PAGE = "workloads/library/holdfast/jobs/own/FIRST_JOB.md"
 MARK = "holdfast-page-"
-EXAMPLE = environments.load("example")
+EXAMPLE = platforms.load("example")
 Watch = Callable[[str], object]
 
 

@@ -1,8 +1,5 @@
 """The way to a first job on the real control plane: platform, first run, and a job of one's own that is evicted."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from holdfast.clients.api import Api
@@ -15,32 +12,30 @@ from holdfast.jobs.own.job_file import OwnJob
 from holdfast.jobs.own.prepared import prepare
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import prices
-from infra import environments
+from tests import platforms
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
-from tests.cluster.test_platform import digests as digests
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from workloads.operators import platform
 
-ROLES = ("trainer", "batch", "exporter", "cloud-sql-proxy")
+EXAMPLE = platforms.with_images("example")
 
 
 @pytest.fixture
-def platform_applied(kueue: None, gke_kinds: None, cleared: None, api: Api, digests: Path) -> None:
-    digests.write_text(json.dumps({"example": dict.fromkeys(ROLES, "a" * 64)}))
-    list(platform.apply(api, RenderContext(environments.load("example"))))
+def platform_applied(kueue: None, gke_kinds: None, cleared: None, api: Api) -> None:
+    list(platform.apply(api, RenderContext(EXAMPLE)))
 
 
 @pytest.mark.usefixtures("platform_applied")
 def test_the_first_run_explains_its_wait_survives_its_eviction_and_ends_with_a_receipt(
     world: World, api: Api, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    env = environments.load("example")
+    env = EXAMPLE
     offer = offers.cheapest_spot(env, prices.load())
-    asked = trying.Asked(env="example", following=Following(evict=True, timeout_s=240, patience_s=0))
-    prepared = prepare(trying.sample(asked))
+    asked = trying.Asked(following=Following(evict=True, timeout_s=240, patience_s=0))
+    prepared = prepare(trying.sample(asked, env), env)
     lines: list[str] = []
 
     def report(line: str) -> None:
@@ -68,8 +63,8 @@ def test_a_strangers_gang_is_admitted_restarted_after_a_shutdown_and_not_charged
         name="theirs", environment="example", image=image, command=("torchrun", "train.py"), gpus="1xa100", nodes=2,
         capacity="spot", on_notice="wrap", env={"MODE": "fast"},
     )  # fmt: skip
-    prepared = prepare(job)
-    world.add_nodes(environments.load("example").pool("spot-a100"), 3)
+    prepared = prepare(job, EXAMPLE)
+    world.add_nodes(EXAMPLE.pool("spot-a100"), 3)
     sent = submit.apply(api, prepared.bodies)
     assert [name.partition("/")[0] for name in sent] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
     name = prepared.bodies[-1]["metadata"]["name"]
@@ -93,7 +88,8 @@ def test_workers_that_never_end_are_replaced_after_a_shutdown_and_listed_with_th
         name="workers", environment="example", image=image, command=("python", "work.py"), gpus="1xl4", nodes=2,
         steady=True, capacity="spot", on_notice="wrap",
     )  # fmt: skip
-    env, prepared = environments.load("example"), prepare(job)
+    env = EXAMPLE
+    prepared = prepare(job, env)
     pool = env.pool("spot-l4-g2-standard-8")
     world.add_nodes(pool, 2)
     assert submit.apply(api, prepared.bodies) == ["PodDisruptionBudget/workers", "Deployment/workers"]

@@ -20,9 +20,9 @@ from holdfast.mover.mover import Mover
 from holdfast.mover.objects import Movable, movables
 from holdfast.mover.view import View
 from holdfast.place.plan import Plan
-from infra.environments import load
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from tests.platforms import load
 from workloads.library.tests.jobs.own.test_job_file import own
 
 KUEUE = api_path(KUEUE_API)

@@ -25,10 +25,10 @@ from holdfast.mover.view import View
 from holdfast.place import outages, plan, simulate
 from holdfast.place.plan import Plan, Standing
 from holdfast.place.traces import Trace
-from infra.environments import load
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from tests.platforms import load
 from workloads.library.tests.jobs.own.test_job_file import own
 from workloads.library.tests.mover.trainer import Trainer
 

@@ -197,7 +197,7 @@ def same_share_everywhere(cast: Cast, events: Path) -> None:
 
 def report(events: Path) -> dict[str, Any]:
     """By run."""
-    command = [sys.executable, "-m", "monitoring", "report", "--events", str(events), "--json", "--out", str(events / "r.html")]  # fmt: skip
+    command = [sys.executable, "-m", "holdfast", "report", "--events", str(events), "--json", "--out", str(events / "r.html")]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (0, 1), done.stderr
     return {row["job"]: row for row in json.loads(done.stdout)["jobs"]}

@@ -28,7 +28,7 @@ from holdfast.drill.suite import Builder, DrillSuite
 from holdfast.drill.target import Target
 from holdfast.drill.targets.cluster import Cluster, Named
 from holdfast.drill.targets.node_evictors import NodeEvictor
-from infra import environments
+from tests import platforms
 from tests.cluster.sim.control_plane import missing_tools
 from tests.cluster.sim.manager import HostManager
 from tests.cluster.sim.world import World
@@ -118,7 +118,7 @@ def real(spot: Pool, folder: Path) -> Generator[tuple["Lab", World]]:
 
 
 def on_cluster(drills: list[Drill], out: Path, repeat: int) -> int:
-    spot = next(p for p in environments.load("example").pools() if p.name.startswith("spot-l4"))
+    spot = next(p for p in platforms.load("example").pools if p.name.startswith("spot-l4"))
     with simulated(spot) as world:
         evictor = RigEvictor("notice and end of", world.preempt, lambda gone: world.add_nodes(spot, len(gone)))
         build: Builder = lambda drill, _folder: target(world.api, world, drill, evictor)  # noqa: E731
@@ -130,7 +130,7 @@ def on_nodes(drills: list[Drill], out: Path, repeat: int) -> int:
 
     if lacking := missing():
         raise Unjudged(lacking)
-    spot = environments.load("example").pool("spot-a100")
+    spot = platforms.load("example").pool("spot-a100")
     with tempfile.TemporaryDirectory(prefix="holdfast-drill-") as scratch, real(spot, Path(scratch)) as (lab, world):
         evictor = RigEvictor(
             "a Spot shutdown of",

@@ -64,7 +64,7 @@ def test_the_oldest_goes_first_since_what_fell_lately_waits_longer_each_time(fau
 
 def test_on_each_pool_one_machine_of_it_is_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     api: Any = Listing()
-    monkeypatch.setattr("holdfast.clients.api.Api", made(api))
+    monkeypatch.setattr("holdfast.drill.remote.Api", made(api))
     where, hit = Where(namespace="n", selector="a=b", project="ours"), list[str]()
     drills = on_each_pool([find("gke-maintenance"), find("cluster-evict")], where)
     assert [drill.pool for drill in drills] == ["l4-large", "l4-small", ""]
@@ -81,6 +81,6 @@ def test_without_a_machine_that_may_go_there_is_no_pool_to_hit(monkeypatch: pyte
         def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
             yield from ({**each, "metadata": {**each["metadata"], "labels": {}}} for each in super().items(path))
 
-    monkeypatch.setattr("holdfast.clients.api.Api", made(Standing()))
+    monkeypatch.setattr("holdfast.drill.remote.Api", made(Standing()))
     with pytest.raises(InputError, match="no pool to hit"):
         on_each_pool([find("gke-maintenance")], Where(namespace="n", selector="a=b"))

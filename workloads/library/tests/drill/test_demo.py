@@ -73,7 +73,7 @@ def test_a_second_demo_in_the_same_folder_has_to_wait(tmp_path: Path) -> None:
     with (out / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         done = subprocess.run(
-            [sys.executable, "-m", "workloads", "demo", "--out", str(out)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "holdfast", "demo", "--out", str(out)], capture_output=True, text=True, timeout=60
         )
     assert done.returncode == 2
     assert "another demo writes to this folder" in done.stderr

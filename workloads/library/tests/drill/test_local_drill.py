@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "workloads", "drill", *arguments]
+    return [sys.executable, "-m", "holdfast", "drill", *arguments]
 
 
 def run_drill(name: str, out: Path) -> tuple[int, Any]:

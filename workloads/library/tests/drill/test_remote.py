@@ -8,19 +8,25 @@ from typing import Any
 import pytest
 
 from holdfast.contract.errors import InputError
+from holdfast.drill import remote
 from holdfast.drill.catalogue import find
 from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Where, checked, consent
 from holdfast.drill.runner import Refused
 from holdfast.drill.targets.gce import Gcloud, Instance, VmEvictor
 from holdfast.drill.waiting import DrillError
-from infra import environments
+from holdfast.platform import Platform
+from tests import platforms
 
-EXAMPLE = environments.load("example")
 OURS = replace(
-    EXAMPLE, project_id="acme-ours", name="dev", region="europe-west4", zones=("europe-west4-a",), allow_drills=True
+    platforms.load("example"),
+    project="acme-ours",
+    name="dev",
+    region="europe-west4",
+    cluster="holdfast-dev",
+    drills=True,
 )
-PROD = replace(OURS, name="prod", allow_drills=False)
+PROD = replace(OURS, name="prod", cluster="holdfast-prod", drills=False)
 CONTEXT = "gke_acme-ours_europe-west4_holdfast-dev"
 KNOWN = (
     CONTEXT,
@@ -32,7 +38,9 @@ KNOWN = (
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> Where:
+def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
+    documents = {KNOWN[0]: OURS, KNOWN[1]: OURS, KNOWN[2]: PROD}
+    monkeypatch.setattr(remote, "published", lambda api: documents.get(api.context))
     contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in KNOWN]
     body = {
         "apiVersion": "v1",
@@ -48,7 +56,7 @@ def where(tmp_path: Path) -> Where:
 
 
 def judged(place: Place, where: Where) -> Where:
-    return checked(place, where, [OURS, PROD])
+    return checked(place, where)
 
 
 @pytest.mark.parametrize("context", KNOWN[:2], ids=["regional", "zonal"])
@@ -69,8 +77,8 @@ def test_a_cluster_of_no_environment_may_be_drilled_through_its_api_only(where: 
         ({"namespace": ""}, "--namespace"),
         ({"selector": ""}, "--selector"),
         ({"context": "gke_theirs_x_other"}, "no such context"),
-        ({"context": "gke_theirs_x_prod"}, "of no environment"),
-        ({"context": "kind-a"}, "of no environment"),
+        ({"context": "gke_theirs_x_prod"}, "no platform document"),
+        ({"context": "kind-a"}, "no platform document"),
         ({"yes": False}, "add --yes"),
     ],
 )
@@ -84,12 +92,12 @@ def test_what_is_not_named_or_does_not_match_is_refused(where: Where, change: di
 def test_an_environment_that_allows_no_drills_is_not_hit_by_any(where: Where, place: Place) -> None:
     with pytest.raises(InputError) as error:
         judged(place, replace(where, context=KNOWN[2]))
-    assert (error.value.got, error.value.allowed) == (f"{KNOWN[2]}, which is prod", "dev")
-    assert error.value.fix == "drill another, or write allow_drills=True in infra/environments/prod.py"
+    assert error.value.got == f"{KNOWN[2]}, which is {PROD}"
+    assert "allow_drills=True" in error.value.fix
 
 
 def test_production_allows_no_drills_unless_it_opts_in() -> None:
-    default = next(each.default for each in fields(type(EXAMPLE)) if each.name == "allow_drills")
+    default = next(each.default for each in fields(Platform) if each.name == "drills")
     assert default is False
 
 

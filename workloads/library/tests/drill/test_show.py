@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from holdfast.drill import store
 from holdfast.drill.catalogue import DRILLS
@@ -20,7 +21,6 @@ from holdfast.drill.runner import DrillRunner
 from holdfast.drill.show import console
 from holdfast.drill.show.numbers import sentence
 from holdfast.drill.show.page import page
-from workloads.__main__ import app
 from workloads.library.tests.drill.by_hand import DRILL, ByHand, never_fires, no_log
 
 QUIET = DrillRunner(log=no_log, alert=never_fires)

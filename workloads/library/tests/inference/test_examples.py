@@ -16,9 +16,9 @@ from holdfast.inference import examples
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.jobs.own import commands
 from holdfast.jobs.own.job_file import DATA
+from tests.platforms import with_images
 from workloads.library.tests.inference.test_commands import run_command
 from workloads.library.tests.inference.test_worker_signals import count_events, until
-from workloads.library.tests.jobs.own.pushed import push_images
 
 pytestmark = pytest.mark.process
 EXAMPLES = Path(examples.__path__[0])
@@ -30,9 +30,10 @@ MODEL, PROMPTS = "/mnt/models/llama", 100
 def test_a_worker_is_killed_and_every_prompt_is_answered_once(
     server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Path
 ) -> None:
-    push_images(monkeypatch, tmp_path)
     file = example.with_suffix(".yaml")
-    pod = commands.read(YAML(typ="safe").load(file.read_text()), file).bodies[-1]["spec"]["template"]["spec"]
+    pod = commands.read(YAML(typ="safe").load(file.read_text()), file, with_images("example")).bodies[-1]["spec"][
+        "template"
+    ]["spec"]
     prompts, model, standing_in, events = (tmp_path / name for name in ("prompts", "model", "site", "e.jsonl"))
     for folder in (prompts, model, standing_in):
         folder.mkdir()

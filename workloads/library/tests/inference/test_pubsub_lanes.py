@@ -16,15 +16,20 @@ from holdfast.inference.queue.fake_broker import FakeBroker
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
 from holdfast.manifests import batch
 from holdfast.manifests.render_context import Body, RenderContext
-from infra.environments import load
+from infra import describe
+from infra.environments import Environment, load
 from infra.specs import queue
 
 COUNT = 200
 
 
 def rendered(lanes: int) -> RenderContext:
+    return RenderContext(describe.platform(with_lanes(lanes)))
+
+
+def with_lanes(lanes: int) -> Environment:
     env = load("example")
-    return RenderContext(replace(env, queue=replace(env.queue, lanes=lanes)))
+    return replace(env, queue=replace(env.queue, lanes=lanes))
 
 
 def command(body: Body) -> list[str]:
@@ -62,7 +67,7 @@ def test_without_lanes_jobs_queue_in_the_database() -> None:
 
 def test_every_lane_is_made_and_granted_and_no_pod_may_make_one() -> None:
     context = rendered(2)
-    resources = queue.resources(context.env)
+    resources = queue.resources(with_lanes(2))
     made = {r.arguments["name"] for r in resources if r.kind == "google_pubsub_subscription"}
     for build in (batch.load, batch.drain, batch.steady):
         words = command(build(context))

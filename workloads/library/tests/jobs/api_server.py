@@ -1,4 +1,4 @@
-"""A Kubernetes API that only lists what a test gives it, over real HTTP: for commands that read, and no more."""
+"""A Kubernetes API of the platform `example` that lists what a test gives it, over real HTTP: for commands that read."""
 
 import json
 import threading
@@ -10,14 +10,28 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from holdfast.clients.api import Object
+from holdfast.platform import Platform
+from holdfast.platform.cluster import PATH
+from tests import platforms
+
+EXAMPLE = platforms.load("example")
 
 
 @contextmanager
 def serving(
-    lists: dict[str, list[Object]], folder: Path, logs: dict[str, list[tuple[str, str]]] | None = None
+    lists: dict[str, list[Object]],
+    folder: Path,
+    logs: dict[str, list[tuple[str, str]]] | None = None,
+    *,
+    platform: Platform | None = EXAMPLE,
+    answers: dict[str, Object] | None = None,
 ) -> Generator[Path]:
-    """`lists`: items by path, such as `/apis/batch/v1/jobs`. `logs`: by pod, what it printed and when. Yields a kubeconfig."""
-    handler = type("Handler", (_Handler,), {"lists": lists, "logs": logs or {}})
+    """Yields a kubeconfig. `lists`: items by path, such as `/apis/batch/v1/jobs`; `answers`: single objects by path.
+
+    `logs`: by pod, what it printed and when. `platform`: whose document the cluster holds.
+    """
+    given = ({PATH: platforms.published(platform)} if platform else {}) | (answers or {})
+    handler = type("Handler", (_Handler,), {"lists": lists, "logs": logs or {}, "answers": given})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
@@ -43,11 +57,15 @@ def _kubeconfig(path: Path, port: int) -> Path:
 class _Handler(BaseHTTPRequestHandler):
     lists: dict[str, list[Object]]
     logs: dict[str, list[tuple[str, str]]]
+    answers: dict[str, Object]
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         if path.endswith("/log"):
             self._answer(200, self._log(path.split("/")[-2], dict(parse_qsl(query))))
+            return
+        if path in self.answers:
+            self._answer(200, json.dumps(self.answers[path]).encode())
             return
         items = self._items(self.path.partition("?")[0])
         found = {"metadata": {}, "items": items} if items is not None else {"message": "not found"}

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.clients.api import Api
+from holdfast.commands import app
 from holdfast.jobs import pod_lines
 from holdfast.jobs.pod_lines import PodLines
 from holdfast.ledger.job_summary import read_job_summaries
-from infra import environments
-from workloads.__main__ import app
+from tests import platforms
 from workloads.library.tests import sample
 from workloads.library.tests.jobs.api_server import serving
 from workloads.library.tests.jobs.test_causes import recorded
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
 NEVER_BEGAN = ("image", "device")
 """Recorded of a kubelet: a pod that it never started, and one that it turned away."""
-POOL = environments.load("example").pool("spot-l4-g2-standard-8")
+POOL = platforms.load("example").pool("spot-l4-g2-standard-8")
 Printed = list[tuple[str, str]]
 
 
@@ -94,7 +94,7 @@ def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(tmp_path
     of_pods = [(t, line) for t, line in printed if '"evict"' not in line]
     with serving(lists, tmp_path, {"train-0": of_pods} | {f"train-0-{case}": [] for case in NEVER_BEGAN}) as kubeconfig:
         folder = tmp_path / "events"
-        words = ["follow", "train", "--env", "example", "--events", str(folder), "--kubeconfig", str(kubeconfig)]
+        words = ["follow", "train", "--events", str(folder), "--kubeconfig", str(kubeconfig)]
         out = CliRunner().invoke(app, words, catch_exceptions=False).output
     (summary,) = read_job_summaries(folder).values()
     assert f"{summary.lost} steps lost" in out and summary.lost > 0

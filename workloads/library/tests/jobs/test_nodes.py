@@ -5,7 +5,7 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.contract.pools import GPU_TAINT, SPOT_TAINT, Pool
 from holdfast.jobs.nodes import fit, tolerates, untolerated
-from infra import environments
+from tests import platforms
 from tests.cluster.sim.nodes import node
 
 TAINT = {"key": "a", "value": "b", "effect": "NoSchedule"}
@@ -29,7 +29,7 @@ def test_a_toleration_is_judged_as_the_scheduler_judges_it(toleration: Object, a
 
 @pytest.fixture(scope="module")
 def spot() -> Pool:
-    return next(p for p in environments.load("example").pools() if p.taints[:1] == (SPOT_TAINT,))
+    return next(p for p in platforms.load("example").pools if p.taints[:1] == (SPOT_TAINT,))
 
 
 def pod(pool: Pool, gpus: int = 1, **more: object) -> Object:

@@ -84,14 +84,14 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
         for path, found in running_job(name).items():
             cluster[path] += found if name != "set-back" else []
     with serving(cluster, tmp_path) as config:
-        options = ("--env", "example", "--events", str(events), "--kubeconfig", str(config))
-        listed = {row["name"]: row for row in json.loads(command("workloads", "list", *options, "--json"))["jobs"]}
-        table = {row.split()[0]: row for row in command("workloads", "list", *options).splitlines() if row.split()}
+        options = ("--events", str(events), "--kubeconfig", str(config))
+        listed = {row["name"]: row for row in json.loads(command("holdfast", "list", *options, "--json"))["jobs"]}
+        table = {row.split()[0]: row for row in command("holdfast", "list", *options).splitlines() if row.split()}
         blockers = {
-            name: json.loads(command("workloads", "explain", name, *options, "--json"))["cause"]["blocker"]
+            name: json.loads(command("holdfast", "explain", name, *options, "--json"))["cause"]["blocker"]
             for name in HISTORIES
         }
-    report = command("monitoring", "report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html"))
+    report = command("holdfast", "report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html"))
     reported = {row["job"]: row for row in json.loads(report)["jobs"]}
     assert listed.keys() == reported.keys() == HISTORIES.keys()
     for name, row in listed.items():
@@ -110,8 +110,8 @@ def test_the_age_of_the_last_save_is_that_of_the_newest_commit(tmp_path: Path, k
     with EventLog.open(tmp_path / "train.jsonl", job="train", kind=KIND_TRAINING) as log:
         log.emit("start", rank=0)
         log.emit("commit", step=10, seconds=1.0, bytes=1)
-    options = ("--env", "example", "--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
-    (job,) = json.loads(command("workloads", "list", *options))["jobs"]
+    options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
+    (job,) = json.loads(command("holdfast", "list", *options))["jobs"]
     assert 0 <= job["saved_age_s"] <= time.time() - now
 
 
@@ -140,6 +140,6 @@ def test_a_rendered_job_is_found_by_its_own_name(tmp_path: Path, monkeypatch: py
     plural = "/apis/batch/v1/jobs" if body["kind"] == "Job" else "/apis/jobset.x-k8s.io/v1alpha2/jobsets"
     lists = {plural: [body | {"metadata": meta}], "/api/v1/pods": [], "/api/v1/nodes": [], "/api/v1/events": []}
     with serving(lists, tmp_path) as kubeconfig:
-        options = ("--env", "example", "--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
-        (job,) = json.loads(command("workloads", "list", *options))["jobs"]
+        options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
+        (job,) = json.loads(command("holdfast", "list", *options))["jobs"]
     assert (job["name"], job["step"], f"{100 * job['useful_ratio']:.1f}") == (name, 60, "27.6")

@@ -20,9 +20,9 @@ from holdfast.ledger.events import parse
 from holdfast.place import prices
 from holdfast.report.capacity import Capacities, capacities
 from holdfast.report.cloud import cloud_report
-from infra import environments
 from monitoring.alerting.alert import EXAMPLE, Alert, Severity
 from monitoring.alerting.dashboard import on_call
+from tests import platforms
 from tests.monitoring.alerting.firings import Recorder, firings
 from workloads.library.tests.jobs.api_server import serving
 from workloads.library.tests.place.churn.test_cloud import HOUR, MIDNIGHT, Cloud
@@ -78,7 +78,7 @@ def watched(clock: Any, held: Object) -> Cluster:
 
 
 def test_a_job_that_waits_has_waited_the_same_wherever_one_looks(api: Api, held: Object) -> None:
-    (row,) = listing.rows(api, environments.load("example"), prices.load())
+    (row,) = listing.rows(api, platforms.load("example"), prices.load())
     position = explain.explain(api, "train").cause.position
     assert (row.waited_s, f"for {WAITED_S} s" in position) == (WAITED_S, True), position
     assert reported(held).longest_s == WAITED_S

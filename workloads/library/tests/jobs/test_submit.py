@@ -13,13 +13,13 @@ from holdfast.jobs import submit
 from holdfast.jobs.manifest import only, read
 from holdfast.jobs.submit import Caps
 from holdfast.place import prices
-from infra import environments
 from infra.environments import Environment
+from tests import platforms
 
 
 @pytest.fixture(scope="module")
 def env() -> Environment:
-    return environments.load("example")
+    return platforms.load("example")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_an_a100_job_costs_its_pods_times_the_machine(env: Environment, table: p
 
 
 def test_a_class_of_several_machines_is_priced_by_its_dearest(env: Environment, table: prices.Table) -> None:
-    pool = next(p for p in env.pools() if p.pool_class == "spot-l4")
+    pool = next(p for p in env.pools if p.pool_class == "spot-l4")
     (bought,) = submit.plan([jobset(pool, 2, 3)], env, table, Caps(), None).purchases
     assert len(bought.pools) == 3
     assert (bought.pods, bought.gpus) == (6, 6)

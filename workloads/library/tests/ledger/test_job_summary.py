@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.job_summary import JobSummary, job_summaries, read_job_summaries
-from monitoring.__main__ import app
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, Line
 

@@ -27,7 +27,7 @@ def test_text_shows_the_line_with_a_caret_under_the_value() -> None:
     assert block
     line, caret = block.group(3), block.group(4)
     assert line[caret.index("^") : caret.rindex("^") + 1] == "25"
-    assert "infra/environments/example.py:" in block.group(5) and "fix:" in block.group(6)
+    assert "(platform document of example: pools.spot-l4-g2-standard-8)" in block.group(5) and "fix:" in block.group(6)
 
 
 def test_the_caret_stands_under_a_key_that_is_wrong(tmp_path: Path) -> None:

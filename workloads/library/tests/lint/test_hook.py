@@ -7,39 +7,43 @@ import venv
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from tests import platforms
 from tests.support import require
 
 ROOT = Path(__file__).parents[4]
-ENTRY = "from workloads.manifests.cli import hook; hook()"
 BAD = "apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n"
 
 
 def lint(python: Path | str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if key != "GITHUB_ACTIONS"} | {"PYTHONPATH": str(ROOT)}
-    command = [str(python), "-c", ENTRY, *arguments]
+    command = [str(python), "-m", "holdfast", "lint", *arguments]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.process
 def test_the_hook_installs_and_lints_where_nothing_else_of_ours_is(tmp_path: Path) -> None:
+    """As pre-commit does it: the repository of the hook, and what the hook adds."""
+    (hook,) = YAML(typ="safe").load((ROOT / ".pre-commit-hooks.yaml").read_text())
     venv.create(tmp_path / "env", with_pip=True)
     installed = subprocess.run(
-        [tmp_path / "env/bin/python", "-m", "pip", "install", "-q", ROOT], capture_output=True, text=True, check=False
+        [tmp_path / "env/bin/python", "-m", "pip", "install", "-q", ".", *hook["additional_dependencies"]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     require(installed.returncode == 0, f"the package index cannot be reached: {installed.stderr[-200:]}")
     (tmp_path / "repo").mkdir()
     (tmp_path / "repo/namespace.yaml").write_text(BAD)
-    for name in ("infra", "workloads", "holdfast"):
-        own = tmp_path / "repo" / name
-        own.mkdir()
-        (own / "__init__.py").write_text("raise ImportError('the repository's own package')\n")
-    command = [tmp_path / "env/bin/holdfast-lint", "namespace.yaml"]
+    platforms.written(platforms.load("example"), tmp_path / "repo")
+    command = [tmp_path / "env/bin/holdfast", "lint", "namespace.yaml"]
     found = subprocess.run(command, cwd=tmp_path / "repo", capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 1, found.stderr
     assert "[HF412]" in found.stdout
     (packages,) = (tmp_path / "env/lib").glob("python3.*/site-packages")
-    claimed = {path.name for path in packages.iterdir()} & {"infra", "workloads", "monitoring", "holdfast", "tests"}
+    claimed = {path.name for path in packages.iterdir()} & {"infra", "workloads", "monitoring", "tests"}
     assert not claimed, "names that the other repository may have itself"
 
 
@@ -51,10 +55,10 @@ def test_nothing_examined_is_bad_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_an_unknown_environment_is_bad_input_with_the_known_ones(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(BAD)
-    done = lint(sys.executable, tmp_path, "a.yaml", "--env", "exmaple")
-    assert done.returncode == 2 and "did you mean example" in done.stderr
+def test_a_file_of_another_platform_is_bad_input_that_names_both(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"# holdfast: environment=exmaple\n{BAD}")
+    done = lint(sys.executable, tmp_path, "a.yaml", "--platform", str(platforms.file("example")))
+    assert done.returncode == 2 and "got:     exmaple" in done.stderr and "allowed: example" in done.stderr
 
 
 @pytest.mark.process

@@ -19,7 +19,6 @@ from holdfast.lint.formats import FORMATS
 from holdfast.lint.registry import all_rules
 
 ROOT = Path(__file__).parents[4]
-ENTRY = "from workloads.manifests.cli import hook; hook()"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: training}\n"
 ODD: tuple[Any, ...] = (
     "inf", "nan", "-1", "1e400", "0x" + "f" * 5_000, "9" * 5_000, "\ud800", "", 10**30, -1, 1.5, True, None,
@@ -166,7 +165,7 @@ def test_a_pipe_alone_is_a_finding_of_the_command(tmp_path: Path) -> None:
 def command(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     kept = {key: value for key, value in os.environ.items() if key != "GITHUB_ACTIONS"}
     return subprocess.run(
-        [sys.executable, "-c", ENTRY, *words],
+        [sys.executable, "-m", "holdfast", "lint", *words],
         cwd=folder,
         env=kept | {"PYTHONPATH": f"{ROOT}:{ROOT / 'workloads/library'}"} | env,
         capture_output=True,

@@ -18,8 +18,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from holdfast.manifests import skips
-from infra.environments import names
 from tests.plan.isolated import environment
+from tests.platforms import names
 from tests.tools.build import TOOLS, build
 from tests.workloads.manifests.rendered import Body, bodies
 

@@ -16,17 +16,17 @@ from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
 from holdfast.ledger import money
-from infra.environments import load
 from monitoring.alerting.alert import EXAMPLE, Severity
 from monitoring.alerting.alerts import alerts
 from tests.monitoring.alerting.firings import Firing, Recorder, firings
+from tests.platforms import load
 from workloads.library.tests.month.month_jobs import COMMIT_EVERY_MIN, Job, Kind, Platform, Written
 from workloads.library.tests.sample import EPOCH
 
 DAY_MIN = 1_440
 # As deployed: the threshold comes from prices. At a share of 0.8 each young job with one eviction gave a ticket.
 SHOWN = load("example")
-LIMITS = replace(EXAMPLE, goodput_min=money.break_even_share(SHOWN.pools(), SHOWN.region) or 0.0)
+LIMITS = replace(EXAMPLE, goodput_min=money.break_even_share(SHOWN.pools, SHOWN.region) or 0.0)
 SPOT = Kind(queue="spot", accelerator="nvidia-l4", pods=2)
 GANG = Kind(queue="spot", accelerator="nvidia-tesla-a100", pods=4)
 SWEEP = Kind(queue="spot", accelerator="nvidia-l4", pods=2, by_index=True)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.contract.pools import Pool
-from infra import environments
-from tests import support
+from tests import platforms, support
 from tests.cluster.sim.control_plane import NEEDED
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
@@ -70,12 +69,12 @@ def world(lab: "Lab") -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def spot() -> Pool:
-    return environments.load("example").pool("spot-a100")
+    return platforms.load("example").pool("spot-a100")
 
 
 @pytest.fixture(scope="session")
 def spot_l4() -> Pool:
-    return environments.load("example").pool("spot-l4-g2-standard-8")
+    return platforms.load("example").pool("spot-l4-g2-standard-8")
 
 
 @pytest.fixture(scope="session")

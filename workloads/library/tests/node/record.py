@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.clients.api import Object
 from holdfast.contract.pools import Pool
-from infra import environments
+from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests.node.lab import pods
@@ -127,7 +127,7 @@ def record(world: World, name: str, pool: Pool) -> Object:
 
 
 def main() -> None:
-    pool = environments.load("example").pool("spot-a100")
+    pool = platforms.load("example").pool("spot-a100")
     lab = Lab()
     try:
         world = World(lab.api, "train")

@@ -10,7 +10,7 @@ from holdfast.contract.environment import ENV_GANG_MIN_NODES, ENV_GANG_NODES
 from holdfast.contract.exit_codes import EXIT_PREEMPTED
 from holdfast.contract.pools import GPU_RESOURCE, LABEL_ZONE
 from holdfast.jobs.job_snapshot import exit_code
-from infra import environments
+from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
 from workloads.library.tests.node.lab import as_rendered, google, names, seen
@@ -18,7 +18,7 @@ from workloads.library.tests.node.lab.google import Bucket
 from workloads.library.tests.node.lab.images import Rendered
 from workloads.library.tests.node.lab.lab import Lab, Machine
 
-EXAMPLE = environments.load("example")
+EXAMPLE = platforms.load("example")
 GANG, NODES = "train-elastic", 2
 STEPS, SHARDS, LIMIT_S = 400, 12, 420
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 @pytest.fixture
 def bucket(lab: Lab) -> Iterator[Bucket]:
-    with google.bucket(lab, EXAMPLE.bucket("checkpoints")) as made, names.served(lab):
+    with google.bucket(lab, EXAMPLE.buckets["checkpoints"]) as made, names.served(lab):
         yield made
 
 

@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from holdfast.clients.api import Api
+from holdfast.commands import app
 from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.pools import GPU_RESOURCE
 from holdfast.contract.roles import NAMESPACE_BATCH
@@ -26,11 +27,10 @@ from holdfast.jobs.own import commands, trying
 from holdfast.jobs.own.prepared import Prepared
 from holdfast.manifests import render_context
 from holdfast.manifests.render_context import RenderContext
-from infra import environments
+from tests import platforms
 from tests.cluster.sim import flex, operators
 from tests.cluster.sim.waiting import until
 from tests.cluster.test_platform import gke_kinds as gke_kinds
-from workloads.__main__ import app
 from workloads.library.tests.inference.results.test_rights import server as server
 from workloads.library.tests.node.lab import google
 from workloads.library.tests.node.lab.as_rendered import SIZE, SMALL
@@ -38,7 +38,7 @@ from workloads.library.tests.node.lab.images import Rendered
 from workloads.library.tests.node.lab.lab import Lab, Machine
 from workloads.operators import platform
 
-EXAMPLE = environments.load("example")
+EXAMPLE = platforms.load("example")
 STRANGERS = Path(__file__).parent / "strangers"
 EVENTS = Path("events")
 """Below the test's own folder: which pods were noted as evicted, and why."""
@@ -89,7 +89,7 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
         for operator in (operators.JOBSET, operators.KUEUE):
             operators.install(operator, empty.plane, empty.api)
     watch.took["images"] = rendered.took_s
-    place = EXAMPLE.image_registry.partition("/")[2]
+    place = EXAMPLE.registry.partition("/")[2]
     proxy = rendered.builder.stranger(f"{place}/cloud-sql-proxy:v1", STRANGERS / "cloud_sql_proxy.py")
     theirs = rendered.builder.stranger("them/train:v1", STRANGERS / "train.py")
     empty.pull(rendered.registry.host, rendered.images("batch", "exporter", "trainer"))
@@ -104,7 +104,7 @@ def test_from_an_empty_cluster_to_the_receipt_of_an_evicted_job_of_somebody_else
     assert {change.verb for change in platform.apply(empty.api, context)} == {"unchanged"}
     with (
         google.database(empty.bridge.address, server.uri),
-        google.bucket(empty, EXAMPLE.bucket("checkpoints")) as storage,
+        google.bucket(empty, EXAMPLE.buckets["checkpoints"]) as storage,
     ):
         with watch("database"):
             empty.boot("system-a", EXAMPLE.pool("system"))

@@ -15,7 +15,7 @@ from holdfast.contract.kubernetes import LABEL_NAME
 from holdfast.contract.pools import Pool
 from holdfast.contract.roles import NAMESPACE_SERVING
 from holdfast.jobs.job_snapshot import exit_code
-from infra import environments
+from tests import platforms
 from tests.cluster.sim.batch import batch, database
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World, disruption
@@ -45,7 +45,7 @@ def folder(lab: Lab) -> Path:
 @pytest.fixture
 def bucket(gcs_emulator: str) -> dict[str, str]:
     """Environment of pods that reach the environment's checkpoints bucket."""
-    name = environments.load("example").bucket("checkpoints")
+    name = platforms.load("example").buckets["checkpoints"]
     url = f"{gcs_emulator}/storage/v1/b?project=p"
     request = urllib.request.Request(url, json.dumps({"name": name}).encode(), {"Content-Type": "application/json"})
     urllib.request.urlopen(request, timeout=10).close()
@@ -106,8 +106,8 @@ def test_batch_and_exporter_run_from_their_images_beside_a_real_database(
     source.mkdir()
     for n in range(ITEMS):  # each file of a folder is an item
         (source / f"{n}.txt").write_text(f"document {n}")
-    lab.boot("system-a", environments.load("example").pool("system"))
-    lab.boot("any-a", environments.load("example").pool("system"), tainted=False)
+    lab.boot("system-a", platforms.load("example").pool("system"))
+    lab.boot("any-a", platforms.load("example").pool("system"), tainted=False)
     lab.boot("spot-a", spot_l4)
     account(world, "batch")
     with database(folder / "db") as uri, google.database(lab.bridge.address, uri) as url:
@@ -155,7 +155,7 @@ def test_the_server_answers_from_its_image_and_leaves_in_order_with_its_machine(
 def spot_of(doc: Object) -> Pool:
     """A Spot pool of the example that the pods of a Deployment select."""
     selector = doc["spec"]["template"]["spec"]["nodeSelector"].items()
-    return next(pool for pool in environments.load("example").pools() if selector <= pool.node_labels().items())
+    return next(pool for pool in platforms.load("example").pools if selector <= pool.node_labels().items())
 
 
 def posted(url: str, body: Object) -> Object:

@@ -23,14 +23,14 @@ from holdfast.drill.serving.fleet import HOST, admin
 from holdfast.drill.serving.load import INFER_BODY, INFER_PATH, Load
 from holdfast.inference.proxy.endpoints import Endpoint, chosen
 from holdfast.jobs.job_snapshot import exit_code
-from infra import environments
+from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import disruption
 from workloads.library.tests.node.lab import as_rendered
 from workloads.library.tests.node.lab.images import Rendered
 from workloads.library.tests.node.lab.lab import Lab, Machine
 
-EXAMPLE = environments.load("example")
+EXAMPLE = platforms.load("example")
 SPACE = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE_SERVING}/endpointslices"
 SPOT, BASE, PROXY = "server-overflow", "server-base", "proxy"
@@ -126,7 +126,7 @@ def envoy() -> Path:
 
 @pytest.fixture
 def site(lab: Lab, rendered: Rendered) -> Iterator[Site]:
-    place = EXAMPLE.image_registry.partition("/")[2]
+    place = EXAMPLE.registry.partition("/")[2]
     digest = rendered.builder.stranger(f"{place}/envoy:v1", envoy(), "/usr/local/bin/")
     proxy_image = f"{rendered.builder.repository}/envoy@{digest}"
     lab.pull(rendered.registry.host, [*rendered.images("server"), proxy_image])

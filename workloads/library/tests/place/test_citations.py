@@ -7,7 +7,7 @@ import pytest
 from holdfast.contract import pools
 from holdfast.contract.capacity import ANNOTATION_RULE, Placement, PlacementRule
 from holdfast.place.matrix import RULES
-from infra.environments import names
+from tests.platforms import names
 from tests.workloads.manifests import rendered
 
 WORKLOADS = {"Job", "JobSet", "Deployment", "StatefulSet", "CronJob", "DaemonSet"}

@@ -49,7 +49,7 @@ def test_an_answer_that_is_none_is_explained_and_asked_again() -> None:
 def test_in_a_terminal_it_asks_and_answers() -> None:
     pid, fd = pty.fork()
     if pid == 0:  # pragma: no cover
-        os.execv(sys.executable, [sys.executable, "-m", "infra", "place"])
+        os.execv(sys.executable, [sys.executable, "-m", "holdfast", "place"])
     os.write(fd, b"l4\n1\n5h\nnone\nqueue\nus-central1\n")
     seen = b""
     while True:
@@ -69,7 +69,7 @@ def test_in_a_terminal_it_asks_and_answers() -> None:
 @pytest.mark.process
 def test_off_a_terminal_it_fails_instead_of_waiting() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "infra", "place"], stdin=subprocess.PIPE, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "holdfast", "place"], stdin=subprocess.PIPE, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "Which GPU" not in done.stdout

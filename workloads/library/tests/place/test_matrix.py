@@ -5,7 +5,7 @@ import pytest
 from holdfast.contract.capacity import Capacity, Placement, PlacementRule
 from holdfast.place import matrix
 from holdfast.place.matrix import Deadline, Kind, Workload, decide
-from infra.environments import load
+from tests.platforms import load
 
 ALL_WORKLOADS = [
     Workload(
@@ -52,7 +52,7 @@ def test_every_capacity_that_a_rule_answers_has_a_pool_in_the_example_environmen
         Placement.ON_DEMAND: {Capacity.ON_DEMAND},
         Placement.HYBRID: {Capacity.ON_DEMAND, Capacity.SPOT},
     }
-    there = {pool.capacity for pool in load("example").pools()}
+    there = {pool.capacity for pool in load("example").pools}
     missing = {rule.id: needed[rule.placement] - there for rule in matrix.RULES if needed[rule.placement] - there}
     assert not missing
 

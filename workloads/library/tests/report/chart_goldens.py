@@ -14,7 +14,7 @@ from holdfast.report.goodput_chart import stack
 from holdfast.report.sections import sections
 from workloads.library.tests import sample
 
-FOLDER = Path(__file__).parents[3] / "snapshots" / "charts"
+FOLDER = Path(__file__).parent / "charts"
 LOSSES = (
     ("2026-11-20T22:00Z", "spot-l4", 2),
     ("2026-11-20T22:00Z", "spot-a100", 1),

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from monitoring.__main__ import app
+from holdfast.commands import app
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, KILLS, line
 

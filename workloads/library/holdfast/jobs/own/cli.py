@@ -13,7 +13,9 @@ def new_job(
     gpus: Annotated[str, typer.Option(help="Of each node, as 8xa100; none: CPU only.")] = "none",
     nodes: Annotated[str, typer.Option(help="Above 1 all run or none; 4..8: at least 4 of 8.")] = "1",
     capacity: Annotated[str, typer.Option(help="auto, spot, flex-start, queued or on-demand.")] = "auto",
-    env: Annotated[str, typer.Option(help="Environment whose pools it uses; always named.")] = "",
+    platform: Annotated[
+        Path | None, typer.Option(help="platform.json; default: HOLDFAST_PLATFORM, else the document of the cluster.")
+    ] = None,
     data: Annotated[str, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")] = "",
     variables: Annotated[list[str] | None, typer.Option("--set", help="VARIABLE=VALUE, repeatable.")] = None,
     secrets: Annotated[list[str] | None, typer.Option("--secret", help="VARIABLE=SECRET, repeatable.")] = None,
@@ -39,28 +41,30 @@ def new_job(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Write the file of a job of your own: your image and command, and all that survives eviction around them."""
+    from holdfast.clients.api import Api
     from holdfast.jobs.own import commands
     from holdfast.jobs.own.job_file import OwnJob
-    from infra import environments
+    from holdfast.platform.cluster import choose, nearest
 
+    found = nearest(platform) or choose(Api(), None)
     job = OwnJob(
-        name=name, environment=environments.load(env).name, image=image, command=tuple(command or ()), gpus=gpus, nodes=commands.nodes(nodes),
+        name=name, environment=found.name, image=image, command=tuple(command or ()), gpus=gpus, nodes=commands.nodes(nodes),
         capacity=capacity, hours=hours, deadline_hours=deadline_hours, max_hours=max_hours, resumes=resumes, on_notice=on_notice, restarts=restarts,
         processes=processes, data=data, checkpoints=checkpoints, checkpoint_key=checkpoint_key,
         env=commands.pairs("--set", variables), secrets=commands.pairs("--secret", secrets),
         claims=commands.pairs("--claim", claims), scratch=scratch, shm=shm, cpus=cpus, memory=memory,
         steady=steady, predictor=predictor,
     )  # fmt: skip
-    commands.new_job(job, out or Path(f"{name}.yaml"), write, force=force, as_json=as_json)
+    commands.new_job(job, found, out or Path(f"{name}.yaml"), write, force=force, as_json=as_json)
 
 
 def try_(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A module of infra/environments, as example.")],
     evict: Annotated[bool, typer.Option("--evict", help="Take its pod away once, when it has begun.")] = False,
     steps: Annotated[int, typer.Option(min=1, help="Of the reference trainer.")] = 200,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse above this.")] = None,
     timeout_s: Annotated[float, typer.Option(min=1, help="How long it is followed; the job goes on.")] = 7200,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    platform: Annotated[Path | None, typer.Option(help="platform.json; default: the document of the cluster.")] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: the current context, as kubectl takes it.")] = None,
 ) -> None:
     """The first run: the smallest sample on the cheapest Spot pool, followed to its receipt."""
@@ -68,6 +72,8 @@ def try_(
     from holdfast.jobs.following import Following
     from holdfast.jobs.own import trying
     from holdfast.jobs.submit import Caps
+    from holdfast.platform.cluster import choose
 
-    asked = trying.Asked(env=env, steps=steps, following=Following(evict=evict, timeout_s=timeout_s))
-    raise typer.Exit(trying.run(Api(kubeconfig), asked, Caps(usd_per_hour=max_usd_per_hour), yes=yes))
+    api = Api(kubeconfig)
+    asked = trying.Asked(steps=steps, following=Following(evict=evict, timeout_s=timeout_s))
+    raise typer.Exit(trying.run(api, choose(api, platform), asked, Caps(usd_per_hour=max_usd_per_hour), yes=yes))

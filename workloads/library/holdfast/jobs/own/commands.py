@@ -10,6 +10,7 @@ from holdfast.jobs.own import file_text
 from holdfast.jobs.own.job_file import OwnJob
 from holdfast.jobs.own.prepared import Prepared, prepare
 from holdfast.place import prices
+from holdfast.platform import Platform
 
 SCHEMA = "holdfast.new-job/1"
 
@@ -33,8 +34,8 @@ def nodes(given: str) -> int | str:
     return int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else given
 
 
-def new_job(job: OwnJob, file: Path, folder: Path | None, *, force: bool, as_json: bool) -> None:
-    prepared = prepare(job)
+def new_job(job: OwnJob, platform: Platform, file: Path, folder: Path | None, *, force: bool, as_json: bool) -> None:
+    prepared = prepare(job, platform)
     # A role keeps its name in the file, so that the job follows the images of the environment.
     text = file_text.dump(prepared.job if "@" in prepared.job.image and "/" in job.image else job)
     written = {file: text} | ({folder / f"{job.name}.yaml": prepared.text} if folder else {})
@@ -51,12 +52,12 @@ def new_job(job: OwnJob, file: Path, folder: Path | None, *, force: bool, as_jso
 
 
 def plan(prepared: Prepared, caps: submit.Caps, hours: float | None) -> submit.Plan:
-    return submit.plan(prepared.bodies, prepared.env, prices.load(), caps, hours or prepared.job.hours or None)
+    return submit.plan(prepared.bodies, prepared.platform, prices.load(), caps, hours or prepared.job.hours or None)
 
 
-def read(document: Any, path: Path) -> Prepared:
+def read(document: Any, path: Path, platform: Platform) -> Prepared:
     """The job of a file that `submit` was given."""
-    prepared = prepare(file_text.parse(document, str(path)))
+    prepared = prepare(file_text.parse(document, str(path)), platform)
     _notes(prepared)
     return prepared
 

@@ -7,7 +7,6 @@ from holdfast.contract.errors import InputError
 from holdfast.contract.roles import ROLES
 from holdfast.jobs.own import registry
 from holdfast.manifests.render_context import RenderContext
-from infra.environments.images import admits, patterns
 
 _BY_DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]{0,254}@sha256:[0-9a-f]{64}")
 _BY_TAG = re.compile(
@@ -24,11 +23,11 @@ class Resolved:
 def resolve(image: str, context: RenderContext) -> Resolved:
     """The image by digest; InputError where there is none, nobody answers for it, or the cluster would refuse it."""
     found = _by_digest(image, context)
-    if not admits(context.env, found.image):
+    if not context.platform.admits(found.image):
         raise InputError(
             "the environment's image policy refuses this image", got=found.image,
-            allowed=", ".join(patterns(context.env)),
-            fix=f"push it to {context.env.image_registry}, or add its repository to security.image_patterns",
+            allowed=", ".join(context.platform.security.image_patterns or ()),
+            fix=f"push it to {context.platform.registry}, or add its repository to security.image_patterns",
         )  # fmt: skip
     return found
 
@@ -51,7 +50,7 @@ def _by_digest(image: str, context: RenderContext) -> Resolved:
 
 def require(context: RenderContext, *roles: str) -> None:
     """InputError where an image of the environment was not pushed yet."""
-    context.require_digests(roles, fix=f"make images ENV={context.env.name}")
+    context.require_digests(roles, fix=f"make images ENV={context.platform.name}")
 
 
 def _of_role(role: str, context: RenderContext) -> str:

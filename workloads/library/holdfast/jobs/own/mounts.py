@@ -15,7 +15,7 @@ from holdfast.jobs.own import forms
 from holdfast.jobs.own.job_file import OwnJob
 from holdfast.manifests import data
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
-from infra.environments import Environment, source_of
+from holdfast.platform import Platform
 
 SECRETS_PATH = "/etc/holdfast/secrets"
 KEY = "checkpoint-key"
@@ -57,8 +57,8 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     """Names the secrets; None where there are none. Their values never pass through the manifest."""
     if not files(own):
         return None
-    _require_add_on(own, context.env)
-    listed = [_entry(context.env.project, file, secret) for file, secret in sorted(files(own).items())]
+    _require_add_on(own, context.platform)
+    listed = [_entry(context.platform.project, file, secret) for file, secret in sorted(files(own).items())]
     stream = io.StringIO()
     YAML().dump(listed, stream)
     return {
@@ -69,14 +69,14 @@ def provider_class(own: OwnJob, context: RenderContext) -> Body | None:
     }
 
 
-def _require_add_on(own: OwnJob, env: Environment) -> None:
+def _require_add_on(own: OwnJob, platform: Platform) -> None:
     """Without its driver the pod would wait for a volume that nothing mounts."""
-    if not env.security.secret_manager:
+    if not platform.security.secret_manager:
         raise InputError(
             "secrets by reference need GKE's Secret Manager add-on",
-            got=f"{', '.join(sorted(set(files(own).values())))}, with the add-on off in {env.name}",
+            got=f"{', '.join(sorted(set(files(own).values())))}, with the add-on off in {platform.name}",
             allowed="an environment with security.secret_manager",
-            fix=f"secret_manager=True in Security of {source_of(env.name)}, then make deploy ENV={env.name}",
+            fix=f"the platform team sets secret_manager=True in Security of {platform.name}, then make deploy",
         )
 
 

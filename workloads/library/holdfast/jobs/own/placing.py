@@ -17,7 +17,7 @@ from holdfast.place.job import Job
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
 from holdfast.place.plan import Plan
 from holdfast.place.prices import Table
-from infra.environments import Environment
+from holdfast.platform import Platform
 
 CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
 _CHEAPEST_FIRST = (Capacity.SPOT, Capacity.FLEX_START, Capacity.QUEUED, Capacity.ON_DEMAND)
@@ -39,19 +39,19 @@ class Placed:
     """It may be moved: what was priced."""
 
 
-def place(job: OwnJob, env: Environment, prices: Table) -> Placed:
+def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
     """InputError where the environment has no such GPUs, or not with this capacity."""
     if not job.gpu_count:
         return Placed(offer=None, rule=PlacementRule.PLATFORM, reason=_cpu_only(job))
-    found = fitting(env, job.accelerator, job.gpu_count, job.pods)
+    found = fitting(platform, job.accelerator, job.gpu_count, job.pods)
     usable = [offer for offer in found if not _refused(job, offer.capacity)]
-    by_price = sorted(usable, key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(env, prices)))
+    by_price = sorted(usable, key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(platform, prices)))
     if job.capacity != AUTO:
         return _as_asked(job, by_price, found)
     if not by_price:
         raise _nowhere(job, found)
     # The planner counts a gang as lost with one of its nodes.
-    return _planned(job, env, by_price) if job.hours and not job.elastic else _by_matrix(job, by_price)
+    return _planned(job, platform, by_price) if job.hours and not job.elastic else _by_matrix(job, by_price)
 
 
 def workload(job: OwnJob) -> Workload:
@@ -132,25 +132,25 @@ def question(job: OwnJob, usable: Sequence[Offer]) -> Job:
     )
 
 
-def _planned(job: OwnJob, env: Environment, usable: Sequence[Offer]) -> Placed:
+def _planned(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed:
     """By the planner's dollars and hours, over the machines that the environment has."""
     asked = question(job, usable)
-    answer = ask.answer(asked, ask.Belief(), env.price_region)
+    answer = ask.answer(asked, ask.Belief(), platform.price_region)
     for option in sorted(keeping(asked, answer.options), key=lambda o: (o is not answer.chosen, o.mean_usd)):
         chosen = next((offer for offer in usable if offer.capacity in _OF[option.placement]), None)
         # Whatever turns to on-demand in time needs somebody who moves it.
         moves = option.placement is Placement.HYBRID or option_names.in_time(option) is not None
         if chosen is None or (moves and not _movable(chosen, usable, option)):
             continue
-        if option_names.any_zone(option) and not _several_zones(chosen, env):
+        if option_names.any_zone(option) and not _several_zones(chosen, platform):
             continue
         first = option is answer.chosen
-        reason = answer.reason if first else f"{option.policy}: the cheapest that {env.name} offers"
+        reason = answer.reason if first else f"{option.policy}: the cheapest that {platform.name} offers"
         plan = _plan(asked, answer, option, chosen.capacity) if moves else None
         return Placed(offer=chosen, rule=_rule(job, chosen.capacity), reason=reason, plan=plan)
     if job.deadline_hours:
         raise InputError(
-            f"nothing that {env.name} offers keeps the deadline", got=f"{job.deadline_hours:g} h for {job.hours:g} h of work",
+            f"nothing that {platform.name} offers keeps the deadline", got=f"{job.deadline_hours:g} h for {job.hours:g} h of work",
             allowed="on-demand or flex-start machines of this GPU, or both Spot and on-demand",
             fix="add a NodeGroup with capacity=Capacity.ON_DEMAND and role=Role.TRAINING, or move the deadline",
         )  # fmt: skip
@@ -164,8 +164,8 @@ def _movable(chosen: Offer, usable: Sequence[Offer], option: Option) -> bool:
     return ends and option_names.in_time(option) is not None
 
 
-def _several_zones(chosen: Offer, env: Environment) -> bool:
-    zones = (chosen.pool.zones if chosen.pool else ()) or env.zones
+def _several_zones(chosen: Offer, platform: Platform) -> bool:
+    zones = (chosen.pool.zones if chosen.pool else ()) or platform.zones
     return len(zones) > 1
 
 

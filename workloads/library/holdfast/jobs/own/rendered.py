@@ -28,7 +28,8 @@ from holdfast.manifests.pods import Size, Work
 from holdfast.manifests.policies import budget, peers
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.manifests.training import DAY_S, Gang, Task, gang, job
-from infra.environments.runs import SHARED
+from holdfast.platform import Platform
+from holdfast.platform.document import SHARED_ACCOUNT
 
 HEAD = "# Written by `holdfast new-job`; change the job file and write it anew.\n# holdfast: environment={}\n"
 # What an ordinary program writes goes where it may; torch asks the system for the name of its user.
@@ -107,9 +108,9 @@ def text(own: OwnJob, found: list[Body]) -> str:
     return HEAD.format(own.environment) + stream.getvalue()
 
 
-def judge(name: str, written: str) -> None:
+def judge(name: str, written: str, platform: Platform) -> None:
     """InputError with the rule where the linter finds anything: what it would find later is refused now."""
-    report = lint_texts({name: written}, Options())
+    report = lint_texts({name: written}, Options(platforms=[platform]))
     if report.active:
         first = report.active[0]
         raise InputError(
@@ -134,7 +135,7 @@ def _work(own: OwnJob, context: RenderContext, placed: Placed) -> Work:
         restart="Never",
         env=env | own.env | mounted.env,
         reads_run=own.name if _signs(own) else "",
-        writes_run=own.name if own.role == SHARED else "",
+        writes_run=own.name if own.role == SHARED_ACCOUNT else "",
         volumes=mounted.volumes,
         annotations={ANNOTATION_RULE: placed.rule.value} | mounted.annotations,
     )

@@ -15,21 +15,20 @@ from holdfast.jobs.own import commands, offers
 from holdfast.jobs.own.job_file import OwnJob
 from holdfast.jobs.own.prepared import Prepared, prepare
 from holdfast.place import prices
-from infra import environments
+from holdfast.platform import Platform
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    env: str
     steps: int = 200
     following: Following
 
 
-def run(api: Api, asked: Asked, caps: submit.Caps, *, yes: bool) -> int:
+def run(api: Api, platform: Platform, asked: Asked, caps: submit.Caps, *, yes: bool) -> int:
     """The exit code: 0 complete, 1 failed, 4 over the cap."""
-    prepared = prepare(sample(asked))
+    prepared = prepare(sample(asked, platform), platform)
     bought = commands.plan(prepared, caps, None)
-    show.plan(bought, f"first run of {asked.env}")
+    show.plan(bought, f"first run of {platform.name}")
     for refusal in bought.refusals:
         show.note(f"refused: {refusal}")
     if bought.refusals:
@@ -38,9 +37,9 @@ def run(api: Api, asked: Asked, caps: submit.Caps, *, yes: bool) -> int:
     return follow(api, prepared, asked.following, show.note)
 
 
-def sample(asked: Asked) -> OwnJob:
+def sample(asked: Asked, platform: Platform) -> OwnJob:
     """The reference trainer on Python's own sources, for minutes; a name of its own, or it would resume the last one."""
-    offer = offers.cheapest_spot(environments.load(asked.env), prices.load())
+    offer = offers.cheapest_spot(platform, prices.load())
     command = [
         "python",
         "-m",
@@ -55,7 +54,7 @@ def sample(asked: Asked) -> OwnJob:
     command += ["--ranks", str(offer.machine.gpus), "--steps", str(asked.steps), "--every", "5s", "--device", "cuda"]
     return OwnJob(
         name=time.strftime("try-%m%d-%H%M%S", time.gmtime()),
-        environment=asked.env,
+        environment=platform.name,
         image="trainer",
         command=tuple(command),
         gpus=f"{offer.machine.gpus}x{offer.accelerator}",
@@ -68,4 +67,4 @@ def follow(api: Api, prepared: Prepared, asked: Following, report: Report) -> in
     """Submits it and follows it to its receipt."""
     for name in submit.apply(api, prepared.bodies):
         report(f"applied {name}")
-    return following.follow(api, prepared.env, JobSnapshot(body=prepared.bodies[-1], pods=[]), asked, report)
+    return following.follow(api, prepared.platform, JobSnapshot(body=prepared.bodies[-1], pods=[]), asked, report)

@@ -11,9 +11,9 @@ import typer
 from typer.main import get_command
 
 from holdfast.commands import app as holdfast
+from holdfast.commands import app as monitoring
+from holdfast.commands import app as workloads
 from holdfast.contract.errors import InputError, Unjudged, unusable_path
-from monitoring.__main__ import app as monitoring
-from workloads.__main__ import app as workloads
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import ODD, dumped
 

@@ -13,12 +13,12 @@ from psycopg.conninfo import make_conninfo
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT
 from holdfast.inference.results import schema
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from infra.environments import load
+from tests.platforms import load
 from tests.workloads.manifests.rendered import bodies
 
 pytestmark = pytest.mark.process
 EXAMPLE = load("example")
-WORKER, EXPORTER, MIGRATOR = (EXAMPLE.database_user(role) for role in ("batch", "exporter", "migrator"))
+WORKER, EXPORTER, MIGRATOR = (EXAMPLE.database.users[role] for role in ("batch", "exporter", "migrator"))
 
 
 @pytest.fixture

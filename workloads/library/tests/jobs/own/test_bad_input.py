@@ -6,16 +6,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.commands import app
 from holdfast.contract.errors import InputError
-from holdfast.manifests import render_context
+from tests import platforms
 from tests.infra.ops.google import Gcloud
-from workloads.__main__ import app
 from workloads.library.tests.jobs.own.test_job_file import IMAGE
 
 FAR = {"location": "EUROPE-WEST4"}
 NO_SECRET = "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
 NO_BUCKET = "ERROR: (gcloud.storage.buckets.describe) gs://gone not found: 404."
-GIVEN = {"--env": "example", "name": "my-run", "--image": IMAGE, "--gpus": "1xl4", "command": "python train.py"}
+GIVEN = {
+    "--platform": str(platforms.file("example")),
+    "name": "my-run",
+    "--image": IMAGE,
+    "--gpus": "1xl4",
+    "command": "python train.py",
+}
 CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "unknown machine": ({"--gpus": "8xa1000"}, "unknown GPU", "did you mean"),
     "GPUs that no pool has": ({"--gpus": "8xh100"}, "no pool of example", ""),
@@ -24,16 +30,23 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "name too long": ({"name": "a" * 60}, "too long", "shorten it"),
     "image is no name": ({"--image": "Train Me"}, "image is no name", "imagetools inspect"),
     "role that was not pushed": ({"--image": "trainer"}, "image digests of example", "make images ENV=example"),
-    "image that the policy refuses": ({"--env": "prod"}, "image policy", "security.image_patterns"),
+    "image that the policy refuses": (
+        {"--platform": str(platforms.file("prod"))},
+        "image policy",
+        "security.image_patterns",
+    ),
     "run that has no place": (
-        {"--env": "prod", "--image": f"us-central1-docker.pkg.dev/change-me/holdfast-prod/mine@sha256:{'a' * 64}"},
-        "no place among the checkpoints",
+        {
+            "--platform": str(platforms.file("prod")),
+            "--image": f"us-central1-docker.pkg.dev/change-me/holdfast-prod/mine@sha256:{'a' * 64}",
+        },
+        "no prefix in the checkpoint bucket",
         'Run(name="my-run")',
     ),
     "bucket in another region": ({"--data": "gs://far/x"}, "another region", "--location=us-central1"),
     "bucket that is not there": ({"--data": "gs://gone/x"}, "no such bucket", "create it"),
     "secret that is not there": ({"--secret": "HF_TOKEN=hf"}, "no such secret", "gcloud secrets create hf"),
-    "unknown environment": ({"--env": "exmaple"}, "environment", "example"),
+    "document that is not there": ({"--platform": "exmaple.json"}, "no platform document", "infra describe"),
 }
 
 
@@ -55,7 +68,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gcloud: Gcloud) -> Cal
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(render_context, "DIGESTS", folder / "digests.json")
     return lambda: sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
@@ -67,13 +79,3 @@ def test_what_is_wrong_is_refused_with_its_fix_and_nothing_is_written(here: Call
     assert what in error.what or what in str(error), error
     assert fix in str(error), error
     assert here() == []
-
-
-@pytest.mark.parametrize(
-    "content", ["{", "[]", '{"example": []}', '{"example": {"trainer": "sha256:ab"}}', '{"example": {"trainer": 3}}']
-)
-def test_a_damaged_file_of_digests_is_bad_input_and_never_rendered(here: Callable[[], list[str]], content: str) -> None:
-    Path("digests.json").write_text(content)
-    error = refused({"--image": "trainer"})
-    assert error.what == "file of image digests" and "git checkout" in error.fix
-    assert here() == ["digests.json"]

@@ -11,8 +11,9 @@ from ruamel.yaml import YAML
 
 from holdfast.jobs.own import commands, file_text
 from holdfast.jobs.own.prepared import Prepared
+from holdfast.platform import Platform
+from tests.platforms import with_images
 from workloads.library.tests.inference import test_examples as predictors
-from workloads.library.tests.jobs.own.pushed import push_images
 from workloads.library.tests.training import test_examples as trainers
 
 ROOT = Path(__file__).parents[5]
@@ -30,8 +31,8 @@ def module(example: Path) -> str:
 
 
 @pytest.fixture
-def pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    push_images(monkeypatch, tmp_path)
+def pushed() -> Platform:
+    return with_images("example")
 
 
 def document(example: Path) -> dict[str, Any]:
@@ -47,12 +48,12 @@ def test_every_example_has_a_job_file_and_is_killed_by_a_test() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_short_and_its_job_file_runs_it(example: Path, pushed: None) -> None:
+def test_an_example_is_short_and_its_job_file_runs_it(example: Path, pushed: Platform) -> None:
     assert len(example.read_text().splitlines()) < 60
     given = document(example)
     jsonschema.validate(given, json.loads((ROOT / file_text.SCHEMA_FILE).read_text()))
     prepared: Prepared = commands.read(
-        given, job_file(example)
+        given, job_file(example), pushed
     )  # rendered, and refused where the linter finds anything
     assert prepared.bodies and prepared.job.name == example.stem.replace("_", "-")
     started = given.get("predictor", "").partition(":")[0] or given["command"][given["command"].index("-m") + 1]

@@ -12,10 +12,9 @@ import pytest
 
 from holdfast.contract.errors import InputError
 from holdfast.jobs.own import images, registry
-from holdfast.manifests import render_context
 from holdfast.manifests.render_context import RenderContext
-from infra.environments import load
 from tests.infra.ops.google import Gcloud
+from tests.platforms import load, with_images
 from tests.workloads.images.registry import Registry, serving
 from workloads.library.tests.jobs.own.test_job_file import IMAGE
 
@@ -118,11 +117,9 @@ def test_a_registry_that_has_no_such_image_or_does_not_answer_is_no_digest(
 
 
 def test_a_role_is_the_image_that_was_pushed_for_the_environment(
-    context: RenderContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: RenderContext,
 ) -> None:
-    digests = tmp_path / "digests.json"
-    monkeypatch.setattr(render_context, "DIGESTS", digests)
     with pytest.raises(InputError, match="make images ENV=example"):
-        images.resolve("trainer", RenderContext(load("example")))
-    digests.write_text(json.dumps({"example": {"trainer": "c" * 64}}))
-    assert images.resolve("trainer", context).image.endswith(f"/trainer@sha256:{'c' * 64}")
+        images.resolve("trainer", context)
+    pushed = RenderContext(with_images("example", "trainer"))
+    assert images.resolve("trainer", pushed).image.endswith(f"/trainer@sha256:{'a' * 64}")

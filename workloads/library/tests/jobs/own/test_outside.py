@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.commands import app
 from holdfast.contract.errors import InputError
 from holdfast.jobs.own import outside
-from infra.environments import load
 from tests.infra.ops.google import Gcloud
-from workloads.__main__ import app
+from tests.platforms import file, load
 from workloads.library.tests.jobs.own.test_job_file import IMAGE, own
 
 
@@ -38,8 +38,8 @@ def words(*more: str) -> list[str]:
     return [
         "new-job",
         "my-run",
-        "--env",
-        "example",
+        "--platform",
+        str(file("example")),
         "--image",
         IMAGE,
         "--gpus",

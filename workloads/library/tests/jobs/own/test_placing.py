@@ -14,8 +14,10 @@ from holdfast.exporter.cluster import Cluster
 from holdfast.jobs.own import placing, rendered
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import plan, prices
-from infra.environments import Environment, load
+from holdfast.platform import Platform
+from infra import describe, environments
 from infra.environments.capacity import NodeGroup
+from tests.platforms import load
 from workloads.library.tests.jobs.own.test_job_file import own
 from workloads.manifests import queueing
 
@@ -28,14 +30,18 @@ def test_with_hours_the_planner_places_the_job_and_says_why() -> None:
     assert placed.offer is not None and "%" in placed.reason, placed.reason
 
 
-def with_on_demand() -> Environment:
+def with_groups(*groups: NodeGroup) -> Platform:
+    example = environments.load("example")
+    return describe.platform(replace(example, groups=(*example.groups, *groups)))
+
+
+def with_on_demand() -> Platform:
     """The example with on-demand machines for jobs beside its Spot ones."""
     group = NodeGroup(
         name="demand-l4", role=Role.TRAINING, machine_types=("g2-standard-8",), accelerator="nvidia-l4",
         gpus_per_node=1, max_nodes=4,
     )  # fmt: skip
-    example = load("example")
-    return replace(example, groups=(*example.groups, group))
+    return with_groups(group)
 
 
 def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_own() -> None:
@@ -43,7 +49,7 @@ def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_o
     placed = placing.place(job, env, PRICES)
     assert placed.plan is not None, placed.reason
     body = rendered.bodies(job, RenderContext(env), placed)[-1]
-    rendered.judge("job.yaml", rendered.text(job, [body]))
+    rendered.judge("job.yaml", rendered.text(job, [body]), env)
     meta = body["metadata"]
     assert meta["labels"]["holdfast.dev/moves"] == "true"
     assert plan.read(meta["annotations"]["holdfast.dev/placement-plan"]).text() == placed.plan.text()
@@ -59,13 +65,12 @@ def test_a_job_with_a_deadline_carries_its_policy_and_names_no_capacity_of_its_o
         assert waits_for(body, labels, queue) == {("nvidia-l4", capacity)}
 
 
-def with_a100() -> Environment:
+def with_a100() -> Platform:
     demand = NodeGroup(
         name="demand-a100", role=Role.TRAINING, machine_types=("a2-highgpu-1g",), accelerator="nvidia-tesla-a100",
         gpus_per_node=1, max_nodes=4,
     )  # fmt: skip
-    example = load("example")
-    return replace(example, groups=(*example.groups, demand))
+    return with_groups(demand)
 
 
 def test_a_job_that_queues_for_flex_start_is_moved_to_on_demand_in_time_as_it_was_priced() -> None:
@@ -74,7 +79,7 @@ def test_a_job_that_queues_for_flex_start_is_moved_to_on_demand_in_time_as_it_wa
     assert placed.plan is not None, placed.reason
     assert (placed.plan.policy, placed.plan.spot_queue, placed.plan.on_demand_queue) == ("queue", "flex", "on-demand")
     body = rendered.bodies(job, RenderContext(env), placed)[-1]
-    rendered.judge("job.yaml", rendered.text(job, [body]))
+    rendered.judge("job.yaml", rendered.text(job, [body]), env)
     assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "flex"
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}
@@ -103,8 +108,7 @@ def test_any_zone_is_promised_where_the_pool_has_several_and_nothing_pins_one(
         accelerator="nvidia-h100-80gb", gpus_per_node=8, max_nodes=8, zones=zones,
     )  # fmt: skip
     demand = replace(spot, name="demand-h100", capacity=Capacity.ON_DEMAND)
-    example = load("example")
-    env = replace(example, groups=(*example.groups, spot, demand))
+    env = with_groups(spot, demand)
     job = own(gpus="8xh100", nodes=8, command=("sleep", "9"), hours=48.0, deadline_hours=70.0)
     placed = placing.place(job, env, PRICES)
     assert placed.plan is not None

@@ -20,7 +20,7 @@ from holdfast.jobs.own.offers import offers
 from holdfast.manifests.pods import KEY_FOLDER
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import prices
-from infra.environments import load, names
+from tests.platforms import load, names
 from workloads.library.tests.jobs.own.test_job_file import IMAGE, own
 
 PRICES = prices.load()
@@ -32,7 +32,7 @@ def made(job: OwnJob) -> list[dict[str, Any]]:
     env = load(job.environment)
     context = RenderContext(env)
     text = rendered.text(job, rendered.bodies(job, context, placing.place(job, env, PRICES)))
-    rendered.judge("job.yaml", text)
+    rendered.judge("job.yaml", text, env)
     return [each for each in YAML(typ="safe").load_all(text) if each]
 
 
@@ -44,7 +44,7 @@ def pod_of(bodies: list[dict[str, Any]]) -> dict[str, Any]:
 
 def listed(environment: str) -> str:
     """A run that may write there."""
-    return next((run.name for run in load(environment).storage.runs), own().name)
+    return next((run.name for run in load(environment).runs), own().name)
 
 
 @st.composite
@@ -197,7 +197,7 @@ def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
     with pytest.raises(InputError) as refused:
         mounts.provider_class(own(secrets={"HF_TOKEN": "hf/3"}), RenderContext(off))
     assert "hf/3, with the add-on off in example" in refused.value.got
-    assert "infra/environments/example.py" in refused.value.fix and "make deploy ENV=example" in refused.value.fix
+    assert "secret_manager=True" in refused.value.fix and "make deploy" in refused.value.fix
     assert mounts.provider_class(own(), RenderContext(off)) is None
 
 

@@ -60,7 +60,7 @@ class Defect:
 @cache
 def _read(name: str, document: str) -> File:
     """One document as if it were all of the file: of each defect all but one are read already."""
-    return read_text(name, document, "example")
+    return read_text(name, document)
 
 
 def _train(name: str, old: str, new: str, *rules: str, of: str = TRAIN) -> Defect:

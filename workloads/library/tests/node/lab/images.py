@@ -22,7 +22,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from holdfast.clients.api import Api, Object
-from infra import environments
+from tests import platforms
 from tests.cluster.sim import runnable
 from tests.tools.build import CACHE, lock
 from tests.workloads.images.registry import Registry
@@ -90,7 +90,7 @@ class Rendered:
 class Builder:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.repository = environments.load(ENVIRONMENT).image_registry
+        self.repository = platforms.load(ENVIRONMENT).registry
         self._tree = HOME / "tree"
         self._env = os.environ | {"BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(_storage())}
 

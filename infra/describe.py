@@ -1,0 +1,123 @@
+"""`python -m infra describe ENV`: an environment as the document that everything outside infra reads."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from holdfast.contract.capacity import QUEUES
+from holdfast.contract.errors import InputError
+from holdfast.contract.kubernetes import PRIORITIES
+from holdfast.contract.roles import DATABASE_ROLES, KSA_NAMESPACES, ROLES
+from holdfast.platform import Platform
+from holdfast.platform.document import Database, Network, Prices, Run, Security, Serving, Versions
+from infra.contract.versions import JOBSET_VERSION, KUEUE_VERSION
+from infra.environments import Environment, load, names
+from infra.environments.images import patterns, policy_is_written
+
+DIGESTS = Path(__file__).parents[1] / "workloads" / "images" / "digests.json"
+_HEX = re.compile("[0-9a-f]{64}")
+
+
+def platform(environment: Environment, images: dict[str, str] | None = None) -> Platform:
+    """`images`: role -> 64 hex digits; by default those that were pushed."""
+    accelerators = [cap.accelerator for cap in environment.auto_provisioning.accelerators]
+    sources = [*(group.name for group in environment.groups), *accelerators]
+    return Platform(
+        name=environment.name,
+        project=environment.project,
+        project_number=environment.project_number.lower(),
+        region=environment.region,
+        zones=environment.zones,
+        cluster=environment.cluster_name,
+        versions=Versions(gke=environment.cluster.min_version, jobset=JOBSET_VERSION, kueue=KUEUE_VERSION),
+        prices=Prices(region=environment.price_region),
+        pools=environment.pools(),
+        auto_provisioning={cap.accelerator: cap.max_gpus for cap in environment.auto_provisioning.accelerators},
+        quotas={source: environment.quota_gpus(source) for source in sources},
+        namespaces=KSA_NAMESPACES,
+        queues={capacity.value: queue for capacity, queue in QUEUES.items()},
+        priorities={name: priority.value for name, priority in PRIORITIES.items()},
+        accounts={role: environment.service_account_email(role) for role in ROLES},
+        workload_pool=environment.workload_pool,
+        buckets={purpose: environment.bucket(purpose) for purpose in ("checkpoints", "data", "exports")},
+        registry=environment.image_registry,
+        images=digests(environment.name) if images is None else images,
+        database=_database(environment),
+        topics={purpose: environment.topic(purpose) for purpose in (*environment.lanes, "dead")},
+        lanes=environment.queue.lanes,
+        runs=tuple(
+            Run(name=run.name, account=run.account, prefixes=run.prefixes, read_by=run.read_by)
+            for run in environment.storage.runs
+        ),
+        serving=_serving(environment),
+        network=Network(
+            nodes_cidr=environment.network.nodes_cidr,
+            services_cidr=environment.network.services_cidr,
+            database_cidr=environment.network.database_cidr,
+        ),
+        security=Security(
+            signed_checkpoints=environment.security.signed_checkpoints,
+            secret_manager=environment.security.secret_manager,
+            image_patterns=patterns(environment) if policy_is_written(environment) else None,
+        ),
+        drills=environment.allow_drills,
+    )
+
+
+def described(name: str) -> Platform:
+    """The platform of the environment `name`. Raises InputError, also where two environments describe one cluster."""
+    found = platform(load(name))
+    for other in (each for each in names() if each != name):
+        if platform(load(other), {}).identity == found.identity:
+            raise InputError(
+                    "two environments describe one cluster", got=f"{name} and {other}: {found.cluster}",
+                    allowed="a cluster of its own for each environment", fix="change name or name_prefix of one of them",
+                )  # fmt: skip
+    return found
+
+
+def digests(name: str) -> dict[str, str]:
+    """Image -> sha256, as `make images` wrote it. Raises InputError where the file is damaged."""
+    try:
+        known: Any = json.loads(DIGESTS.read_text(encoding="utf-8"))
+        mine: dict[str, str] = known.get(name, {})
+        # Anything else would be rendered as it is, and only the nodes would find that they cannot pull it.
+        wrong = [role for role, digest in mine.items() if not _HEX.fullmatch(digest)]
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _damaged(name, error) from error
+    if wrong:
+        raise _damaged(name, f"{wrong[0]} of {name}: {mine[wrong[0]]!r:.80}")
+    return mine
+
+
+def _damaged(name: str, why: object) -> InputError:
+    file = "/".join(DIGESTS.parts[-3:])
+    return InputError(
+        "file of image digests",
+        got=f"{file}: {why}",
+        allowed="environment -> role -> 64 hex digits, as `make images` writes it",
+        fix=f"git checkout {file}, or make images ENV={name}",
+    )
+
+
+def _database(environment: Environment) -> Database | None:
+    if environment.database is None:
+        return None
+    users = {role: environment.database_user(role) for role in DATABASE_ROLES}
+    return Database(connection=environment.database_connection, users=users)
+
+
+def _serving(environment: Environment) -> Serving | None:
+    wanted = environment.serving
+    if wanted is None:
+        return None
+    return Serving(
+        base_replicas=wanted.base_replicas,
+        base_most=wanted.base_most,
+        overflow_most=wanted.overflow_most,
+        inflight_target=wanted.inflight_target,
+        promise=str(wanted),
+    )

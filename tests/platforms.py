@@ -1,0 +1,61 @@
+"""Platform documents of the rendered environments, as commands read them."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from holdfast.clients.api import Api
+from holdfast.contract.roles import NAMESPACE_MONITORING, ROLES
+from holdfast.platform import Platform, read, reading
+from holdfast.platform.cluster import NAME, PATH
+
+OF_OTHERS = ("cloud-sql-proxy", "envoy", "jobset", "kueue", "vllm")
+RENDERED = Path(__file__).parents[1] / "workloads" / "rendered"
+
+
+def file(name: str) -> Path:
+    return RENDERED / name / "platform.json"
+
+
+@cache
+def load(name: str) -> Platform:
+    return read(file(name))
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in RENDERED.glob("*/platform.json"))
+
+
+def with_images(name: str, *roles: str) -> Platform:
+    """After `make images` and `make operators-pin`; `roles`: those that were pushed, by default all."""
+    pushed = roles or (*ROLES, *OF_OTHERS)
+    return replace(load(name), images=dict.fromkeys(pushed, "a" * 64))
+
+
+def written(platform: Platform, folder: Path) -> Path:
+    """Its document as a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / reading.FILE
+    path.write_text(reading.text(platform))
+    return path
+
+
+def published(platform: Platform) -> dict[str, Any]:
+    """The ConfigMap that `make apply` leaves in the cluster."""
+    metadata = {"name": NAME, "namespace": NAMESPACE_MONITORING}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "data": {reading.FILE: reading.text(platform)},
+    }
+
+
+def publish(api: Api, platform: Platform) -> None:
+    """Into a cluster of its own for a test."""
+    metadata = {"name": NAMESPACE_MONITORING}
+    api.apply(
+        f"/api/v1/namespaces/{NAMESPACE_MONITORING}", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    )
+    api.apply(PATH, published(platform))

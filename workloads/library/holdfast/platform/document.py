@@ -1,0 +1,206 @@
+"""The fields of `holdfast.platform/1`. A new optional field keeps the number; any other change raises it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.contract.capacity import Capacity
+from holdfast.contract.errors import InputError
+from holdfast.contract.pools import Pool, Role
+
+SCHEMA = "holdfast.platform/1"
+SHARED_ACCOUNT = "trainer"
+"""Kubernetes service account of all training where runs are not kept apart."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Versions:
+    """Oldest that the platform accepts; empty leaves it to the release channel."""
+
+    gke: str = ""
+    jobset: str
+    kueue: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prices:
+    region: str
+    """Region whose list prices apply."""
+    currency: str = "USD"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Database:
+    """Cloud SQL for PostgreSQL, which keeps batch results and the embedded queue."""
+
+    connection: str
+    """PROJECT:REGION:INSTANCE, what the Cloud SQL Auth Proxy connects to."""
+    users: Mapping[str, str]
+    """Role -> PostgreSQL user of its service account."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A training run with a prefix of the checkpoint bucket and an identity of its own."""
+
+    name: str
+    account: str
+    """Kubernetes service account of its pods."""
+    prefixes: tuple[str, ...]
+    """Prefixes of its objects, each with a slash at the end."""
+    read_by: tuple[str, ...] = ()
+    """Roles that may also load its checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """Replicas of online inference: an on-demand base and the overflow on Spot."""
+
+    base_replicas: int
+    base_most: int
+    overflow_most: int
+    inflight_target: int
+    """Requests that run or wait in one replica, above which another replica is added."""
+    promise: str
+    """The arithmetic behind the base, in one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """IPv4 ranges that network policies name."""
+
+    nodes_cidr: str
+    services_cidr: str
+    database_cidr: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Security:
+    signed_checkpoints: bool = False
+    """Training signs commits; batch loads no unsigned one."""
+    secret_manager: bool = False
+    """GKE's Secret Manager add-on is on, so jobs can mount secrets."""
+    image_patterns: tuple[str, ...] | None = None
+    """Images that the project's policy admits, as REGISTRY/PROJECT/REPOSITORY/**; null: no policy is written here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Platform:
+    """One platform, read from its document. Maps are small and keep their order."""
+
+    name: str
+    """Name of the environment."""
+    project: str
+    """Google Cloud project id, lower case."""
+    project_number: str
+    region: str
+    zones: tuple[str, ...]
+    """Zones of nodes."""
+    cluster: str
+    """Name of the GKE cluster. Its location is the region."""
+    versions: Versions
+    prices: Prices
+    pools: tuple[Pool, ...]
+    """Node pools. Pools of one `pool_class` differ in machine type only."""
+    auto_provisioning: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Accelerator -> GPUs that node auto-provisioning may have at once, those of the pools included."""
+    quotas: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Pool class or auto-provisioned accelerator -> GPUs that its queue lends to all jobs at once."""
+    namespaces: Mapping[str, str]
+    """Role -> namespace."""
+    queues: Mapping[str, str]
+    """Capacity -> LocalQueue of every namespace."""
+    priorities: Mapping[str, int]
+    """PriorityClass -> value."""
+    accounts: Mapping[str, str]
+    """Role -> Google service account."""
+    workload_pool: str
+    """Workload Identity pool, PROJECT.svc.id.goog."""
+    buckets: Mapping[str, str]
+    """Purpose (checkpoints, data, exports) -> bucket."""
+    registry: str
+    """Prefix of image names."""
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Image -> 64 hex digits of its sha256; an image that was not pushed yet is missing."""
+    database: Database | None = None
+    topics: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Purpose (work, work-2, ..., dead) -> Pub/Sub topic; its subscription has the same name."""
+    lanes: int = 0
+    """Batch jobs that can queue on Pub/Sub at the same time; 0: they queue in the database."""
+    runs: tuple[Run, ...] = ()
+    """Runs that are kept apart; empty: all training shares one account."""
+    serving: Serving | None = None
+    network: Network
+    security: Security
+    drills: bool = False
+    """Drills may evict pods and delete VMs in this cluster."""
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Project, location and name of the cluster: two documents with the same identity describe one cluster."""
+        return self.project, self.region, self.cluster
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.project}/{self.region}/{self.cluster})"
+
+    @property
+    def price_region(self) -> str:
+        return self.prices.region
+
+    @property
+    def classes(self) -> dict[str, tuple[Pool, ...]]:
+        """Pool class -> its pools, in the document's order."""
+        names = dict.fromkeys(pool.pool_class or pool.name for pool in self.pools)
+        return {name: tuple(p for p in self.pools if (p.pool_class or p.name) == name) for name in names}
+
+    def pool(self, name: str) -> Pool:
+        """Raises StopIteration where there is no such pool."""
+        return next(pool for pool in self.pools if pool.name == name)
+
+    def quota(self, source: str) -> int:
+        """GPUs that a queue lends from a pool class, or from auto-provisioning of an accelerator; 0 for any other."""
+        return self.quotas.get(source, 0)
+
+    @property
+    def work_topics(self) -> list[str]:
+        """Topics of the lanes, in order."""
+        return [topic for purpose, topic in self.topics.items() if purpose != "dead"]
+
+    @property
+    def pod_identities(self) -> str:
+        """Prefix of principals of Kubernetes service accounts in IAM policies."""
+        pools = f"projects/{self.project_number}/locations/global/workloadIdentityPools"
+        return f"iam.googleapis.com/{pools}/{self.workload_pool}"
+
+    def account_of(self, run: str) -> str:
+        """Kubernetes service account under which `run` trains. Raises InputError where the platform has no place for it."""
+        if not self.runs:
+            return SHARED_ACCOUNT
+        found = next((each.account for each in self.runs if each.name == run), None)
+        if found is None:
+            raise InputError(
+                "the run has no prefix in the checkpoint bucket", got=run,
+                allowed=", ".join(each.name for each in self.runs),
+                fix=f'the platform team adds Run(name="{run}") to storage.runs of {self.name}, then make deploy and make apply',
+            )  # fmt: skip
+        return found
+
+    def admits(self, image: str) -> bool:
+        """Whether the image policy lets `image` run; True where the platform writes none. GKE's own images are not known."""
+        allowed = self.security.image_patterns
+        return allowed is None or any(_matches(pattern, image) for pattern in allowed)
+
+    def system_pool(self) -> Pool:
+        return next(pool for pool in self.pools if pool.role is Role.SYSTEM)
+
+    def spot_pools(self) -> list[Pool]:
+        return [pool for pool in self.pools if pool.capacity is Capacity.SPOT]
+
+
+def _matches(pattern: str, image: str) -> bool:
+    """A `*` at the end matches the rest of a name, `**` also the names below it."""
+    if pattern.endswith("**"):
+        return image.startswith(pattern[:-2])
+    if pattern.endswith("*"):
+        return re.fullmatch(re.escape(pattern[:-1]) + "[^/]*", image) is not None
+    return image == pattern

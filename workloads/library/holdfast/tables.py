@@ -1,0 +1,25 @@
+"""Tables and JSON objects of commands. Data goes to standard output; off a terminal without colour or cut lines."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+
+def print_json(thing: str, **fields: object) -> None:
+    print(json.dumps({"schema": f"holdfast.{thing}/1", **fields}, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """Plain aligned rows off a terminal, whatever their width."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=not sys.stdout.isatty(), overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    # In a pipe rich would wrap at 80 columns, and grep would find half an address.
+    width = None if sys.stdout.isatty() else 1_000
+    # Addresses hold brackets, which markup would swallow.
+    Console(width=width, highlight=False, markup=False).print(table)
