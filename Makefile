@@ -84,7 +84,8 @@ lint-all: setup ## Our linter, and beside it kube-score and Checkov for generic 
 apply: setup ## Apply the platform half of ENV to the current cluster, and remove what it no longer holds: no GPU
 	@$(PY) -m workloads apply $(NAMED_ENV) $(if $(YES),--yes)
 
-images: setup ## Build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
+images: setup ## Build the wheel, then build and push the images of ENV (buildx, buildah or Cloud Build) and write their digests
+	@$(if $(wildcard workloads/library),$(PY) .ci/wheel.py --wheel-only --out-dir vendor)
 	@$(PY) -m workloads images build $(NAMED_ENV)
 
 images-base: setup ## Record what the base image's tag means today

@@ -103,7 +103,7 @@ def rewrite(folder: Path) -> None:
         text = text.replace(old, new)
     project.write_text(text)
     ignored = folder / ".gitignore"
-    ignored.write_text("".join(line for line in ignored.read_text().splitlines(True) if line.strip() != "vendor/"))
+    ignored.write_text("".join(line for line in ignored.read_text().splitlines(True) if line.strip() != "/vendor/"))
 
 
 def add_environment(folder: Path, name: str) -> None:

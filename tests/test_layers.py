@@ -68,9 +68,9 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
     "manifests": {"platform"},
     "lint": {"platform", "clients", "manifests.waiting_for_pods"},
     "jobs": {"platform", "clients", "place", "manifests", "lint", "ledger"},
-    "exporter": {"runtime", "clients", "ledger", "place.churn", "mover"},
-    # What a policy does is decided where it was priced.
-    "mover": {"runtime", "clients", "ledger", "place"},
+    "exporter": {"runtime", "clients", "ledger", "place"},
+    # It sees what the exporter sees; what a policy does is decided where it was priced.
+    "mover": {"runtime", "clients", "ledger", "place", "exporter"},
     "report": {"ledger", "place.churn"},
     "drill": {
         "platform",
@@ -95,6 +95,7 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
         "jobs.own.cli",
         "ledger.command",
         "lint.cli",
+        "mover.command",
         "place.churn.command",
         "place.cli",
         "report.command",

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,7 +107,6 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("holdfast.runtime.shutdown.of_process", lambda: stopped)
     monkeypatch.setattr("holdfast.runtime.shutdown.leave_now", sys.exit)
     monkeypatch.setattr("holdfast.runtime.logs.set_job", answering(None))
-    monkeypatch.setattr("holdfast.exporter.main.stopped_by_signals", threading.Event)
     # Beyond these lines the options have been read, and the work begins.
     for work in ("training.launch.launch", "training.elastic.trainer.train_elastic", "inference.server.process.serve"):
         monkeypatch.setattr(f"holdfast.{work}", answering(0))

@@ -25,7 +25,8 @@ COMMANDS = {
     "holdfast batch status a --database postgresql://nobody@127.0.0.1:1/none?x=y": (2, "error:   "),
     "monitoring report --events {folder}/events --out {folder}/report.html": (0, "Next: open "),
     "monitoring churn --events {folder}/events": (0, ""),
-    "monitoring export --kubeconfig {folder}/none": (3, "could not judge: no cluster to watch"),
+    "holdfast export --kubeconfig {folder}/none": (3, "could not judge: no cluster to watch"),
+    "holdfast move --events {folder}/events --kubeconfig {folder}/none": (3, "could not judge: no cluster to watch"),
 }
 
 

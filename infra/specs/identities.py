@@ -93,7 +93,7 @@ def _readers(environment: Environment) -> list[Resource]:
 
 
 def _event_lines(environment: Environment) -> list[Resource]:
-    """The exporter reads what containers print, and no other log of the project."""
+    """Exporter and mover read what containers print, and no other log of the project."""
     bucket, _, name = roles.events_view(environment.project, environment.cluster_name).rpartition("/views/")
     view = Resource(
         kind="google_logging_log_view",
@@ -106,22 +106,25 @@ def _event_lines(environment: Environment) -> list[Resource]:
         },
         after=api(environment, "logging"),
     )
-    return [
-        view,
-        Resource(
-            kind="google_logging_log_view_iam_member",
-            id="events",
-            arguments={
-                "parent": f"projects/{environment.project}",
-                "location": "global",
-                "bucket": "_Default",
-                "name": name,
-                "role": "roles/logging.viewAccessor",
-                "member": f"serviceAccount:{environment.service_account_email('exporter')}",
-            },
-            after=(account("exporter"), view.address),
-        ),
-    ]
+    # The first came alone, and its id is an address of Terraform.
+    readers = {"events": "exporter", "events-mover": "mover"}
+    return [view, *(_view_reader(environment, view, id_, role) for id_, role in readers.items())]
+
+
+def _view_reader(environment: Environment, view: Resource, id_: str, role: str) -> Resource:
+    return Resource(
+        kind="google_logging_log_view_iam_member",
+        id=id_,
+        arguments={
+            "parent": f"projects/{environment.project}",
+            "location": "global",
+            "bucket": "_Default",
+            "name": view.arguments["name"],
+            "role": "roles/logging.viewAccessor",
+            "member": f"serviceAccount:{environment.service_account_email(role)}",
+        },
+        after=(account(role), view.address),
+    )
 
 
 def workload_bindings(environment: Environment) -> list[Resource]:

@@ -163,12 +163,21 @@ def platform(kueue: None, api: Api) -> Generator[None]:
 
 @pytest.fixture
 def exporter(platform: None, cluster: AClusterManager, api: Api) -> Generator[client.ApiClient]:
-    """Whoever runs as the rendered service account of the exporter."""
+    yield from _as_account("exporter", cluster, api)
+
+
+@pytest.fixture
+def mover_account(platform: None, cluster: AClusterManager, api: Api) -> Generator[client.ApiClient]:
+    yield from _as_account("mover", cluster, api)
+
+
+def _as_account(name: str, cluster: AClusterManager, api: Api) -> Generator[client.ApiClient]:
+    """Under the rendered service account of monitoring, and with its rights."""
     assert isinstance(cluster, OwnManager)
     assert cluster.host
-    account = "/api/v1/namespaces/monitoring/serviceaccounts/exporter/token"
+    account = f"/api/v1/namespaces/monitoring/serviceaccounts/{name}/token"
     token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]
-    made = config.new_client_from_config(str(cluster.host.write_kubeconfig("exporter", {"token": token})))
+    made = config.new_client_from_config(str(cluster.host.write_kubeconfig(name, {"token": token})))
     yield made
     made.rest_client.pool_manager.clear()
 

@@ -57,9 +57,9 @@ def test_it_starts_nothing_that_costs_money_and_changes_nothing_the_second_time(
     context = RenderContext(platforms.with_images("example"))
     world.add_nodes(platforms.load("example").pool("system"), 1)
     first = list(platform.apply(api, context))
-    assert {"Deployment/exporter", "ClusterQueue/spot"} <= {change.name for change in first}
+    assert {"Deployment/exporter", "Deployment/mover", "ClusterQueue/spot"} <= {change.name for change in first}
     running = until("nothing is pending", lambda: _all_running(api))
-    assert {pod["metadata"]["labels"][LABEL_NAME] for pod in running} == {"exporter", "migrate"}
+    assert {pod["metadata"]["labels"][LABEL_NAME] for pod in running} == {"exporter", "migrate", "mover"}
     assert not any("nvidia.com/gpu" in json.dumps(pod["spec"]) for pod in running)
     assert {change.verb for change in platform.apply(api, context)} == {"unchanged"}
     assert not any(

@@ -1,4 +1,4 @@
-"""What an image holds and where it came from: CycloneDX from the lock, and SLSA provenance, beside each digest.
+"""What an image holds and where it came from: CycloneDX from lock and wheel, and SLSA provenance, for each digest.
 
 Both are written for whoever signs: `cosign attest --type cyclonedx --predicate FILE IMAGE@DIGEST`.
 """
@@ -9,21 +9,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from workloads.images.builders import Build
+from workloads.images import pins
+from workloads.images.builders import DOCKERFILE, Build
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-_INSTALLS = re.compile(r"^COPY (requirements/\w+\.txt) ", re.MULTILINE)
 
 
 def lock_of(context: Path, role: str) -> Path:
-    """The one lock that the role's Dockerfile installs."""
-    (path,) = _INSTALLS.findall((context / f"workloads/images/{role}.Dockerfile").read_text(encoding="utf-8"))
-    return context / path
+    """The one lock that the role's image installs."""
+    return context / f"requirements/{pins.ROLES[role].group}.txt"
 
 
-def lock_digest(lock: Path) -> str:
-    return sha256(lock.read_bytes()).hexdigest()
+def file_digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
 
 
 def components(lock: str) -> list[dict[str, Any]]:
@@ -50,18 +49,22 @@ def sbom(build: Build, digest: str) -> dict[str, Any]:
     lock = lock_of(build.context, build.role).read_text(encoding="utf-8")
     image = {"type": "container", "name": build.target.rpartition(":")[0], "version": digest}
     base = {"type": "container", "name": build.base.partition("@")[0], "version": build.base.partition("@")[2]}
+    wheel = build.context / pins.VENDOR / build.arguments["WHEEL"]
+    name, version = wheel.name.split("-")[:2]
+    content = {"alg": "SHA-256", "content": file_digest(wheel)}
+    library = {"type": "library", "name": name, "version": version, "hashes": [content]}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": image},
-        "components": [base, *components(lock)],
+        "components": [base, library, *components(lock)],
     }
 
 
 def provenance(build: Build, digest: str, builder: str) -> dict[str, Any]:
     name, _, base_digest = build.base.partition("@sha256:")
-    lock = lock_of(build.context, build.role)
+    files = (lock_of(build.context, build.role), build.context / pins.VENDOR / build.arguments["WHEEL"])
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": build.target, "digest": {"sha256": digest.removeprefix("sha256:")}}],
@@ -69,10 +72,13 @@ def provenance(build: Build, digest: str, builder: str) -> dict[str, Any]:
         "predicate": {
             "buildDefinition": {
                 "buildType": f"https://holdfast.dev/images/{builder}/v1",
-                "externalParameters": {"dockerfile": build.dockerfile, "arguments": build.build_arguments()},
+                "externalParameters": {"dockerfile": DOCKERFILE, "arguments": build.build_arguments()},
                 "resolvedDependencies": [
                     {"uri": name, "digest": {"sha256": base_digest}},
-                    {"uri": lock.relative_to(build.context).as_posix(), "digest": {"sha256": lock_digest(lock)}},
+                    *(
+                        {"uri": path.relative_to(build.context).as_posix(), "digest": {"sha256": file_digest(path)}}
+                        for path in files
+                    ),
                 ],
             },
             "runDetails": {"builder": {"id": builder}},

@@ -11,6 +11,7 @@ from holdfast.contract.errors import InputError, Unjudged
 from workloads.images.pins import checked_digest
 
 CLOUD_BUILD = "workloads/images/cloudbuild.yaml"
+DOCKERFILE = "workloads/images/Dockerfile"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Build:
     target: str
     """REGISTRY/role:tag."""
     arguments: Mapping[str, str]
-    """Of the Dockerfile, beside BASE."""
+    """Of the Dockerfile, in addition to BASE."""
     secrets: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """id -> file that the build sees and the image does not hold."""
     project: str = ""
@@ -33,10 +34,6 @@ class Build:
     """A registry without TLS, on this host."""
     scratch: Path
     """For what the tools write."""
-
-    @property
-    def dockerfile(self) -> str:
-        return f"workloads/images/{self.role}.Dockerfile"
 
     @property
     def epoch(self) -> str:
@@ -73,9 +70,7 @@ def cloud_build(build: Build) -> str:
             "files for the build", got=", ".join(build.secrets), allowed="none with Cloud Build", fix="leave them out"
         )
     values = {f"_{key}": value for key, value in build.build_arguments().items()}
-    listed = ",".join(
-        f"{key}={value}" for key, value in {"_ROLE": build.role, "_TARGET": build.target, **values}.items()
-    )
+    listed = ",".join(f"{key}={value}" for key, value in {"_TARGET": build.target, **values}.items())
     words = ["gcloud", "builds", "submit", f"--config={CLOUD_BUILD}", f"--substitutions={listed}"]
     answer = json.loads(run([*words, f"--project={build.project}", "--format=json", "--quiet", "."], build.context))
     images = answer.get("results", {}).get("images", [])
@@ -111,7 +106,7 @@ def _works(words: Sequence[str]) -> bool:
 
 
 def _common(build: Build) -> list[str]:
-    words = ["--file", str(build.context / build.dockerfile)]
+    words = ["--file", str(build.context / DOCKERFILE)]
     for key, value in build.build_arguments().items():
         words += ["--build-arg", f"{key}={value}"]
     for name, path in build.secrets.items():

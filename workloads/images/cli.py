@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 )
 def build(
     env: Env,
-    roles: Annotated[list[str] | None, typer.Argument(help="Roles with a Dockerfile; none means all.")] = None,
+    roles: Annotated[list[str] | None, typer.Argument(help="Roles; none means all.")] = None,
     builder: Annotated[
         str, typer.Option("--with", help="buildx, buildah or cloud-build; default: what works here.")
     ] = "",
@@ -44,7 +44,7 @@ def build(
     from workloads.images import attest, builders, orders, pins
 
     platform = described(env)
-    wanted, name = pins.chosen(roles or [], pins.roles(), "role"), builders.choose(builder)
+    wanted, name = pins.chosen(roles or [], [*pins.ROLES], "role"), builders.choose(builder)
     given = {"pip": pip_conf, "ca": ca_bundle}
     with tempfile.TemporaryDirectory() as scratch:
         order = orders.Order(

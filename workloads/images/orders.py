@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads.images import attest
+from workloads.images import attest, pins
 from workloads.images.builders import Build
 
 # Of a tree without git, as a source archive: the image then says that nobody knows.
@@ -33,8 +33,11 @@ def build_for(order: Order, role: str) -> Build:
         base=order.base,
         target=f"{order.registry}/{role}:{revision[:12]}{'-dirty' if revision.endswith('-dirty') else ''}",
         arguments={
+            "GROUP": pins.ROLES[role].group,
+            "WHEEL": pins.wheel(order.context).name,
+            "COMMAND": pins.ROLES[role].command,
             "REVISION": revision,
-            "LOCK": attest.lock_digest(attest.lock_of(order.context, role)),
+            "LOCK": attest.file_digest(attest.lock_of(order.context, role)),
             "SOURCE_DATE_EPOCH": _git(order.context, "log", "-1", "--format=%ct") or "0",
         },
         secrets=order.secrets,

@@ -1,4 +1,4 @@
-"""Which images an environment needs, and the files that pin them: the base, and the digests of what was pushed."""
+"""Which images an environment needs, and what pins them: base, lock, wheel, and the digests of what was pushed."""
 
 import json
 import re
@@ -14,6 +14,7 @@ from workloads.operators.catalogue import OPERATORS
 FOLDER = Path(__file__).parent
 BASE = FOLDER / "base.json"
 DIGESTS = FOLDER / "digests.json"
+VENDOR = "vendor"
 # Made by others and copied as they are: one registry is then all that nodes and Binary Authorization have to trust.
 COPIED = {
     "cloud-sql-proxy": "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.23.0",
@@ -24,9 +25,40 @@ COPIED = {
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-def roles() -> list[str]:
-    """Those with a Dockerfile."""
-    return sorted(path.name.removesuffix(".Dockerfile") for path in FOLDER.glob("*.Dockerfile"))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Role:
+    """One image of ours."""
+
+    group: str
+    """Its lock is requirements/GROUP.txt."""
+    command: str
+    """Of `holdfast`: what its pods run."""
+
+
+ROLES = {
+    "batch": Role(group="serve", command="batch run"),
+    "exporter": Role(group="monitor", command="export"),
+    "mover": Role(group="monitor", command="move"),
+    "server": Role(group="serve", command="serve run"),
+    "trainer": Role(group="train", command="train run"),
+}
+
+
+def wheel(context: Path) -> Path:
+    """The one wheel of the library that images install. InputError for none, or several."""
+    return wheel_in(context / VENDOR)
+
+
+def wheel_in(folder: Path) -> Path:
+    found = sorted(folder.glob("holdfast-*.whl"))
+    if len(found) != 1:
+        raise InputError(
+            "the wheel of the library",
+            got=", ".join(path.name for path in found) or f"none in {folder}",
+            allowed="one holdfast-VERSION-py3-none-any.whl",
+            fix=f"make images, which builds it; or .venv/bin/python .ci/wheel.py --wheel-only --out-dir {VENDOR}",
+        )
+    return found[0]
 
 
 def chosen(asked: list[str], known: list[str], what: str) -> list[str]:

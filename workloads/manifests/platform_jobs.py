@@ -1,4 +1,4 @@
-"""What stands before any job: the exporter, the reader that proves checkpoints, the data volumes."""
+"""What is there before any job: exporter, mover, the reader that proves checkpoints, the data volumes."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,13 @@ from holdfast.contract.kubernetes import (
     PROVISIONING_API,
     api_group,
 )
-from holdfast.contract.roles import DATABASE_OWNER, NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING
+from holdfast.contract.roles import (
+    DATABASE_OWNER,
+    JOB_NAMESPACES,
+    NAMESPACE_BATCH,
+    NAMESPACE_MONITORING,
+    NAMESPACE_TRAINING,
+)
 from holdfast.manifests import data, database, training
 from holdfast.manifests.pods import Size, Work, template
 from holdfast.manifests.policies import budget
@@ -26,6 +32,7 @@ from workloads.manifests.tenancy import EXPORTER_PORT
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
 # What holds a job before it has a pod.
 QUEUED = ((api_group(KUEUE_API), "workloads"), (api_group(PROVISIONING_API), "provisioningrequests"))
+WATCHING = ("list", "watch")
 RULE = {ANNOTATION_RULE: PlacementRule.PLATFORM.value}
 STAYS_ON_THE_SYSTEM_POOL = {
     "holdfast.dev/ignore-HF008": "a quarter of a core for seconds, and an empty cluster buys no node for it",
@@ -35,11 +42,14 @@ STAYS_ON_THE_SYSTEM_POOL = {
 
 def objects(context: RenderContext) -> Iterator[Body]:
     yield exporter(context)
-    yield from _watching_rights()
+    yield from _exporter_rights()
     yield budget("exporter", NAMESPACE_MONITORING, "exporter", "Blind alerts for as long as it is away: one at a time")
+    yield mover(context)
+    yield from _mover_rights()
+    yield budget("mover", NAMESPACE_MONITORING, "mover", "No job is moved for as long as it is away: one at a time")
     yield verifier(context)
     yield from training.rights(context)
-    for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
+    for namespace in JOB_NAMESPACES:
         yield from data.claim(context, namespace)
 
 
@@ -86,7 +96,7 @@ def migration(context: RenderContext) -> Iterator[Body]:
 
 def exporter(context: RenderContext) -> Body:
     env = context.platform
-    words = ["python", "-m", "monitoring", "export", "--project", env.project, "--location", env.region]
+    words = ["python", "-m", "holdfast", "export", "--project", env.project, "--location", env.region]
     # Without Cloud SQL it says nothing about batches, and needs no secret to start.
     results = database.access(context, "exporter") if env.database else database.Access(env={})
     work = Work(
@@ -104,57 +114,66 @@ def exporter(context: RenderContext) -> Body:
         probe="/metrics",
         annotations=RULE,
     )
+    return _single(context, work)
+
+
+def mover(context: RenderContext) -> Body:
+    """It acts, so it is a process of its own with an account of its own: the exporter only reads."""
+    env = context.platform
+    work = Work(
+        name="mover",
+        role="mover",
+        command=["python", "-m", "holdfast", "move", "--project", env.project, "--cluster", env.cluster],
+        size=Size(cpu="250m", memory="512Mi", disk="1Gi"),
+        pool=context.system,
+        priority=PRIORITY_PLATFORM,
+        grace_s=30,
+        calls_kubernetes=True,
+        annotations=RULE,
+    )
+    return _single(context, work)
+
+
+def _single(context: RenderContext, work: Work) -> Body:
+    """A Deployment of one pod. Two at once would count every preemption twice, and wait for each other's Lease."""
     deployment = client.V1Deployment(
         api_version="apps/v1",
         kind="Deployment",
-        metadata=meta("exporter", NAMESPACE_MONITORING),
+        metadata=meta(work.name, NAMESPACE_MONITORING),
         spec=client.V1DeploymentSpec(
             replicas=1,
-            # Two at once would count every preemption twice.
             strategy=client.V1DeploymentStrategy(type="Recreate"),
-            selector=client.V1LabelSelector(match_labels={LABEL_NAME: "exporter"}),
+            selector=client.V1LabelSelector(match_labels={LABEL_NAME: work.name}),
             template=template(context, work),
         ),
     )
     return plain(deployment)
 
 
-def _watching_rights() -> Iterator[Body]:
-    watching = ["list", "watch"]
-    rules = [
-        client.V1PolicyRule(api_groups=[""], resources=["pods", "nodes"], verbs=watching),
-        client.V1PolicyRule(api_groups=["policy"], resources=["poddisruptionbudgets"], verbs=watching),
-        *(
-            client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=watching)
-            for group, kind in (*JOBS, *QUEUED)
-        ),
-    ]
+def _exporter_rights() -> Iterator[Body]:
+    watched = (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets"), *JOBS, *QUEUED)
+    rules = [_rule(group, kind, *WATCHING) for group, kind in watched]
     yield from reading("holdfast-exporter", rules, accounts=["exporter"], namespace=NAMESPACE_MONITORING)
-    yield from _receipt_rights()
-    yield from _moving_rights()
     # While one is replaced by the next, the holder alone writes to Cloud Monitoring.
     yield from holding("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
 
 
-def _receipt_rights() -> Iterator[Body]:
-    """When a job ends its receipt is written onto it, where jobs of ours run and nowhere else."""
-    rules = [client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=["patch"]) for group, kind in JOBS]
-    for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
-        yield from within(
-            "holdfast-receipts", rules, namespace, account="exporter", account_namespace=NAMESPACE_MONITORING
-        )
-
-
-def _moving_rights() -> Iterator[Body]:
-    """A job goes to another queue by the patch that receipts need too; then Kueue makes its Workload anew."""
+def _mover_rights() -> Iterator[Body]:
+    """A job goes to another queue by a patch, as its receipt is written; then Kueue makes its Workload anew."""
+    everywhere = [_rule("", kind, *WATCHING) for kind in ("pods", "nodes")]
+    yield from reading("holdfast-mover", everywhere, accounts=["mover"], namespace=NAMESPACE_MONITORING)
     rules = [
-        client.V1PolicyRule(api_groups=[api_group(KUEUE_API)], resources=["workloads"], verbs=["delete"]),
-        client.V1PolicyRule(api_groups=[""], resources=["events"], verbs=["create"]),
+        *(_rule(group, kind, *WATCHING, "patch") for group, kind in JOBS),
+        _rule(api_group(KUEUE_API), "workloads", "list", "delete"),
+        _rule("", "events", "create"),
     ]
-    for namespace in (NAMESPACE_TRAINING, NAMESPACE_BATCH):
-        yield from within(
-            "holdfast-mover", rules, namespace, account="exporter", account_namespace=NAMESPACE_MONITORING
-        )
+    for namespace in JOB_NAMESPACES:
+        yield from within("holdfast-mover", rules, namespace, account="mover", account_namespace=NAMESPACE_MONITORING)
+    yield from holding("holdfast-mover", account="mover", namespace=NAMESPACE_MONITORING)
+
+
+def _rule(group: str, kind: str, *verbs: str) -> client.V1PolicyRule:
+    return client.V1PolicyRule(api_groups=[group], resources=[kind], verbs=[*verbs])
 
 
 def verifier(context: RenderContext) -> Body:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kubernetes import client
 
 from holdfast.contract import roles
-from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_NAMESPACE, PRIORITIES
+from holdfast.contract.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_NAME, LABEL_NAMESPACE, PRIORITIES
 from holdfast.contract.roles import GOOGLE_APIS_CIDR
 from holdfast.manifests import database
 from holdfast.manifests.policies import block, egress_rule, policy, scraped
@@ -78,13 +78,18 @@ def _policies(context: RenderContext, role: str, namespace: str) -> Iterator[Bod
     apis = egress_rule(["443/TCP"], [block(GOOGLE_APIS_CIDR)])
     metadata = egress_rule([f"{port}/TCP" for port in METADATA_PORTS], [*map(block, METADATA)])
     egress = [dns, apis, metadata]
-    if role == "batch" or (role in roles.DATABASE_ROLES and context.platform.database):
-        egress.append(egress_rule([f"{database.port(context)}/TCP"], [block(context.platform.network.database_cidr)]))
+    results = egress_rule([f"{database.port(context)}/TCP"], [block(context.platform.network.database_cidr)])
+    if role == "batch":
+        egress.append(results)
     yield policy("egress-named", namespace, ["Egress"], None, egress)
     if role in ("trainer", "exporter", "server"):
         yield _api_server(context, namespace)
     if role == "exporter":
-        yield scraped(namespace, EXPORTER_PORT)
+        # The mover beside it is never called, and has no business with the database.
+        own = {LABEL_NAME: role}
+        yield scraped(namespace, EXPORTER_PORT, pods=own)
+        if context.platform.database:
+            yield policy("exporter-database", namespace, ["Egress"], None, [results], own)
 
 
 def _api_server(context: RenderContext, namespace: str) -> Body:

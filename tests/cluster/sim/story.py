@@ -16,8 +16,8 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.contract.values import rfc3339, unix_s
-from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.watch import ENDING, KINDS, QUEUED, Kind, Watcher
+from holdfast.exporter.watch import KINDS, QUEUED, Kind, Watcher
+from holdfast.mover.view import View, ending
 from tests.cluster.sim.waiting import until
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -70,18 +70,18 @@ class StoryApi(Api):
 
 
 class Watched:
-    """A Cluster that the exporter's own watchers keep, under the rights of whoever `credentials` are."""
+    """What exporter and mover see, kept by their own watchers under the rights of the exporter."""
 
     def __init__(self, credentials: client.ApiClient, clock: StoryClock) -> None:
-        self.cluster, self.lock = Cluster(clock=clock), threading.Lock()
+        self.cluster, self.lock = View(clock=clock), threading.Lock()
         self._clock, self._seen = clock, dict[str, dict[str, str]]()
-        kinds = [self._in_story(kind) for kind in (*KINDS, *QUEUED, *ENDING)]
+        kinds = [self._in_story(kind) for kind in (*KINDS, *QUEUED, *ending())]
         self.watchers = [Watcher(kind, credentials, self.cluster, self.lock) for kind in kinds]
 
     def _in_story(self, kind: Kind) -> Kind:
         seen = self._seen.setdefault(kind.path, {})
 
-        def apply(cluster: Cluster) -> Callable[[str, Mapping[str, Any]], None]:
+        def apply(cluster: View) -> Callable[[str, Mapping[str, Any]], None]:
             take = kind.apply(cluster)
 
             def change(how: str, found: Mapping[str, Any]) -> None:

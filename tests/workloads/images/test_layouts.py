@@ -1,65 +1,67 @@
-"""Each image as its Dockerfile lays it out, without an engine: its command starts from these files and this lock alone."""
+"""Each image as its Dockerfile makes it, without an engine: its command starts from this wheel and this lock alone."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import pytest
 
-from workloads.images import attest, pins
+from workloads.images import attest, builders, pins
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
-_COPY = re.compile(r"^COPY (?!--from|requirements/)(\S+) (\S+)$", re.MULTILINE)
 _ENTRYPOINT = re.compile(r"^ENTRYPOINT (\[.*\])$", re.MULTILINE)
-_CHECKED = re.compile(r"^RUN python (-m .*?--help)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("role", pins.roles())
-def test_the_command_of_an_image_starts_from_what_the_image_holds(role: str, tmp_path: Path) -> None:
-    dockerfile = (ROOT / f"workloads/images/{role}.Dockerfile").read_text()
-    app, packages = tmp_path / "app", tmp_path / "packages"
-    lay_out(dockerfile, app)
-    install(attest.lock_of(ROOT, role), packages)
-    (entry,), (checked,) = _ENTRYPOINT.findall(dockerfile), _CHECKED.findall(dockerfile)
-    for words in ([*json.loads(entry)[1:], "--help"], checked.split()):
-        ended = run(words, app, packages)
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vendor")
+    command = [sys.executable, str(ROOT / ".ci/wheel.py"), "--wheel-only", "--out-dir", str(folder)]
+    subprocess.run(command, check=True, timeout=200)
+    return pins.wheel_in(folder)
+
+
+@pytest.mark.parametrize("role", pins.ROLES)
+def test_the_command_of_an_image_starts_from_what_the_image_holds(role: str, wheel: Path, tmp_path: Path) -> None:
+    packages = laid_out(role, wheel, tmp_path)
+    (entry,) = _ENTRYPOINT.findall((ROOT / builders.DOCKERFILE).read_text())
+    start = json.loads(entry)[1:]
+    for words in ([*start, "--help"], [*start, *pins.ROLES[role].command.split(), "--help"]):
+        ended = run(words, packages)
         assert ended.returncode == 0, f"{words}: {ended.stderr[-2000:]}"
         assert "Usage:" in ended.stdout
 
 
-def test_a_file_that_the_image_lacks_is_noticed(tmp_path: Path) -> None:
-    app, packages = tmp_path / "app", tmp_path / "packages"
-    lay_out((ROOT / "workloads/images/trainer.Dockerfile").read_text(), app)
-    install(attest.lock_of(ROOT, "trainer"), packages)
-    (app / "holdfast/command_line.py").unlink()
-    assert run(["-m", "holdfast", "--help"], app, packages).returncode
+def test_a_file_that_the_wheel_lacks_is_noticed(wheel: Path, tmp_path: Path) -> None:
+    packages = laid_out("trainer", wheel, tmp_path)
+    (packages / "holdfast/command_line.py").unlink()
+    assert run(["-m", "holdfast", "--help"], packages).returncode
 
 
-def lay_out(dockerfile: str, app: Path) -> None:
-    """The COPY lines of the last stage, as a builder carries them out."""
-    for source, target in _COPY.findall(dockerfile):
-        come_from, to = ROOT / source, app / target
-        if come_from.is_dir():
-            shutil.copytree(come_from, to, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            to = to / come_from.name if target.endswith("/") else to
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(come_from, to)
+@pytest.mark.parametrize(("role", "extra"), [("exporter", "torch"), ("trainer", "mover")])
+def test_a_command_of_another_image_names_the_extra_that_it_lacks(
+    role: str, extra: str, wheel: Path, tmp_path: Path
+) -> None:
+    words = {"torch": ["train", "run", "--steps", "1"], "mover": ["move", "--events", str(tmp_path)]}[extra]
+    ended = run(["-m", "holdfast", *words], laid_out(role, wheel, tmp_path))
+    assert ended.returncode == 2 and ended.stderr.endswith(f"  fix:     pip install 'holdfast[{extra}]'\n"), (
+        ended.stderr
+    )
 
 
-def install(lock: Path, packages: Path) -> None:
-    """What the lock names, as links to what is installed here; a package of another system is left out."""
+def laid_out(role: str, wheel: Path, folder: Path) -> Path:
+    """The packages of the image: what its lock names, as links to what is installed here, and the wheel's files."""
+    packages = folder / "packages"
     packages.mkdir()
-    for component in attest.components(lock.read_text()):
+    for component in attest.components(attest.lock_of(ROOT, role).read_text()):
         try:
             listed = files(component["name"]) or []
-        except PackageNotFoundError:
+        except PackageNotFoundError:  # of another system
             continue
         # File by file: namespace packages as google share a folder.
         for path in listed:
@@ -68,10 +70,13 @@ def install(lock: Path, packages: Path) -> None:
                 link.unlink(missing_ok=True)  # a lock may hold two versions of a package, by Python's version
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(str(path.locate()))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    return packages
 
 
-def run(words: list[str], app: Path, packages: Path) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{app}{os.pathsep}{packages}", "HOME": str(app.parent)}
+def run(words: list[str], packages: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "HOME": str(packages.parent)}
     # -S: this interpreter's own packages are not the image's.
     command = [sys.executable, "-S", *words]
-    return subprocess.run(command, cwd=app, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=packages.parent, env=environment, capture_output=True, text=True, timeout=120)

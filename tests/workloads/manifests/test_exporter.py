@@ -1,33 +1,36 @@
-"""The exporter's pod may do what its code does, and no more."""
+"""Exporter and mover: one watches, the other acts, and each may do what its code does and no more."""
 
 from urllib.parse import quote
 
 import pytest
 
 from holdfast.contract.environment import ENV_DATABASE
-from holdfast.exporter import ends, lease, watch
-from holdfast.mover import cluster_api
+from holdfast.contract.kubernetes import LABEL_NAME
+from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING
+from holdfast.exporter import lease, watch
+from holdfast.mover import main, view
 from tests.platforms import load, names
 from tests.workloads.manifests.rendered import Body, bodies, named, variables, workloads
 
-NAMESPACE = "monitoring"
+Grant = tuple[str, str, str, str, str]
+"""Namespace or nothing, group, resource, name or nothing, verb."""
+EVERYWHERE = ""
 
 
-def granted(env: str) -> set[tuple[str, str, str, str]]:
-    """(group, resource, name or nothing, verb) of everything that the exporter's account may do."""
-    found: set[tuple[str, str, str, str]] = set()
+def granted(env: str, account: str) -> set[Grant]:
+    """Everything that the account may do, by what is rendered."""
+    found: set[Grant] = set()
     for binding in (b for b in bodies(env) if b["kind"] in ("ClusterRoleBinding", "RoleBinding")):
-        if any((s["name"], s["namespace"]) == ("exporter", NAMESPACE) for s in binding["subjects"]):
-            role = named(
-                env, binding["roleRef"]["kind"], binding["roleRef"]["name"], binding["metadata"].get("namespace")
-            )
-            found |= {grant for rule in role["rules"] for grant in grants(rule)}
+        if any((s["name"], s["namespace"]) == (account, NAMESPACE_MONITORING) for s in binding["subjects"]):
+            reference, space = binding["roleRef"], binding["metadata"].get("namespace", EVERYWHERE)
+            role = named(env, reference["kind"], reference["name"], space or None)
+            found |= {grant for rule in role["rules"] for grant in grants(space, rule)}
     return found
 
 
-def grants(rule: Body) -> set[tuple[str, str, str, str]]:
+def grants(space: str, rule: Body) -> set[Grant]:
     return {
-        (group, resource, name, verb)
+        (space, group, resource, name, verb)
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for name in rule.get("resourceNames", [""])
@@ -35,47 +38,74 @@ def grants(rule: Body) -> set[tuple[str, str, str, str]]:
     }
 
 
-@pytest.mark.parametrize("env", names())
-def test_it_may_hold_its_lease_and_no_other(env: str) -> None:
-    leases = {(name, verb) for _, resource, name, verb in granted(env) if resource == "leases"}
-    assert leases == {("", "create"), (lease.NAME, "get"), (lease.NAME, "update")}
+def watching(kinds: list[watch.Kind]) -> set[Grant]:
+    """What the watches ask for."""
+    found: set[Grant] = set()
+    for kind in kinds:
+        words = kind.path.strip("/").split("/")
+        group = words[1] if words[0] == "apis" else ""
+        space = words[words.index("namespaces") + 1] if "namespaces" in words else EVERYWHERE
+        found |= {(space, group, words[-1], "", verb) for verb in ("list", "watch")}
+    return found
+
+
+def holding(name: str) -> set[Grant]:
+    verbs = (("", "create"), (name, "get"), (name, "update"))
+    return {(NAMESPACE_MONITORING, "coordination.k8s.io", "leases", of, verb) for of, verb in verbs}
 
 
 @pytest.mark.parametrize("env", names())
-def test_it_may_watch_what_it_watches_and_change_nothing_but_jobs_of_ours(env: str) -> None:
-    wanted = set()
-    for kind in (*watch.KINDS, *watch.QUEUED, *watch.ENDING):
-        group = kind.path.split("/")[2] if kind.path.startswith("/apis/") else ""
-        wanted |= {(group, kind.path.rsplit("/", 1)[-1], "", verb) for verb in ("list", "watch")}
-    receipts = {("batch", "jobs", "", "patch"), ("jobset.x-k8s.io", "jobsets", "", "patch")}
-    moves = {("kueue.x-k8s.io", "workloads", "", "delete"), ("", "events", "", "create")}
-    assert {grant for grant in granted(env) if grant[1] != "leases"} == wanted | receipts | moves
+def test_the_exporter_reads_what_it_watches_and_changes_nothing_but_its_lease(env: str) -> None:
+    found, own = granted(env, "exporter"), holding(lease.EXPORTER)
+    assert {verb for *_, verb in found - own} <= {"get", "list", "watch"}
+    assert found == watching([*watch.KINDS, *watch.QUEUED, *watch.PLANNED]) | own
 
 
 @pytest.mark.parametrize("env", names())
-def test_it_may_write_receipts_only_where_jobs_of_ours_run(env: str) -> None:
-    roles = [
-        body for body in bodies(env) if body["kind"] in ("Role", "ClusterRole") and "exporter" in bound_to(env, body)
-    ]
-    patching = {
-        role["metadata"].get("namespace", "every namespace")
-        for role in roles
-        if any({"patch", "delete"} & {*rule["verbs"]} for rule in role["rules"])
+def test_the_right_to_hold_the_lease_is_a_role_of_its_own(env: str) -> None:
+    for name in (lease.EXPORTER, lease.MOVER):
+        rules = named(env, "Role", name, NAMESPACE_MONITORING)["rules"]
+        assert {resource for rule in rules for resource in rule["resources"]} == {"leases"}
+
+
+@pytest.mark.parametrize("env", names())
+def test_the_mover_moves_jobs_where_they_run_and_touches_nothing_else(env: str) -> None:
+    watched = [kind for kind in watch.KINDS if kind.held in main.WATCHED]
+    acts = {
+        (space, group, resource, "", verb)
+        for space in JOB_NAMESPACES
+        for group, resource, verb in (
+            ("batch", "jobs", "patch"),
+            ("jobset.x-k8s.io", "jobsets", "patch"),
+            ("kueue.x-k8s.io", "workloads", "list"),
+            ("kueue.x-k8s.io", "workloads", "delete"),
+            ("", "events", "create"),
+        )
     }
-    assert patching == ends.NAMESPACES == {*cluster_api.NAMESPACES}
+    assert granted(env, "mover") == watching([*watched, *view.ending()]) | acts | holding(lease.MOVER)
 
 
-def bound_to(env: str, role: Body) -> set[str]:
-    """Accounts of the monitoring namespace that a binding gives this role."""
-    where = role["metadata"].get("namespace")
-    return {
+@pytest.mark.parametrize("env", names())
+def test_nothing_else_of_the_namespace_has_rights(env: str) -> None:
+    given = {
         subject["name"]
         for binding in bodies(env)
-        if binding["kind"] == f"{role['kind']}Binding" and binding["metadata"].get("namespace") == where
-        if binding["roleRef"]["name"] == role["metadata"]["name"]
+        if binding["kind"] in ("ClusterRoleBinding", "RoleBinding")
         for subject in binding["subjects"]
-        if subject["namespace"] == NAMESPACE
+        if subject.get("namespace") == NAMESPACE_MONITORING
     }
+    assert given == {"exporter", "mover"}
+
+
+@pytest.mark.parametrize("env", names())
+def test_each_runs_once_on_the_system_pool_under_its_own_account(env: str) -> None:
+    for name in ("exporter", "mover"):
+        spec = named(env, "Deployment", name, NAMESPACE_MONITORING)["spec"]
+        pod = spec["template"]["spec"]
+        assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+        assert (pod["serviceAccountName"], pod["nodeSelector"]) == (name, load(env).pool("system").selector())
+        budget = named(env, "PodDisruptionBudget", name, NAMESPACE_MONITORING)["spec"]
+        assert budget["selector"] == {"matchLabels": {LABEL_NAME: name}} and budget["maxUnavailable"] == 1
 
 
 @pytest.mark.parametrize("env", names())

@@ -120,6 +120,26 @@ def test_pods_of_a_gang_reach_each_other_and_no_pod_of_another_run(env: str) -> 
 
 
 @pytest.mark.parametrize("env", names())
+def test_the_mover_is_called_by_nothing_and_reaches_no_database(env: str) -> None:
+    (labels,) = (t["metadata"]["labels"] for b, t in workloads(env) if b["metadata"]["name"] == "mover")
+    its = [
+        p["spec"] for p in policies(env, contract.NAMESPACE_MONITORING) if _selects(p["spec"]["podSelector"], labels)
+    ]
+    assert not any(spec.get("ingress") for spec in its)
+    ways = {
+        (peer["ipBlock"]["cidr"], port["port"])
+        for spec in its
+        for rule in spec.get("egress") or ()
+        for peer in rule["to"]
+        for port in rule["ports"]
+        if "ipBlock" in peer
+    }
+    ranges = load(env).network
+    outside = {way for way in ways if not ip_network(way[0]).subnet_of(LINK_LOCAL)}
+    assert outside == {(cidr, 443) for cidr in (ranges.nodes_cidr, ranges.services_cidr, contract.GOOGLE_APIS_CIDR)}
+
+
+@pytest.mark.parametrize("env", names())
 def test_nothing_reaches_batch_pods(env: str) -> None:
     assert not any(policy["spec"].get("ingress") for policy in policies(env, contract.NAMESPACE_BATCH))
 

@@ -18,12 +18,12 @@ def test_make_render_leaves_no_diff(name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_nothing_of_the_platform_half_computes_or_needs_a_gpu(name: str) -> None:
-    """Applying it on an empty cluster must start nothing that costs money but what watches."""
+    """Applying it on an empty cluster must start nothing that costs money but what watches and moves."""
     assert not {b["kind"] for b in bodies(name, "platform")} & {"JobSet", "HorizontalPodAutoscaler"}
     jobs = {b["metadata"]["labels"]["app.kubernetes.io/name"] for b in bodies(name, "platform") if b["kind"] == "Job"}
     assert jobs == ({"migrate"} if load(name).database else set())
     deployments = [b["metadata"]["name"] for b in bodies(name, "platform") if b["kind"] == "Deployment"]
-    assert deployments == ["exporter"]
+    assert deployments == ["exporter", "mover"]
     limits = [
         c["resources"]["limits"]
         for b in bodies(name, "platform")

@@ -38,7 +38,7 @@ def test_a_pod_may_ask_for_its_node_exactly_where_it_holds_a_token(env: str) -> 
             assert entry["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
             holders.add(body["metadata"]["name"])
     flex = {b["metadata"]["name"] for b, t in workloads(env) if LABEL_FLEX_START in t["spec"].get("nodeSelector", {})}
-    assert flex and holders - {"proxy", "vllm-proxy"} == flex | {"exporter"}
+    assert flex and holders - {"proxy", "vllm-proxy"} == flex | {"exporter", "mover"}
 
 
 @pytest.mark.parametrize("env", names())

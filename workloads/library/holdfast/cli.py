@@ -16,7 +16,7 @@ def main() -> None:
         error = InputError(
             "the command line is not installed",
             got="the core of holdfast, which is for import only",
-            allowed="an extra: torch, gcs, pubsub, postgres or all",
+            allowed="an extra: trainer, batch, server, jobs, lint, place, report or all",
             # Not by the bare name: an index may hold another package under it.
             fix="make setup in a clone of the platform; else pip install 'PATH/holdfast-VERSION-py3-none-any.whl[all]'",
         )

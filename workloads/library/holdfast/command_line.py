@@ -8,6 +8,7 @@ import typer
 
 from holdfast.contract.errors import InputError, run_cli
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_STOPPED
+from holdfast.contract.extras import lacking
 
 # Control characters but for those of text, bytes that are no UTF-8, and what turns the direction of writing: echoed,
 # they would rule the terminal or hide what a command is about to do.
@@ -20,7 +21,8 @@ def run_app(app: typer.Typer, words: Sequence[str] | None = None) -> None:
 
 
 def _run(app: typer.Typer, words: Sequence[str] | None) -> None:
-    _require_text(sys.argv[1:] if words is None else words)
+    given = sys.argv[1:] if words is None else words
+    _require_text(given)
     try:
         code = app(words, standalone_mode=False)
     except typer.Abort:
@@ -28,6 +30,10 @@ def _run(app: typer.Typer, words: Sequence[str] | None) -> None:
         sys.exit(EXIT_STOPPED)
     except typer.TyperException as error:
         raise _unreadable(error) from None
+    except ImportError as error:
+        if answer := lacking(error, given):
+            raise answer from None
+        raise
     except SystemExit as end:
         # Typer makes exit code 1 of a reader that has seen enough, and 1 means findings here.
         if isinstance(end.__context__, BrokenPipeError):

@@ -13,6 +13,7 @@ from holdfast.jobs.cli import explain, follow, list_jobs, submit
 from holdfast.jobs.own.cli import new_job, try_
 from holdfast.ledger.command import receipt
 from holdfast.lint.cli import lint, rules
+from holdfast.mover.command import move
 from holdfast.place.churn.command import churn
 from holdfast.place.cli import matrix, place, prices
 from holdfast.report.command import report
@@ -64,3 +65,4 @@ command("receipt", receipt, "holdfast receipt my-run --events events --usd-per-h
 app.add_typer(drill, name="drill")
 command("demo", demo, "holdfast demo", "holdfast demo --out out/demo --seed 8")
 command("export", export, "holdfast export --kubeconfig ~/.kube/config --port 9400")
+command("move", move, "holdfast move --kubeconfig ~/.kube/config --events events")

@@ -1,6 +1,6 @@
 """Roles of pods: their identities and namespaces, and what they share outside the cluster."""
 
-ROLES = ("nodes", "trainer", "batch", "server", "exporter", "migrator")
+ROLES = ("nodes", "trainer", "batch", "server", "exporter", "migrator", "mover")
 """One Google service account per role; the Kubernetes service account has the same name."""
 
 NAMESPACE_TRAINING = "training"
@@ -13,8 +13,11 @@ KSA_NAMESPACES = {
     "server": NAMESPACE_SERVING,
     "exporter": NAMESPACE_MONITORING,
     "migrator": NAMESPACE_BATCH,
+    "mover": NAMESPACE_MONITORING,
 }
 """The first role of a namespace is the one that it is for."""
+JOB_NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH)
+"""Where jobs run that are moved and get receipts."""
 
 # private.googleapis.com. The network's own zone resolves every Google API to it, and network policies admit no other
 # way out; both are wrong without the other.
@@ -29,5 +32,5 @@ DATABASE_OWNER = "cloudsqlsuperuser"
 
 
 def events_view(project_id: str, cluster_name: str) -> str:
-    """The log view through which the exporter reads the event lines of pods; made by the foundation stack."""
+    """The log view through which exporter and mover read the event lines of pods; made by the foundation stack."""
     return f"projects/{project_id}/locations/global/buckets/_Default/views/{cluster_name}-events"

@@ -26,10 +26,10 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "released": ("items",),  # batch: given back unprocessed
     "item_failed": ("item", "error_class", "failures"),
     "dead_lettered": ("item", "reason"),
-    # Written by the node watcher (the exporter), read by the ledger and the churn estimate.
+    # Written by the node watcher (the exporter) and the mover, read by the ledger and the churn estimate.
     "scheduled": ("seconds", "node", "pool", "capacity", "accelerator"),  # a pod of the job got its node after so long
     "admitted": ("seconds", "queue", "flavor", "accelerator"),  # Kueue started a job after so long in its queue
-    "moved": ("source", "capacity", "reason"),  # the exporter sent the job from one queue to another
+    "moved": ("source", "capacity", "reason"),  # the mover sent the job from one queue to another
     # seconds: its age when the watcher first saw it
     "node_up": ("node", "pool", "zone", "machine_type", "capacity", "seconds"),
     "node_down": ("node", "pool", "zone", "machine_type", "capacity", "reason", "seconds"),  # seconds: its age

@@ -12,11 +12,10 @@ from typing import Any
 
 from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.kubernetes import SYSTEM_NAMESPACES
+from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.contract.values import unix_s
-from holdfast.exporter import ends, lines
-from holdfast.exporter.ends import Ended
+from holdfast.exporter import lines
 from holdfast.exporter.lines import Line
-from holdfast.exporter.node_usage import NodeUsage, NodeUsages
 from holdfast.exporter.objects import (
     BY_KUBELET,
     SPOT,
@@ -30,10 +29,9 @@ from holdfast.exporter.objects import (
 from holdfast.exporter.queues import Queues
 from holdfast.exporter.risk import Risk
 from holdfast.exporter.sample import Sample, run_labels, sample
+from holdfast.exporter.slack import Planned
 from holdfast.exporter.waits import Waits
 from holdfast.ledger.disruptions import disruption, eviction
-from holdfast.ledger.events import Event
-from holdfast.mover.mover import Pods, Seen
 
 REMEMBERED = 2_000
 # So long after a node is gone a pod may still show that it was a preemption.
@@ -53,9 +51,8 @@ class Cluster:
     """The last REMEMBERED nodes that were deleted."""
     risk: Risk = field(default_factory=Risk)
     waits: Waits = field(default_factory=lambda: Waits("pod_waits_total", ("capacity", "accelerator")))
-    jobs: dict[str, Ended] = field(default_factory=dict[str, Ended])
-    jobsets: dict[str, Ended] = field(default_factory=dict[str, Ended])
-    node_usages: NodeUsages = field(default_factory=NodeUsages)
+    jobs: dict[str, Planned] = field(default_factory=dict[str, Planned])
+    jobsets: dict[str, Planned] = field(default_factory=dict[str, Planned])
     queues: Queues = field(default_factory=Queues)
     _lines: list[Line] = field(default_factory=list[Line])
 
@@ -99,15 +96,10 @@ class Cluster:
         """Those of jobs are left out: without a node, or done, none of their pods is healthy, as it should be."""
         meta, status = found["metadata"], found.get("status", {})
         key = (meta["namespace"], meta["name"])
-        if change == "DELETED" or meta["namespace"] in ends.NAMESPACES:
+        if change == "DELETED" or meta["namespace"] in JOB_NAMESPACES:
             self.budgets.pop(key, None)
         else:
             self.budgets[key] = max(0, int(status.get("desiredHealthy", 0)) - int(status.get("currentHealthy", 0)))
-
-    def ended(self, now_s: float) -> list[tuple[Ended, NodeUsage | None]]:
-        """Jobs that are due for their receipt, each once, with what they ran on."""
-        found = ends.due(self.jobs, now_s) + ends.due(self.jobsets, now_s)
-        return [(one, self.node_usages.held.pop(one.name, None)) for one in found]
 
     def running_since(self) -> dict[JobIdentity, float]:
         """Runs with a pod whose containers run, and since when the first of these does."""
@@ -116,21 +108,6 @@ class Cluster:
             if pod.job and pod.running_since_s:
                 found[pod.identity] = min(found.get(pod.identity, pod.running_since_s), pod.running_since_s)
         return found
-
-    def seen(self, events: Callable[[str], Iterable[Event]]) -> Seen:
-        """What the mover judges by."""
-        pods: dict[str, Pods] = {}
-        for pod in self.pods.values():
-            if pod.job:
-                before = pods.get(pod.job, Pods())
-                placed = bool(pod.node) and not pod.disrupted
-                pods[pod.job] = Pods(known=before.known + 1, placed=before.placed + placed, accelerator=pod.accelerator)
-        return Seen(
-            pods=pods,
-            spot_machines=[n.machine_type for n in self.nodes.values() if n.capacity == SPOT and not n.taken],
-            waiting_for_spot=[p.accelerator for p in self.pods.values() if p.capacity == SPOT and p.waits_since_s],
-            events=events,
-        )
 
     def begin_anew(self) -> None:
         """Another exporter has published all that was counted so far."""
@@ -141,7 +118,7 @@ class Cluster:
         self.queues.begin_anew()
 
     def forget_all_but(self, kind: str, keys: set[Any]) -> None:
-        """After a fresh list: whatever vanished while nobody watched is gone."""
+        """After a fresh list: what vanished while nothing watched is gone."""
         held: dict[Any, Any] = getattr(self if hasattr(self, kind) else self.queues, kind)
         for key in held.keys() - keys:
             if kind == "nodes":
@@ -186,7 +163,6 @@ class Cluster:
         return found
 
     def samples(self, now_s: float) -> Iterable[Sample]:
-        self.node_usages.passed(self.pods.values(), self.nodes, now_s)
         for (pool, zone), count in self.preempted.items():
             yield sample("preemptions_total", count, pool=pool, zone=zone)
         yield from self._nodes(now_s)

@@ -18,7 +18,7 @@ def export(
     every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
-    """Watch pods, nodes, event files and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to Prometheus and the cloud."""
+    """Watch pods, nodes, event lines and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to Prometheus and the cloud."""
     from holdfast.exporter.main import serve
 
     serve(project, location, cluster, events, lines, port, every_s, kubeconfig)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from holdfast.contract.exit_codes import EXIT_COMPLETE, EXIT_KILLED, EXIT_PREEMPTED
 from holdfast.contract.job_identity import JobIdentity
 from holdfast.contract.telemetry import KIND_TRAINING
+from holdfast.exporter.lines import MOVED
 from holdfast.exporter.sample import Sample, run_labels, sample
 from holdfast.exporter.sources import Source
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
@@ -49,6 +50,8 @@ class Run:
     skipped: int = 0
     dead: int = 0
     failures: Counter[str] = field(default_factory=Counter[str])
+    moves: Counter[str] = field(default_factory=Counter[str])
+    """Capacity -> times that the mover sent it there."""
     newest_s: float = 0.0
     """Of the lines that its own processes wrote."""
     heard_s: float = 0.0
@@ -70,6 +73,7 @@ class Run:
         self.events.append(event)
         self._standing = self._computed = None
         if event.type in FOREIGN_TYPES:
+            self._of_others(event, counts=counts)
             return
         self.newest_s = max(self.newest_s, t)
         match event.type:
@@ -95,6 +99,11 @@ class Run:
             case _:
                 pass
 
+    def _of_others(self, event: Event, *, counts: bool) -> None:
+        """A line that another process wrote about it."""
+        if event.type == MOVED:
+            self.moves[str(event.fields.get("capacity"))] += counts
+
     def _fell(self, process: str) -> None:
         """A host that falls again does so in another attempt, even if none got as far as to start."""
         host = process.rsplit("-", 2)[0]
@@ -108,9 +117,11 @@ class Run:
         return name if name in self.failures or len(self.failures) < MOST_ERROR_CLASSES else "other"
 
     def samples(self, run: JobIdentity, now_s: float, running_since_s: float | None) -> Iterable[Sample]:
+        labels = run_labels(run)
+        for capacity, count in self.moves.items():
+            yield sample("placement_moves_total", count, **labels, capacity=capacity)
         if not self.newest_s:
             return  # it waits for its first node
-        labels = run_labels(run)
         yield sample("restores_skipped_total", self.skipped, **labels)
         if running_since_s is not None or now_s - self.newest_s <= ALIVE_S:
             yield sample("fruitless_restarts", self.crashes, **labels)

@@ -1,4 +1,4 @@
-"""One exporter writes at a time: a Lease of the cluster decides which.
+"""One exporter and one mover act at a time: a Lease of the cluster for each decides which.
 
 The API server's resourceVersion decides races, so clocks need to agree only roughly.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-NAME = "holdfast-exporter"
+EXPORTER, MOVER = "holdfast-exporter", "holdfast-mover"
 CONFLICT, MISSING = 409, 404
 
 
@@ -24,18 +24,19 @@ CONFLICT, MISSING = 409, 404
 class Lease:
     api: client.CoordinationV1Api
     namespace: str
+    name: str = EXPORTER
     me: str = f"{socket.gethostname()}-{os.getpid()}"
     holds_s: int = 30
     clock: Callable[[], float] = time.time
     heard: bool = False
-    """At the last look another exporter had renewed since the look before."""
+    """At the last look another holder had renewed since the look before."""
     _mine_until_s: float = 0.0
     _renewed: Any = None
 
     def held(self) -> bool:
         """Take, renew or respect the lease; whether it is mine now."""
         try:
-            found: Any = self.api.read_namespaced_lease(NAME, self.namespace)
+            found: Any = self.api.read_namespaced_lease(self.name, self.namespace)
         except ApiException as error:
             if error.status != MISSING:
                 raise
@@ -54,10 +55,10 @@ class Lease:
 
     def release(self) -> None:
         """So that the next one need not wait for the end of the term."""
-        found: Any = self.api.read_namespaced_lease(NAME, self.namespace)
+        found: Any = self.api.read_namespaced_lease(self.name, self.namespace)
         if found.spec.holder_identity == self.me:
             found.spec.holder_identity = ""
-            self.api.replace_namespaced_lease(NAME, self.namespace, found)
+            self.api.replace_namespaced_lease(self.name, self.namespace, found)
 
     def _expired(self, spec: Any) -> bool:
         if spec.renew_time is None:
@@ -69,11 +70,11 @@ class Lease:
         spec = client.V1LeaseSpec(holder_identity=self.me, lease_duration_seconds=self.holds_s, renew_time=now)
         try:
             if found is None:
-                body = client.V1Lease(metadata=client.V1ObjectMeta(name=NAME), spec=spec)
+                body = client.V1Lease(metadata=client.V1ObjectMeta(name=self.name), spec=spec)
                 self.api.create_namespaced_lease(self.namespace, body)
             else:
                 found.spec = spec
-                self.api.replace_namespaced_lease(NAME, self.namespace, found)
+                self.api.replace_namespaced_lease(self.name, self.namespace, found)
         except ApiException as error:
             if error.status == CONFLICT:
                 return False  # somebody was faster

@@ -1,4 +1,4 @@
-"""Event lines of the node watcher: nodes that came and went, pods that got one, jobs that were moved.
+"""Event lines of exporter and mover: nodes that came and went, pods that got one, jobs that were moved.
 
 Pure but for `append`.
 """

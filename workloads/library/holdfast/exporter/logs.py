@@ -1,6 +1,6 @@
 """Event lines from Cloud Logging, where the standard output of every pod goes on GKE.
 
-Reads through one log view, so that the exporter sees containers' output and no other log. A thread
+Reads through one log view, so that its reader sees containers' output and no other log. A thread
 of its own: a slow answer never delays a pass. Guarantee: a line is handed on once; one that comes up to LATE_S late
 is not missed; what could not be read is logged, and read the next time.
 """
@@ -19,10 +19,10 @@ from google.auth.exceptions import GoogleAuthError
 from requests import RequestException
 
 from holdfast.contract.errors import Unjudged
-from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_MONITORING, NAMESPACE_TRAINING, events_view
+from holdfast.contract.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, events_view
 from holdfast.contract.telemetry import EVENT_VERSION
 from holdfast.contract.values import rfc3339, unix_s
-from holdfast.exporter.lines import EVICT, SCHEDULED
+from holdfast.exporter.lines import EVICT, MOVED, SCHEDULED
 from holdfast.exporter.log import logger
 from holdfast.exporter.objects import JOB_LABELS
 from holdfast.exporter.sources import Lines, of
@@ -38,8 +38,8 @@ REMEMBERED = 50_000
 HTTP_OK = 200
 _OF_KUBERNETES = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 NOBODY = "(a pod of no job)"
-# What the exporter writes about the pods of jobs: waits for a node, and evictions. No job's own pod knows either.
-OF_THE_WATCHER = (EVICT, SCHEDULED)
+# What exporter and mover write about jobs: waits for a node, evictions, moves. No job's own pod knows any of them.
+OF_THE_WATCHER = (EVICT, MOVED, SCHEDULED)
 # The log agent copies the labels of pods, with "_" in place of ".".
 _JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
 
@@ -90,7 +90,7 @@ class CloudLogs(threading.Thread):
             if not (token := page.get("nextPageToken")):
                 return of(job, begin_s, parse(lines, job=job, now_s=self._clock()))
             asked["pageToken"] = token
-        raise Unjudged(f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: read them with `monitoring receipt`")
+        raise Unjudged(f"{job} wrote more than {PAGES_A_JOB * PAGE:,} lines: read them with `holdfast receipt`")
 
     def run(self) -> None:
         while not self._closing.is_set():
@@ -129,11 +129,11 @@ class CloudLogs(threading.Thread):
         return bool(token)
 
     def _query(self, since: str, job: str = "") -> dict[str, Any]:
-        watched = " OR ".join(f'"{each}"' for each in OF_THE_WATCHER)
+        watched, jobs = (" OR ".join(f'"{each}"' for each in names) for names in (OF_THE_WATCHER, JOB_NAMESPACES))
         wanted = [
             'resource.type="k8s_container"',
             f'resource.labels.cluster_name="{self._cluster}"',
-            f'(resource.labels.namespace_name=("{NAMESPACE_TRAINING}" OR "{NAMESPACE_BATCH}") OR '
+            f"(resource.labels.namespace_name=({jobs}) OR "
             f'(resource.labels.namespace_name="{NAMESPACE_MONITORING}" AND jsonPayload.event=({watched})))',
             f"jsonPayload.v={EVENT_VERSION}",
             "jsonPayload.event:*",

@@ -25,6 +25,8 @@ JOB_LABELS = (LABEL_HOLDFAST_JOB, LABEL_JOBSET, LABEL_JOB)
 TERMINATION_TAINTS = frozenset({"cloud.google.com/impending-node-termination"})
 SHUTDOWN_REASONS = ("node is shutting down",)
 SPOT = "spot"
+# Conditions of a Job or JobSet that is done.
+OVER = frozenset({"Complete", "Completed", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,5 +156,13 @@ def bound_s(found: Mapping[str, Any]) -> float:
 def _unschedulable_since(status: Mapping[str, Any]) -> float:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return unix_s(condition.get("lastTransitionTime"))
+    return 0.0
+
+
+def ended_s(job: Mapping[str, Any]) -> float:
+    """When a Job or JobSet was over; 0 while it is not."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition.get("type") in OVER and condition.get("status") == "True":
             return unix_s(condition.get("lastTransitionTime"))
     return 0.0

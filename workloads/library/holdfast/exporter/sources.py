@@ -1,4 +1,4 @@
-"""Where the exporter reads event lines: a folder of files, followed from where the last pass stopped.
+"""Where exporter and mover read event lines: a folder of files, followed from where the last pass stopped.
 
 Guarantee: half a line waits for its other half.
 """

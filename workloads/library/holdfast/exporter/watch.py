@@ -16,7 +16,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, PROVISIONING_API, api_path
-from holdfast.exporter import ends
+from holdfast.exporter import slack
 from holdfast.exporter.cluster import Cluster
 from holdfast.exporter.log import logger
 
@@ -40,16 +40,20 @@ Change = Callable[[str, Mapping[str, Any]], None]
 class Kind:
     path: str
     held: str
-    """Attribute of Cluster."""
-    apply: Callable[[Cluster], Change]
+    """Attribute of the object that keeps it."""
+    apply: Callable[[Any], Change]
     key: Callable[[Mapping[str, Any]], Any]
     optional: bool = False
     """Nothing waits for it: a cluster may not know this kind, or not show it."""
 
 
+def uid(found: Mapping[str, Any]) -> Any:
+    return found["metadata"]["uid"]
+
+
 KINDS = (
     Kind("/api/v1/nodes", "nodes", lambda c: c.node, lambda o: o["metadata"]["name"]),
-    Kind("/api/v1/pods", "pods", lambda c: c.pod, lambda o: o["metadata"]["uid"]),
+    Kind("/api/v1/pods", "pods", lambda c: c.pod, uid),
     Kind(
         "/apis/policy/v1/poddisruptionbudgets",
         "budgets",
@@ -65,31 +69,27 @@ QUEUED = (
         f"{api_path(KUEUE_API)}/workloads",
         "workloads",
         lambda c: c.queues.workload,
-        lambda o: o["metadata"]["uid"],
+        uid,
         optional=True,
     ),
     Kind(
         f"{api_path(PROVISIONING_API)}/provisioningrequests",
         "requests",
         lambda c: c.queues.request,
-        lambda o: o["metadata"]["uid"],
+        uid,
         optional=True,
     ),
 )
 
 
-def _uid(found: Mapping[str, Any]) -> Any:
-    return found["metadata"]["uid"]
-
-
-# Watched only by whoever makes receipts.
-ENDING = (
-    Kind(f"{api_path(JOB_API)}/jobs", "jobs", lambda c: partial(ends.take, c.jobs), _uid, optional=True),
+# Watched where event lines show how far a job is.
+PLANNED = (
+    Kind(f"{api_path(JOB_API)}/jobs", "jobs", lambda c: partial(slack.take, c.jobs), uid, optional=True),
     Kind(
         f"{api_path(JOBSET_API)}/jobsets",
         "jobsets",
-        lambda c: partial(ends.take, c.jobsets),
-        _uid,
+        lambda c: partial(slack.take, c.jobsets),
+        uid,
         optional=True,
     ),
 )

@@ -39,14 +39,14 @@ def ingress(
         yield policy(f"{name}-egress", namespace, ["Egress"], None, [way], peers)
 
 
-def scraped(namespace: str, *ports: int, name: str = "scrape") -> Body:
+def scraped(namespace: str, *ports: int, name: str = "scrape", pods: dict[str, str] | None = None) -> Body:
     """By managed Prometheus."""
     collectors = client.V1LabelSelector(match_labels={LABEL_NAMESPACE: "gmp-system"})
     scrape = client.V1NetworkPolicyIngressRule(
         _from=[client.V1NetworkPolicyPeer(namespace_selector=collectors)],
         ports=[client.V1NetworkPolicyPort(port=port, protocol="TCP") for port in ports],
     )
-    return policy(name, namespace, ["Ingress"], [scrape], None)
+    return policy(name, namespace, ["Ingress"], [scrape], None, pods)
 
 
 def policy(

@@ -1,1 +1,1 @@
-"""Moves jobs between Spot, flex-start and on-demand as the policy that was priced for them says."""
+"""Acts on jobs: moves them between Spot, flex-start and on-demand as priced, and writes the receipts of those that end."""

@@ -9,14 +9,13 @@ from kubernetes.client.exceptions import ApiException
 
 from holdfast.contract.capacity import LABEL_MOVES
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, api_path
-from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
+from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.contract.values import rfc3339
 from holdfast.mover.objects import Movable, Object
 from holdfast.mover.patches import Patch
 from holdfast.runtime import logs
 
 LOG = logging.getLogger(f"{logs.NAME}.mover")
-NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH)
 KINDS = ((JOBSET_API, "jobsets"), (JOB_API, "jobs"))
 JSON_PATCH = "application/json-patch+json"
 PAGE = 500
@@ -30,7 +29,7 @@ class Refused(Exception):
 
 class ClusterApi(Protocol):
     def read(self) -> tuple[list[Object], list[Object]]:
-        """The jobs that may be moved, and Kueue's Workloads beside them."""
+        """The jobs that may be moved, and Kueue's Workloads of their namespaces."""
         ...
 
     def patch(self, path: str, ops: Patch) -> None:
@@ -45,9 +44,9 @@ class ClusterApi(Protocol):
 
 
 class KubernetesApi:
-    """ApiException and OSError come through: the next step tries anew."""
+    """ApiException and OSError come through: the next step tries again."""
 
-    def __init__(self, api: client.ApiClient, namespaces: tuple[str, ...] = NAMESPACES) -> None:
+    def __init__(self, api: client.ApiClient, namespaces: tuple[str, ...] = JOB_NAMESPACES) -> None:
         self._api, self._namespaces = api, namespaces
 
     def read(self) -> tuple[list[Object], list[Object]]:
@@ -81,12 +80,12 @@ class KubernetesApi:
             "involvedObject": {"apiVersion": job.api_version, "kind": job.kind, "name": job.name,
                                "namespace": job.namespace, "uid": job.uid},
             "type": "Normal", "reason": reason, "message": message[:MAX_MESSAGE], "count": 1,
-            "firstTimestamp": at, "lastTimestamp": at, "source": {"component": "holdfast-exporter"},
+            "firstTimestamp": at, "lastTimestamp": at, "source": {"component": "holdfast-mover"},
         }  # fmt: skip
         try:
             self._call("POST", f"/api/v1/namespaces/{job.namespace}/events", body)
         except ApiException as error:
-            # The move itself is made, and stands in the lines and the metrics as well.
+            # The move itself is made, and is in the lines and the metrics as well.
             LOG.warning("no event about %s: %s %s", job.name, error.status, error.reason)
 
     def _list(self, version: str, kind: str, space: str, selector: str = "") -> list[Object]:

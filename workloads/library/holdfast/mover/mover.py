@@ -1,28 +1,25 @@
 """One step: look at the jobs that may be moved, move those whose policy asks for it, announce each move.
 
-A step of the exporter's leader. Guarantee: a job is touched when its policy moves it and at no other time, and each
+A step of the mover that holds the lease. Guarantee: a job is touched when its policy moves it and at no other time, and each
 request leaves it able to go on; without a mover it stays where it is.
 """
 
 # Why it is so: infra/decisions/0058, infra/decisions/0059.
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.ledger.events import Event
+from holdfast.ledger.progress import done_h
 from holdfast.mover import patches
 from holdfast.mover.capacity import SpotSeen
 from holdfast.mover.cluster_api import ClusterApi, Refused
 from holdfast.mover.objects import Movable, movables
-from holdfast.mover.progress import done_h
-from holdfast.place.plan import Standing
+from holdfast.place.plan import REACTION_S, Standing
 from holdfast.runtime import logs
 
 LOG = logging.getLogger(f"{logs.NAME}.mover")
-# From the deciding pass to pods that are gone: a pass, Kueue's answer and the grace of a Spot pod.
-REACTION_S = 180.0
 # A plan that cannot be read is announced once for each version of the object, and no more than this many are held.
 REMEMBERED = 2_000
 
@@ -38,7 +35,7 @@ class Pods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the exporter's watches know at this moment."""
+    """What the watches know at this moment."""
 
     pods: Mapping[str, Pods]
     """Job -> its pods."""
@@ -75,10 +72,6 @@ class Move:
 class Mover:
     api: ClusterApi
     spot: SpotSeen = field(default_factory=SpotSeen)
-    moves: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """(job, capacity) -> times that it was sent there since this mover began."""
-    slack_h: dict[str, float] = field(default_factory=dict[str, float])
-    """Of the jobs of the last step."""
     _refused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     def step(self, seen: Seen, now_s: float) -> list[Move]:
@@ -87,12 +80,7 @@ class Mover:
         jobs, unread = movables(*self.api.read())
         for meta, why in unread:
             self._complain(meta["uid"], meta["resourceVersion"], f"{meta['name']} is not moved: {why}")
-        self.slack_h = {}
         return [move for job in jobs if (move := self._moved(job, seen, now_s))]
-
-    def begin_anew(self) -> None:
-        """Another exporter has published what was counted so far."""
-        self.moves.clear()
 
     def _moved(self, job: Movable, seen: Seen, now_s: float) -> Move | None:
         move = self.judge(job, seen, now_s)
@@ -105,7 +93,6 @@ class Mover:
         if move is None or not self._patched(job, patches.to_queue(job, _queue(job, move.to)), "moved"):
             return None
         self._released(job)
-        self.moves[job.name, move.to.value] += 1
         self.api.announce(job, "PlacementMoved", f"{move.source.value} to {move.to.value}: {move.reason}", now_s)
         return move
 
@@ -116,10 +103,10 @@ class Mover:
         # Decided as if it were later already: what is decided now takes that long to happen.
         now_h = (now_s - job.created_s + REACTION_S) / 3_600
         done = done_h(seen.events(job.name))
-        # Nothing shows whether flex-start could be had: whoever gave it up does not come back.
+        # Nothing shows whether flex-start could be had: a job that gave it up does not come back.
         spot = job.plan.cheaper is Standing.SPOT
         up_for_h = self.spot.up_for_h(pods.accelerator, now_s) if spot else None
-        slack_h = self.slack_h[job.name] = job.plan.slack_h(now_h, done)
+        slack_h = job.plan.slack_h(now_h, done)
         to = job.plan.move(
             at, now_h=now_h, done_h=done, up=at is job.plan.cheaper or up_for_h is not None, up_for_h=up_for_h or 0.0
         )
@@ -161,14 +148,6 @@ def standing(job: Movable, pods: Pods) -> Standing:
         return Standing.ON_DEMAND
     # A gang stands on nothing until all its pods have a node.
     return job.plan.cheaper if pods.known and pods.placed == pods.known else Standing.WAITING
-
-
-def samples(mover: Mover) -> Iterator[tuple[str, float, dict[str, str]]]:
-    """Metric, value, labels."""
-    for (job, capacity), count in mover.moves.items():
-        yield "placement_moves_total", count, {"job": job, "capacity": capacity}
-    for job, slack_h in mover.slack_h.items():
-        yield "placement_slack_seconds", slack_h * 3_600, {"job": job}
 
 
 def _queue(job: Movable, to: Standing) -> str:

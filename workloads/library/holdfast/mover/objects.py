@@ -9,11 +9,11 @@ from holdfast.contract.capacity import ANNOTATION_PLAN, ANNOTATION_TEMPLATES
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import JOBSET_API, KUEUE_API, LABEL_CLUSTER_QUEUE, LABEL_QUEUE, api_path
 from holdfast.contract.values import unix_s
+from holdfast.exporter.objects import ended_s
 from holdfast.place import plan
 from holdfast.place.plan import Plan
 
 Object = Mapping[str, Any]
-OVER = frozenset({"Complete", "Completed", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def movables(jobs: Iterable[Object], workloads: Iterable[Object]) -> tuple[list[
     good: list[Movable] = []
     bad: list[tuple[Object, str]] = []
     for job in jobs:
-        if _is_over(job) or job["metadata"].get("deletionTimestamp"):
+        if ended_s(job) or job["metadata"].get("deletionTimestamp"):
             continue
         try:
             good.append(_movable(job, owned.get(job["metadata"]["uid"])))
@@ -133,8 +133,3 @@ def _workload(found: Object) -> Workload:
 
 def _owners(found: Object) -> list[str]:
     return [owner["uid"] for owner in found["metadata"].get("ownerReferences") or () if owner.get("controller")]
-
-
-def _is_over(job: Object) -> bool:
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") in OVER and each.get("status") == "True" for each in conditions)

@@ -1,6 +1,6 @@
 """What was priced for a job, as its object carries it: the policy, its numbers, and the queues that it moves between.
 
-Written by whoever renders the job, read by the exporter that moves it. Hours count from the object's creation.
+Written when the job is rendered, read by the mover. Hours count from the object's creation.
 """
 
 # Why it is so: infra/decisions/0058.
@@ -18,6 +18,8 @@ from holdfast.place.decisions import decide
 from holdfast.place.policies import Policy
 from holdfast.place.runs import Runs, runs_of
 
+# From the deciding pass to pods that are gone: a pass, Kueue's answer and the grace of a Spot pod.
+REACTION_S = 180.0
 MAX_TEXT = 2_048
 MAX_HOURS = 10_000.0
 MAX_USD = 1e6

@@ -12,15 +12,14 @@ from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.contract.errors import InputError
 from holdfast.contract.pools import Pool
-from holdfast.exporter import ends
-from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.ends import SETTLE_END_S
 from holdfast.exporter.lease import Lease
-from holdfast.exporter.node_usage import NodeUsage
-from holdfast.exporter.receipts import Order, leaver, make
 from holdfast.exporter.sources import Folder
-from holdfast.exporter.watch import ENDING, KINDS, Watcher
+from holdfast.exporter.watch import KINDS, Watcher
 from holdfast.ledger.receipt import ANNOTATION, show
+from holdfast.mover.ends import SETTLE_END_S, Ended
+from holdfast.mover.node_usage import NodeUsage
+from holdfast.mover.receipts import Order, leaver, make
+from holdfast.mover.view import View, ending
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests import sample
@@ -35,11 +34,9 @@ def client_api(cluster: AClusterManager) -> Iterator[client.ApiClient]:
 
 
 @pytest.fixture
-def watched(client_api: client.ApiClient, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    # Before the first lists: jobs of other tests that ended stand in the rendered namespaces.
-    monkeypatch.setattr(ends, "NAMESPACES", frozenset({world.name}))
-    found, lock = Cluster(), threading.Lock()
-    watchers = [Watcher(kind, client_api, found, lock) for kind in (*KINDS, *ENDING)]
+def watched(client_api: client.ApiClient, world: World) -> Iterator[View]:
+    found, lock = View(), threading.Lock()
+    watchers = [Watcher(kind, client_api, found, lock) for kind in (*KINDS, *ending([world.name]))]
     for watcher in watchers:
         watcher.start()
     until("the first lists are read", lambda: all(w.ready.is_set() for w in watchers) or None)
@@ -50,11 +47,15 @@ def watched(client_api: client.ApiClient, world: World, monkeypatch: pytest.Monk
         assert not watcher.is_alive()
 
 
-def total(found: Cluster) -> float:
+def over(found: View) -> list[Ended]:
+    return [each for held in found.over.values() for each in held.values()]
+
+
+def total(found: View) -> float:
     return sum(s.value for s in found.samples(time.time()) if s.metric == "preemptions_total")
 
 
-def test_a_preempted_spot_node_counts_and_a_deleted_one_does_not(world: World, watched: Cluster, spot: Pool) -> None:
+def test_a_preempted_spot_node_counts_and_a_deleted_one_does_not(world: World, watched: View, spot: Pool) -> None:
     names = world.add_nodes(spot, 3)
     world.create_job("run", world.job_spec(spot, 2))
     world.wait_running(2)
@@ -68,7 +69,7 @@ def test_a_preempted_spot_node_counts_and_a_deleted_one_does_not(world: World, w
     assert total(watched) == before + 1
 
 
-def test_a_pod_that_fits_nowhere_waits_in_sight(world: World, watched: Cluster, spot: Pool) -> None:
+def test_a_pod_that_fits_nowhere_waits_in_sight(world: World, watched: View, spot: Pool) -> None:
     world.create_pod("lonely", world.pod_template(spot))
 
     def waited() -> float | None:
@@ -92,22 +93,22 @@ def test_a_receipt_is_left_on_the_job_it_is_for(
 
 
 def test_a_job_that_ended_waits_for_its_receipt_until_somebody_left_it(
-    world: World, watched: Cluster, client_api: client.ApiClient, spot: Pool, tmp_path: Path
+    world: World, watched: View, client_api: client.ApiClient, spot: Pool, tmp_path: Path
 ) -> None:
     world.add_nodes(spot, 1)
     world.create_job("run", world.job_spec(spot, 1))
     world.wait_running(1)
-    assert not watched.jobs
+    assert not over(watched)
     world.release()
     world.wait_condition("run")
-    waiting = until("the end is seen", lambda: next((e for e in watched.jobs.values() if e.name == "run"), None), 60)
+    waiting = until("the end is seen", lambda: next(iter(over(watched)), None), 60)
     sample.write(
         tmp_path / "a.jsonl", [row | {"t": row["t"] - EPOCH + waiting.began_s} for row in sample.training("run")]
     )
     node_usage = NodeUsage(node_s={("g2-standard-8", "us-central1", "spot"): 9.0}, pod_s=9.0, on_s=9.0)
     made = make(Order(waiting, node_usage), Folder(tmp_path))
     assert leaver(client_api)(made, world.name).endswith("/jobs/run")
-    until("the annotation is seen", lambda: waiting not in watched.jobs.values() or None, 60)
+    until("the annotation is seen", lambda: not over(watched) or None, 60)
     assert watched.ended(waiting.ended_s + SETTLE_END_S) == []
 
 

@@ -11,7 +11,6 @@ from holdfast.clients.api import Api, Object
 from holdfast.contract.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
 from holdfast.contract.kubernetes import KUEUE_API, LABEL_QUEUE, api_path
 from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
-from holdfast.exporter.cluster import Cluster
 from holdfast.jobs.own import placing, rendered
 from holdfast.jobs.own.offers import offers
 from holdfast.ledger.events import Event
@@ -19,6 +18,7 @@ from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import KubernetesApi
 from holdfast.mover.mover import Mover
 from holdfast.mover.objects import Movable, movables
+from holdfast.mover.view import View
 from holdfast.place.plan import Plan
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -65,12 +65,12 @@ def pods(api: Api, body: Object) -> list[Object]:
 
 @dataclass
 class Watched:
-    """One job, as the exporter sees it."""
+    """One job, as the mover sees it."""
 
     api: Api
     body: Object
     events: list[Event] = field(default_factory=list[Event])
-    seen: Cluster = field(default_factory=Cluster)
+    seen: View = field(default_factory=View)
 
     def look(self) -> set[str]:
         """The capacities of its pods."""
@@ -101,7 +101,7 @@ def run_on(api: Api, body: Object, pool_class: str) -> bool:
 
 @pytest.mark.usefixtures("platform")
 def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_it_running(
-    world: World, api: Api, exporter: client.ApiClient, body: Object, spot: Pool, serving: Pool
+    world: World, api: Api, mover_account: client.ApiClient, body: Object, spot: Pool, serving: Pool
 ) -> None:
     watched = Watched(api, body)
     look, step, events = watched.look, watched.step, watched.events
@@ -120,7 +120,7 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
         lambda: where(api, body) <= {*there} and run_on(api, body, spot.pool_class),
     )
 
-    mover = Mover(KubernetesApi(exporter))
+    mover = Mover(KubernetesApi(mover_account))
     assert step(mover, 0.0) == 0, "there is time, and it stays"
 
     class Dies(KubernetesApi):
@@ -129,7 +129,7 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
 
     # Kueue or JobSet may have written to the job since it was read: then a later step makes the move.
     with pytest.raises(OSError, match="killed"):
-        until("its mover dies", lambda: step(Mover(Dies(exporter)), 3.7) or None)
+        until("its mover dies", lambda: step(Mover(Dies(mover_account)), 3.7) or None)
     until("Kueue starts it again where it was", lambda: run_on(api, body, spot.pool_class) or None)
     assert api.get(api.path_of(body))["metadata"]["labels"][LABEL_QUEUE] == "on-demand"
     assert step(mover, 3.7) == 0, "the move is finished, not made once more"
@@ -138,8 +138,8 @@ def test_a_job_goes_to_on_demand_and_back_and_a_mover_that_dies_halfway_leaves_i
     until("it runs on demand", lambda: kept(mover, 3.7) and run_on(api, body, "serving"))
     assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
 
-    # Far ahead of its deadline now, and another exporter leads.
-    mover = Mover(KubernetesApi(exporter))
+    # Far ahead of its deadline now, and another mover leads.
+    mover = Mover(KubernetesApi(mover_account))
     fields = {"first_step": 1, "last_step": 16_000, "seconds": 16 * 3_600.0}
     events.append(Event(1, "window", body["metadata"]["name"], "training", "p", fields))
     assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
@@ -170,11 +170,11 @@ def gang(api: Api, held_queue: Callable[[str], object]) -> Iterator[Object]:
 
 
 def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended(
-    world: World, api: Api, exporter: client.ApiClient, gang: Object, held_queue: Callable[[str], object],
+    world: World, api: Api, mover_account: client.ApiClient, gang: Object, held_queue: Callable[[str], object],
     spot: Pool, serving: Pool,
 ) -> None:  # fmt: skip
     """What Kueue leaves if it sees the Workload go before its own start is made by hand: that race is not ours to win."""
-    watched, cluster, path = Watched(api, gang), KubernetesApi(exporter), api.path_of(gang)
+    watched, cluster, path = Watched(api, gang), KubernetesApi(mover_account), api.path_of(gang)
     world.add_nodes(spot, 2, labels={})
     until("it runs on Spot", lambda: run_on(api, gang, spot.pool_class) or None)
     running = api.get(path)["spec"]["replicatedJobs"]
@@ -199,11 +199,11 @@ def test_a_jobset_that_a_move_left_with_the_selector_of_its_old_flavor_is_mended
 
 @pytest.mark.usefixtures("platform")
 def test_a_job_that_waits_for_flex_start_goes_to_on_demand_in_time(
-    world: World, api: Api, exporter: client.ApiClient, queued: Object, serving: Pool
+    world: World, api: Api, mover_account: client.ApiClient, queued: Object, serving: Pool
 ) -> None:
     watched = Watched(api, queued)
     until("it waits for flex-start", lambda: watched.look() == {"flex-start"} or None)
-    mover = Mover(KubernetesApi(exporter))
+    mover = Mover(KubernetesApi(mover_account))
     assert watched.step(mover, 0.0) == 0, "there is time"
     until("it is sent to on-demand", lambda: watched.step(mover, 3.7) or None)
     until("it waits for on-demand", lambda: watched.look() == {"on-demand"} or None)

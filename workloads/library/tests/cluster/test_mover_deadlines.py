@@ -1,6 +1,6 @@
 """Twenty jobs with deadlines over a recorded trace, in compressed time: the clock is a number, the cluster is real.
 
-The API server, Kueue, JobSet's and the Job controller place the pods; the mover decides by what the exporter sees of them.
+The API server, Kueue, JobSet's and the Job controller place the pods; the mover decides by what it sees of them.
 A trainer on the fake clock works where its pods really run, and is billed for it.
 """
 
@@ -16,12 +16,12 @@ from holdfast.contract.capacity import Capacity
 from holdfast.contract.kubernetes import LABEL_QUEUE
 from holdfast.contract.pools import LABEL_POOL_CLASS, Pool
 from holdfast.contract.values import unix_s
-from holdfast.exporter.cluster import Cluster
 from holdfast.jobs.own import placing, rendered
 from holdfast.jobs.own.offers import offers
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import KubernetesApi
 from holdfast.mover.mover import Mover
+from holdfast.mover.view import View
 from holdfast.place import outages, plan, simulate
 from holdfast.place.plan import Plan, Standing
 from holdfast.place.traces import Trace
@@ -59,7 +59,7 @@ class Fleet:
     api: Api
     bodies: dict[str, Object]
     trainers: dict[str, Trainer]
-    seen: Cluster = field(default_factory=Cluster)
+    seen: View = field(default_factory=View)
     spot_nodes: list[str] = field(default_factory=list[str])
 
     def spot_is(self, world: World, spot: Pool, *, there: bool) -> bool:
@@ -92,7 +92,7 @@ class Fleet:
         ]
 
     def settle(self, queues: dict[str, str]) -> None:
-        """Until every pod runs where its job's queue puts it, and the exporter has seen so."""
+        """Until every pod runs where its job's queue puts it, and the mover has seen so."""
         wanted = {name: standing(queues[name], bool(self.spot_nodes)) for name in queues if name in self.open()}
 
         def there() -> bool:
@@ -175,13 +175,13 @@ def fleet(api: Api, platform: None) -> Iterator[Fleet]:
 
 
 def test_twenty_jobs_keep_their_deadlines_for_what_was_simulated(
-    world: World, api: Api, exporter: client.ApiClient, fleet: Fleet, spot: Pool, serving: Pool
+    world: World, api: Api, mover_account: client.ApiClient, fleet: Fleet, spot: Pool, serving: Pool
 ) -> None:
     world.add_nodes(serving, JOBS, labels={})
-    mover, trainers = Mover(KubernetesApi(exporter)), fleet.trainers
+    mover, trainers = Mover(KubernetesApi(mover_account)), fleet.trainers
     began_s = min(unix_s(api.get(api.path_of(body))["metadata"]["creationTimestamp"]) for body in fleet.bodies.values())
     queues = dict.fromkeys(trainers, "spot")
-    unsettled, returned = True, 0
+    unsettled, returned, made = True, 0, 0
     for tick, there in enumerate(recorded().up):
         now_s = began_s + tick * TICK_H * 3_600
         if fleet.spot_is(world, spot, there=bool(there)) or unsettled:
@@ -189,6 +189,7 @@ def test_twenty_jobs_keep_their_deadlines_for_what_was_simulated(
         for trainer in trainers.values():
             trainer.writes(now_s)
         moves = mover.step(fleet.seen.seen(lambda name: trainers[name].events), now_s)
+        made += len(moves)
         if moves:
             queues |= {move.job.name: move.to.value for move in moves}
             returned += sum(move.to is Standing.SPOT for move in moves)
@@ -202,7 +203,7 @@ def test_twenty_jobs_keep_their_deadlines_for_what_was_simulated(
     assert returned, "nobody came back to Spot, so only half of the policy was tried"
     assert sum(t.usd for t in trainers.values()) == pytest.approx(sum(map(simulated, trainers.values())), rel=0.03)
     events = [e for e in api.items(f"{SPACE}/events") if e["reason"] == "PlacementMoved"]
-    assert sum(e["involvedObject"]["name"] in trainers for e in events) == sum(mover.moves.values())
+    assert sum(e["involvedObject"]["name"] in trainers for e in events) == made
     labels = {n: api.get(api.path_of(b))["metadata"]["labels"][LABEL_QUEUE] for n, b in fleet.bodies.items()}
     assert labels == queues
 

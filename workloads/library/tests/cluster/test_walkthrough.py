@@ -40,11 +40,11 @@ BATCH_PODS = f"/api/v1/namespaces/{NAMESPACE_BATCH}/pods"
 
 
 @pytest.fixture
-def story(api: Api, exporter: client.ApiClient, tmp_path: Path) -> Generator[Walk]:
+def story(api: Api, exporter: client.ApiClient, mover_account: client.ApiClient, tmp_path: Path) -> Generator[Walk]:
     clock = StoryClock()
     with serving(LogServer()) as logs, requests.Session() as session, watching(exporter, clock) as watched:
         session.trust_env = False
-        made = walk(api, clock, watched, logs, session, exporter, tmp_path)
+        made = walk(api, clock, watched, logs, session, mover_account, tmp_path)
         made.receipts.start()
         yield made
         made.receipts.close()

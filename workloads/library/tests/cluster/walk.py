@@ -19,7 +19,7 @@ from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.logs import CloudLogs
 from holdfast.exporter.main import Exporter
-from holdfast.exporter.receipts import Receipts, leaver
+from holdfast.mover.receipts import Receipts, leaver
 from monitoring.alerting.alerts import alerts
 from monitoring.stack import limits_of
 from tests import platforms
@@ -78,7 +78,9 @@ class Walk:
         own = self.exporter.lines()
         lines.append(self.trainers.folder / "exporter.jsonl", own)
         self.logs.add_lines([json.dumps(line).encode() for line in own], self.labels, NAMESPACE_MONITORING)
-        for ended, usage in self.exporter.ended():
+        view = self.watched.cluster
+        view.node_usages.passed(view.pods.values(), view.nodes, self.clock())
+        for ended, usage in view.ended(self.clock()):
             self.receipts.order(ended, usage)
 
 

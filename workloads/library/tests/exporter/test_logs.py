@@ -127,19 +127,24 @@ def test_a_server_that_is_away_is_a_passing_fault() -> None:
             source.of_job("run-7", EPOCH)
 
 
-def test_waits_and_evictions_that_the_exporter_wrote_count_for_the_job_they_name(
+def test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_they_name(
     server: LogServer, source: CloudLogs
 ) -> None:
     """And nothing else from its namespace does, nor do lines of a job's pod about another job."""
     wait = line(EPOCH, "scheduled", "run-7", seconds=60, node="n", pool="p", capacity="spot", accelerator="a")
     evict = line(EPOCH + 1, "evict", "run-7", signal="SIGTERM", target="pod")
-    lies = line(EPOCH + 2, "commit", "run-7", step=9, seconds=1, bytes=1)
-    server.add_lines(sample.encoded([wait, evict, lies]), {"k8s-pod/app_kubernetes_io/name": "exporter"}, "monitoring")
+    move = line(EPOCH + 2, "moved", "run-7", source="spot", capacity="on-demand", reason="r")
+    lies = line(EPOCH + 3, "commit", "run-7", step=9, seconds=1, bytes=1)
+    server.add_lines(
+        sample.encoded([wait, evict, move, lies]), {"k8s-pod/app_kubernetes_io/name": "exporter"}, "monitoring"
+    )
     server.writer = "run-8"
-    server.add([evict | {"t": EPOCH + 3}])
+    server.add([evict | {"t": EPOCH + 4}, move | {"t": EPOCH + 5}])
     source.turn()
     jobs = Jobs(source)
     jobs.read()
     (run,) = jobs.runs.values()
-    assert [event.type for event in run.events] == ["scheduled", "evict"]
-    assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict"]
+    assert [event.type for event in run.events] == ["scheduled", "evict", "moved"]
+    assert [event.type for event in source.of_job("run-7", EPOCH).events] == ["scheduled", "evict", "moved"]
+    found = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
+    assert found["placement_moves_total"] == (1, {"job": "run-7", "capacity": "on-demand"})

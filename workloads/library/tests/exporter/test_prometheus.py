@@ -1,7 +1,5 @@
 """Metrics hold the names of jobs: outside a pod only this machine may ask for them."""
 
-import threading
-
 import pytest
 
 from holdfast.exporter import main
@@ -29,8 +27,8 @@ def test_whoever_looks_with_a_kubeconfig_is_no_pod(
 
     monkeypatch.setattr(Newest, "serve", serve)
     monkeypatch.setattr(main, "connect", str)  # no client
-    monkeypatch.setattr(main, "stopped_by_signals", threading.Event)
-    for kinds in ("KINDS", "QUEUED", "ENDING"):  # no watch, so that no cluster is asked
+    monkeypatch.setattr(main.shutdown, "of_process", object)
+    for kinds in ("KINDS", "QUEUED", "PLANNED"):  # no watch, so that no cluster is asked
         monkeypatch.setattr(main, kinds, ())
     with pytest.raises(Asked) as asked:
         main.serve("", "", "", None, None, 9100, 1.0, kubeconfig)

@@ -1,25 +1,25 @@
-"""A signal stops the exporter wherever its main thread stands."""
+"""A signal stops exporter and mover wherever their main thread is."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parents[4]
 # The worst place: inside Event.wait, with the event's lock held, where a handler that sets the event waits for ever.
 PROGRAM = """
 import os, signal
-from holdfast.exporter.main import stopped_by_signals
-stop = stopped_by_signals()
-with stop._cond:
+from holdfast.exporter import loop
+from holdfast.runtime import shutdown
+stop = shutdown.of_process()
+with stop._asked._cond:
     os.kill(os.getpid(), signal.{name})
-assert stop.wait(60)
+loop.run(lambda: None, (), None, stop, 60.0)
+assert stop.requested
 """
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_signal_that_meets_the_event_s_lock_stops_it(name: str) -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM.format(name=name)], cwd=ROOT, check=True, timeout=120)
+def test_a_signal_that_meets_the_event_s_lock_ends_the_loop(name: str) -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM.format(name=name)], check=True, timeout=50)

@@ -137,7 +137,7 @@ _SEAMS = (
         old='        return str(line.get("job") or NOBODY) if line.get("event") in OF_THE_WATCHER else NOBODY',
         new="        return NOBODY",
         tests=(
-            "workloads/library/tests/exporter/test_logs.py::test_waits_and_evictions_that_the_exporter_wrote_count_for_the_job_they_name",
+            "workloads/library/tests/exporter/test_logs.py::test_waits_evictions_and_moves_that_the_platform_wrote_count_for_the_job_they_name",
         ),
     ),
     Mutant(
@@ -170,7 +170,7 @@ _SEAMS = (
     Mutant(
         name="a budget of a job is broken in a drought",
         file="workloads/library/holdfast/exporter/cluster.py",
-        old='        if change == "DELETED" or meta["namespace"] in ends.NAMESPACES:',
+        old='        if change == "DELETED" or meta["namespace"] in JOB_NAMESPACES:',
         new='        if change == "DELETED":',
         tests=("workloads/library/tests/exporter/test_cluster.py::test_a_budget_of_a_job_is_left_out",),
     ),

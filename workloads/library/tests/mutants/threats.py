@@ -75,7 +75,7 @@ THREATS: tuple[Mutant, ...] = (
            '"evaluation_mode": "ALWAYS_DENY"', '"evaluation_mode": "ALWAYS_ALLOW"', SOUND),
     _taken(12, "the environment is installed without hashes", ".ci/bootstrap.py",
            '"--require-hashes", ', "", "tests/test_setup.py::test_what_is_installed_is_compared_with_its_hash"),
-    _taken(13, "any pod of training reaches any other", "workloads/library/holdfast/manifests/policies.py",
+    _taken(13, "any pod of training reaches any other", f"{LIBRARY}/manifests/policies.py",
            "inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=own))",
            "inside = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector())",
            "tests/workloads/manifests/test_render.py"),

@@ -16,6 +16,7 @@ from tests import platforms, support
 from tests.cluster.sim.control_plane import NEEDED
 from tests.cluster.sim.world import World
 from tests.tools.build import TOOLS
+from workloads.images import pins
 from workloads.library.tests.node.lab.image import BUSYBOX
 
 if TYPE_CHECKING:
@@ -86,4 +87,4 @@ def rendered() -> "Iterator[Rendered]":
     support.require(not absent, f"`make test-node` installs {', '.join(absent)}")
     with serving(Registry(images.HOME / "registry")) as registry:
         builder = images.Builder(registry)
-        yield builder.rendered(images.ROLES)
+        yield builder.rendered([*pins.ROLES])

@@ -1,4 +1,4 @@
-"""The platform's images, really built: a base of Debian packages, our Dockerfiles unchanged, our own `images build`.
+"""The platform's images, really built: a base of Debian packages, our Dockerfile unchanged, our own `images build`.
 
 They stand in a registry of this host, which the nodes take for the environment's. Kept in the user's cache by a digest
 of all that goes in, so that only what changed is built again. As root, minutes for what is new.
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,12 @@ from tests import platforms
 from tests.cluster.sim import runnable
 from tests.tools.build import CACHE, lock
 from tests.workloads.images.registry import Registry
+from workloads.images import attest, builders, pins
 
 ROOT = Path(__file__).parents[5]
 HOME = CACHE / "node-images"
 COMMANDS = ("buildah", "mmdebstrap")
 ENVIRONMENT = "example"
-ROLES = ("exporter", "batch", "server", "trainer")
 SUITE, PACKAGES = "bookworm", "python3,python3-venv,ca-certificates"
 SOURCES = ("infra", "monitoring", "requirements", "workloads", ".dockerignore")
 # What pip sees of this host: its index, its certificates.
@@ -170,17 +171,21 @@ class Builder:
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
             else:
                 shutil.copyfile(source, target)
+        command = [sys.executable, ROOT / ".ci/wheel.py", "--wheel-only", "--out-dir", self._tree / pins.VENDOR]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         for lock_name, unused in UNUSED.items():
             path = self._tree / f"requirements/{lock_name}.txt"
             path.write_text(shortened(path.read_text(), unused))
 
     def _inputs(self, role: str, base: str) -> str:
-        dockerfile = (self._tree / f"workloads/images/{role}.Dockerfile").read_text()
-        copied = re.findall(r"^COPY (?!--from)(\S+) ", dockerfile, re.MULTILINE)
-        digest = hashlib.sha256(f"{dockerfile}\0{base.partition('@')[2]}".encode())
-        for path in sorted(each for name in copied for each in _files(self._tree / name)):
-            digest.update(f"{path.relative_to(self._tree)}\0".encode() + path.read_bytes())
-        return digest.hexdigest()[:16]
+        image, dockerfile = pins.ROLES[role], (self._tree / builders.DOCKERFILE).read_text()
+        locked = attest.lock_of(self._tree, role).read_text()
+        # Not the file: the time of each commit is in it.
+        with zipfile.ZipFile(pins.wheel(self._tree)) as wheel:
+            content = [
+                f"{each.filename} {each.CRC}" for each in wheel.infolist() if not each.filename.endswith("RECORD")
+            ]
+        return _hash(dockerfile, base.partition("@")[2], image.command, locked, *sorted(content))
 
     def _run(self, command: Sequence[str]) -> str:
         env = self._env | {"PYTHONPATH": f"{self._tree}:{self._tree / 'workloads/library'}"}
@@ -203,10 +208,6 @@ def _storage() -> Path:
     lines = ("[storage]", 'driver = "overlay"', f'graphroot = "{HOME}/store"', f'runroot = "{HOME}/run"')
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def _files(path: Path) -> list[Path]:
-    return [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
 
 
 def _hash(*texts: str) -> str:

@@ -18,13 +18,13 @@ from kubernetes.client.exceptions import ApiException
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.telemetry import KIND_TRAINING
-from holdfast.exporter.ends import Ended
 from holdfast.exporter.log import logger
-from holdfast.exporter.node_usage import NodeUsage
 from holdfast.exporter.sources import Source
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.ledger.money import Prices, prices_of
 from holdfast.ledger.receipt import Receipt, leave, receipt
+from holdfast.mover.ends import Ended
+from holdfast.mover.node_usage import NodeUsage
 
 LOG = logger("receipt")
 TRIES, AGAIN_S = 5, 60.0
@@ -58,7 +58,7 @@ class Receipts(threading.Thread):
         self._orders.put(None)
 
     def close(self) -> None:
-        """Ends after the one in hand: the others are still without a receipt when the next exporter looks."""
+        """Ends after the one in hand: the others are still without a receipt when the next mover looks."""
         self._closing.set()
         self.finish()
 
@@ -91,7 +91,7 @@ def make(order: Order, source: Source) -> Receipt:
             "its machines were not seen",
             got="no pod of it on a node",
             allowed="a job watched while it ran",
-            fix="price it with `monitoring receipt`",
+            fix="price it with `holdfast receipt`",
         )
     return receipt(found, *lane_prices(found, order.node_usage))
 

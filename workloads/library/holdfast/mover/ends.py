@@ -1,18 +1,16 @@
 """Which jobs have ended and have no receipt yet. Pure.
 
-The receipt's annotation is the memory of it: an exporter that starts anew makes no second one.
+The receipt's annotation is the memory of it: a mover that starts again makes no second one.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.contract.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 from holdfast.contract.values import unix_s
+from holdfast.exporter.objects import ended_s
 from holdfast.ledger.receipt import ANNOTATION
 
-NAMESPACES = frozenset({NAMESPACE_TRAINING, NAMESPACE_BATCH})
-OVER = frozenset({"Complete", "Completed", "Failed"})
 # So long after its end a job's last lines may still be on their way.
 SETTLE_END_S = 90.0
 
@@ -27,25 +25,18 @@ class Ended:
 
 def take(held: dict[str, Ended], change: str, found: Mapping[str, Any]) -> None:
     """`held`: by uid of the Job or JobSet."""
-    meta, ended_s = found["metadata"], _ended_s(found)
+    meta, over_s = found["metadata"], ended_s(found)
     receipted = ANNOTATION in (meta.get("annotations") or {})
     # A JobSet or a CronJob speaks for the Jobs that it made.
-    ours = meta["namespace"] in NAMESPACES and not meta.get("ownerReferences")
-    if change == "DELETED" or receipted or not ours or not ended_s:
+    owned = bool(meta.get("ownerReferences"))
+    if change == "DELETED" or receipted or owned or not over_s:
         held.pop(meta["uid"], None)
     else:
         began_s = unix_s(meta.get("creationTimestamp"))
-        held[meta["uid"]] = Ended(meta["namespace"], meta["name"], began_s, ended_s)
+        held[meta["uid"]] = Ended(meta["namespace"], meta["name"], began_s, over_s)
 
 
 def due(held: dict[str, Ended], now_s: float) -> list[Ended]:
     """Each once."""
     ripe = [uid for uid, ended in held.items() if now_s - ended.ended_s >= SETTLE_END_S]
     return [held.pop(uid) for uid in ripe]
-
-
-def _ended_s(found: Mapping[str, Any]) -> float:
-    for condition in (found.get("status") or {}).get("conditions") or []:
-        if condition.get("type") in OVER and condition.get("status") == "True":
-            return unix_s(condition.get("lastTransitionTime"))
-    return 0.0

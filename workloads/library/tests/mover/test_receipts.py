@@ -8,22 +8,24 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kubernetes import client
 
-from holdfast.exporter.cluster import Cluster
-from holdfast.exporter.ends import SETTLE_END_S, Ended
-from holdfast.exporter.main import Exporter, Outputs, one_pass
-from holdfast.exporter.node_usage import LONGEST_GAP_S, NodeUsage
-from holdfast.exporter.receipts import Order, Receipts, lane_prices, leaver, make
+from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.sources import Folder
-from holdfast.exporter.watch import ENDING
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.ledger.money import prices_of
 from holdfast.ledger.receipt import ANNOTATION
+from holdfast.mover.ends import SETTLE_END_S, Ended
+from holdfast.mover.main import Process
+from holdfast.mover.mover import Mover
+from holdfast.mover.node_usage import LONGEST_GAP_S, NodeUsage
+from holdfast.mover.receipts import Order, Receipts, lane_prices, leaver, make
+from holdfast.mover.view import View, ending
 from workloads.library.tests import sample
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.exporter.test_cluster import node, pod
@@ -31,6 +33,7 @@ from workloads.library.tests.sample import EPOCH
 
 L4 = ("g2-standard-8", "us-central1", "spot")
 BEGAN = "2026-09-21T14:13:20Z"  # EPOCH
+KINDS = ending(["training"])  # Jobs, JobSets
 MACHINE = {"node.kubernetes.io/instance-type": "g2-standard-8", "cloud.google.com/gke-spot": "true"}
 
 
@@ -82,20 +85,20 @@ def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **m
     return {"metadata": named | meta, "status": {"conditions": conditions}}
 
 
-def ended(cluster: Cluster) -> list[str]:
-    return [one.name for one, _ in cluster.ended(time.time())]
+def ended(view: View) -> list[str]:
+    return [one.name for one, _ in view.ended(time.time())]
 
 
-def take(cluster: Cluster, change: str, found: dict[str, Any], kind: int = 0) -> None:
-    ENDING[kind].apply(cluster)(change, found)
+def take(view: View, change: str, found: dict[str, Any], kind: int = 0) -> None:
+    KINDS[kind].apply(view)(change, found)
 
 
 @pytest.mark.parametrize(("kind", "end"), [(0, "Complete"), (0, "Failed"), (1, "Completed"), (1, "Failed")])
 def test_a_job_or_jobset_that_ended_is_due_once(kind: int, end: str) -> None:
-    cluster = Cluster()
-    take(cluster, "ADDED", job(end=end), kind)
-    assert ended(cluster) == ["run-7"]
-    assert ended(cluster) == []
+    view = View()
+    take(view, "ADDED", job(end=end), kind)
+    assert ended(view) == ["run-7"]
+    assert ended(view) == []
 
 
 @pytest.mark.parametrize(
@@ -103,44 +106,43 @@ def test_a_job_or_jobset_that_ended_is_due_once(kind: int, end: str) -> None:
     [
         job(status="False"),
         job(end="Suspended"),
-        job(namespace="serving"),
         job(ownerReferences=[{"kind": "JobSet"}]),
         job(annotations={ANNOTATION: "{}"}),
     ],
-    ids=["running", "suspended", "elsewhere", "of a JobSet", "has one"],
+    ids=["running", "suspended", "of a JobSet", "has one"],
 )
 def test_other_jobs_get_no_receipt(found: dict[str, Any]) -> None:
-    cluster = Cluster()
-    take(cluster, "ADDED", found)
-    assert ended(cluster) == []
+    view = View()
+    take(view, "ADDED", found)
+    assert ended(view) == []
 
 
 def test_the_last_lines_may_still_be_on_their_way() -> None:
-    cluster = Cluster()
-    take(cluster, "ADDED", job())
-    [waiting] = cluster.jobs.values()
-    assert cluster.ended(waiting.ended_s + SETTLE_END_S - 1) == []
-    assert len(cluster.ended(waiting.ended_s + SETTLE_END_S)) == 1
+    view = View()
+    take(view, "ADDED", job())
+    [waiting] = view.over[KINDS[0].path].values()
+    assert view.ended(waiting.ended_s + SETTLE_END_S - 1) == []
+    assert len(view.ended(waiting.ended_s + SETTLE_END_S)) == 1
 
 
-def test_another_exporter_that_was_faster_leaves_nothing_to_do() -> None:
-    cluster = Cluster()
-    take(cluster, "ADDED", job())
-    take(cluster, "MODIFIED", job(annotations={ANNOTATION: "{}"}))
-    assert ended(cluster) == []
+def test_another_mover_that_was_faster_leaves_nothing_to_do() -> None:
+    view = View()
+    take(view, "ADDED", job())
+    take(view, "MODIFIED", job(annotations={ANNOTATION: "{}"}))
+    assert ended(view) == []
 
 
 def seated(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
     """Pods (uid, node) of run-7 for so many passes."""
-    cluster, now = Cluster(), EPOCH
+    view, now = View(), EPOCH
     for name in {on for _, on in pods}:
-        cluster.node("ADDED", node(name, labels=MACHINE))
+        view.node("ADDED", node(name, labels=MACHINE))
     for uid, on in pods:
-        cluster.pod("ADDED", pod(uid, on=on, phase="Running"))
+        view.pod("ADDED", pod(uid, on=on, phase="Running"))
     for _ in range(passes + 1):
-        list(cluster.samples(now))
+        view.passed(now)
         now += gap_s
-    return cluster.node_usages.held["run-7"]
+    return view.node_usages.held["run-7"]
 
 
 def test_the_seat_of_a_gang_is_all_of_its_nodes() -> None:
@@ -153,15 +155,15 @@ def test_time_in_which_nobody_looked_is_not_guessed_at() -> None:
 
 
 def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
-    cluster = Cluster()
-    cluster.node("ADDED", node("a", labels=MACHINE))
+    view = View()
+    view.node("ADDED", node("a", labels=MACHINE))
     other = pod("q", on="a", phase="Running")
     other["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "run-8"}
     for found in (pod("p", on="a", phase="Running"), other):
-        cluster.pod("ADDED", found)
+        view.pod("ADDED", found)
     for n in range(3):
-        list(cluster.samples(EPOCH + 10 * n))
-    assert [dict(node_usage.node_s) for node_usage in cluster.node_usages.held.values()] == [{L4: 10.0}] * 2
+        view.passed(EPOCH + 10 * n)
+    assert [dict(node_usage.node_s) for node_usage in view.node_usages.held.values()] == [{L4: 10.0}] * 2
 
 
 def test_a_lane_costs_what_its_machines_cost_on_the_capacity_they_were() -> None:
@@ -190,17 +192,21 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     server.faults = [503]
     sample.write(tmp_path / "a.jsonl", sample.training("run-7", kills=((13.0, "SIGKILL"),)))
     clock = Clock(EPOCH)
-    cluster = Cluster(clock=clock)
-    cluster.node("ADDED", node("a", labels=MACHINE))
-    cluster.pod("ADDED", pod("p", on="a", phase="Running"))
+    view = View(clock=clock)
+    view.node("ADDED", node("a", labels=MACHINE))
+    view.pod("ADDED", pod("p", on="a", phase="Running"))
     receipts = Receipts(Folder(tmp_path), leaver(api), again_s=0.0)
     receipts.start()
-    exporter = Exporter(cluster, threading.Lock(), None, clock)
+    nothing: Any = SimpleNamespace(read=lambda: ([], []))
+    process = Process(
+        view=view, lock=threading.Lock(), jobs=Jobs(Folder(tmp_path)), mover=Mover(nothing), receipts=receipts,
+        lease=None, lines=None, clock=clock,
+    )  # fmt: skip
     for step in (0, 15, 15, 3600):
         clock.now += step
         if step == 3600:
-            take(cluster, "MODIFIED", job())
-        one_pass(exporter, Outputs(lines=tmp_path / "told" / "watcher.jsonl", receipts=receipts))
+            take(view, "MODIFIED", job())
+        process.one_pass()
     receipts.finish()
     receipts.join(30)
     [(path, left)] = server.left.items()
@@ -212,7 +218,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation_by_itself(
     assert [line for line in written if "schema" in line] == [left]
     assert "no receipt of run-7 yet" in caplog.text
     assert "run-7: paid $" in caplog.text
-    assert cluster.node_usages.held == {}
+    assert view.node_usages.held == {}
 
 
 @pytest.mark.parametrize(

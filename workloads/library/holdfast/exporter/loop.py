@@ -1,0 +1,92 @@
+"""The loop of a process that watches a cluster, exporter or mover: passes under a lease. First signal ends it in order."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from kubernetes.client.exceptions import ApiException
+
+from holdfast.contract.errors import Unjudged
+from holdfast.exporter.lease import Lease
+from holdfast.exporter.log import logger
+from holdfast.exporter.logs import CloudLogs
+from holdfast.exporter.sources import Folder, Source
+from holdfast.exporter.watch import Watcher
+from holdfast.runtime.shutdown import Shutdown
+
+LOG = logger("pass")
+
+
+class Worker(Protocol):
+    """A thread that can be asked to end."""
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def running(watchers: Sequence[Watcher], others: Sequence[Worker]) -> Generator[None]:
+    """Their threads, until the end of the block."""
+    for thread in (*watchers, *others):
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in (*watchers, *others):
+            thread.close()
+
+
+def run(
+    one_pass: Callable[[], object], watchers: Sequence[Watcher], lease: Lease | None, stop: Shutdown, every_s: float
+) -> None:
+    # A pass before the first lists would show that nothing is pending and no node exists.
+    while not all(w.ready.is_set() for w in watchers) and not stop.wait(0.1):
+        pass
+    while not stop.requested:
+        guarded(one_pass)
+        stop.wait(every_s)
+    if lease and leads(lease):
+        lease.release()
+
+
+def guarded(one_pass: Callable[[], object]) -> None:
+    """The loop's last resort: a bug must not blind every alert, or stop every move, until somebody deploys.
+
+    The exporter's heartbeat stops meanwhile, so HoldfastMonitoringSilent pages.
+    """
+    try:
+        one_pass()
+    except Exception:
+        LOG.exception("a pass failed; the next one begins as usual")
+
+
+def leads(lease: Lease) -> bool:
+    """A process that cannot ask must not act: two writers would be refused each other's points."""
+    try:
+        return lease.held()
+    except (ApiException, OSError) as error:
+        LOG.warning("lease: %s", error)
+        return False
+
+
+def source_of(project: str, cluster_name: str, events: Path | None) -> tuple[Source | None, CloudLogs | None]:
+    """Where event lines come from, and the thread that reads them, if it takes one."""
+    if events:
+        return Folder(events), None
+    found = cloud_logs(project, cluster_name) if project else None
+    return found, found
+
+
+def cloud_logs(project: str, cluster_name: str) -> CloudLogs:
+    """Raises Unjudged where there are no credentials."""
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import AuthorizedSession
+
+    try:
+        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/logging.read"])
+    except GoogleAuthError as error:
+        raise Unjudged(f"no credentials for Cloud Logging: {error}") from error
+    return CloudLogs(AuthorizedSession(credentials), project, cluster_name)

@@ -1,0 +1,20 @@
+"""The command `holdfast move`. Its body imports: `--help` must not wait for what only a run needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def move(
+    project: Annotated[str, typer.Option(help="Cloud project whose log holds the event lines.")] = "",
+    cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
+    events: Annotated[Path | None, typer.Option(help="Folder with event files to follow, in place of the log.")] = None,
+    lines: Annotated[Path | None, typer.Option(help="File for lines about moves; none: standard output.")] = None,
+    every_s: Annotated[float, typer.Option(help="Seconds between two passes.")] = 15.0,
+    kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
+) -> None:
+    """Move jobs between Spot, flex-start and on-demand as their plans say, and write the receipts of those that end."""
+    from holdfast.mover.main import serve
+
+    serve(project, cluster, events, lines, every_s, kubeconfig)

@@ -1,0 +1,98 @@
+"""The mover: moves jobs and writes receipts. It publishes nothing: the exporter reads its lines, as it reads those of jobs."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from holdfast.clients.kubernetes_api import connect
+from holdfast.contract.errors import InputError
+from holdfast.contract.roles import NAMESPACE_MONITORING
+from holdfast.contract.values import between
+from holdfast.exporter import lines, loop
+from holdfast.exporter.jobs import Jobs
+from holdfast.exporter.lease import MOVER, Lease
+from holdfast.exporter.log import logger
+from holdfast.exporter.watch import KINDS, Watcher
+from holdfast.mover.cluster_api import KubernetesApi
+from holdfast.mover.mover import Move, Mover
+from holdfast.mover.receipts import Receipts, leaver
+from holdfast.mover.view import View, ending
+from holdfast.runtime import logs, shutdown
+
+LOG = logger("move")
+# Disruption budgets are the exporter's.
+WATCHED = ("nodes", "pods")
+
+
+@dataclass(kw_only=True, slots=True)
+class Process:
+    view: View
+    lock: threading.Lock
+    jobs: Jobs
+    mover: Mover
+    receipts: Receipts
+    lease: Lease | None
+    lines: Path | None
+    """File of the lines about moves; None: standard output."""
+    clock: Callable[[], float] = time.time
+
+    def one_pass(self) -> None:
+        now = self.clock()
+        self.jobs.read(now)
+        with self.lock:
+            self.view.passed(now)
+        if self.lease and not loop.leads(self.lease):
+            return
+        lines.append(self.lines, [_line(move) for move in self._moves(now)])
+        with self.lock:
+            due = self.view.ended(now)
+        for ended, node_usage in due:
+            self.receipts.order(ended, node_usage)
+
+    def _moves(self, now_s: float) -> list[Move]:
+        """An API server that does not answer moves nothing, and is no reason to write no receipt."""
+        with self.lock:
+            seen = self.view.seen(self.jobs.events)
+        try:
+            return self.mover.step(seen, now_s)
+        except (ApiException, HTTPError, OSError) as error:
+            LOG.warning("nothing is moved in this pass: %s", error)
+            return []
+
+
+def _line(move: Move) -> lines.Line:
+    return lines.moved(move.job.namespace, move.job.name, move.at_s, move.source.value, move.to.value, move.reason)
+
+
+def serve(
+    project: str, cluster_name: str, events: Path | None, lines_file: Path | None, every_s: float, kubeconfig: str
+) -> None:
+    """Until a signal. Raises InputError without a source of event lines."""
+    if not events and not (project and cluster_name):
+        raise InputError(
+            "the mover cannot see how far jobs are", got="no source of event lines",
+            allowed="--project and --cluster, or --events", fix="add one of them",
+        )  # fmt: skip
+    between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
+    logs.info("start", "the mover starts")
+    stop = shutdown.of_process()
+    api = connect(kubeconfig)
+    source, reader = loop.source_of(project, cluster_name, events)
+    assert source
+    view, lock = View(), threading.Lock()
+    kinds = [kind for kind in KINDS if kind.held in WATCHED]
+    watchers = [Watcher(kind, api, view, lock) for kind in (*kinds, *ending())]
+    receipts = Receipts(source, leaver(api))
+    lease = Lease(client.CoordinationV1Api(api), NAMESPACE_MONITORING, MOVER)
+    process = Process(
+        view=view, lock=lock, jobs=Jobs(source), mover=Mover(KubernetesApi(api)), receipts=receipts, lease=lease,
+        lines=lines_file,
+    )  # fmt: skip
+    with loop.running(watchers, [receipts, *([reader] if reader else [])]):
+        loop.run(process.one_pass, watchers, lease, stop, every_s)

@@ -1,0 +1,111 @@
+"""The mover's process: it acts while it holds the lease, and an API server that is away stops no receipt."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from holdfast.contract.errors import InputError
+from holdfast.exporter.jobs import Jobs
+from holdfast.exporter.lease import MOVER, Lease
+from holdfast.exporter.sources import Folder
+from holdfast.ledger.events import read_folder
+from holdfast.mover import main
+from holdfast.mover.ends import Ended
+from holdfast.mover.main import Process
+from holdfast.mover.mover import Mover
+from holdfast.mover.receipts import Receipts
+from holdfast.mover.view import View, ending
+from workloads.library.tests.exporter.test_cloud import Clock
+from workloads.library.tests.exporter.test_cluster import node, pod
+from workloads.library.tests.exporter.test_standby import Leases
+from workloads.library.tests.mover.played import NAME, Played
+from workloads.library.tests.mover.test_mover import GIVEN, LATE_S
+from workloads.library.tests.mover.test_receipts import MACHINE, job
+
+JOB_KIND = ending()[0]
+
+
+class Ordered(Receipts):
+    """Remembers the orders in place of following them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def order(self, ended: Ended, node_usage: Any) -> None:
+        self.names.append(ended.name)
+
+
+def process(cluster: Any, folder: Path, leases: Leases, name: str) -> Process:
+    api: Any = leases
+    clock = Clock(LATE_S)
+    return Process(
+        view=View(clock=clock), lock=threading.Lock(), jobs=Jobs(Folder(folder)), mover=Mover(cluster),
+        receipts=Ordered(), lease=Lease(api, "monitoring", MOVER, me=name, clock=clock), lines=folder / f"{name}.jsonl",
+        clock=clock,
+    )  # fmt: skip
+
+
+def ordered(made: Process) -> list[str]:
+    assert isinstance(made.receipts, Ordered)
+    return made.receipts.names
+
+
+def test_only_the_holder_of_the_lease_moves_and_writes_receipts(tmp_path: Path) -> None:
+    leases, clusters = Leases(), [Played(GIVEN), Played(GIVEN)]
+    first, second = (process(c, tmp_path, leases, n) for c, n in zip(clusters, "ab", strict=True))
+    for each in (first, second):
+        JOB_KIND.apply(each.view)("ADDED", job())
+        each.view.node("ADDED", node("n", labels=MACHINE))
+        each.view.pod("ADDED", pod("p", on="n", phase="Running"))
+        each.one_pass()
+        each.clock.now += 15  # type: ignore[attr-defined]
+        each.one_pass()
+    assert [bool(cluster.asked) for cluster in clusters] == [True, False]
+    assert (ordered(first), ordered(second)) == (["run-7"], [])
+    assert second.view.node_usages.held["run-7"].pod_s == 15, "it has seen what it may have to price"
+    assert [path.name for path in tmp_path.glob("*.jsonl")] == ["a.jsonl"]
+
+
+def test_a_move_is_a_line_that_the_exporter_counts(tmp_path: Path) -> None:
+    made = process(Played(GIVEN), tmp_path, Leases(), "a")
+    made.one_pass()
+    (line,) = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
+    assert (line["event"], line["job"], line["capacity"]) == ("moved", NAME, "on-demand")
+    assert not read_folder(tmp_path).problems
+    exporter = Jobs(Folder(tmp_path))
+    exporter.read()
+    moves = [s for s in exporter.samples(LATE_S, {}) if s.metric == "placement_moves_total"]
+    assert [(s.value, dict(s.labels)) for s in moves] == [(1, {"job": NAME, "capacity": "on-demand"})]
+
+
+def test_an_api_server_that_is_away_moves_nothing_and_stops_no_receipt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away(Played):
+        def read(self) -> Any:
+            raise ApiException(status=503)
+
+    made = process(Away(GIVEN), tmp_path, Leases(), "a")
+    JOB_KIND.apply(made.view)("ADDED", job())
+    made.one_pass()
+    assert "nothing is moved in this pass" in caplog.text
+    assert ordered(made) == ["run-7"]
+
+
+def test_a_job_that_vanished_unseen_gets_no_receipt_and_one_of_another_namespace_stays() -> None:
+    view, batch = View(), ending()[1]
+    view.forget_all_but(JOB_KIND.held, set())  # the first list of a cluster without jobs
+    JOB_KIND.apply(view)("ADDED", job())
+    batch.apply(view)("ADDED", job("run-8", namespace="batch"))
+    view.forget_all_but(JOB_KIND.held, set())
+    assert [one.name for one, _ in view.ended(LATE_S)] == ["run-8"]
+
+
+@pytest.mark.parametrize("given", [("", ""), ("acme-ai", "")])
+def test_without_a_source_of_event_lines_it_does_not_start(given: tuple[str, str]) -> None:
+    with pytest.raises(InputError, match="cannot see how far jobs are"):
+        main.serve(*given, None, None, 15.0, "")

@@ -1,0 +1,184 @@
+"""Each extra brings all that its commands import, each lock all that its image's extra declares, and the wheel all files."""
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import typer
+from packaging.requirements import Requirement
+
+from holdfast.command_line import run_app
+from holdfast.commands import app
+from holdfast.contract.extras import OF_COMMAND, OF_PACKAGE
+from workloads.images import pins
+
+ROOT = Path(__file__).parents[3]
+LIBRARY = ROOT / "workloads" / "library"
+EXTRAS: dict[str, list[str]] = tomllib.loads((LIBRARY / "pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+]
+# What the bodies of its commands import when they run.
+ROOMS = {
+    "exporter": ("holdfast.exporter",),
+    "mover": ("holdfast.mover",),
+    "lint": ("holdfast.lint",),
+    "place": ("holdfast.place",),
+    "report": ("holdfast.report",),
+    "jobs": ("holdfast.jobs",),
+    "trainer": ("holdfast.training", "holdfast.checkpoint", "holdfast.runtime"),
+    "server": ("holdfast.inference.server", "holdfast.inference.proxy", "holdfast.inference.predictor"),
+    "batch": ("holdfast.inference", "holdfast.checkpoint", "holdfast.runtime"),
+}
+# For other frameworks and clouds, for tests, and for laptops.
+OTHERS = (
+    "holdfast.checkpoint.azure",
+    "holdfast.checkpoint.file_systems",
+    "holdfast.checkpoint.s3",
+    "holdfast.inference.queue.fake_broker_server",
+    "holdfast.inference.results.embedded_postgres",
+    "holdfast.lint.generate_schema",  # writes a data file of the linter; needs the client
+    "holdfast.place.churn.cloud",  # and cloud_series, of `churn --project`: extra report
+    "holdfast.training.examples",
+    "holdfast.training.frameworks",
+)
+INSIDE = """
+import importlib, json, pkgutil, re, sys
+from importlib.metadata import packages_distributions
+
+given = json.loads(sys.argv[1])
+normal = lambda name: re.sub(r"[-_.]+", "-", name).lower()
+owners = {top: {normal(d) for d in found} for top, found in packages_distributions().items()}
+
+class Only:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in owners and not owners[top] & set(given["installed"]):
+            raise ModuleNotFoundError(f"{name} is of no package of this extra", name=name)
+
+sys.meta_path.insert(0, Only)
+sys.path[:0] = given["paths"]
+for room in given["rooms"]:
+    package = importlib.import_module(room)
+    for found in pkgutil.walk_packages(package.__path__, room + "."):
+        if not found.name.startswith(tuple(given["left_out"])):
+            importlib.import_module(found.name)
+            print(found.name)
+"""
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(extra: str) -> dict[str, frozenset[str]]:
+    """Distribution -> its extras, of an extra and of those that it is composed of."""
+    found: dict[str, frozenset[str]] = {"google-crc32c": frozenset()}
+    for line in EXTRAS[extra]:
+        one = Requirement(line)
+        if one.name == "holdfast":
+            for part in one.extras:
+                found |= declared(part)
+        else:
+            found[normal(one.name)] = frozenset(one.extras)
+    return found
+
+
+def closure(wanted: dict[str, frozenset[str]]) -> set[str]:
+    """All that pip would install, as far as it is installed here."""
+    done, open_ = set[str](), [*wanted.items()]
+    while open_:
+        name, extras = open_.pop()
+        try:
+            lines = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        done.add(name)
+        for one in map(Requirement, lines):
+            if any(not one.marker or one.marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+                open_ += [(normal(one.name), frozenset(one.extras))] if normal(one.name) not in done else []
+    return done
+
+
+def import_all(extra: str, *rooms: str) -> subprocess.CompletedProcess[str]:
+    others = (*OTHERS, *(ROOMS["server"][:2] if extra == "batch" else ()))
+    given = {"installed": sorted(closure(declared(extra))), "rooms": rooms, "left_out": others}
+    paths = {"paths": [str(LIBRARY), str(ROOT)]}
+    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(given | paths)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("extra", sorted(ROOMS))
+def test_an_extra_brings_all_that_its_rooms_import(extra: str) -> None:
+    done = import_all(extra, *ROOMS[extra])
+    assert done.returncode == 0, done.stderr[-1500:]
+    assert len(done.stdout.split()) >= 3
+
+
+@pytest.mark.process
+def test_a_package_of_another_extra_would_be_seen() -> None:
+    """Else the test above could not fail."""
+    assert " is of no package of this extra" in import_all("mover", "holdfast.exporter").stderr
+
+
+def test_every_image_s_lock_holds_what_its_extra_declares() -> None:
+    for role, image in pins.ROLES.items():
+        lock = (ROOT / f"requirements/{image.group}.txt").read_text()
+        locked = {normal(name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
+        assert declared(role).keys() - {"google-crc32c"} <= locked, role
+
+
+def test_every_answer_names_an_extra_that_there_is_and_a_command_that_there_is() -> None:
+    assert {*OF_COMMAND.values(), *OF_PACKAGE.values()} <= EXTRAS.keys()
+    assert OF_COMMAND.keys() <= {command.name for command in app.registered_commands}
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "name", "extra"),
+    [
+        ("report", "import altair_of_nobody", "", ""),
+        ("report", "raise ModuleNotFoundError('no', name='altair')", "altair", "report"),
+        ("export", "raise ModuleNotFoundError('no', name='kubernetes.client')", "kubernetes.client", "exporter"),
+        ("train", "raise ModuleNotFoundError('no', name='torch')", "torch", "torch"),
+        ("churn", "raise ImportError(\"cannot import name 'monitoring_v3' from 'google.cloud' (x)\")", "google.cloud.monitoring_v3", "report"),
+        ("train", "raise ModuleNotFoundError('no', name='google')", "google", "gcs"),
+        ("train", "raise ImportError(\"cannot import name 'x' from 'torch'\", name='torch')", "", ""),
+    ],
+)  # fmt: skip
+def test_a_command_that_lacks_a_package_names_its_extra(
+    words: str, program: str, name: str, extra: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lame = typer.Typer()
+    lame.command(words)(lambda: exec(program))
+    lame.command("other")(lambda: None)
+    with pytest.raises(SystemExit) as end:
+        run_app(lame, [words])
+    if not extra:
+        assert end.value.code == 70, "a package that no extra brings, or half a package, is a bug"
+        return
+    assert end.value.code == 2
+    _, got, _, fix = capsys.readouterr().err.splitlines()
+    assert got.endswith(f"holdfast without {name}") and fix.endswith(f"pip install 'holdfast[{extra}]'")
+
+
+@pytest.mark.process
+def test_the_wheel_holds_every_file_of_the_tree_and_is_built_twice_alike(tmp_path: Path) -> None:
+    built: list[bytes] = []
+    for name in ("a", "b"):
+        command = [sys.executable, str(ROOT / ".ci/wheel.py"), "--wheel-only", "--out-dir", str(tmp_path / name)]
+        subprocess.run(command, check=True, timeout=200)
+        built.append(pins.wheel_in(tmp_path / name).read_bytes())
+    assert built[0] == built[1]
+    with zipfile.ZipFile(pins.wheel_in(tmp_path / "a")) as archive:
+        held = {name for name in archive.namelist() if name.startswith("holdfast/")}
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "holdfast"]
+    listed = subprocess.run(words, cwd=LIBRARY, capture_output=True, text=True, check=True).stdout.split()
+    assert held == {name for name in listed if (LIBRARY / name).exists()}
+    assert any(name.endswith(".json") for name in held) and any(name.endswith(".css") for name in held)
