@@ -16,22 +16,23 @@
 What fails in the background (an upload, a commit, retention) is reported and never raised in the training loop.
 """
 
+from holdfast.contract.errors import HoldfastError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 
 
-class Damaged(Exception):
+class Damaged(HoldfastError):
     """These bytes are not what was committed; the text says what is wrong with them."""
 
 
-class Abandoned(Exception):
+class Abandoned(HoldfastError):
     """Another rank failed, so this attempt can never be complete."""
 
 
-class RankLost(RuntimeError):
+class RankLost(HoldfastError, RuntimeError):
     """A rank did not answer in time."""
 
 
-class StorageError(Exception):
+class StorageError(HoldfastError):
     """The store refused; trying again does not help."""
 
 
@@ -56,7 +57,7 @@ class Transient(StorageError):
     """Trying again may help: 429, 5xx, timeout, broken connection."""
 
 
-class Fenced(Exception):
+class Fenced(HoldfastError):
     """A newer trainer of the same run has taken the right to commit; the text names it."""
 
 

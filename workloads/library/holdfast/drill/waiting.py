@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable
 
+from holdfast.contract.errors import HoldfastError
 from holdfast.drill.events import Follower
 
 SILENCE_S = 180.0  # no event for so long: the run hangs
 POLL_S = 0.02
 
 
-class DrillError(RuntimeError):
+class DrillError(HoldfastError, RuntimeError):
     """The run under test did something that no eviction explains."""
 
 

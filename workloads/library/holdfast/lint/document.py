@@ -16,6 +16,7 @@ from typing import Any
 
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+from holdfast.contract.errors import HoldfastError
 from holdfast.lint.composer import Node, compose
 
 MAX_FILE_BYTES = 1 << 20
@@ -171,7 +172,7 @@ def _template_or_broken(chunk: str, message: str, mark: Mark) -> Trouble:
     return Trouble("broken", message, mark)
 
 
-class _NotPlainError(ValueError):
+class _NotPlainError(HoldfastError, ValueError):
     def __init__(self, message: str, node: Node) -> None:
         super().__init__(message)
         self.node = node

@@ -12,6 +12,8 @@ from ruamel.yaml.resolver import VersionedResolver
 from yaml import CollectionNode, Node, ScalarNode, SequenceNode, YAMLError
 from yaml._yaml import CParser
 
+from holdfast.contract.errors import HoldfastError
+
 # Other characters than what is printed and line feeds, directives, ends of documents, lines of blanks (they end the head
 # of a block scalar in one of the two only), anchors (so there are no aliases), `|#`.
 _NOT_ALIKE = re.compile(
@@ -22,7 +24,7 @@ _NOT_ALIKE = re.compile(
 _STR, _SEQ, _MAP = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 
 
-class NotAlikeError(Exception):
+class NotAlikeError(HoldfastError):
     pass
 
 
