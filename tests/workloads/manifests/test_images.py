@@ -24,9 +24,9 @@ ROOMS = {
 }
 # For other people's frameworks and clouds, for tests, and for laptops.
 NOT_IN_IMAGES = (
-    "holdfast.checkpoint.azure",
-    "holdfast.checkpoint.file_systems",
-    "holdfast.checkpoint.s3",
+    "holdfast.checkpoint.stores.azure",
+    "holdfast.checkpoint.stores.fsspec",
+    "holdfast.checkpoint.stores.s3",
     "holdfast.training.frameworks",
     "holdfast.training.examples",
     "holdfast.inference.results.embedded_postgres",

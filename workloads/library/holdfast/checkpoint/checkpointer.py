@@ -15,28 +15,30 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.checkpoint import signing
-from holdfast.checkpoint.agreement import on_every_rank
-from holdfast.checkpoint.at_stake import last_save_fits, loss_line, window_line
-from holdfast.checkpoint.cadence import cadence_of
-from holdfast.checkpoint.decision import check_state, worst_ending
+from holdfast.checkpoint.cadence import History, SaveCostModel, cadence_of, measured, node_age_s
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost, Superseded
-from holdfast.checkpoint.history import History, measured, node_age_s
-from holdfast.checkpoint.interval import SaveCostModel
-from holdfast.checkpoint.loading import load
-from holdfast.checkpoint.mirrored import mirrored
-from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.reports import Reports
-from holdfast.checkpoint.restore import Restored
-from holdfast.checkpoint.resume import Resume, checked_resume, creates
-from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.saving import Saver, step_not_grown
-from holdfast.checkpoint.settings import Every, Tuning, checked_keep, checked_strict, checked_url, parse_every
-from holdfast.checkpoint.shielding import shield
-from holdfast.checkpoint.start import Start, log_found, start
-from holdfast.checkpoint.stores import existing_storage, open_storage
-from holdfast.checkpoint.tree import checked_state
-from holdfast.checkpoint.trial import Trial
+from holdfast.checkpoint.format.records import signing_key
+from holdfast.checkpoint.ranks import Ranks, on_every_rank
+from holdfast.checkpoint.reports import Reports, loss_line, window_line
+from holdfast.checkpoint.restore.loading import load
+from holdfast.checkpoint.restore.restore import Restored
+from holdfast.checkpoint.restore.start import Start, log_found, start
+from holdfast.checkpoint.save.decision import check_state, worst_ending
+from holdfast.checkpoint.save.writer import CheckpointWriter, step_not_grown
+from holdfast.checkpoint.settings import (
+    Every,
+    Resume,
+    Tuning,
+    checked_keep,
+    checked_resume,
+    checked_strict,
+    checked_url,
+    parse_every,
+)
+from holdfast.checkpoint.state.shielding import shield
+from holdfast.checkpoint.state.tree import checked_state
+from holdfast.checkpoint.stores.opening import reliable_storage
+from holdfast.checkpoint.verify_exact import Trial
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
@@ -74,7 +76,7 @@ class Checkpointer:
         if self._trial:
             self._url, self._mirror, self._resume = self._trial.orders.store, "", "auto"
             self._every = parse_every(self._trial.orders.every)
-        signing.key()  # one that cannot be used is an error before anything starts
+        signing_key()  # one that cannot be used is an error before anything starts
         self._reports, self._tuning = Reports(events, self._run), tuning or Tuning()
         self.step = 0
         """Steps done, as of the last tick or restore."""
@@ -97,7 +99,7 @@ class Checkpointer:
         self._save_cost = SaveCostModel(
             self._history.hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
         )
-        self._saver = Saver(
+        self._writer = CheckpointWriter(
             self._url,
             self._run,
             self._ranks,
@@ -109,7 +111,7 @@ class Checkpointer:
             save_cost=self._save_cost,
         )
         # Fresh memory is slower to touch than to fill, so it is touched before the first save has to wait for it.
-        self._saver.prepare(self._state)
+        self._writer.prepare(self._state)
         self._cadence = cadence_of(
             self._every, lambda: self._save_cost.interval_s(node_age_s()), self._ranks, self.step
         )
@@ -129,41 +131,41 @@ class Checkpointer:
         if self._trial:
             self._trial.stepped(step, self._state, inspect.currentframe())
         self._measure()
-        self._saver.poll()
+        self._writer.poll()
         # Before the cadence: on a notice the save in flight must end first, and a new one may not fit the window.
         if self.stop.should_stop(step):
             self._leave()
         if metric is not None or self._cadence.due(step):
             self.save(step, metric=metric)
         else:
-            self._saver.prepare(self._state)
+            self._writer.prepare(self._state)
         if self._trial:
             self._trial.saved(step)
         self._ticked_at = self._reports.stepped(step)
 
     def poll(self) -> None:
         """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
-        self._saver.poll()
+        self._writer.poll()
         if self.stop.should_stop(self.step):
             self._leave()
 
     def save(self, step: int, *, metric: float | None = None) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
         when that takes longer than `Tuning.wait_s`."""
-        self._saver.save(step, self._state, self._history.notes() | measured(metric))
+        self._writer.save(step, self._state, self._history.notes() | measured(metric))
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
-        if self._strict and self._saver.failed_in_a_row >= self._strict:
-            raise NotDurable(step, f"{self._saver.failed_in_a_row} saves in a row have failed: {self.failure}")
+        if self._strict and self._writer.failed_in_a_row >= self._strict:
+            raise NotDurable(step, f"{self._writer.failed_in_a_row} saves in a row have failed: {self.failure}")
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Until the last save is durable; false if the time ran out or it failed."""
-        return self._saver.wait(timeout_s)
+        return self._writer.wait(timeout_s)
 
     @property
     def durable_step(self) -> int:
         """Newest step that survives the machine: on the coordinator as of now, on other ranks as of the last save."""
-        return self._saver.durable_step
+        return self._writer.durable_step
 
     @property
     def failure(self) -> str:
@@ -173,13 +175,13 @@ class Checkpointer:
     @property
     def busy(self) -> bool:
         """Whether a save is in flight: until its commit on the coordinator, until its upload elsewhere."""
-        return self._saver.busy
+        return self._writer.busy
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
         """Around the optimizer's step: waits only while the state is being copied off the GPU."""
-        self._saver.overlaps = True
-        self._saver.staged()
+        self._writer.overlaps = True
+        self._writer.staged()
         yield
 
     def shield(self, loader: Any) -> Any:
@@ -189,7 +191,7 @@ class Checkpointer:
     def close(self) -> None:
         """Let the uploader finish by itself and give everything back."""
         self.stop.close()
-        self._saver.close()
+        self._writer.close()
         self._give_signals_back()
 
     def _give_signals_back(self) -> None:
@@ -240,36 +242,40 @@ class Checkpointer:
     def _finish(self) -> None:
         """The loop is over: its last state is stored, or the process must not count as complete."""
         if self._unsaved:
-            self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
+            self._writer.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
         self.wait(self._tuning.commit_timeout_s)
         # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
-        ending = self._ranks.agree(self._saver.ending(self.step), worst_ending, timeout_s=self._tuning.commit_timeout_s)
+        ending = self._ranks.agree(
+            self._writer.ending(self.step), worst_ending, timeout_s=self._tuning.commit_timeout_s
+        )
         if ending["fenced"]:
             raise Superseded(self.step, ending["fenced"])
         if ending["failed"]:
             raise NotDurable(self.step, f"the last state is not stored: {ending['failed']}")
 
     def _start(self) -> Start:
-        opened = open_storage if creates(self._resume) else existing_storage
-        store = on_every_rank(self._ranks, lambda: opened(self._url, request_s=self._tuning.request_s))
-        storage = mirrored(Retrying(store, budget_s=self._tuning.retry_s), self._mirror, self._tuning)
+        # "must" and a step insist on what is there: a mistyped path must not become an empty store.
+        create = self._resume in ("auto", "never")
+        storage = on_every_rank(
+            self._ranks, lambda: reliable_storage(self._url, self._tuning, create=create, mirror=self._mirror)
+        )
         began = start(
             storage, self._run, self._state, self._ranks, self._tuning, self._resume, lambda: self.stop.requested
         )
         found = began.restored
         if self._ranks.coordinator:
-            log_found(found, self._url, self._run, store)
+            log_found(found, self._url, self._run, storage)
         self._reports.emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
         return began
 
     def _leave(self) -> None:
         """What the window allows: first the save in flight, then one more if it fits on every rank."""
         self._reports.emit("stop", step=self.step, reason=self.stop.reason)
-        self._saver.wait(max(0.0, self._seconds_left()))
+        self._writer.wait(max(0.0, self._seconds_left()))
         try:
-            if self.stop.agreed and self._unsaved and last_save_fits(self._saver, self._ranks, self._seconds_left()):
+            if self.stop.agreed and self._unsaved and self._writer.last_save_fits(self._seconds_left()):
                 self.save(self.step)
-                self._saver.wait(max(0.0, self._seconds_left()))
+                self._writer.wait(max(0.0, self._seconds_left()))
             if self.stop.agreed:
                 # A launcher ends the other ranks with the first that goes: nobody does before the commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
@@ -284,17 +290,19 @@ class Checkpointer:
 
     @property
     def _unsaved(self) -> bool:
-        return self.step > max(self._saver.last_step, self.restored.step if self.restored else 0)
+        return self.step > max(self._writer.last_step, self.restored.step if self.restored else 0)
 
     def _log_loss(self) -> None:
-        if line := loss_line(self._saver, self.step):
+        if line := loss_line(self._writer, self.step):
             self._reports.log(logs.warning, "stop", line)
 
     def _measure(self) -> None:
         # The time before the first tick is compilation, and would make every later step look fast.
         if not self._ticked_at:
             return
-        self._save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
-        if not self._announced and self._saver.upload_rate and self._saver.state_bytes:
+        self._save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._writer.busy)
+        if not self._announced and self._writer.upload_rate and self._writer.state_bytes:
             self._announced = True
-            self._reports.log(logs.info, "save", window_line(self._saver, self._save_cost, self._window_s, self._every))
+            self._reports.log(
+                logs.info, "save", window_line(self._writer, self._save_cost, self._window_s, self._every)
+            )

@@ -5,14 +5,17 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.checkpoint.storage import REQUEST_S
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import between, duration_s
 
 MIB = 1 << 20
 MIN_SHARD_BYTES = 8 * MIB
 
+# How long a request to a bucket may stay silent.
+REQUEST_S = 60.0
+
 Every = int | str
+Resume = Literal["auto", "must", "never"] | int
 Cadence = tuple[Literal["steps", "seconds", "auto"], float]
 
 
@@ -120,4 +123,15 @@ def parse_every(every: Every) -> Cadence:
         got=repr(every),
         allowed='a positive number of steps, a duration such as "30s", "5m" or "1h", or "auto"',
         fix='set every="auto"',
+    )
+
+
+def checked_resume(resume: Resume) -> Resume:
+    if resume in ("auto", "must", "never") or (type(resume) is int and resume > 0):
+        return resume
+    raise InputError(
+        "resume is not understood",
+        got=repr(resume)[:80],
+        allowed='"auto", "must", "never", or the number of a step',
+        fix='leave it out, which is "auto"',
     )

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.cli import app, print_table
-from holdfast.checkpoint.inspection import Row
-from holdfast.checkpoint.safetensors import read_safetensors, write_folder
+from holdfast.checkpoint.commands.inspection import Row
+from holdfast.checkpoint.commands.safetensors import read_safetensors, write_folder
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.corruptions import shards
 from workloads.library.tests.checkpoint.jobs import RUN, Jobs

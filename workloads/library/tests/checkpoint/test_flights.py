@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.checkpoint import Checkpointer, Tuning, saving
-from holdfast.checkpoint.loading import read_whole
-from holdfast.checkpoint.reading import open_step
-from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint import Checkpointer, Tuning
+from holdfast.checkpoint.restore.loading import read_whole
+from holdfast.checkpoint.restore.reading import open_step
+from holdfast.checkpoint.save import writer as saving
+from holdfast.checkpoint.stores.opening import open_storage
 from workloads.library.tests.checkpoint.test_kill import children
 
 pytestmark = pytest.mark.process
@@ -169,7 +170,7 @@ from holdfast.checkpoint import Checkpointer
 with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
     ckpt.tick(1)
     assert ckpt.wait()
-    uploader = ckpt._saver._uploader.pid
+    uploader = ckpt._writer._uploader.pid
     child = os.fork()
     if not child:
         time.sleep(600)

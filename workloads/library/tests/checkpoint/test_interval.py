@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.interval import HOUR_S, Hazard, SaveCostModel, daly_s, waste, young_s
+from holdfast.checkpoint.cadence import HOUR_S, Hazard, History, SaveCostModel, daly_s, waste, young_s
 
 MINUTE = 60.0
 

@@ -16,14 +16,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.catalogue import committed_steps
-from holdfast.checkpoint.commit import Series, commit
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format import Manifest, TensorPart
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.soundness import check_manifests
-from holdfast.checkpoint.tiling import tiles
-from holdfast.checkpoint.upload import Job, upload
+from holdfast.checkpoint.format.catalogue import committed_steps
+from holdfast.checkpoint.format.commit import Series, commit
+from holdfast.checkpoint.format.records import Manifest, TensorPart
+from holdfast.checkpoint.format.soundness import check_manifests, tiles
+from holdfast.checkpoint.save.uploader_process import Job, upload
+from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
 from workloads.library.tests.checkpoint.test_reshard import run, step, whole
 

@@ -22,12 +22,13 @@ from torch.utils.data import DataLoader
 from holdfast.checkpoint.cadence import cadence_of
 from holdfast.checkpoint.errors import Denied, StorageError, Transient
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.settings import MIB, Tuning, checked_keep, parse_every
-from holdfast.checkpoint.shielding import shield
-from holdfast.checkpoint.storage import Stat
-from holdfast.checkpoint.tree import capture, checked_state, set_rng_state
-from holdfast.checkpoint.values import decode
+from holdfast.checkpoint.state.random_streams import set_rng_state
+from holdfast.checkpoint.state.shielding import shield
+from holdfast.checkpoint.state.tree import capture, checked_state
+from holdfast.checkpoint.state.values import decode
+from holdfast.checkpoint.stores.retrying import Retrying
+from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 from workloads.library.tests.checkpoint.jobs import Jobs

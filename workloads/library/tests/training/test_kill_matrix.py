@@ -40,7 +40,7 @@ class NeverRestores(Run):
 
     def command(self) -> list[str]:
         blind = "import holdfast.checkpoint.catalogue as c; c.committed_steps = lambda *_: []"
-        self.env |= before_import(self.folder / "site", "holdfast.checkpoint.restore", blind)
+        self.env |= before_import(self.folder / "site", "holdfast.checkpoint.restore.restore", blind)
         return super().command()
 
 

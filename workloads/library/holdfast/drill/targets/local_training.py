@@ -14,7 +14,7 @@ from holdfast.drill.pods import Pod
 from holdfast.drill.schedule import SIGKILL, SIGTERM
 from holdfast.drill.targets.local import JOB, Local
 
-UPLOADER = "holdfast.checkpoint.uploader_process"
+UPLOADER = "holdfast.checkpoint.save.uploader_process"
 _ENDLESS = 1_000_000  # steps: the drill ends first
 _MODULES = {Work.NAIVE: ("holdfast.training.naive",)}
 _OUR_TRAINER = ("holdfast", "train", "run")
