@@ -7,7 +7,7 @@ last notice.
 from workloads.library.tests.mutants.mutant import Mutant
 
 LIBRARY = "workloads/library/holdfast"
-LIBRARY_TESTS = "tests/workloads/library"
+LIBRARY_TESTS = "workloads/library/tests"
 SOURCES = "tests/test_setup.py::test_no_source_of_ours_can_run_code_from_data"
 SOUND = "tests/infra/rules/test_rules.py::test_the_sound_facts_break_no_rule"
 EDITS = "tests/infra/rules/test_rules.py::test_one_edit_breaks_exactly_its_rule"
@@ -28,10 +28,10 @@ THREATS: tuple[Mutant, ...] = (
            "use_safetensors=True", "use_safetensors=False", SOURCES),
     _taken(1, "torch.load runs what it finds", f"{LIBRARY}/training/naive.py",
            "weights_only=True", "weights_only=False", SOURCES),
-    _taken(2, "a commit is not compared with its digest", f"{LIBRARY}/checkpoint/decoding.py",
+    _taken(2, "a commit is not compared with its digest", f"{LIBRARY}/checkpoint/format/decoding.py",
            "if hex_digest(body) != digest.decode():", "if not digest:",
            f"{DESCRIPTIONS}::test_no_flipped_bit_of_a_commit_is_read"),
-    _taken(2, "a manifest is not compared with its commit", f"{LIBRARY}/checkpoint/decoding.py",
+    _taken(2, "a manifest is not compared with its commit", f"{LIBRARY}/checkpoint/format/decoding.py",
            "if digest_of(data) != commit.manifests[rank]:", "if not data:",
            f"{DESCRIPTIONS}::test_no_flipped_bit_of_a_manifest_is_read"),
     _taken(3, "nodes hand out their own token", "infra/specs/pools.py",
@@ -54,7 +54,7 @@ THREATS: tuple[Mutant, ...] = (
     _taken(6, "an id holds what PostgreSQL cannot", f"{LIBRARY}/inference/items.py",
            'if any(unicodedata.category(c) in ("Cc", "Cs") for c in name):', "if not name:",
            f"{HOSTILE}::test_no_id_that_postgresql_cannot_hold_passes"),
-    _taken(7, "a name leaves its prefix", f"{LIBRARY}/checkpoint/storage.py",
+    _taken(7, "a name leaves its prefix", f"{LIBRARY}/checkpoint/stores/storage.py",
            'if not _NAME.fullmatch(name) or ".." in name or len(name) > 900:', "if len(name) > 900:",
            f"{LIBRARY_TESTS}/checkpoint/test_storage.py::test_no_name_leaves_its_prefix"),
     _taken(8, "pods call the whole internet", "workloads/manifests/tenancy.py",
@@ -87,7 +87,7 @@ THREATS: tuple[Mutant, ...] = (
            f"{LIBRARY_TESTS}/training/elastic/test_parts.py::test_a_stranger_without_the_key_of_the_run_is_refused"),
     _taken(14, "the cluster can be destroyed by a slip", "infra/specs/cluster.py",
            '"deletion_protection": environment.cluster.deletion_protection,', '"deletion_protection": False,', SOUND),
-    _taken(15, "half a checkpoint is committed", f"{LIBRARY}/checkpoint/soundness.py",
+    _taken(15, "half a checkpoint is committed", f"{LIBRARY}/checkpoint/format/soundness.py",
            "        if found is None:\n            raise Damaged(f\"{name} is missing\")\n", "        if found is None:\n            continue\n",
            f"{DESCRIPTIONS}::test_a_shard_that_is_not_stored_is_damage"),
 )  # fmt: skip
