@@ -206,8 +206,8 @@ def test_what_would_run_code_or_is_no_checkpoint_is_refused_in_words(tmp_path: P
         assert message in refusal("import", tmp_path / name, tmp_path / "store", "--run", "r")
 
 
-def test_help_needs_no_torch() -> None:
-    program = (
-        "import sys, holdfast.checkpoint.cli as c; assert 'torch' not in sys.modules and 'google' not in sys.modules"
-    )
+@pytest.mark.parametrize("module", ["cli", "errors", "failpoints", "save.uploader_process", "stores"])
+def test_what_must_start_fast_needs_no_torch(module: str) -> None:
+    light = "assert 'torch' not in sys.modules and 'google' not in sys.modules"
+    program = f"import sys, holdfast.checkpoint.{module}; {light}"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[4])
