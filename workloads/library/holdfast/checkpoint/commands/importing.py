@@ -116,14 +116,7 @@ def write_state(storage: Storage, run: str, step: int, state: dict[str, Any]) ->
         )
     captured = without_streams(capture(state))
     manifest = Manifest(
-        run=run,
-        step=step,
-        attempt=random_hex(6),
-        rank=0,
-        world_size=1,
-        shards=(),
-        tensors=(),
-        values=captured.skeleton,
+        run=run, step=step, attempt=random_hex(6), rank=0, world_size=1, shards=(), tensors=(), values=captured.skeleton
     )
     written = upload_now(storage, pieces_of(captured, 0, 1), manifest, Tuning())
     state_of_run = CommitState(epoch=fence.take(storage, run))

@@ -41,11 +41,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: Ma
     at = 0
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _dtype(name, tensor),
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + size],
-        }
+        header[name] = {"dtype": _dtype(name, tensor), "shape": list(tensor.shape), "data_offsets": [at, at + size]}
         at += size
     encoded = json.dumps(header, separators=(",", ":")).encode()
     # The format asks for tensors that begin at multiples of eight, and readers map them.

@@ -46,13 +46,7 @@ EXACTLY = Fit()
 
 class Target:
     def __init__(
-        self,
-        state: dict[str, Any],
-        opened: Opened,
-        rank: int,
-        *,
-        live: dict[str, torch.Tensor],
-        fit: Fit = EXACTLY,
+        self, state: dict[str, Any], opened: Opened, rank: int, *, live: dict[str, torch.Tensor], fit: Fit = EXACTLY
     ) -> None:
         """`live`: tensors of `state`, as `capture` gave them on every rank alike."""
         self._opened, self._rank, self._fit = opened, rank, fit
@@ -109,8 +103,7 @@ class Target:
         mine, theirs = {name for name, _ in self._entries}, set(self._saved) - {RNG_KEY, NOTES_KEY}
         if mine - theirs or (theirs - mine and not self._fit.some):
             raise _other_model(
-                f"entries {sorted(mine)}; the checkpoint has {sorted(theirs)}",
-                "the entries of `state` that were saved",
+                f"entries {sorted(mine)}; the checkpoint has {sorted(theirs)}", "the entries of `state` that were saved"
             )
 
     def _check_module(self, name: str, value: Any) -> None:

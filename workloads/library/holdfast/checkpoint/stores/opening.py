@@ -128,8 +128,5 @@ def _not_installed(scheme: str, extra: str) -> InputError:
 
 def _no_known_kind(url: str) -> InputError:
     return InputError(
-        "checkpoint URL is of no known kind",
-        got=url[:200],
-        allowed=ALLOWED,
-        fix="write the URL in one of these forms",
+        "checkpoint URL is of no known kind", got=url[:200], allowed=ALLOWED, fix="write the URL in one of these forms"
     )
