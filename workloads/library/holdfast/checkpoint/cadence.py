@@ -78,22 +78,13 @@ PRIOR_EXPOSURE_S = 6 * HOUR_S
 _SMOOTHING = 0.1
 
 
-def young_s(cost_s: float, mtbf_s: float) -> float:
-    return math.sqrt(2 * cost_s * mtbf_s)
-
-
 def daly_s(cost_s: float, mtbf_s: float) -> float:
     """Compute time between saves that minimises what saves and repeated work cost together."""
     # Daly's own bound: his series holds below it only.
     if cost_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = cost_s / (2 * mtbf_s)
-    return young_s(cost_s, mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
-
-
-def waste(interval_s: float, cost_s: float, mtbf_s: float) -> float:
-    """Share of time lost to saves and to work done twice, to first order."""
-    return cost_s / interval_s + interval_s / (2 * mtbf_s)
+    return math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
 
 
 @dataclass(kw_only=True)
@@ -141,7 +132,7 @@ class SaveCostModel:
         self._blocking_s = 0.0
         self._persist_s = 0.0
         self._step_s = {True: 0.0, False: 0.0}
-        """Smoothed, beside an upload and without."""
+        """Smoothed, during an upload and without."""
 
     def observe_step(self, seconds: float, *, uploading: bool) -> None:
         before = self._step_s[uploading]
@@ -159,9 +150,9 @@ class SaveCostModel:
 
     @property
     def cost_s(self) -> float:
-        """Training time that one save takes: standing still, and running slower while it is uploaded."""
-        beside, alone = self._step_s[True], self._step_s[False]
-        slowdown = max(0.0, beside / alone - 1) if beside and alone else 0.0
+        """Training time that one save takes: being held, and running slower while it is uploaded."""
+        during, alone = self._step_s[True], self._step_s[False]
+        slowdown = max(0.0, during / alone - 1) if during and alone else 0.0
         return self._blocking_s + slowdown / (1 + slowdown) * self._persist_s
 
     def interval_s(self, age_s: float) -> float:
@@ -188,7 +179,7 @@ class History:
     def resumed(cls, notes: dict[str, Any]) -> Self:
         """`notes` of the restored checkpoint; empty at the start of a run."""
         hazard = Hazard.decode(notes["hazard"]) if notes else Hazard()
-        # At the age of the last save, since nobody knows when after it the machine went.
+        # At the age of the last save, since it is not known when after it the machine went.
         if notes and not notes.get("ended"):
             hazard.observe(notes["age_s"], notes["age_s"], evicted=True)
         return cls(hazard)
@@ -212,6 +203,6 @@ def measured(metric: float | None) -> dict[str, float]:
             "metric of a checkpoint is no number to rank it by",
             got=str(value),
             allowed="a finite number, or None",
-            fix="leave the metric away where it is not finite",
+            fix="leave the metric out where it is not finite",
         )
     return {"metric": value}

@@ -29,9 +29,7 @@ from holdfast.checkpoint.settings import (
     Every,
     Resume,
     Tuning,
-    checked_keep,
     checked_resume,
-    checked_strict,
     checked_url,
     parse_every,
 )
@@ -42,6 +40,7 @@ from holdfast.checkpoint.verify_exact import Trial
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
+from holdfast.contract.values import between
 from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
@@ -70,8 +69,9 @@ class Checkpointer:
         self._url, self._mirror = checked_url(url), checked_url(mirror) if mirror else ""
         self._state, self._run = checked_state(state), checked_run(run)
         self._resume: Resume = checked_resume(resume)
-        self._strict = checked_strict(strict)
-        self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
+        between("checkpoint setting keep", keep, 1, math.inf)
+        between("checkpoint setting strict", strict, 0, math.inf)
+        self._strict, self._every, self._keep, self._window_s = strict, parse_every(every), keep, window_s
         self._trial = Trial.of_environment()
         if self._trial:
             self._url, self._mirror, self._resume = self._trial.orders.store, "", "auto"
@@ -151,7 +151,7 @@ class Checkpointer:
 
     def save(self, step: int, *, metric: float | None = None) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
-        when that takes longer than `Tuning.wait_s`."""
+        when that takes longer than `Tuning.wait_s`. Raises NotDurable by `strict`, Superseded, InputError as tick."""
         self._writer.save(step, self._state, self._history.notes() | measured(metric))
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
@@ -216,7 +216,7 @@ class Checkpointer:
             self.close()
 
     def _start_or_give_back(self) -> Start:
-        """A start that fails leaves the process as it was: with its signals, and without a thread of ours."""
+        """A start that fails leaves the process as it was: with its signals, and without a thread of this library."""
         try:
             # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
             check_state(self._state, self._ranks)
@@ -269,7 +269,7 @@ class Checkpointer:
         return began
 
     def _leave(self) -> None:
-        """What the window allows: first the save in flight, then one more if it fits on every rank."""
+        """What the grace period allows: first the save in flight, then one more if it fits on every rank."""
         self._reports.emit("stop", step=self.step, reason=self.stop.reason)
         self._writer.wait(max(0.0, self._seconds_left()))
         try:
@@ -277,7 +277,7 @@ class Checkpointer:
                 self.save(self.step)
                 self._writer.wait(max(0.0, self._seconds_left()))
             if self.stop.agreed:
-                # A launcher ends the other ranks with the first that goes: nobody does before the commit.
+                # A launcher ends the other ranks with the first that goes: none goes before the commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
         except (RankLost, InputError) as error:
             self._reports.log(logs.warning, "stop", f"no last checkpoint: {error}")

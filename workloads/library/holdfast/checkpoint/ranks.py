@@ -126,7 +126,7 @@ def failure_of(error: InputError) -> dict[str, Any]:
 
 
 def _unreachable(error: StorageError) -> InputError:
-    # Not damage: falling back would throw away good checkpoints because the store is away.
+    # Not damage: falling back would throw away good checkpoints because the store is down.
     return InputError(
         "checkpoint storage cannot be read",
         got=f"{type(error).__name__}: {error}",
@@ -138,7 +138,7 @@ def _unreachable(error: StorageError) -> InputError:
 def worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     for kind in ("input", "stopped", "damaged"):
         for rank, found in enumerate(outcomes):
-            # A user's mistake outweighs damage: falling back to an older checkpoint would not mend it.
+            # A user's mistake outweighs damage: falling back to an older checkpoint would not fix it.
             if kind == "damaged" and kind in found:
                 return {"damaged": f"rank {rank}: {found['damaged']}"}
             if kind in found:

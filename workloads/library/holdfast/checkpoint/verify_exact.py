@@ -83,7 +83,7 @@ def digests(state: Mapping[str, Any]) -> dict[str, str]:
     """Of every tensor by its key, and of the values of every entry."""
     captured = capture(state)
     found = {key: _of_tensor(tensor) for key, tensor in captured.tensors.items()}
-    # What tracked data keeps are random streams, and one that nobody seeds differs from start to start.
+    # What tracked data keeps are random streams, and one that is not seeded differs from start to start.
     tracked = {name for name, value in targets(state) if isinstance(value, TrackedIterable | TrackedDraw)}
     parts = {name: part for name, part in captured.skeleton.items() if name not in tracked}
     return found | {f"{name} (values)": _of_text(json.dumps(part)) for name, part in parts.items()}
@@ -134,7 +134,7 @@ class Verdict:
     death: str
     at: int
     resumed_at: int
-    """0: nothing had been committed yet, so it began anew."""
+    """0: nothing had been committed yet, so it began at step 0."""
     finding: str = ""
     """Empty: exact."""
     beside: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class Verdict:
 def verify(
     command: list[str], folder: Path, *, steps: int, timeout_s: float, deaths: Sequence[str] = DEATHS
 ) -> Iterator[Verdict]:
-    """Raises Unjudged where the command does not come to its steps, InputError where it is no trainer of ours."""
+    """Raises Unjudged if the command ends before `steps`, InputError if it trains without Checkpointer."""
     every = max(1, steps // 4)
     whole = _run(command, folder / "whole", Orders(store="", trace="", steps=steps, every=every), timeout_s)
     if not whole:
@@ -177,7 +177,7 @@ def _judged(
                 f"step {unsteady[0]} differs before the kill ({unsteady[1][0]}): the training itself is not repeatable"
             )
             break
-        # A stream that nobody seeds, and that nothing draws from, differs from start to start.
+        # A stream that is not seeded, and that nothing draws from, differs from start to start.
         if different := _first_difference(lines, resumed.get(rank, {}), _unseeded(lines, before)):
             found = explain(lines, resumed[rank], *different)
             break
@@ -227,7 +227,7 @@ def _first_difference(
 
 
 def _streams(whole: Mapping[int, Line]) -> set[str]:
-    """Keys of the random streams, and of what stands beside them."""
+    """Keys of the random streams, and of what belongs to them."""
     return {key for line in whole.values() for key in line["state"] if key.startswith(STREAMS)}
 
 
@@ -272,7 +272,7 @@ def explain(whole: Mapping[int, Line], resumed: Mapping[int, Line], step: int, k
         return (
             f"{lead}: a resumed start draws more or fewer random numbers before its first step than the whole run did"
         )
-    return f"{lead}; nothing beside the state that could be seen does: look for what the step reads elsewhere"
+    return f"{lead}; nothing else that could be seen does: look for what the step reads elsewhere"
 
 
 def _what(keys: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints of others as one of ours: DCP folders, safetensors files and folders, files of torch.save.
+"""Checkpoints of other programs as one of this library: DCP folders, safetensors files and folders, files of torch.save.
 
 A file of torch.save is read with `weights_only`, so that nothing in it can run. DCP's description of a checkpoint is
 a pickle, which can: it is read only where the caller trusts it.
@@ -32,6 +32,8 @@ SAFETENSORS, DCP, TORCH = "safetensors", "DCP", "torch.save"
 
 
 def kind_of(path: Path) -> str:
+    """Raises InputError for what is none of the three."""
+    # By what is there and not by its name alone: a DCP folder may have any.
     if (path / ".metadata").is_file():
         return DCP
     if path.suffix == ".safetensors" or (path.is_dir() and any(path.glob("*.safetensors"))):
@@ -47,7 +49,7 @@ def kind_of(path: Path) -> str:
 
 
 def read_state(path: Path, *, entry: str, trust: bool) -> dict[str, Any]:
-    """Entries of a state. Tensors that stand at the top become one entry of this name."""
+    """Entries of a state. Tensors at the top become one entry of this name. Raises InputError."""
     kind = kind_of(path)
     if kind == SAFETENSORS:
         found: dict[str, Any] = read_safetensors(path)
@@ -95,7 +97,7 @@ def _read_dcp(path: Path, *, trust: bool) -> dict[str, Any]:
 
 
 def _by_entry(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """DCP joins names by dots: what stands before the first one is the entry, where all have one."""
+    """DCP joins names by dots: what comes before the first one is the entry, where all have one."""
     heads = {key.partition(".")[0] for key in tensors}
     if any("." not in key for key in tensors) or not heads & {"model", "optimizer", "app", "state"}:
         return dict(tensors)

@@ -47,7 +47,7 @@ def _rows_of_step(storage: Storage, run: str, entry: StepObjects, read: bool) ->
     if committed is not None:
         yield committed
     for attempt, objects in entry.attempts.items():
-        # A step may hold shards of earlier tries beside those of its commit.
+        # A step may hold shards of earlier tries in addition to those of its commit.
         if committed is None or attempt != committed.attempt:
             yield Row(
                 run=run,

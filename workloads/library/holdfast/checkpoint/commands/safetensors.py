@@ -36,7 +36,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: Mapping[str, str]) -> int:
-    """Bytes of its tensors. Create-only: an export must not overwrite what somebody serves from."""
+    """Bytes of its tensors. Create-only: an export must not overwrite what a server reads."""
     header: dict[str, Any] = {"__metadata__": dict(notes)}
     at = 0
     for name, tensor in tensors.items():
@@ -82,7 +82,7 @@ def _cut(tensors: Mapping[str, torch.Tensor], most: int) -> Iterator[dict[str, t
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, or of every file of a folder; mapped, not yet read."""
+    """The tensors of a file, or of every file of a folder; mapped, not yet read. Raises InputError."""
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     found: dict[str, torch.Tensor] = {}
     for file in files:
@@ -134,11 +134,12 @@ def _dtype(name: str, tensor: torch.Tensor) -> str:
 
 
 FORMATS = ("safetensors", "pretrained")
-# What stands beside the weights in such a folder. Weights of the example itself must not go along.
+# What such a folder holds in addition to the weights. Weights of the example itself must not go along.
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")
 
 
 def refuse_existing(out: Path) -> None:
+    """Raises InputError."""
     if out.exists():
         raise InputError(
             f"{'folder' if out.is_dir() else 'file'} exists",
@@ -151,7 +152,7 @@ def refuse_existing(out: Path) -> None:
 def export_to(
     to: str, out: Path, tensors: Mapping[str, torch.Tensor], notes: Mapping[str, str], *, like: Path | None
 ) -> int:
-    """Bytes of its tensors. In a folder their names lose the entry that they stood in."""
+    """Bytes of its tensors. In a folder their names lose the entry they were in. Raises InputError."""
     if to == "safetensors":
         return write_safetensors(out, tensors, notes)
     if like is not None and not (like / "config.json").is_file():

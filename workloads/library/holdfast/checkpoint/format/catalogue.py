@@ -28,7 +28,7 @@ def group(stats: Iterable[Stat]) -> dict[int, StepObjects]:
     for found in stats:
         _, step_part, *rest = [*found.name.split("/"), "", ""]
         step = object_names.parse_step(step_part)
-        # Somebody else's objects below the run are left alone, and are no error.
+        # Foreign objects below the run are left alone, and are no error.
         if step is None:
             continue
         entry = steps.setdefault(step, StepObjects(step=step))
@@ -64,7 +64,7 @@ def candidates(resume: Resume, committed: list[int], *, where: str) -> list[int]
     if resume == "must" and not committed:
         raise _refused("there is no checkpoint, and resume is 'must'", where, "check the URL and the run's name")
     if resume == "never" and committed:
-        # Not a fresh start beside them: objects are never overwritten, so its saves of the same steps would be lost.
+        # Not a fresh start next to them: objects are never overwritten, so its saves of the same steps would be lost.
         got = f"{where}, step {committed[0]}"
         raise _refused("there is a checkpoint, and resume is 'never'", got, "choose another run name")
     if not isinstance(resume, int):

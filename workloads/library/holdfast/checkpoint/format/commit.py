@@ -29,7 +29,7 @@ class CommitState:
 
     commit_count: int = 0
     keep: int = 0
-    """How many retention leaves; 0: nobody retains, nobody counts."""
+    """How many retention leaves; 0: no retention, so no count."""
     epoch: int = 0
     """Number of this start; 0: unfenced."""
     damaged: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ def commit(
 ) -> Commit:
     """`abandoned(seconds)` waits that long and returns whether to give up.
 
-    Raises StorageError when a rank's manifest stays away for `timeout_s`, Damaged when the store holds something
+    Raises StorageError when a rank's manifest is missing for `timeout_s`, Damaged when the store holds something
     else than was sent, Abandoned when asked to give up, Fenced when a newer trainer has the right to commit."""
     # A manifest is written after its shards, so manifests of all ranks mean that every shard was sent.
     names = _wait_for_manifests(storage, own, timeout_s, abandoned)

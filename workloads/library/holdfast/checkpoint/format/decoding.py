@@ -1,6 +1,6 @@
 """Reading commits and manifests that anybody may have written: bytes first, then types and bounds, then meaning.
 
-A commit's digest and signature are compared over its bytes as they were read, before anything parses them: whoever
+A commit's digest and signature are compared over its bytes as they were read, before anything parses them: who
 has no key reaches no parser. Every field has a type and a bound; what is odd raises Damaged, so that restore passes
 over it to the checkpoint before. What several objects must agree on is soundness.py's.
 """
@@ -80,6 +80,7 @@ def _verified_body(data: bytes) -> bytes:
 
 
 def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:
+    """Raises Damaged; InputError for another format version."""
     # Before it is parsed: nothing of a manifest is used unless it is the one that the commit names.
     if digest_of(data) != commit.manifests[rank]:
         raise Damaged(f"the manifest of rank {rank} is not the one that was committed")
@@ -91,7 +92,7 @@ def decode_manifest(data: bytes, commit: Commit, rank: int) -> Manifest:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """A manifest as its rank wrote it, before there is a commit to compare it with."""
+    """A manifest as its rank wrote it, before there is a commit to compare it with. Raises as decode_manifest."""
     body = _object(_parse(data, "manifest"), "manifest")
     _check_schema(body)
     manifest = _build("manifest", lambda: _manifest(body))
@@ -213,7 +214,7 @@ def _check_schema(body: Mapping[str, Json]) -> None:
     found = body.get("schema")
     if found == SCHEMA:
         return
-    # Any other text is no version of ours; a refusal here would be a way to block every restore.
+    # Any other text is no version of this format; a refusal here would be a way to block every restore.
     if not isinstance(found, str) or not _OTHER_VERSION.fullmatch(found):
         raise Damaged("it has no schema of a checkpoint")
     raise InputError(

@@ -18,7 +18,7 @@ from holdfast.checkpoint.errors import AlreadyExists, Fenced, StorageError
 from holdfast.checkpoint.stores.storage import Storage, crc32c, random_hex, read_object
 from holdfast.contract import object_names
 
-# A few are left, for people who ask who ran when; the newest must stay, or its number would be given away again.
+# A few are left, for people who ask who ran when; the newest must stay, or its number would be given again.
 KEPT = 5
 MAX_EPOCH_BYTES = 4096
 UNREADABLE = (StorageError, EOFError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
@@ -44,7 +44,7 @@ def take(storage: Storage, run: str, *, gang: str = "") -> int:
 
 
 def check(storage: Storage, run: str, own: int) -> None:
-    """Raises Fenced if a trainer began after the one of number `own`. 0: nobody fences."""
+    """Raises Fenced if a trainer began after the one of number `own`. 0: there is no fence."""
     newest = max(_numbers(storage, run), default=0) if own else 0
     if newest > own:
         raise Fenced(f"another trainer writes run {run}: {_about(storage, run, newest)}, this one began before it")

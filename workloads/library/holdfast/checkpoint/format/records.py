@@ -39,7 +39,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorPart:
-    """A box of one tensor, and where its bytes stand in the stream of its rank."""
+    """A box of one tensor, and where its bytes are in the stream of its rank."""
 
     key: str
     dtype: str
@@ -102,9 +102,9 @@ class Commit:
     manifests: tuple[ManifestDigest, ...]
     """By rank."""
     commit_count: int = 0
-    """How many commits retention leaves, this one included: fewer means that somebody deleted some."""
+    """How many commits retention leaves, this one included: fewer means that some were deleted."""
     epoch: int = 0
-    """Number of the start that wrote it; 0 where nobody counted."""
+    """Number of the start that wrote it; 0 where starts were not counted."""
     metric: float | None = None
     """What the trainer measured at this step, for retention."""
 
@@ -160,7 +160,7 @@ def signature_of(body: bytes) -> str:
 def signature_matches(body: bytes, signature: object) -> bool:
     """Whether `signature` is this body's; every one matches where there is no key."""
     expected = signature_of(body)
-    # Compared in constant time: the time of an early exit would give the signature away byte by byte.
+    # Compared in constant time: the time of an early exit would reveal the signature byte by byte.
     return not expected or (isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode()))
 
 

@@ -13,7 +13,7 @@ Json = Any
 MAX_DEPTH = 200
 FLOATS = ("nan", "inf", "-inf")
 MAPPINGS = ("$map", "$ordered", "$counter")
-# Factories of defaultdict that need no import to be made again; "" stands for none.
+# Factories of defaultdict that need no import to be made again; "" means none.
 FACTORIES = ("", "int", "float", "bool", "str", "list", "dict", "set")
 NUMPY_DTYPES = frozenset(
     ["|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]

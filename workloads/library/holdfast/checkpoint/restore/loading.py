@@ -56,8 +56,8 @@ def load(
     fit = Fit(some=True, cast=cast, partial=partial, step=step)
     found = restore(storage, name, checked_state(state), ranks, settings, resume="must", fit=fit)
     if ranks.coordinator:
-        beside = f"; not in it, and left as they were: {', '.join(found.unfilled[:8])}" if found.unfilled else ""
-        logs.info("restore", f"loaded {', '.join(state)} from step {found.step} of {url} run {name}{beside}")
+        rest = f"; not in it, and left as they were: {', '.join(found.unfilled[:8])}" if found.unfilled else ""
+        logs.info("restore", f"loaded {', '.join(state)} from step {found.step} of {url} run {name}{rest}")
     return found
 
 
@@ -107,6 +107,7 @@ def read_whole(
 
 
 def only_run(storage: Storage) -> str:
+    """Raises InputError where there is none or more than one."""
     found = [run for run in runs(storage) if committed_steps(storage, run)]
     if len(found) == 1:
         return found[0]

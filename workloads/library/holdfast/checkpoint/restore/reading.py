@@ -1,7 +1,7 @@
 """Reading a committed checkpoint: what it holds, which shards a set of boxes needs, and their verified bytes.
 
 Nothing is handed out that was not compared with its checksum. Damage raises Damaged; what the caller must
-mend (another shape, another format) raises InputError.
+fix (another shape, another format) raises InputError.
 """
 
 import itertools

@@ -50,7 +50,7 @@ class Restored:
     unfilled: list[str] = field(default_factory=list[str])
     """Tensors of the state that stay as they were built, where the caller allowed that."""
     missing: int = 0
-    """Commits that retention had left beside this one: somebody deleted them, and maybe newer ones with them."""
+    """Commits that retention had left in addition to this one: they were deleted, and maybe newer ones with them."""
 
 
 def restore(
@@ -94,7 +94,7 @@ def restore(
                 notes=attempt.notes,
                 unfilled=attempt.unfilled,
                 commit_count=len(candidates) - len(skipped),
-                # A count that was read from an older commit would accuse somebody of a deletion that retention made.
+                # A count that was read from an older commit would report a deletion that retention made.
                 missing=0 if skipped else max(0, attempt.commit.commit_count - len(candidates)),
             )
         skipped.append((step, reason))
@@ -110,7 +110,7 @@ def none_verifies(run: str, skipped: Skipped) -> InputError:
         f"run {run} has checkpoints, and none of them verifies",
         got="; ".join(f"step {step}: {reason}" for step, reason in skipped)[:600],
         allowed="at least one that verifies, or a run without commits",
-        fix="bring back deleted objects (soft delete, versions), or begin anew under another run name",
+        fix="bring back deleted objects (soft delete, versions), or start over under another run name",
     )
 
 

@@ -1,4 +1,4 @@
-"""The start of a trainer: restore, take the fence, and restore again if somebody committed in between."""
+"""The start of a trainer: restore, take the fence, and restore again if another trainer committed in between."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +18,7 @@ from holdfast.runtime import logs
 
 # Names that are looked at to say which runs there are: a bucket may hold millions.
 LISTED = 2000
-# They go by as an argument of a process.
+# They are passed on the command line of the uploader.
 MOST_STALE = 1000
 
 
@@ -28,7 +28,7 @@ class Start:
     epoch: int
     """0 where the store took no fence."""
     stale: tuple[str, ...] = ()
-    """Attempts that nobody can commit any more: they have no commit, and every trainer before this one is fenced."""
+    """Attempts that can get no commit any more: they have no commit, and every trainer before this one is fenced."""
 
 
 def start(
@@ -63,7 +63,7 @@ def _on_coordinator(storage: Storage, run: str, ranks: Ranks) -> tuple[int, int,
 
 
 def behind_fence(storage: Storage, run: str) -> tuple[list[int], list[str]]:
-    """The steps that are committed; and the attempts that are not, which nobody can commit once a fence is taken."""
+    """The steps that are committed; and the attempts that are not, which can get no commit once a fence is taken."""
     steps = survey(storage, run).values()
     committed = [entry.step for entry in steps if entry.commit]
     stale = [attempt for entry in steps if entry.commit is None for attempt in entry.attempts]
@@ -76,8 +76,8 @@ def log_found(found: Restored, url: str, run: str, storage: Storage) -> None:
         logs.warning("restore", f"skipped step {step}: {reason}")
     logs.info("restore", _first_line(found, url, run, storage))
     if found.missing:
-        beside = f"commits that were kept beside step {found.step} and are gone: {found.missing}"
-        logs.warning("restore", f"{beside}, maybe newer ones too")
+        gone = f"commits that were kept beside step {found.step} and are gone: {found.missing}"
+        logs.warning("restore", f"{gone}, maybe newer ones too")
 
 
 def _first_line(found: Restored, url: str, run: str, storage: Storage) -> str:
@@ -88,5 +88,5 @@ def _first_line(found: Restored, url: str, run: str, storage: Storage) -> str:
     with suppress(StorageError):
         listed = islice(storage.list(""), LISTED)
         others = sorted({stat.name.split("/")[0] for stat in listed} - {run})
-    beside = f"it holds other runs: {', '.join(others[:8])}" if others else "nothing else is there"
-    return f"no checkpoint to restore in {url} run {run} ({beside}): beginning at step 0"
+    found_there = f"it holds other runs: {', '.join(others[:8])}" if others else "nothing else is there"
+    return f"no checkpoint to restore in {url} run {run} ({found_there}): beginning at step 0"

@@ -2,7 +2,7 @@
 
 Tensors that exist are filled in place, and a module whose state_dict() gave copies gets them by load_state_dict. An
 optimizer that has not stepped yet has none, so its tensors are made like the parameters they belong to (a DTensor for
-a DTensor). A load_state_dict() that keeps nothing, or something else, is a fresh start that nobody sees: so the live
+a DTensor). A load_state_dict() that keeps nothing, or something else, is a fresh start that is not noticed: so the live
 state is captured once more and compared bit by bit.
 """
 
@@ -135,7 +135,9 @@ class Target:
 
 
 def load_entry(name: str, value: Any, saved: Any, *, partial: bool = False) -> None:
-    """Put `saved` into the entry's object; dicts and lists are filled in place. `partial`: a module may lack some."""
+    """Put `saved` into the entry's object; dicts and lists are filled in place. `partial`: a module may lack some.
+
+    Raises InputError where an optimizer does not take it."""
     if isinstance(value, torch.optim.Optimizer):
         try:
             _load_optimizer(value, saved)
@@ -198,7 +200,7 @@ def _other_model(got: str, allowed: str) -> InputError:
 
 
 def versions(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """How often each was written through PyTorch; -1 where nobody counts."""
+    """How often each was written through PyTorch; -1 where PyTorch does not count."""
     return {key: _version(local_of(tensor)) for key, tensor in tensors.items()}
 
 
@@ -219,13 +221,14 @@ def compare(
             raise not_restored(key)
         if memory_at(live[key]) != memory_at(tensor):
             check_same(key, live[key], tensor)
-        # The very memory that was verified: only somebody's later write can have changed it.
+        # The very memory that was verified: only a later write can have changed it.
         elif before[key] < 0 or before[key] != _version(local_of(live[key])):
             again.append(key)
     return again
 
 
 def check_same(key: str, live: torch.Tensor, truth: torch.Tensor) -> None:
+    """Raises InputError."""
     a, b = local_of(live), local_of(truth)
     if a.shape != b.shape or a.dtype != b.dtype or not torch.equal(_bits(a), _bits(b).to(a.device)):
         raise not_restored(key)
@@ -241,5 +244,5 @@ def not_restored(key: str) -> InputError:
         "state was not restored: it holds other bits than the checkpoint that was loaded into it",
         got=key,
         allowed="a load_state_dict() after which state_dict() gives back what was loaded",
-        fix="mend load_state_dict() (or set_extra_state) of this entry, or leave the entry out of the state",
+        fix="fix load_state_dict() (or set_extra_state) of this entry, or leave the entry out of the state",
     )

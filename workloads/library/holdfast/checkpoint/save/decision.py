@@ -48,6 +48,7 @@ def _moments_of_one_rank(name: str) -> InputError:
 
 
 def decided(ranks: Ranks, mine: dict[str, Any], captured: Captured) -> dict[str, Any]:
+    """What rank 0 decides. Raises InputError on all ranks where one has a bad value, or their states differ."""
     decision = agreed(ranks, mine, _decide)
     if "differ" in decision:
         keys = sorted(captured.tensors.keys() - captured.per_rank)
@@ -78,7 +79,7 @@ def _decide(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     if len({outcome["layout"] for outcome in outcomes}) > 1:
         return {"differ": True}
     failed = {rank: outcome["failed"] for rank, outcome in enumerate(outcomes) if outcome["failed"]}
-    # The first cause and not its echo: `another rank failed` explains nothing to who reads the log.
+    # The first cause and not its echo: `another rank failed` does not help the reader of the log.
     causes = {rank: why for rank, why in failed.items() if why != ANOTHER_RANK_FAILED} or failed
     reason = next((f"rank {rank}: {why}" for rank, why in causes.items()), "")
     # `durable` is the coordinator's: the other ranks see their own uploads and no commit.

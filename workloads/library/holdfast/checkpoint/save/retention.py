@@ -1,4 +1,4 @@
-"""What may be deleted: committed checkpoints that no rule keeps, and attempts nobody committed.
+"""What may be deleted: committed checkpoints that no rule keeps, and attempts without a commit.
 
 Rank 0's uploader deletes after each commit, and `checkpoints prune` when a person asks. An attempt without a commit
 never counts as a checkpoint, so saves that were killed cannot push out the last good one. Objects of saves that failed
@@ -14,28 +14,21 @@ from holdfast.checkpoint.errors import AlreadyExists, StorageError, Transient
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format.catalogue import StepObjects, committed_steps, read_commit, steps_of, survey
 from holdfast.checkpoint.format.records import Commit, Manifest
+from holdfast.checkpoint.settings import Retention
 from holdfast.checkpoint.stores.storage import Storage, put_bytes
 from holdfast.contract import object_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
+class Policy(Retention):
     """What stays: the union of all of these, and what is pinned."""
 
     keep: int
-    keep_every: int = 0
-    keep_best: int = 0
-    """By the metric that was given with the step; of equals the newer."""
-    highest: bool = False
-    """Whether more is better."""
-    keep_younger_s: float = 0.0
-    keep_one_per_s: float = 0.0
-    """The first of each stretch of so many seconds."""
-    orphan_age_s: float = 86_400.0
+    """The newest."""
     damaged: frozenset[str] = frozenset()
     """Attempts that restore passed over: they count as no checkpoint, and go when they are old."""
     stale: frozenset[str] = frozenset()
-    """Attempts without a commit that stood when this start took the fence: nobody may commit them any more."""
+    """Attempts without a commit that were there when this start took the fence: they can get none any more."""
 
     def kept(self, commits: Iterable[Commit], now: float) -> set[int]:
         ordered = sorted(commits, key=lambda one: -one.step)
@@ -154,7 +147,7 @@ class FailedAttempts:
         self._failed: list[Manifest] = []
 
     def add(self, manifest: Manifest, error: Exception) -> None:
-        # A commit whose answer was lost may stand after all: that attempt is left to retention.
+        # A commit whose answer was lost may be there after all: that attempt is left to retention.
         if not isinstance(error, Transient | AlreadyExists):
             self._failed = [*self._failed, manifest][-REMEMBERED:]
 

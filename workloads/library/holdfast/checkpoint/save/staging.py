@@ -91,7 +91,7 @@ class Staging:
         self.bytes = length
 
     def _touch(self, device: torch.device | None) -> None:
-        # Page faults cost more than the copy: taken here, beside the first steps, and not in the first save.
+        # Page faults cost more than the copy: taken here, during the first steps, and not in the first save.
         self._buffer.zero_()
         if device is not None:
             with torch.cuda.device(device):  # a thread begins on GPU 0, whose memory a context would take

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.format.records import Manifest, Shard, TensorPart
 from holdfast.checkpoint.save.retention import FailedAttempts, Policy, retain
-from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.settings import Retention, Tuning
 from holdfast.checkpoint.stores.opening import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, put_bytes, put_object, random_hex
 from holdfast.contract import object_names
@@ -72,8 +72,7 @@ class Orders:
 
     @property
     def policy(self) -> Policy:
-        names = ("keep_every", "keep_best", "highest", "keep_younger_s", "keep_one_per_s", "orphan_age_s")
-        rules = {name: getattr(self.tuning, name) for name in names}
+        rules: dict[str, Any] = {field.name: getattr(self.tuning, field.name) for field in fields(Retention)}
         return Policy(keep=self.keep, damaged=frozenset(self.damaged), stale=frozenset(self.stale), **rules)
 
 

@@ -31,7 +31,7 @@ from holdfast.checkpoint.state.tree import Captured, capture
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 
-# Sooner, every store that is a little slow would be logged; later, a person looks at a job that stands still.
+# Sooner, every store that is a little slow would be logged; later, a person looks at a job that does not move.
 ANNOUNCE_WAIT_AFTER_S = 5.0
 
 
@@ -227,6 +227,7 @@ class CheckpointWriter:
         return not self.busy and not self._failure
 
     def poll(self) -> None:
+        """Raises Superseded where this rank alone trains and has learnt of a newer trainer."""
         if self.busy or not self.upload_rate:
             self._handle(self._uploader.poll())
         # Several ranks learn it together, in the next save: one that left alone would leave the others waiting.

@@ -17,7 +17,7 @@ Packed = Any
 
 
 class Generators:
-    """Random streams beside the process' own."""
+    """Random streams in addition to the process' own."""
 
     def __init__(self, generators: Iterable[torch.Generator | None]) -> None:
         self._all = [generator for generator in generators if generator is not None]
@@ -57,11 +57,11 @@ def rng_state() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "python": {"version": version, "state": torch.tensor(internal, dtype=torch.int64), "gauss": gauss},
     }
-    # To ask a GPU that nobody uses would initialise it: a context takes hundreds of megabytes of its memory.
+    # To ask a GPU that is not used would initialise it: a context takes hundreds of megabytes of its memory.
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     # Only a program that has imported it can have drawn from it. Through sys.modules: `numpy.random` as an attribute
-    # would import it, and with it whatever file beside the user's script has the name of one of its needs.
+    # would import it, and with it whatever file next to the user's script has the name of one of its needs.
     if (generator := sys.modules.get("numpy.random")) is not None:
         name, keys, position, has_gauss, cached = generator.get_state()
         if name == "MT19937":

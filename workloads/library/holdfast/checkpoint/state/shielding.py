@@ -33,7 +33,7 @@ def shielded(then: Callable[[int], Any] | None) -> Callable[[int], None]:
 
 
 def obey_only(trainer: int) -> None:
-    """This process ends by SIGTERM from `trainer` and from nobody else."""
+    """This process ends by SIGTERM from `trainer` only."""
     # Never ignored: multiprocessing ends what is left of an epoch by SIGTERM when the trainer exits, and then waits
     # for it without end. Blocked and not handled: Python code of a handler would run only after the batch.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

@@ -23,10 +23,10 @@ from holdfast.contract.errors import InputError
 def track(source: Any, *, ahead: int = 0) -> Any:
     """`source`, whose place belongs to the checkpoint: give the result to the state, and iterate over it or call it.
 
-    A DataLoader, a sampler or another iterable that begins anew each time: resumes behind the batches that were
+    A DataLoader, a sampler or another iterable that begins again each time: resumes behind the batches that were
     yielded. A function that draws a batch from the random streams: `ahead` of its results are not yet used when
     tick() is called, as in a loop that prefetches. What keeps its place by a state_dict() of its own, as torchdata's
-    StatefulDataLoader, goes on keeping it; of what its workers draw at random it knows nothing.
+    StatefulDataLoader, goes on keeping it; of what its workers draw at random it knows nothing. Raises InputError.
     """
     if isinstance(source, DataLoader) and not isinstance(source, Stateful):
         plain = source.batch_sampler is not None and not isinstance(source.dataset, IterableDataset)
@@ -36,7 +36,7 @@ def track(source: Any, *, ahead: int = 0) -> Any:
         return source if own else TrackedStateful(source)
     if isinstance(source, Iterator):
         raise InputError(
-            "an iterator cannot be begun anew",
+            "an iterator cannot be begun again",
             got=type(source).__name__,
             allowed="what an iterator is made of, or a function that draws a batch",
             fix="track(loader) instead of track(iter(loader)), or track(draw, ahead=1)",
@@ -137,7 +137,7 @@ class TrackedLoader(TrackedIterable):
         super().load_state_dict(state)
         self._seed = int(state["seed"])
         self._order.drawn_at = self._began
-        # Between epochs the next one draws from where the generators stand; within one they are drawn from again.
+        # Between epochs the next one draws from where the generators are; within one they are drawn from again.
         self._order.set_generators(state["own"])
 
 
@@ -165,7 +165,7 @@ class TrackedStateful:
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        # A loader that was not begun yet begins to say where it stands.
+        # A loader that was not begun yet begins to say where it is.
         now = packed_streams()
         found = self._source.state_dict()
         set_streams(now)

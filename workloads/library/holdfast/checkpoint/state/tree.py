@@ -12,7 +12,7 @@ from holdfast.checkpoint.state.tensors import storable
 from holdfast.checkpoint.state.values import Skeleton, encode_value
 from holdfast.contract.errors import InputError
 
-# Written by capture beside the user's own entries.
+# Written by capture in addition to the user's own entries.
 RNG_KEY = "__rng__"
 IMMUTABLE = (type(None), bool, int, float, complex, str, bytes, tuple, Enum)
 
@@ -61,7 +61,7 @@ def capture(state: Mapping[str, Any]) -> Captured:
 
 
 def encode(value: Any, key: str) -> Skeleton:
-    """A value without tensors."""
+    """A value without tensors. Raises InputError for a type that cannot be stored."""
 
     def put(key: str, tensor: torch.Tensor) -> None:
         raise AssertionError(f"{key} is a tensor of shape {tensor.shape}")
@@ -89,6 +89,7 @@ def targets(state: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:
 
 
 def checked_state(state: dict[str, Any]) -> dict[str, Any]:
+    """Raises InputError for names that no object can have, and values that cannot change."""
     wrong = [name for name in state if not name or "/" in name or name.startswith("__")]
     if wrong or not state:
         raise InputError(
@@ -104,7 +105,7 @@ def checked_state(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _immutable(name: str, value: object) -> InputError:
-    # Nothing that the caller does to a variable of his reaches what was passed here: each save would store the
+    # Nothing that the caller does to a variable reaches what was passed here: each save would store the
     # value of the start, and a resume would begin with it.
     return InputError(
         f"state entry {name} cannot change: every save would store what it is now",

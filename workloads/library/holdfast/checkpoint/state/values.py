@@ -1,6 +1,6 @@
 """Values as JSON and back, each of the very type that it had; a value of any other type is refused, never changed.
 
-JSON has fewer types than Python, so what it lacks stands as an object with one key that begins with `$`. No class is
+JSON has fewer types than Python, so what it lacks is written as an object with one key that begins with `$`. No class is
 looked up by a name from a checkpoint: what could run code cannot be spelled.
 """
 
@@ -113,7 +113,7 @@ def decode(skeleton: Skeleton, tensor_of: Callable[[str], torch.Tensor | None]) 
     if kind == "$tensor":
         return tensor_of(value)
     if kind in _MAPPING_OF:
-        # Counter takes an iterable for things to count, so a plain dict stands between.
+        # Counter takes an iterable for things to count, so a plain dict comes between.
         return _MAPPING_OF[kind](_named(value, tensor_of))
     if kind == "$default":
         return defaultdict(_FACTORIES[value[0]], _named(value[1], tensor_of))

@@ -38,12 +38,13 @@ class AzureStorage:
 
     @classmethod
     def open(cls, *, container: str, account: str, prefix: str, request_s: float) -> Self:
+        """Raises InputError where the container cannot be listed."""
         if prefix:
             checked_name(prefix)
         where = f"{container}/{prefix}"
         try:
             storage = cls(_service(account, where, request_s).get_container_client(container), prefix)
-            with suppress(Transient):  # away for a moment: the callers try again
+            with suppress(Transient):  # down for a moment: the callers try again
                 next(storage.list(""), None)
             return storage
         except (StorageError, ValueError) as error:

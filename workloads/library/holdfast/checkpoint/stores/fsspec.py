@@ -1,7 +1,7 @@
 """Checkpoints on any file system that fsspec has a driver for: `sftp://host/dir`, `hdfs://...`, `oss://...`.
 
 None of these drivers promises to create a name only where it is free, so this store looks before it writes, and
-two trainers are told apart by the fence alone. An object is whole or absent: where the driver's own write is not,
+only the fence keeps two trainers apart. An object is whole or absent: where the driver's own write is not,
 it is written under another name and renamed.
 """
 
@@ -58,6 +58,7 @@ class FileSystemStorage:
 
     @classmethod
     def open(cls, url: str) -> Self:
+        """Raises InputError where the file system cannot be listed."""
         try:
             # Without the listing cache: it would hide what other processes write.
             files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)

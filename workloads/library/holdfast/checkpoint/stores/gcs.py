@@ -46,12 +46,13 @@ class GcsStorage:
 
     @classmethod
     def open(cls, *, bucket: str, prefix: str, request_s: float) -> Self:
+        """Raises InputError where the bucket cannot be listed."""
         if prefix:
             checked_name(prefix)
         try:
             # One listing shows a missing bucket or right now, and not when the first save fails.
             storage = cls(gcs.Client(), bucket, prefix, request_s)
-            with suppress(Transient):  # away for a moment: the callers try again
+            with suppress(Transient):  # down for a moment: the callers try again
                 next(storage.list(""), None)
             return storage
         except (auth.GoogleAuthError, OSError) as error:
@@ -139,7 +140,7 @@ class GcsStorage:
 class _Pieces:
     """Memory to send without copies, in pieces, because a socket's time-out is for all of one `sendall`.
 
-    To be iterated anew: after a refreshed token the session sends its request again.
+    Iterated again: after a refreshed token the session sends its request again.
     """
 
     def __init__(self, data: memoryview) -> None:

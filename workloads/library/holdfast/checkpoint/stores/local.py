@@ -61,6 +61,7 @@ class LocalStorage:
 
     @classmethod
     def open(cls, path: str) -> Self:
+        """Raises InputError where the folder cannot be made or written."""
         root = Path(path).expanduser().absolute()
         try:
             (root / INCOMING).mkdir(parents=True, exist_ok=True)
@@ -119,7 +120,7 @@ class LocalStorage:
             folders[:] = [f for f in folders if f != INCOMING]
             for file in files:
                 name = str((Path(folder) / file).relative_to(self._root))
-                with suppress(NotFound, InputError):  # deleted meanwhile, or no object of ours
+                with suppress(NotFound, InputError):  # deleted meanwhile, or no object of a checkpoint
                     yield self.stat(name)
 
     def stat(self, name: str) -> Stat:
@@ -157,7 +158,7 @@ class LocalStorage:
 
 
 def _opened(path: Path) -> FileIO:
-    # Without waiting: to open a FIFO for reading lasts until somebody writes to it, maybe for ever.
+    # Without waiting: to open a FIFO for reading lasts until another process writes to it, maybe for ever.
     file = FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), closefd=True)
     if S_ISREG(os.fstat(file.fileno()).st_mode):
         return file

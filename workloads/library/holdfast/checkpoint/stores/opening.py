@@ -32,7 +32,7 @@ def _is_folder(path: str) -> bool:
 
 
 def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
-    """For readers: a folder that is not there is an error, not created."""
+    """For readers: a folder that is not there is not created. Raises InputError."""
     parts = _split(url)
     # Opening creates the folder, and a mistyped path would become an empty store.
     if parts.scheme in ("", "file") and not _is_folder(unquote(parts.path)):
@@ -41,7 +41,8 @@ def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
 
 
 def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
-    """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay silent."""
+    """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay silent.
+    Raises InputError for another form, a store whose package is missing, and one that cannot be used."""
     parts = _split(url)
     if parts.scheme in EXTRAS and parts.netloc:
         return _bucket(parts, request_s)

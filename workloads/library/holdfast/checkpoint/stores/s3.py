@@ -48,12 +48,13 @@ class S3Storage:
 
     @classmethod
     def open(cls, *, bucket: str, prefix: str, request_s: float) -> Self:
+        """Raises InputError where the bucket cannot be listed."""
         if prefix:
             checked_name(prefix)
         try:
             # One listing shows a missing bucket or right now, and not when the first save fails.
             storage = cls(_client(request_s), bucket, prefix)
-            with suppress(Transient):  # away for a moment: the callers try again
+            with suppress(Transient):  # down for a moment: the callers try again
                 next(storage.list(""), None)
             return storage
         except (NotFound, Denied, StorageError, *_SETTINGS) as error:
@@ -190,7 +191,7 @@ def _client(request_s: float) -> Any:
         read_timeout=request_s,  # silence, while sending and while receiving
         retries={"total_max_attempts": 1},  # Retrying has the budget
         max_pool_connections=64,
-        # Both are ours, with crc32c: botocore's own default is a trailer that many compatible stores refuse.
+        # The checksum is sent by this module: botocore's own default is a trailer that many compatible stores refuse.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )

@@ -30,7 +30,8 @@ class Stat:
 
 
 class Storage(Protocol):
-    """Names are relative to the URL that the storage was opened with."""
+    """Names are relative to the URL that the storage was opened with. Every method raises StorageError where the store
+    refuses, Transient where another try may help."""
 
     @property
     def read_bytes(self) -> int:
@@ -54,7 +55,9 @@ class Storage(Protocol):
         """Every object below `prefix/`, in any order; all objects for an empty prefix."""
         ...
 
-    def stat(self, name: str) -> Stat: ...
+    def stat(self, name: str) -> Stat:
+        """Raises NotFound."""
+        ...
 
     def delete(self, name: str) -> None:
         """Deleting what is not there is success."""
@@ -76,7 +79,7 @@ def check_absent(storage: Storage, name: str) -> None:
 
 
 def checked_name(name: str) -> str:
-    """`name` if it stays below the prefix in every store, whatever decodes or joins it."""
+    """`name` if it stays below the prefix in every store, whatever decodes or joins it. Raises InputError."""
     # A run's name comes from users and from commits: '..' would leave a local store's folder.
     # GCS takes names of 1,024 bytes, the prefix of the URL included.
     if not _NAME.fullmatch(name) or ".." in name or len(name) > 900:
