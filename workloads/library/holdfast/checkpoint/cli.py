@@ -214,6 +214,7 @@ def prune(
     )
     storage = _storage(url)
     name = run or only_run(storage)
+    # Listed first also with --yes: what goes is printed while it can still be looked at.
     going = superfluous(storage, name, policy)
     print(f"{name}: {'deleting' if yes else 'would delete'} steps {', '.join(map(str, going)) or 'none'}")
     if yes:

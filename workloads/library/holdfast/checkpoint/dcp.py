@@ -69,7 +69,7 @@ class HoldfastWriter(StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None: ...
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
+        return plan  # each rank's part goes to an object of its own: the store asks nothing of a plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         # On the coordinator, and sent to all with the plan: every rank must write below one attempt.
@@ -93,6 +93,7 @@ class HoldfastWriter(StorageWriter):
         )
         self._own = upload_now(self._storage, pieces, manifest, self._tuning)
         done: Future[list[WriteResult]] = Future()
+        # Sizes are for DCP's own metadata file, which is not written: the manifests say it all.
         done.set_result([WriteResult(index=item.index, size_in_bytes=0, storage_data=None) for item in plan.items])
         return done
 
@@ -103,7 +104,7 @@ class HoldfastWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return False
+        return False  # else DCP would choose this class for any path that it is given
 
 
 def _part_and_tensor(item: WriteItem, planner: SavePlanner) -> tuple[TensorPart, torch.Tensor]:
@@ -163,6 +164,7 @@ class HoldfastReader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         self._planned = opened = self._newest_description()
+        # DCP wants one description for all ranks; here each rank wrote its own, and they are joined.
         entries: dict[str, Any] = {
             key: TensorStorageMetadata(
                 properties=TensorProperties(dtype=saved_dtype(sources[0].part)),

@@ -50,6 +50,7 @@ class Orders:
 class Trial:
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
+        # Line by line: what is buffered would be lost with a SIGKILL, and with it the step that matters.
         self._file = Path(f"{orders.trace}{os.environ.get('RANK', '0')}.jsonl").open("a", buffering=1)  # noqa: SIM115
         self._began = time.monotonic()
 
@@ -70,6 +71,7 @@ class Trial:
 
     def saved(self, step: int) -> None:
         """After what was due. Raises SystemExit where the trial is over."""
+        # The next step lasts about as long as this one: half of it later, the kill falls into its middle.
         step_s, self._began = time.monotonic() - self._began, time.monotonic()
         if step == self.orders.die_at and self.orders.death == KILL_SAVING:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -93,6 +95,7 @@ def _beside(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, tupl
     """Variables of the loop that may belong into the state: kind and digest by name."""
     if frame is None:
         return {}
+    # By identity: a variable may equal an entry of the state and still be another object.
     known = {id(value) for _, value in targets(state)}
     seen = {**frame.f_globals, **frame.f_locals}
     return {
@@ -122,6 +125,7 @@ def _of_tensor(tensor: torch.Tensor) -> str:
 
 
 def _of_text(text: str) -> str:
+    # 64 bits: compared with one other run, and not defended against forgery.
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -171,6 +175,7 @@ def _judged(
     first = min((min(lines) for lines in resumed.values()), default=orders.steps + 1)
     found, beside = "", tuple[str, ...]()
     for rank, lines in whole.items():
+        # First the part before the kill: where that differs, what comes after proves nothing about checkpoints.
         before = killed.get(rank, {})
         if unsteady := _first_difference(lines, before, _streams(lines)):
             found = (
@@ -189,11 +194,13 @@ def _run(
     command: list[str], folder: Path, orders: Orders, timeout_s: float, *, trace: str = "trace", dies: bool = False
 ) -> dict[str, dict[int, Line]]:
     """What each rank wrote: lines by step."""
+    # A folder for each death: a run must not find the checkpoints of another.
     folder.mkdir(exist_ok=True)
     file = folder / "orders.json"
     values = {name: getattr(orders, name) for name in ("steps", "every", "die_at", "death")}
     Orders(store=str(folder / "store"), trace=f"{folder / trace}-", **values).write(file)
     log = folder / f"{trace}.log"
+    # A file and no pipe: one that is not read blocks the trainer once it is full.
     with log.open("w") as out:
         try:
             done = subprocess.run(

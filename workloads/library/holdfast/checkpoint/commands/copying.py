@@ -23,8 +23,9 @@ PARALLEL = 8
 def copy_run(
     source: Storage, target: Storage, run: str, step: int | None, *, every: bool
 ) -> Iterator[tuple[int, str, bool]]:
-    """Step, what became of it, and whether it is sound, oldest first, so that the newest is the last to appear."""
+    """Step, what became of it, and whether it is sound. Raises InputError where `step` is not in the source."""
     steps = steps_of(step, committed_steps(source, run), run)
+    # Oldest first: a copy that is killed leaves a target that lacks the newest steps, and no older one between two.
     for one in sorted(steps if every else steps[:1]):
         try:
             size = copy_step(source, target, run, one)
@@ -40,6 +41,7 @@ def copy_step(source: Storage, target: Storage, run: str, step: int) -> int:
     record = _read(source, name)
     commit = decode_commit(record, run=run, step=step)
     if exists(target, name):
+        # The same bytes, and not the same step alone: two runs of one name would become one with steps of both.
         if _read(target, name) == record:
             return 0
         raise InputError(
@@ -50,6 +52,7 @@ def copy_step(source: Storage, target: Storage, run: str, step: int) -> int:
         )
     manifests = [_read(source, commit.manifest_name(rank), MAX_MANIFEST_BYTES) for rank in range(commit.world_size)]
     decoded = [decode_manifest(data, commit, rank) for rank, data in enumerate(manifests)]
+    # Shards, manifests, commit: in any other order a kill would leave a checkpoint that lacks bytes.
     with ThreadPoolExecutor(PARALLEL) as pool:
         sent = sum(pool.map(partial(_copy_shard, source, target), _places(decoded)))
     for rank, data in enumerate(manifests):

@@ -62,6 +62,7 @@ def read_state(path: Path, *, entry: str, trust: bool) -> dict[str, Any]:
 
 def _read_torch(path: Path) -> dict[str, Any]:
     try:
+        # weights_only, or reading a file would run what is in it; mapped, since the state may not fit twice.
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, ValueError, EOFError, OSError, _UNPICKLING) as error:
         raise InputError(
@@ -116,17 +117,17 @@ def write_state(storage: Storage, run: str, step: int, state: dict[str, Any]) ->
         raise InputError(
             "this step is there already", got=name, allowed="a new step or run", fix="choose another --run"
         )
+    # A resume from it keeps the seed of its own process: those of this one have nothing to do with the file.
     captured = without_streams(capture(state))
     manifest = Manifest(
         run=run, step=step, attempt=random_hex(6), rank=0, world_size=1, shards=(), tensors=(), values=captured.skeleton
     )
     written = upload_now(storage, pieces_of(captured, 0, 1), manifest, Tuning())
-    state_of_run = CommitState(epoch=fence.take(storage, run))
-    return commit(storage, written, state=state_of_run, timeout_s=60.0).total_bytes
+    # With the fence: a trainer that still writes this run must not commit a later step of another history.
+    return commit(storage, written, state=CommitState(epoch=fence.take(storage, run)), timeout_s=60.0).total_bytes
 
 
 def without_streams(captured: Captured) -> Captured:
-    """The random streams of this process are none of a file's."""
     tensors = {key: found for key, found in captured.tensors.items() if not key.startswith(f"{RNG_KEY}/")}
     skeleton = {name: found for name, found in captured.skeleton.items() if name != RNG_KEY}
     return Captured(skeleton=skeleton, tensors=tensors, per_rank=frozenset())

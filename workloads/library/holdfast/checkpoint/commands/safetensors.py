@@ -83,6 +83,7 @@ def _cut(tensors: Mapping[str, torch.Tensor], most: int) -> Iterator[dict[str, t
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file, or of every file of a folder; mapped, not yet read. Raises InputError."""
+    # Every file and not the index: a folder without one, as other tools write it, is read as well.
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     found: dict[str, torch.Tensor] = {}
     for file in files:
@@ -94,6 +95,7 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        # Bounded by the file: the length is the first thing that a damaged or forged file gets wrong.
         length = int.from_bytes(data[:8], "little")
         if length > min(MAX_HEADER_BYTES, len(data) - 8):
             raise ValueError(f"a header of {length} bytes")

@@ -129,6 +129,7 @@ def digest_of(manifest: bytes) -> ManifestDigest:
 
 
 def _encode(value: Json) -> bytes:
+    # One spelling of each value: digests and signatures are taken over these bytes.
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -142,6 +143,7 @@ def signing_key() -> bytes:
     if not path:
         return b""
     try:
+        # Stripped: a secret made by an editor or `echo` ends in a newline on one machine and not on another.
         found = Path(path).read_bytes().strip()
     except OSError as error:
         raise _unusable(f"{path} ({error.strerror})") from error

@@ -40,6 +40,7 @@ def tensors_in(values: dict[str, Json]) -> set[str]:
 
 def nodes(entries: list[Json]) -> Iterator[tuple[str, Json]]:
     """Every marked node below some skeletons as kind and content. Raises ValueError at what is no skeleton."""
+    # A list and no recursion: a forged depth of a million would end the process and not the read.
     waiting = [(entry, 1) for entry in entries]
     while waiting:
         node, depth = waiting.pop()
@@ -111,6 +112,7 @@ def _check_notes(notes: Json) -> None:
     if notes:
         hazard = notes["hazard"]
         numbers = [notes["age_s"], *hazard["events"], *hazard["exposure_s"]]
+        # Retention ranks by it, and a text would be compared with a number.
         if type(notes.get("metric", 0.0)) not in (int, float):
             raise ValueError("notes hold a metric that is no number")
         if not all(type(n) in (int, float) and 0 <= n < 1e15 for n in numbers):

@@ -52,6 +52,7 @@ def load(
         storage = reliable_storage(url, settings, mirror=mirror)
         return storage, run or only_run(storage)
 
+    # Opened on every rank before one reads: a rank that cannot reach the store must not leave the others waiting.
     storage, name = on_every_rank(ranks, opened)
     fit = Fit(some=True, cast=cast, partial=partial, step=step)
     found = restore(storage, name, checked_state(state), ranks, settings, resume="must", fit=fit)
@@ -80,6 +81,7 @@ def load_tensors(
     storage = reliable_storage(url, FOR_PEOPLE, mirror=mirror)
     run = run or only_run(storage)
     reasons: list[str] = []
+    # One process alone, so damage is its own to pass over: no other rank could be left at another step.
     for found in steps_of(step, committed_steps(storage, run), run):
         for copy in copies_of(storage):
             try:

@@ -130,8 +130,8 @@ def _overlap(source: Source, want: Wanted) -> Copy | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Landing:
-    """Where a stretch of a rank's stream goes."""
+class ByteRange:
+    """A range of a rank's stream, and the memory that it goes to."""
 
     at: int
     into: torch.Tensor
@@ -151,7 +151,7 @@ class Transfer:
     ) -> None:
         self._stop_asked = stop_asked
         self._storage, self._opened, self._parallel = storage, opened, parallel
-        self._landings: dict[int, list[Landing]] = {}
+        self._ranges: dict[int, list[ByteRange]] = {}
         self._own = threading.local()
 
     def run(self, copies: Sequence[Copy]) -> None:
@@ -162,9 +162,9 @@ class Transfer:
                 dtype = saved_dtype(part)
                 whole = copy.extent == part.extent and copy.into.is_contiguous() and copy.into.dtype == dtype
                 boxes[place] = copy.into if whole else torch.empty(part.extent, dtype=dtype)
-                self._land(copy.source, boxes[place])
-        for stretches in self._landings.values():
-            stretches.sort(key=lambda stretch: stretch.at)
+                self._add_range(copy.source, boxes[place])
+        for ranges in self._ranges.values():
+            ranges.sort(key=lambda one: one.at)
         needed = sorted({shard for copy in copies for shard in self._shards_of(copy.source)})
         # Where a read is a request, many wait at once; where it is a copy, more threads than cores only queue.
         largest = max((shard.bytes for m in self._opened.manifests for shard in m.shards), default=0)
@@ -177,9 +177,9 @@ class Transfer:
             if box is not copy.into:
                 copy.into.copy_(_narrowed(box, copy))
 
-    def _land(self, source: Source, into: torch.Tensor) -> None:
-        stretch = Landing(at=source.part.at, into=into.detach().view(-1).view(torch.uint8))
-        self._landings.setdefault(source.rank, []).append(stretch)
+    def _add_range(self, source: Source, into: torch.Tensor) -> None:
+        one = ByteRange(at=source.part.at, into=into.detach().view(-1).view(torch.uint8))
+        self._ranges.setdefault(source.rank, []).append(one)
 
     def _shards_of(self, source: Source) -> list[tuple[int, int]]:
         start, end = source.part.at, source.part.at + source.part.bytes
@@ -199,7 +199,7 @@ class Transfer:
         running = Crc32c()
         try:
             for start in range(0, shard.bytes, self._storage.read_bytes):
-                if self._stop_asked():  # nothing is at stake yet, and the window may be shorter than the restore
+                if self._stop_asked():  # no work is at risk yet, and the grace period may be shorter than the restore
                     raise Preempted(0)
                 length = min(self._storage.read_bytes, shard.bytes - start)
                 direct = self._within_one(rank, at + start, length)
@@ -222,25 +222,25 @@ class Transfer:
 
     def _within_one(self, rank: int, at: int, length: int) -> memoryview | None:
         """The memory of the tensor that takes all of this stretch, where there is one that the CPU can write."""
-        landings = self._landings[rank]
-        found = bisect_right(landings, at, key=lambda landing: landing.at) - 1
-        if found < 0 or landings[found].at + len(landings[found].into) < at + length:
+        ranges = self._ranges[rank]
+        found = bisect_right(ranges, at, key=lambda one: one.at) - 1
+        if found < 0 or ranges[found].at + len(ranges[found].into) < at + length:
             return None
-        into = landings[found].into
-        low = at - landings[found].at
+        into = ranges[found].into
+        low = at - ranges[found].at
         return memory_of(into[low : low + length]) if into.device.type == "cpu" else None
 
     def _scatter(self, rank: int, at: int, chunk: memoryview) -> None:
         data = torch.frombuffer(chunk, dtype=torch.uint8)
-        landings = self._landings[rank]
+        ranges = self._ranges[rank]
         # Parts of a stream do not overlap, so only the one before the chunk's start can reach into it.
-        first = max(0, bisect_left(landings, at, key=lambda landing: landing.at) - 1)
-        for landing in itertools.islice(landings, first, None):
-            if landing.at >= at + len(chunk):
+        first = max(0, bisect_left(ranges, at, key=lambda one: one.at) - 1)
+        for one in itertools.islice(ranges, first, None):
+            if one.at >= at + len(chunk):
                 break
-            low, high = max(at, landing.at), min(at + len(chunk), landing.at + len(landing.into))
+            low, high = max(at, one.at), min(at + len(chunk), one.at + len(one.into))
             if low < high:
-                landing.into[low - landing.at : high - landing.at].copy_(data[low - at : high - at])
+                one.into[low - one.at : high - one.at].copy_(data[low - at : high - at])
 
 
 def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:

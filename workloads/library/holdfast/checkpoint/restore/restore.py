@@ -75,11 +75,11 @@ def restore(
     for step in candidates:
         failpoint("restore.chosen")
         # Every rank tries the same step: a gang that resumes at two steps trains garbage without an error.
-        attempt, reason = _first_sound(
-            ranks,
-            (_Attempt(copy, run, step, state, ranks, tuning, live, stop_asked, fit) for copy in copies_of(storage)),
-        )
+        shared: dict[str, Any] = {"run": run, "step": step, "state": state, "ranks": ranks, "tuning": tuning}
+        shared |= {"live": live, "stop_asked": stop_asked, "fit": fit}
+        attempt, reason = _first_sound(ranks, (_Attempt(storage=copy, **shared) for copy in copies_of(storage)))
         if not reason:
+            # load_state_dict() is code of the user's, and may raise on one rank only.
             agreed(ranks, outcome(attempt.apply))
             live = capture(state).tensors
             agreed(ranks, outcome(partial(attempt.compare, live)))
@@ -164,35 +164,29 @@ def check_ranks(state: dict[str, Any], world_size: int, commit: Commit) -> None:
         )
 
 
+@dataclass(kw_only=True)
 class _Attempt:
     """Restoring one step on one rank: fill the tensors and verify, then, if all ranks could, load the rest."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        run: str,
-        step: int,
-        state: dict[str, Any],
-        ranks: Ranks,
-        tuning: Tuning,
-        live: dict[str, torch.Tensor],
-        stop_asked: Callable[[], bool],
-        fit: Fit,
-    ) -> None:
-        self._stop_asked, self._fit = stop_asked, fit
-        self._storage, self._run, self._step, self._tuning = storage, run, step, tuning
-        self._rank, self._world_size = ranks.rank, ranks.world_size
-        self._state, self._live = state, live
-        self.attempt = ""
-        self.notes: dict[str, Any] = {}
+    storage: Storage
+    run: str
+    step: int
+    state: dict[str, Any]
+    ranks: Ranks
+    tuning: Tuning
+    live: dict[str, torch.Tensor]
+    stop_asked: Callable[[], bool]
+    fit: Fit
+    attempt: str = ""
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def verify(self) -> str:
         """Which attempt it was."""
-        opened = self._opened = open_step(self._storage, self._run, self._step)
+        opened = self._opened = open_step(self.storage, self.run, self.step)
         self.attempt = opened.commit.attempt
-        check_ranks(self._state, self._world_size, opened.commit)
-        self._target = Target(self._state, opened, self._rank, live=self._live, fit=self._fit)
-        self._read(self._target.wanted(), self._stop_asked)
+        check_ranks(self.state, self.ranks.world_size, opened.commit)
+        self._target = Target(self.state, opened, self.ranks.rank, live=self.live, fit=self.fit)
+        self._read(self._target.wanted(), self.stop_asked)
         self._target.check_random_state()
         self.commit = opened.commit
         self.notes = opened.manifests[0].values.get(NOTES_KEY, {})
@@ -210,12 +204,13 @@ class _Attempt:
     def compare(self, live: dict[str, torch.Tensor]) -> None:
         """Raises InputError unless the state holds the bits that were verified."""
         loaded = self._target.loaded
+        # Read a second time into other memory: what was loaded may have been written since, and is no witness.
         again = {key: torch.empty_like(loaded[key]) for key in compare(loaded, live, self._before)}
         self._read(wanted_of(again), lambda: False)
         for key, truth in again.items():
             check_same(key, live[key], truth)
 
     def _read(self, wanted: list[Wanted], stop_asked: Callable[[], bool]) -> None:
-        copies = plan(self._opened, wanted, rank=self._rank)
+        copies = plan(self._opened, wanted, rank=self.ranks.rank)
         with torch.no_grad():
-            Transfer(self._storage, self._opened, parallel=self._tuning.parallel, stop_asked=stop_asked).run(copies)
+            Transfer(self.storage, self._opened, parallel=self.tuning.parallel, stop_asked=stop_asked).run(copies)

@@ -111,6 +111,7 @@ class Target:
             return
         live = {key for key in self._live if key == name or key.startswith(f"{name}/")}
         saved = set(tensor_keys(self._saved[name]))
+        # Both ways: a tensor that stays as it was built is as wrong as one that finds no place.
         if live != saved:
             extra, missing = sorted(live - saved)[:3], sorted(saved - live)[:3]
             raise _other_model(f"not in the checkpoint: {extra}; only in the checkpoint: {missing}", "the same tensors")

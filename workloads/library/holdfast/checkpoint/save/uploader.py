@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from holdfast.checkpoint.save.uploader_process import Job, Orders
+from holdfast.checkpoint.save.uploader_process import Job, UploadOrders
 
 ROOT = Path(__file__).parents[3]
 # Not `python -m`: that puts the current folder first, and a queue.py there would be imported for the library's own.
@@ -64,7 +64,7 @@ class InFlight:
 
 
 class Uploader:
-    def __init__(self, orders: Orders, memories: list[int], *, coordinator: bool) -> None:
+    def __init__(self, orders: UploadOrders, memories: list[int], *, coordinator: bool) -> None:
         """`memories`: descriptors of the staging memories."""
         self._orders, self._memories, self._coordinator = orders, memories, coordinator
         self._commit_count = orders.commit_count

@@ -44,7 +44,7 @@ ANOTHER_RANK_FAILED = "another rank failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Orders:
+class UploadOrders:
     """What an uploader is started with, as its one argument."""
 
     url: str
@@ -66,7 +66,7 @@ class Orders:
         return json.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, text: str) -> "Orders":
+    def decode(cls, text: str) -> "UploadOrders":
         body = json.loads(text)
         return cls(**(body | {"tuning": Tuning(**body["tuning"])}))
 
@@ -105,7 +105,7 @@ class Job:
 
 
 class Mailbox:
-    """Orders from the trainer. Jobs wait for their turn; `abandon` names a save and may come in the middle of it."""
+    """UploadOrders from the trainer. Jobs wait for their turn; `abandon` names a save and may come in the middle of it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -157,7 +157,7 @@ class Memory:
         return self._view[:length]
 
 
-def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: Orders) -> None:
+def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: UploadOrders) -> None:
     """Until the trainer is gone and its last save is through."""
     policy = orders.policy
     state = CommitState(commit_count=orders.commit_count, keep=orders.keep, damaged=policy.damaged, epoch=orders.epoch)
@@ -255,7 +255,7 @@ def main() -> None:
     # First of all: until here each of them would end the process, and with it the save that it is started for.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
-    orders, (connection, *memories) = Orders.decode(sys.argv[1]), map(int, sys.argv[2:])
+    orders, (connection, *memories) = UploadOrders.decode(sys.argv[1]), map(int, sys.argv[2:])
     # Training comes first on a shared core; an upload waits for the network most of the time.
     os.nice(orders.tuning.niceness)
     _keep_to_spare_cores(orders.training_threads)

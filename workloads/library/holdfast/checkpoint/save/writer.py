@@ -24,7 +24,7 @@ from holdfast.checkpoint.restore.start import Start
 from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest
 from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.save.uploader import Report, Uploader
-from holdfast.checkpoint.save.uploader_process import Job, Orders
+from holdfast.checkpoint.save.uploader_process import Job, UploadOrders
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state.pieces import Piece, pieces_of
 from holdfast.checkpoint.state.tree import Captured, capture
@@ -52,7 +52,7 @@ class CheckpointWriter:
         self._run, self._ranks, self._tuning, self._on_report = run, ranks, tuning, on_report
         restored = began.restored
         self._stagings = [Staging() for _ in range(tuning.saves_in_flight)]
-        orders = Orders(
+        orders = UploadOrders(
             url=url,
             run=run,
             tuning=tuning,
@@ -140,6 +140,7 @@ class CheckpointWriter:
         # The next optimizer step would write to tensors that the GPU is still copying from.
         if not self.overlaps:
             staging.wait()
+        # Numbered alike on every rank, since each takes part in every save: the store's keys are named by it.
         self._save += 1
         self.last_step = step
         manifest = Manifest(
@@ -214,6 +215,7 @@ class CheckpointWriter:
             if decision["skip"]:
                 self._on_report(Report(save=self._save, done="failed", step=step, reason=decision["skip"]))
             return ""
+        # The coordinator's, since other ranks see their own uploads and no commit.
         self.durable_step = decision["durable"]
         self.failed_in_a_row = self.failed_in_a_row + 1 if decision["failed"] else 0
         if not decision["failed"] and decision["durable"] >= 0:

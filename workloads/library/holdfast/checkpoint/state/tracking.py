@@ -71,6 +71,7 @@ class TrackedIterable:
         for item in iterator:
             self._done += 1
             yield item
+        # Only here: a loop that leaves by `break` is still within its epoch, and resumes there.
         self.epoch, self._done = self.epoch + 1, 0
 
     def _anew(self) -> Iterator[Any]:
@@ -81,7 +82,7 @@ class TrackedIterable:
         now = packed_streams()
         set_streams(self._began)
         iterator = iter(self._source)
-        deque(islice(iterator, self._done), maxlen=0)
+        deque(islice(iterator, self._done), maxlen=0)  # consumed: a plain iterable cannot be told where to begin
         set_streams(now)
         return iterator
 
@@ -104,6 +105,7 @@ class TrackedLoader(TrackedIterable):
         self._seed = torch.initial_seed()
         self._source = DataLoader(
             _SeededByBatch(loader.dataset),
+            # The sampler stays in this process, so that its order is drawn from streams that a checkpoint holds.
             batch_sampler=self._order,
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
@@ -189,6 +191,7 @@ class TrackedDraw:
         if not self._again:
             self._before.append(packed_streams())
             return self._draw(*arguments, **options)
+        # Drawn with the streams of then, which are put back: the loop's own draws go on undisturbed.
         now, before = packed_streams(), self._again.pop(0)
         self._before.append(before)
         set_streams(before)

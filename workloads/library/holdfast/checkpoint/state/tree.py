@@ -70,6 +70,7 @@ def encode(value: Any, key: str) -> Skeleton:
 
 
 def _state_of(name: str, value: Any) -> Any:
+    # By duck typing: schedulers, loaders and wrappers of other libraries have the methods and no common class.
     if not isinstance(value, Stateful):
         return value
     # By name: to import it would cost every start a second.

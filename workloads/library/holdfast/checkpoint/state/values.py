@@ -77,6 +77,7 @@ def _factory_name(value: defaultdict[Any, Any]) -> str | None:
 
 def _numpy_dtype(value: Any) -> str:
     """Of a NumPy scalar; empty for all else. NumPy is not imported for it."""
+    # A scalar only: an array of any size would be stored as text.
     return value.dtype.str if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else ""
 
 
@@ -109,6 +110,7 @@ def decode(skeleton: Skeleton, tensor_of: Callable[[str], torch.Tensor | None]) 
         return [decode(item, tensor_of) for item in skeleton]
     if not isinstance(skeleton, dict):
         return skeleton
+    # One mark, as check_values has seen before anything is decoded.
     ((kind, value),) = skeleton.items()
     if kind == "$tensor":
         return tensor_of(value)
@@ -146,6 +148,7 @@ def tensor_keys(skeleton: Skeleton) -> list[str]:
 
 def refill(live: Any, saved: Any) -> Any:
     """`saved` in the very containers of `live`, which the user's code goes on changing; else `saved` itself."""
+    # The loop holds references to these very containers: new ones would never reach it.
     if isinstance(live, dict) and isinstance(saved, dict):
         filled = {name: refill(live.get(name), value) for name, value in saved.items()}
         live.clear()

@@ -79,7 +79,7 @@ class FileSystemStorage:
             if self._renames:
                 self._write_aside(path, data)
             else:
-                self._files.pipe_file(path, bytes(data))
+                self._files.pipe_file(path, bytes(data))  # copied: drivers take nothing but bytes
 
     def _write_aside(self, path: str, data: memoryview) -> None:
         incoming = f"{self._root}/{INCOMING}/{random_hex(8)}"
@@ -94,6 +94,7 @@ class FileSystemStorage:
     @contextmanager
     def _alone(self, name: str) -> Generator[None]:
         """Of the threads of this process only one writes a name."""
+        # To look and to write are two requests: two threads could both find the name free.
         with self._guard:
             if name in self._being_put:
                 raise AlreadyExists(f"{name} is being written")
@@ -130,6 +131,7 @@ class FileSystemStorage:
     def delete(self, name: str) -> None:
         with _translated(name):
             path = self._path(name)
+            # Asked first: of what is not there drivers raise what they like.
             if self._files.exists(path):
                 self._files.rm_file(path)
 

@@ -59,6 +59,7 @@ class Retrying:
         while True:
             try:
                 return call()
+            # Nothing else: a refusal stays one, however often it is asked.
             except Transient as error:
                 left = deadline - self._clock()
                 if left <= 0:
@@ -94,6 +95,7 @@ class Mirrored:
     def list(self, prefix: str) -> Iterator[Stat]:
         """Of both: the first may have lost some, the second may lag."""
         found: dict[str, Stat] = {}
+        # The first store's answer overwrites: of an object that both have, only its size and time count.
         with suppress(StorageError):
             found = {stat.name: stat for stat in self.second.list(prefix)}
         try:
