@@ -5,7 +5,7 @@ from workloads.library.tests.mutants.mutant import Mutant
 from workloads.library.tests.mutants.threats import THREATS
 
 CONTRACT = "workloads/library/holdfast/contract"
-DRILL_TESTS = "tests/workloads/drill"
+DRILL_TESTS = "workloads/library/tests/drill"
 APPLIED_AGAIN = "tests/workloads/manifests/test_applied_again.py"
 
 _PLATFORM = (
