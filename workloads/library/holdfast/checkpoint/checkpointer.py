@@ -15,24 +15,17 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.checkpoint.cadence import History, SaveCostModel, cadence_of, measured, node_age_s
-from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost, Superseded
+from holdfast.checkpoint.cadence import History, cadence_of, measured, node_age_s
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost
 from holdfast.checkpoint.format.records import signing_key
 from holdfast.checkpoint.ranks import Ranks, on_every_rank
 from holdfast.checkpoint.reports import Reports, loss_line, window_line
 from holdfast.checkpoint.restore.loading import load
 from holdfast.checkpoint.restore.restore import Restored
 from holdfast.checkpoint.restore.start import Start, log_found, start
-from holdfast.checkpoint.save.decision import check_state, worst_ending
+from holdfast.checkpoint.save.decision import check_state
 from holdfast.checkpoint.save.writer import CheckpointWriter, step_not_grown
-from holdfast.checkpoint.settings import (
-    Every,
-    Resume,
-    Tuning,
-    checked_resume,
-    checked_url,
-    parse_every,
-)
+from holdfast.checkpoint.settings import Every, Resume, Tuning, checked_resume, checked_url, parse_every
 from holdfast.checkpoint.state.shielding import shield
 from holdfast.checkpoint.state.tree import checked_state
 from holdfast.checkpoint.stores.opening import reliable_storage
@@ -63,9 +56,10 @@ class Checkpointer:
         mirror: str = "",
         tuning: Tuning | None = None,
     ) -> None:
-        """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses
-        to take up, a number insists on this step. `strict`: leave with NotDurable after so many saves in a row have
-        failed; 0: train on. `mirror`: URL of a store with the same objects, for reads that the first fails."""
+        """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up
+        the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses to take up, a number insists
+        on this step. `strict`: leave with NotDurable after so many saves in a row have failed; 0: train on. `mirror`:
+        URL of a store with the same objects, for reads that the first fails. Raises InputError for what does not fit."""
         self._url, self._mirror = checked_url(url), checked_url(mirror) if mirror else ""
         self._state, self._run = checked_state(state), checked_run(run)
         self._resume: Resume = checked_resume(resume)
@@ -86,6 +80,7 @@ class Checkpointer:
     """Weights alone, before or without a run of one's own."""
 
     def __enter__(self) -> Self:
+        """Restores. Raises Preempted when asked to stop before the first step, InputError on every rank alike."""
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
         self._reports.begin(self._ranks.coordinator, self._ranks.world_size)
@@ -96,9 +91,6 @@ class Checkpointer:
         self.restored = began.restored
         self.step = self.restored.step
         self._history = History.resumed(self.restored.notes)
-        self._save_cost = SaveCostModel(
-            self._history.hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
-        )
         self._writer = CheckpointWriter(
             self._url,
             self._run,
@@ -108,13 +100,12 @@ class Checkpointer:
             began=began,
             on_report=self._reports.of_save,
             stop_asked=lambda: self.stop.requested,
-            save_cost=self._save_cost,
+            hazard=self._history.hazard,
         )
         # Fresh memory is slower to touch than to fill, so it is touched before the first save has to wait for it.
         self._writer.prepare(self._state)
-        self._cadence = cadence_of(
-            self._every, lambda: self._save_cost.interval_s(node_age_s()), self._ranks, self.step
-        )
+        cost = self._writer.save_cost
+        self._cadence = cadence_of(self._every, lambda: cost.interval_s(node_age_s()), self._ranks, self.step)
         self._ticked_at, self._announced = 0.0, False
         return self
 
@@ -245,13 +236,7 @@ class Checkpointer:
             self._writer.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
         self.wait(self._tuning.commit_timeout_s)
         # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
-        ending = self._ranks.agree(
-            self._writer.ending(self.step), worst_ending, timeout_s=self._tuning.commit_timeout_s
-        )
-        if ending["fenced"]:
-            raise Superseded(self.step, ending["fenced"])
-        if ending["failed"]:
-            raise NotDurable(self.step, f"the last state is not stored: {ending['failed']}")
+        self._writer.check_durable(self.step, timeout_s=self._tuning.commit_timeout_s)
 
     def _start(self) -> Start:
         # "must" and a step insist on what is there: a mistyped path must not become an empty store.
@@ -300,9 +285,7 @@ class Checkpointer:
         # The time before the first tick is compilation, and would make every later step look fast.
         if not self._ticked_at:
             return
-        self._save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._writer.busy)
+        self._writer.save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._writer.busy)
         if not self._announced and self._writer.upload_rate and self._writer.state_bytes:
             self._announced = True
-            self._reports.log(
-                logs.info, "save", window_line(self._writer, self._save_cost, self._window_s, self._every)
-            )
+            self._reports.log(logs.info, "save", window_line(self._writer, self._window_s, self._every))

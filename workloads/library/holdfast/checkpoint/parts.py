@@ -1,6 +1,6 @@
 """What the other trainers and servers of the library are built from, in addition to Checkpointer. Loads torch."""
 
-from holdfast.checkpoint.cadence import History, SaveCostModel
+from holdfast.checkpoint.cadence import Hazard
 from holdfast.checkpoint.format import fence
 from holdfast.checkpoint.format.catalogue import survey
 from holdfast.checkpoint.format.records import signing_key
@@ -10,7 +10,6 @@ from holdfast.checkpoint.restore.reading import open_step
 from holdfast.checkpoint.restore.restore import Restored, restore
 from holdfast.checkpoint.restore.start import Start, behind_fence
 from holdfast.checkpoint.restore.target import load_entry
-from holdfast.checkpoint.save.decision import worst_ending
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.state.random_streams import Generators, packed_streams, set_streams
@@ -24,12 +23,11 @@ __all__ = [
     "Captured",
     "CheckpointWriter",
     "Generators",
-    "History",
+    "Hazard",
     "Json",
     "Ranks",
     "Report",
     "Restored",
-    "SaveCostModel",
     "Shielded",
     "Skeleton",
     "Start",
@@ -51,5 +49,4 @@ __all__ = [
     "signing_key",
     "survey",
     "targets",
-    "worst_ending",
 ]

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
-from holdfast.checkpoint.cadence import SaveCostModel, node_age_s
+from holdfast.checkpoint.cadence import node_age_s
 from holdfast.checkpoint.errors import NotDurable, Superseded
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.save.writer import CheckpointWriter
@@ -92,12 +92,12 @@ class Reports:
             self.log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")
 
 
-def window_line(writer: CheckpointWriter, cost: SaveCostModel, window_s: float, every: Cadence) -> str:
+def window_line(writer: CheckpointWriter, window_s: float, every: Cadence) -> str:
     """What the window allows, before it is needed."""
     # Logged early: at the notice it is too late to choose a longer window or a smaller state.
     save_s = writer.full_save_s()
     verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
-    kind, value = every
+    (kind, value), cost = every, writer.save_cost
     interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s(node_age_s())}[kind]
     return (
         f"window {window_s:.0f} s, upload {writer.upload_rate / 1e6:.0f} MB/s, "

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.cadence import SaveCostModel
-from holdfast.checkpoint.errors import Superseded
+from holdfast.checkpoint.cadence import Hazard, SaveCostModel
+from holdfast.checkpoint.errors import NotDurable, Superseded
 from holdfast.checkpoint.format.records import Manifest
 from holdfast.checkpoint.format.skeleton import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, failure_of
 from holdfast.checkpoint.restore.start import Start
-from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest
+from holdfast.checkpoint.save.decision import NOTHING, decided, layout_digest, worst_ending
 from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.save.uploader import Report, Uploader
 from holdfast.checkpoint.save.uploader_process import Job, UploadOrders
@@ -47,7 +47,7 @@ class CheckpointWriter:
         began: Start,
         on_report: Callable[[Report], None],
         stop_asked: Callable[[], bool],
-        save_cost: SaveCostModel,
+        hazard: Hazard,
     ) -> None:
         self._run, self._ranks, self._tuning, self._on_report = run, ranks, tuning, on_report
         restored = began.restored
@@ -86,7 +86,7 @@ class CheckpointWriter:
         self._full_save_s = 0.0
         self.upload_rate = 0.0
         """Bytes per second to durability that this rank has seen; 0 before the start-up probe is back."""
-        self._save_cost = save_cost
+        self.save_cost = SaveCostModel(hazard, floor_s=tuning.min_interval_s, ceiling_s=tuning.max_interval_s)
 
     @property
     def state_bytes(self) -> int:
@@ -157,7 +157,7 @@ class CheckpointWriter:
         shard_bytes = self._tuning.shard_size(length)
         job = Job(save=self._save, memory=memory, length=length, shard_bytes=shard_bytes, manifest=manifest)
         self._uploader.submit(job, began, after=staging.wait if staging.copying else None)
-        self._save_cost.observe_blocking(blocking_s)
+        self.save_cost.observe_blocking(blocking_s)
         self._on_report(Report(save=self._save, done="staged", step=step, seconds=blocking_s, bytes=length))
         return True
 
@@ -236,11 +236,16 @@ class CheckpointWriter:
         if self.fenced and self._ranks.world_size == 1:
             raise Superseded(self.last_step, self.fenced)
 
-    def ending(self, step: int) -> dict[str, str]:
-        """This rank's verdict on whether `step` is safe: why not, else empty."""
+    def check_durable(self, step: int, *, timeout_s: float | None = None) -> None:
+        """On every rank alike raises Superseded, or NotDurable unless `step` is committed by now."""
         missing = self._ranks.coordinator and self.durable_step < step
         reason = self._failure or ("its save is not through" if missing or self.busy else "")
-        return {"fenced": self.fenced, "failed": reason}
+        mine = {"fenced": self.fenced, "failed": reason}
+        ending = self._ranks.agree(mine, worst_ending, timeout_s=timeout_s)
+        if ending["fenced"]:
+            raise Superseded(step, ending["fenced"])
+        if ending["failed"]:
+            raise NotDurable(step, f"the last state is not stored: {ending['failed']}")
 
     def staged(self) -> None:
         for staging in self._stagings:
@@ -267,7 +272,7 @@ class CheckpointWriter:
                     self._ranks.store.set(f"failed/{report.save}", report.reason)
             elif report.save:
                 self._full_save_s = report.seconds
-                self._save_cost.observe_upload(report.seconds)
+                self.save_cost.observe_upload(report.seconds)
             self._on_report(report)
 
     def _drop_what_cannot_complete(self) -> bool:

@@ -1,7 +1,7 @@
 """The checkpoints of a gang: its lead writes them, since every member holds the same state. All ranks of a node that
 shares one state write and read together, and call each method equally often.
 
-Whoever becomes lead takes the run's fence (holdfast.checkpoint.format.fence), so a former lead that wakes up from a long
+A member that becomes the lead takes the run's fence, so a former lead that wakes up from a long
 sleep can commit nothing. Without the fence nothing is saved: it is asked for again at each save.
 """
 
@@ -9,18 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.checkpoint import Tuning
-from holdfast.checkpoint.errors import CheckpointExit, NotDurable, StorageError, Superseded
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, StorageError
 from holdfast.checkpoint.parts import (
     CheckpointWriter,
-    History,
+    Hazard,
     Report,
     Restored,
-    SaveCostModel,
     Start,
     behind_fence,
     fence,
     restore,
-    worst_ending,
 )
 from holdfast.checkpoint.stores import Storage
 from holdfast.runtime import logs
@@ -93,9 +91,7 @@ class GangSaves:
             began=Start(restored=restored, epoch=epoch, stale=tuple(stale)),
             on_report=self._on_report,
             stop_asked=self._stop_asked,
-            save_cost=SaveCostModel(
-                History.resumed({}).hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
-            ),
+            hazard=Hazard(),
         )
 
     def _fence(self) -> tuple[int, list[int], list[str]]:
@@ -135,14 +131,16 @@ class GangSaves:
             # It waits for the upload before it, where a save on the way would be dropped: no later one comes.
             self._writer.save(step, self._state, in_any_case=True)
         self._writer.wait(within_s)
-        ending = self._ranks.agree(self._writer.ending(step), worst_ending)
-        # The rank that the others hear the end from may leave next, and with it what they hear by.
+        end: CheckpointExit | None = None
+        try:
+            self._writer.check_durable(step)
+        except CheckpointExit as error:
+            end = error
+        # Before any rank acts on it: the one that the others hear the end from may leave next, with what they hear by.
         with self._node.together():
             pass
-        if ending["fenced"]:
-            raise Superseded(step, ending["fenced"])
-        if ending["failed"]:
-            raise NotDurable(step, f"the last state is not stored: {ending['failed']}")
+        if end:
+            raise end
 
     def try_last(self, step: int, within_s: float) -> None:
         """Before this member leaves: whatever fits."""
