@@ -1,6 +1,7 @@
 """Imports go one way. The table is the design; a new arrow is a decision."""
 
 import ast
+import builtins
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ PUBLIC = {
     "holdfast.platform",
     "holdfast.tables",
 }
+SHARED = {"checkpoint.errors", "checkpoint.failpoints", "checkpoint.settings"}
 # room -> rooms it may import beside itself and the vocabulary. The longest matching prefix of a module decides its room.
 LIBRARY_ROOMS: dict[str, set[str]] = {
     "contract": set(),
@@ -29,6 +31,36 @@ LIBRARY_ROOMS: dict[str, set[str]] = {
     "platform": {"clients"},
     "runtime": set(),
     "checkpoint": {"runtime"},
+    # Its rooms, from the store up. The modules above them are the API and what the rooms share.
+    "checkpoint.stores": {"runtime", *SHARED},
+    "checkpoint.format": {"checkpoint.stores", *SHARED},
+    "checkpoint.state": {"checkpoint.format", *SHARED},
+    "checkpoint.restore": {
+        "runtime",
+        "checkpoint.ranks",
+        "checkpoint.stores",
+        "checkpoint.format",
+        "checkpoint.state",
+        *SHARED,
+    },
+    "checkpoint.save": {
+        "runtime",
+        "checkpoint.ranks",
+        "checkpoint.cadence",
+        "checkpoint.stores",
+        "checkpoint.format",
+        "checkpoint.state",
+        "checkpoint.restore",
+        *SHARED,
+    },
+    "checkpoint.commands": {
+        "checkpoint.stores",
+        "checkpoint.format",
+        "checkpoint.state",
+        "checkpoint.restore",
+        "checkpoint.save",
+        *SHARED,
+    },
     "training": {"runtime", "checkpoint"},
     "inference": {"runtime"},
     "inference.errors": set(),
@@ -141,6 +173,23 @@ CONTRACT = "holdfast.contract"
 MAY_IMPORT = {
     f"holdfast.{room}": {CONTRACT, *(f"holdfast.{other}" for other in others)} for room, others in LIBRARY_ROOMS.items()
 } | {room: PUBLIC | others for room, others in PLATFORM_ROOMS.items()}
+# room -> what of it is public: all that others may import.
+FACES = {
+    "holdfast.checkpoint": {
+        "holdfast.checkpoint",
+        "holdfast.checkpoint.cli",
+        "holdfast.checkpoint.dcp",
+        "holdfast.checkpoint.errors",
+        "holdfast.checkpoint.failpoints",
+        "holdfast.checkpoint.parts",
+        "holdfast.checkpoint.stores",
+    },
+}
+# Tests and measurements of a room, which look inside.
+INSIDERS = {
+    "holdfast.checkpoint": ("checkpoint/", "bench/checkpoint", "fuzz/borders/checkpoints.py", "gpu/test_checkpoint")
+}
+MOST_MODULES = 25
 PACKAGES = ("holdfast", "infra", "workloads", "monitoring")
 LIBRARY = ROOT / "workloads" / "library"
 
@@ -212,6 +261,71 @@ def test_a_wrong_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
     assert "must not import ['infra.cdk', " in (not_allowed("infra.specs.pools", imported) or "")
     assert not_allowed("infra", {"infra.cdk"}) == "infra stands in no room of the table"
     assert not_allowed("infra", set()) is None
+
+
+def behind_a_face(path: Path, imported: set[str]) -> list[str]:
+    """Inner modules of rooms that have a face, imported from outside of them."""
+    inside = str(path.relative_to(LIBRARY)) if path.is_relative_to(LIBRARY) else str(path)
+    return [
+        f"{path} must not import {module}; public are {sorted(face)}"
+        for room, face in FACES.items()
+        for module in sorted(imported)
+        if module.startswith(f"{room}.") and module not in face
+        if not inside.startswith((room.replace(".", "/"), *(f"tests/{part}" for part in INSIDERS[room])))
+    ]
+
+
+def test_others_import_public_modules_only() -> None:
+    paths = {path for _, path in modules()} | {*(ROOT / "tests").rglob("*.py"), *(LIBRARY / "tests").rglob("*.py")}
+    # Most files name no such room, and need no parser.
+    near = [path for path in sorted(paths) if any(room in path.read_text() for room in FACES)]
+    found = [wrong for path in near for wrong in behind_a_face(path, imports(path))]
+    assert not found, "\n".join(found)
+
+
+def test_an_import_behind_a_face_is_found() -> None:
+    inner = {"holdfast.checkpoint.save.writer"}
+    assert behind_a_face(LIBRARY / "holdfast/training/rank.py", inner)
+    assert behind_a_face(LIBRARY / "tests/training/test_cli.py", inner)
+    assert not behind_a_face(LIBRARY / "tests/checkpoint/test_cli.py", inner)
+    assert not behind_a_face(LIBRARY / "holdfast/training/rank.py", {"holdfast.checkpoint.stores"})
+
+
+def test_no_folder_of_a_room_with_a_face_holds_many_modules() -> None:
+    for room in FACES:
+        top = LIBRARY / room.replace(".", "/")
+        for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
+            assert len(list(folder.glob("*.py"))) <= MOST_MODULES, folder
+
+
+def bases_by_class() -> dict[str, set[str]]:
+    """Classes of the library by name, with the names of their bases; a name that is used twice has the bases of both."""
+    found: dict[str, set[str]] = {}
+    for path in (LIBRARY / "holdfast").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).update(ast.unparse(base).split(".")[-1] for base in node.bases)
+    return found
+
+
+def is_exception(name: str) -> bool:
+    kind = getattr(builtins, name, None)
+    return isinstance(kind, type) and issubclass(kind, Exception)
+
+
+def rootless(classes: dict[str, set[str]]) -> list[str]:
+    """Exceptions that no `except HoldfastError` takes. What is no Exception, as SystemExit, has no part in it."""
+    rooted = {"HoldfastError"}
+    while more := {name for name, bases in classes.items() if bases & rooted} - rooted:
+        rooted |= more
+    return sorted(name for name, bases in classes.items() if any(map(is_exception, bases)) and name not in rooted)
+
+
+def test_every_exception_of_the_library_has_one_root() -> None:
+    classes = bases_by_class()
+    assert {"InputError", "Unjudged", "StorageError", "BatchError", "GroupLost"} <= classes.keys()
+    assert not rootless(classes), "derive them from holdfast.contract.errors.HoldfastError"
+    assert rootless({"HoldfastError": {"Exception"}, "A": {"HoldfastError", "ValueError"}, "B": {"OSError"}}) == ["B"]
 
 
 def test_contract_needs_the_standard_library_only() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.stores import open_storage
 from workloads.library.tests import sample
 
 pytestmark = pytest.mark.process
@@ -34,11 +33,12 @@ COMMANDS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
-    from holdfast.checkpoint.importing import write_state
+    from holdfast.checkpoint import Checkpointer
 
     made = tmp_path_factory.mktemp("stderr")
     sample.watched(made / "events")
-    write_state(open_storage(str(made / "store")), "run", 1, {"model": {"a": torch.zeros(4)}})
+    with Checkpointer(made / "store", {"model": {"a": torch.zeros(4)}}, run="run", every=1) as ckpt:
+        ckpt.tick(1)
     return made
 
 

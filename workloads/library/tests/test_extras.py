@@ -37,9 +37,9 @@ ROOMS = {
 }
 # For other frameworks and clouds, for tests, and for laptops.
 OTHERS = (
-    "holdfast.checkpoint.azure",
-    "holdfast.checkpoint.file_systems",
-    "holdfast.checkpoint.s3",
+    "holdfast.checkpoint.stores.azure",
+    "holdfast.checkpoint.stores.fsspec",
+    "holdfast.checkpoint.stores.s3",
     "holdfast.inference.queue.fake_broker_server",
     "holdfast.inference.results.embedded_postgres",
     "holdfast.lint.generate_schema",  # writes a data file of the linter; needs the client

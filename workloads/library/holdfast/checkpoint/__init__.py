@@ -16,21 +16,20 @@ from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, Su
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer
-    from holdfast.checkpoint.loading import load_tensors
+    from holdfast.checkpoint.format.catalogue import committed_steps, runs
+    from holdfast.checkpoint.restore.loading import load_tensors
     from holdfast.checkpoint.settings import Tuning
-    from holdfast.checkpoint.tracking import track
-    from holdfast.checkpoint.tree import PerRank
+    from holdfast.checkpoint.state.tracking import track
+    from holdfast.checkpoint.state.tree import PerRank
 
 _HOME = {
-    "Checkpointer": "holdfast.checkpoint.checkpointer",
-    "PerRank": "holdfast.checkpoint.tree",
-    "CheckpointExit": "holdfast.checkpoint.errors",
-    "NotDurable": "holdfast.checkpoint.errors",
-    "Preempted": "holdfast.checkpoint.errors",
-    "Superseded": "holdfast.checkpoint.errors",
-    "Tuning": "holdfast.checkpoint.settings",
-    "track": "holdfast.checkpoint.tracking",
-    "load_tensors": "holdfast.checkpoint.loading",
+    "Checkpointer": "checkpointer",
+    "PerRank": "state.tree",
+    "Tuning": "settings",
+    "committed_steps": "format.catalogue",
+    "load_tensors": "restore.loading",
+    "runs": "format.catalogue",
+    "track": "state.tracking",
 }
 
 __all__ = [
@@ -41,7 +40,9 @@ __all__ = [
     "Preempted",
     "Superseded",
     "Tuning",
+    "committed_steps",
     "load_tensors",
+    "runs",
     "track",
 ]
 
@@ -49,4 +50,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -15,31 +15,25 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.checkpoint import signing
-from holdfast.checkpoint.agreement import on_every_rank
-from holdfast.checkpoint.at_stake import last_save_fits, loss_line, window_line
-from holdfast.checkpoint.cadence import cadence_of
-from holdfast.checkpoint.decision import check_state, worst_ending
-from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost, Superseded
-from holdfast.checkpoint.history import History, measured, node_age_s
-from holdfast.checkpoint.interval import SaveCostModel
-from holdfast.checkpoint.loading import load
-from holdfast.checkpoint.mirrored import mirrored
-from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.reports import Reports
-from holdfast.checkpoint.restore import Restored
-from holdfast.checkpoint.resume import Resume, checked_resume, creates
-from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.saving import Saver, step_not_grown
-from holdfast.checkpoint.settings import Every, Tuning, checked_keep, checked_strict, checked_url, parse_every
-from holdfast.checkpoint.shielding import shield
-from holdfast.checkpoint.start import Start, log_found, start
-from holdfast.checkpoint.stores import existing_storage, open_storage
-from holdfast.checkpoint.tree import checked_state
-from holdfast.checkpoint.trial import Trial
+from holdfast.checkpoint.cadence import History, cadence_of, measured, node_age_s
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, RankLost
+from holdfast.checkpoint.format.records import signing_key
+from holdfast.checkpoint.ranks import Ranks, on_every_rank
+from holdfast.checkpoint.reports import Reports, loss_line, window_line
+from holdfast.checkpoint.restore.loading import load
+from holdfast.checkpoint.restore.restore import Restored
+from holdfast.checkpoint.restore.start import Start, log_found, start
+from holdfast.checkpoint.save.decision import check_state
+from holdfast.checkpoint.save.writer import CheckpointWriter, step_not_grown
+from holdfast.checkpoint.settings import Every, Resume, Tuning, checked_resume, checked_url, parse_every
+from holdfast.checkpoint.state.shielding import shield
+from holdfast.checkpoint.state.tree import checked_state
+from holdfast.checkpoint.stores.opening import reliable_storage
+from holdfast.checkpoint.verify_exact import Trial
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run
+from holdfast.contract.values import between
 from holdfast.runtime import logs
 from holdfast.runtime import shutdown as notices
 from holdfast.runtime.events import EventLog
@@ -62,19 +56,21 @@ class Checkpointer:
         mirror: str = "",
         tuning: Tuning | None = None,
     ) -> None:
-        """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses
-        to take up, a number insists on this step. `strict`: leave with NotDurable after so many saves in a row have
-        failed; 0: train on. `mirror`: URL of a store with the same objects, for reads that the first fails."""
+        """`events`: None writes lines where a job of the platform runs, and none elsewhere. `resume`: "auto" takes up
+        the newest checkpoint or begins at step 0; "must" refuses to begin, "never" refuses to take up, a number insists
+        on this step. `strict`: leave with NotDurable after so many saves in a row have failed; 0: train on. `mirror`:
+        URL of a store with the same objects, for reads that the first fails. Raises InputError for what does not fit."""
         self._url, self._mirror = checked_url(url), checked_url(mirror) if mirror else ""
         self._state, self._run = checked_state(state), checked_run(run)
         self._resume: Resume = checked_resume(resume)
-        self._strict = checked_strict(strict)
-        self._every, self._keep, self._window_s = parse_every(every), checked_keep(keep), window_s
+        between("checkpoint setting keep", keep, 1, math.inf)
+        between("checkpoint setting strict", strict, 0, math.inf)
+        self._strict, self._every, self._keep, self._window_s = strict, parse_every(every), keep, window_s
         self._trial = Trial.of_environment()
         if self._trial:
             self._url, self._mirror, self._resume = self._trial.orders.store, "", "auto"
             self._every = parse_every(self._trial.orders.every)
-        signing.key()  # one that cannot be used is an error before anything starts
+        signing_key()  # one that cannot be used is an error before anything starts
         self._reports, self._tuning = Reports(events, self._run), tuning or Tuning()
         self.step = 0
         """Steps done, as of the last tick or restore."""
@@ -84,6 +80,7 @@ class Checkpointer:
     """Weights alone, before or without a run of one's own."""
 
     def __enter__(self) -> Self:
+        """Restores. Raises Preempted when asked to stop before the first step, InputError on every rank alike."""
         # Here and not in __init__: the process group must exist, and a failed start must leave no process behind.
         self._ranks = Ranks.of_job(timeout_s=self._tuning.agree_timeout_s)
         self._reports.begin(self._ranks.coordinator, self._ranks.world_size)
@@ -94,10 +91,7 @@ class Checkpointer:
         self.restored = began.restored
         self.step = self.restored.step
         self._history = History.resumed(self.restored.notes)
-        self._save_cost = SaveCostModel(
-            self._history.hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
-        )
-        self._saver = Saver(
+        self._writer = CheckpointWriter(
             self._url,
             self._run,
             self._ranks,
@@ -106,13 +100,12 @@ class Checkpointer:
             began=began,
             on_report=self._reports.of_save,
             stop_asked=lambda: self.stop.requested,
-            save_cost=self._save_cost,
+            hazard=self._history.hazard,
         )
         # Fresh memory is slower to touch than to fill, so it is touched before the first save has to wait for it.
-        self._saver.prepare(self._state)
-        self._cadence = cadence_of(
-            self._every, lambda: self._save_cost.interval_s(node_age_s()), self._ranks, self.step
-        )
+        self._writer.prepare(self._state)
+        cost = self._writer.save_cost
+        self._cadence = cadence_of(self._every, lambda: cost.interval_s(node_age_s()), self._ranks, self.step)
         self._ticked_at, self._announced = 0.0, False
         return self
 
@@ -129,41 +122,41 @@ class Checkpointer:
         if self._trial:
             self._trial.stepped(step, self._state, inspect.currentframe())
         self._measure()
-        self._saver.poll()
+        self._writer.poll()
         # Before the cadence: on a notice the save in flight must end first, and a new one may not fit the window.
         if self.stop.should_stop(step):
             self._leave()
         if metric is not None or self._cadence.due(step):
             self.save(step, metric=metric)
         else:
-            self._saver.prepare(self._state)
+            self._writer.prepare(self._state)
         if self._trial:
             self._trial.saved(step)
         self._ticked_at = self._reports.stepped(step)
 
     def poll(self) -> None:
         """Inside long phases without steps, equally often on every rank: raises Preempted when asked to stop."""
-        self._saver.poll()
+        self._writer.poll()
         if self.stop.should_stop(self.step):
             self._leave()
 
     def save(self, step: int, *, metric: float | None = None) -> None:
         """Stage now, upload in the background. Waits for an earlier save that is still in flight, and is left out
-        when that takes longer than `Tuning.wait_s`."""
-        self._saver.save(step, self._state, self._history.notes() | measured(metric))
+        when that takes longer than `Tuning.wait_s`. Raises NotDurable by `strict`, Superseded, InputError as tick."""
+        self._writer.save(step, self._state, self._history.notes() | measured(metric))
         # Also when it was left out: the next is due an interval later, and not in the next step.
         self._cadence.saved(step)
-        if self._strict and self._saver.failed_in_a_row >= self._strict:
-            raise NotDurable(step, f"{self._saver.failed_in_a_row} saves in a row have failed: {self.failure}")
+        if self._strict and self._writer.failed_in_a_row >= self._strict:
+            raise NotDurable(step, f"{self._writer.failed_in_a_row} saves in a row have failed: {self.failure}")
 
     def wait(self, timeout_s: float = math.inf) -> bool:
         """Until the last save is durable; false if the time ran out or it failed."""
-        return self._saver.wait(timeout_s)
+        return self._writer.wait(timeout_s)
 
     @property
     def durable_step(self) -> int:
         """Newest step that survives the machine: on the coordinator as of now, on other ranks as of the last save."""
-        return self._saver.durable_step
+        return self._writer.durable_step
 
     @property
     def failure(self) -> str:
@@ -173,13 +166,13 @@ class Checkpointer:
     @property
     def busy(self) -> bool:
         """Whether a save is in flight: until its commit on the coordinator, until its upload elsewhere."""
-        return self._saver.busy
+        return self._writer.busy
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
         """Around the optimizer's step: waits only while the state is being copied off the GPU."""
-        self._saver.overlaps = True
-        self._saver.staged()
+        self._writer.overlaps = True
+        self._writer.staged()
         yield
 
     def shield(self, loader: Any) -> Any:
@@ -189,7 +182,7 @@ class Checkpointer:
     def close(self) -> None:
         """Let the uploader finish by itself and give everything back."""
         self.stop.close()
-        self._saver.close()
+        self._writer.close()
         self._give_signals_back()
 
     def _give_signals_back(self) -> None:
@@ -214,7 +207,7 @@ class Checkpointer:
             self.close()
 
     def _start_or_give_back(self) -> Start:
-        """A start that fails leaves the process as it was: with its signals, and without a thread of ours."""
+        """A start that fails leaves the process as it was: with its signals, and without a thread of this library."""
         try:
             # Before anything is loaded: a state that cannot be saved is found now and not at the first save, hours later.
             check_state(self._state, self._ranks)
@@ -240,38 +233,36 @@ class Checkpointer:
     def _finish(self) -> None:
         """The loop is over: its last state is stored, or the process must not count as complete."""
         if self._unsaved:
-            self._saver.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
+            self._writer.save(self.step, self._state, self._history.notes(ended=True), in_any_case=True)
         self.wait(self._tuning.commit_timeout_s)
         # A launcher ends the other ranks when one is gone, and with them what they have not yet handed over.
-        ending = self._ranks.agree(self._saver.ending(self.step), worst_ending, timeout_s=self._tuning.commit_timeout_s)
-        if ending["fenced"]:
-            raise Superseded(self.step, ending["fenced"])
-        if ending["failed"]:
-            raise NotDurable(self.step, f"the last state is not stored: {ending['failed']}")
+        self._writer.check_durable(self.step, timeout_s=self._tuning.commit_timeout_s)
 
     def _start(self) -> Start:
-        opened = open_storage if creates(self._resume) else existing_storage
-        store = on_every_rank(self._ranks, lambda: opened(self._url, request_s=self._tuning.request_s))
-        storage = mirrored(Retrying(store, budget_s=self._tuning.retry_s), self._mirror, self._tuning)
+        # "must" and a step insist on what is there: a mistyped path must not become an empty store.
+        create = self._resume in ("auto", "never")
+        storage = on_every_rank(
+            self._ranks, lambda: reliable_storage(self._url, self._tuning, create=create, mirror=self._mirror)
+        )
         began = start(
             storage, self._run, self._state, self._ranks, self._tuning, self._resume, lambda: self.stop.requested
         )
         found = began.restored
         if self._ranks.coordinator:
-            log_found(found, self._url, self._run, store)
+            log_found(found, self._url, self._run, storage)
         self._reports.emit("restore", step=found.step, seconds=round(found.seconds, 3), skipped=found.skipped)
         return began
 
     def _leave(self) -> None:
-        """What the window allows: first the save in flight, then one more if it fits on every rank."""
+        """What the grace period allows: first the save in flight, then one more if it fits on every rank."""
         self._reports.emit("stop", step=self.step, reason=self.stop.reason)
-        self._saver.wait(max(0.0, self._seconds_left()))
+        self._writer.wait(max(0.0, self._seconds_left()))
         try:
-            if self.stop.agreed and self._unsaved and last_save_fits(self._saver, self._ranks, self._seconds_left()):
+            if self.stop.agreed and self._unsaved and self._writer.last_save_fits(self._seconds_left()):
                 self.save(self.step)
-                self._saver.wait(max(0.0, self._seconds_left()))
+                self._writer.wait(max(0.0, self._seconds_left()))
             if self.stop.agreed:
-                # A launcher ends the other ranks with the first that goes: nobody does before the commit.
+                # A launcher ends the other ranks with the first that goes: none goes before the commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
         except (RankLost, InputError) as error:
             self._reports.log(logs.warning, "stop", f"no last checkpoint: {error}")
@@ -284,17 +275,17 @@ class Checkpointer:
 
     @property
     def _unsaved(self) -> bool:
-        return self.step > max(self._saver.last_step, self.restored.step if self.restored else 0)
+        return self.step > max(self._writer.last_step, self.restored.step if self.restored else 0)
 
     def _log_loss(self) -> None:
-        if line := loss_line(self._saver, self.step):
+        if line := loss_line(self._writer, self.step):
             self._reports.log(logs.warning, "stop", line)
 
     def _measure(self) -> None:
         # The time before the first tick is compilation, and would make every later step look fast.
         if not self._ticked_at:
             return
-        self._save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._saver.busy)
-        if not self._announced and self._saver.upload_rate and self._saver.state_bytes:
+        self._writer.save_cost.observe_step(time.monotonic() - self._ticked_at, uploading=self._writer.busy)
+        if not self._announced and self._writer.upload_rate and self._writer.state_bytes:
             self._announced = True
-            self._reports.log(logs.info, "save", window_line(self._saver, self._save_cost, self._window_s, self._every))
+            self._reports.log(logs.info, "save", window_line(self._writer, self._window_s, self._every))

@@ -23,8 +23,6 @@ class ListByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-RETRY_S = 60.0
-
 app = typer.Typer(
     cls=ListByDefault, help="What is saved, and whether it restores.", epilog=EXIT_CODES_HELP, no_args_is_help=True
 )
@@ -54,13 +52,13 @@ def list_attempts(
     """Every attempt: step, bytes, verified or why it is passed over, age, where it resumes. 1: something is damaged."""
     from dataclasses import asdict
 
-    from holdfast.checkpoint.inspection import UNCOMMITTED, rows
+    from holdfast.checkpoint.commands.inspection import UNCOMMITTED, rows
     from holdfast.contract.errors import InputError
 
     # All of it before the first line: an error in the middle must not look like a complete table.
     # What is logged on the way, such as that the mirror was read, is no part of the data on standard output.
     with working(f"{'look at' if quick else 'read'} {url}"), redirect_stdout(sys.stderr):
-        found = list(rows(_readable(url, mirror), run, read=not quick))
+        found = list(rows(_storage(url, mirror), run, read=not quick))
     if as_json:
         attempts = [asdict(row) | {"age_s": round(row.age_s, 1)} for row in found]
         print(json.dumps({"schema": "holdfast.checkpoints/1", "url": url, "attempts": attempts}))
@@ -119,8 +117,8 @@ def export(
     mirror: Mirror = "",
 ) -> None:
     """Write a checkpoint that verifies, the newest by default, in the format of safetensors."""
-    from holdfast.checkpoint.exporting import FORMATS, export_to, refuse_existing
-    from holdfast.checkpoint.loading import load_tensors
+    from holdfast.checkpoint.commands.safetensors import FORMATS, export_to, refuse_existing
+    from holdfast.checkpoint.restore.loading import load_tensors
     from holdfast.contract.errors import InputError
 
     if to not in FORMATS:
@@ -150,13 +148,11 @@ def import_file(
     trust: Annotated[bool, typer.Option("--trust", help="Read the pickle that describes a DCP checkpoint.")] = False,
 ) -> None:
     """Make a checkpoint of somebody else's file, for Checkpointer or Checkpointer.load."""
-    from holdfast.checkpoint.importing import read_state, write_state
-    from holdfast.checkpoint.retrying import Retrying
-    from holdfast.checkpoint.stores import open_storage
+    from holdfast.checkpoint.commands.importing import read_state, write_state
 
     with working(f"import {source}"):
         state = read_state(source, entry=entry, trust=trust)
-        size = write_state(Retrying(open_storage(url), budget_s=RETRY_S), run, step, state)
+        size = write_state(_storage(url, create=True), run, step, state)
     print(f"{url} run {run}: step {step}, entries {', '.join(state)}, {size / 1e6:.1f} MB")
 
 
@@ -173,13 +169,11 @@ def copy_between(
     mirror: Mirror = "",
 ) -> None:
     """Copy checkpoints to another store, verifying every byte. 1: a damaged one was passed over."""
-    from holdfast.checkpoint.copying import copy_run
-    from holdfast.checkpoint.loading import only_run
-    from holdfast.checkpoint.retrying import Retrying
-    from holdfast.checkpoint.stores import open_storage
+    from holdfast.checkpoint.commands.copying import copy_run
+    from holdfast.checkpoint.restore.loading import only_run
 
-    here = _readable(source, mirror)
-    there = Retrying(open_storage(target), budget_s=RETRY_S)
+    here = _storage(source, mirror)
+    there = _storage(target, create=True)
     damaged = False
     copied = copy_run(here, there, run or only_run(here), step, every=all_steps)
     for done, outcome, sound in awaited(f"copy {source}", copied):
@@ -207,10 +201,8 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it only the list is printed.")] = False,
 ) -> None:
     """Delete committed checkpoints that no option keeps; pinned ones stay. While a trainer runs it does so itself."""
-    from holdfast.checkpoint.loading import only_run
-    from holdfast.checkpoint.retention import Policy, retain, superfluous
-    from holdfast.checkpoint.retrying import Retrying
-    from holdfast.checkpoint.stores import existing_storage
+    from holdfast.checkpoint.restore.loading import only_run
+    from holdfast.checkpoint.save.retention import Policy, retain, superfluous
 
     policy = Policy(
         keep=keep,
@@ -220,8 +212,9 @@ def prune(
         keep_younger_s=_seconds("--keep-younger", keep_younger),
         keep_one_per_s=_seconds("--keep-one-per", keep_one_per),
     )
-    storage = Retrying(existing_storage(url), budget_s=RETRY_S)
+    storage = _storage(url)
     name = run or only_run(storage)
+    # Listed first also with --yes: what goes is printed while it can still be looked at.
     going = superfluous(storage, name, policy)
     print(f"{name}: {'deleting' if yes else 'would delete'} steps {', '.join(map(str, going)) or 'none'}")
     if yes:
@@ -238,12 +231,10 @@ def pin(
     remove: Annotated[bool, typer.Option("--remove", help="Let retention have it again.")] = False,
 ) -> None:
     """Keep a step for good."""
-    from holdfast.checkpoint import retention
-    from holdfast.checkpoint.loading import only_run
-    from holdfast.checkpoint.retrying import Retrying
-    from holdfast.checkpoint.stores import existing_storage
+    from holdfast.checkpoint.restore.loading import only_run
+    from holdfast.checkpoint.save import retention
 
-    storage = Retrying(existing_storage(url), budget_s=RETRY_S)
+    storage = _storage(url)
     name = run or only_run(storage)
     (retention.unpin if remove else retention.pin)(storage, name, step)
     print(f"{name}: pinned steps {', '.join(map(str, sorted(retention.pinned(storage, name)))) or 'none'}")
@@ -263,12 +254,11 @@ def verify_exact(
     Checkpoints go to a folder of their own, whatever URL the script has; files that it writes itself are written."""
     import tempfile
 
-    from holdfast.checkpoint.trial import DEATHS
-    from holdfast.checkpoint.verifying import verify
+    from holdfast.checkpoint.verify_exact import DEATHS, verify
     from holdfast.contract.errors import InputError
 
     if only not in (None, *DEATHS):
-        raise InputError("--only is no way to die here", got=only, allowed=", ".join(DEATHS), fix="leave it away")
+        raise InputError("--only is no way to die here", got=only, allowed=", ".join(DEATHS), fix="leave it out")
     exact, limit_s = True, _seconds("--timeout", timeout)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as folder:
         deaths = [only] if only else DEATHS
@@ -283,14 +273,12 @@ def verify_exact(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _readable(url: str, mirror: str) -> Any:
-    """Storage to read from."""
-    from holdfast.checkpoint.mirrored import mirrored
-    from holdfast.checkpoint.retrying import Retrying
+def _storage(url: str, mirror: str = "", *, create: bool = False) -> Any:
     from holdfast.checkpoint.settings import Tuning
-    from holdfast.checkpoint.stores import existing_storage
+    from holdfast.checkpoint.stores.opening import reliable_storage
 
-    return mirrored(Retrying(existing_storage(url), budget_s=RETRY_S), mirror, Tuning(retry_s=RETRY_S))
+    # A person waits for the answer: no five minutes, as a trainer has for its store.
+    return reliable_storage(url, Tuning(retry_s=60.0), create=create, mirror=mirror)
 
 
 def _seconds(option: str, text: str) -> float:

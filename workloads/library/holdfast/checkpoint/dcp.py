@@ -9,7 +9,6 @@ are stored as JSON, never pickled. A save is as blocking as `dcp.save`; commit a
 
 import io
 import os
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,24 +34,21 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from holdfast.checkpoint.agreement import agreed, outcome
-from holdfast.checkpoint.catalogue import committed_steps
-from holdfast.checkpoint.commit import Series, commit
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format import Manifest, TensorPart
-from holdfast.checkpoint.names import random_hex
-from holdfast.checkpoint.pieces import laid_out, memory_of, stream_bytes
-from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.reading import Opened, Transfer, Wanted, open_step, saved_dtype
-from holdfast.checkpoint.reading import plan as copies_of
-from holdfast.checkpoint.restore import Skipped, none_verifies
-from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.format.catalogue import committed_steps
+from holdfast.checkpoint.format.commit import CommitState, commit
+from holdfast.checkpoint.format.records import Manifest, TensorPart
+from holdfast.checkpoint.ranks import Ranks, agreed, outcome
+from holdfast.checkpoint.restore.reading import Opened, Transfer, Wanted, open_step, saved_dtype
+from holdfast.checkpoint.restore.reading import plan as copies_of
+from holdfast.checkpoint.restore.restore import Skipped, none_verifies
+from holdfast.checkpoint.save.staging import upload_now
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.staging import copy_into
-from holdfast.checkpoint.stores import existing_storage, open_storage
-from holdfast.checkpoint.tree import encode
-from holdfast.checkpoint.upload import Job, upload
-from holdfast.checkpoint.values import decode
+from holdfast.checkpoint.state.pieces import laid_out
+from holdfast.checkpoint.state.tree import encode
+from holdfast.checkpoint.state.values import decode
+from holdfast.checkpoint.stores.opening import reliable_storage
+from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.contract.errors import InputError
 from holdfast.contract.object_names import checked_run
 from holdfast.runtime import logs
@@ -63,7 +59,7 @@ class HoldfastWriter(StorageWriter):
 
     def __init__(self, url: str, *, run: str, step: int, tuning: Tuning | None = None) -> None:
         self._tuning = tuning or Tuning()
-        self._storage = Retrying(open_storage(url, request_s=self._tuning.request_s), budget_s=self._tuning.retry_s)
+        self._storage = reliable_storage(url, self._tuning, create=True)
         self._run, self._step = checked_run(run), step
         self._own: Manifest | None = None
 
@@ -73,7 +69,7 @@ class HoldfastWriter(StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None: ...
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
+        return plan  # each rank's part goes to an object of its own: the store asks nothing of a plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         # On the coordinator, and sent to all with the plan: every rank must write below one attempt.
@@ -83,9 +79,6 @@ class HoldfastWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         attempt, rank, world_size = plan.storage_data
         pieces = laid_out([_part_and_tensor(item, planner) for item in plan.items if item.tensor_data is not None])
-        # A second copy of this rank's part in host memory, for as long as the save lasts.
-        stream = torch.empty(stream_bytes(pieces), dtype=torch.uint8)
-        copy_into(stream, pieces)
         # JSON of the object itself and not DCP's bytes, which are a pickle.
         values = {item.index.fqn: _json(item, planner) for item in plan.items if item.tensor_data is None}
         manifest = Manifest(
@@ -95,28 +88,23 @@ class HoldfastWriter(StorageWriter):
             rank=rank,
             world_size=world_size,
             shards=(),
-            tensors=tuple(piece.part for piece in pieces),
+            tensors=(),
             values=values,
         )
-        job = Job(save=1, length=len(stream), shard_bytes=self._tuning.shard_size(len(stream)), manifest=manifest)
-        self._own = upload(self._storage, memory_of(stream), job, parallel=self._tuning.parallel)
+        self._own = upload_now(self._storage, pieces, manifest, self._tuning)
         done: Future[list[WriteResult]] = Future()
+        # Sizes are for DCP's own metadata file, which is not written: the manifests say it all.
         done.set_result([WriteResult(index=item.index, size_in_bytes=0, storage_data=None) for item in plan.items])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         assert self._own is not None
-
-        def never(seconds: float) -> bool:
-            time.sleep(seconds)
-            return False
-
         # No epoch: `dcp.save` knows of no start of a run, so nothing fences two writers of one run here.
-        commit(self._storage, self._own, series=Series(), timeout_s=self._tuning.commit_timeout_s, abandoned=never)
+        commit(self._storage, self._own, state=CommitState(), timeout_s=self._tuning.commit_timeout_s)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return False
+        return False  # else DCP would choose this class for any path that it is given
 
 
 def _part_and_tensor(item: WriteItem, planner: SavePlanner) -> tuple[TensorPart, torch.Tensor]:
@@ -159,7 +147,7 @@ class HoldfastReader(StorageReader):
 
     def __init__(self, url: str, *, run: str, step: int | None = None, tuning: Tuning | None = None) -> None:
         self._tuning = tuning or Tuning()
-        self._storage = Retrying(existing_storage(url, request_s=self._tuning.request_s), budget_s=self._tuning.retry_s)
+        self._storage = reliable_storage(url, self._tuning)
         self._run, self._asked = checked_run(run), step
         self._reset()
 
@@ -176,6 +164,7 @@ class HoldfastReader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         self._planned = opened = self._newest_description()
+        # DCP wants one description for all ranks; here each rank wrote its own, and they are joined.
         entries: dict[str, Any] = {
             key: TensorStorageMetadata(
                 properties=TensorProperties(dtype=saved_dtype(sources[0].part)),
@@ -285,5 +274,5 @@ def _no_id(checkpoint_id: str | os.PathLike[str] | None) -> None:
             "checkpoint_id means nothing here",
             got=str(Path(checkpoint_id)),
             allowed="HoldfastWriter(url, run=..., step=...) and HoldfastReader(url, run=...)",
-            fix="leave checkpoint_id away",
+            fix="leave checkpoint_id out",
         )

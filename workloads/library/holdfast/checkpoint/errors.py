@@ -1,42 +1,31 @@
-"""The exceptions of this room.
+"""The exceptions of the checkpoint library, in addition to InputError of the contract.
 
-    InputError (of the contract)   bad input, or a checkpoint that does not fit: raised on every rank alike
-    Damaged                        bytes are not what was committed: restore falls back to an older checkpoint
-    Abandoned                      another rank's upload failed, so this attempt can never be complete
-    RankLost (RuntimeError)        a rank did not answer in time
-    StorageError                   the store refused
-      NotFound AlreadyExists Denied Full
-      Transient                    the only one that is worth another try
-    Fenced                         a newer trainer of the same run has taken the right to commit
-    CheckpointExit (SystemExit)    ends the process with a code that the launcher acts on, on every rank alike
-      Preempted                    the ranks agreed to stop; exit code 143, resume me
-      NotDurable                   the final state is not stored; exit code 75, start me again
-      Superseded                   two trainers under one run name, and this is the older; exit code 2
-
-What fails in the background (an upload, a commit, retention) is reported and never raised in the training loop.
+What fails in the background (an upload, a commit, retention) is reported and never raised in the training loop. An
+InputError, a RankLost and each CheckpointExit are raised on every rank alike, or a rank would wait for one that is gone.
 """
 
+from holdfast.contract.errors import HoldfastError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 
 
-class Damaged(Exception):
-    """These bytes are not what was committed; the text says what is wrong with them."""
+class Damaged(HoldfastError):
+    """These bytes are not what was committed; the text says why. Restore falls back to an older checkpoint."""
 
 
-class Abandoned(Exception):
+class Abandoned(HoldfastError):
     """Another rank failed, so this attempt can never be complete."""
 
 
-class RankLost(RuntimeError):
+class RankLost(HoldfastError, RuntimeError):
     """A rank did not answer in time."""
 
 
-class StorageError(Exception):
+class StorageError(HoldfastError):
     """The store refused; trying again does not help."""
 
 
 class NotFound(StorageError):
-    pass
+    """No object of that name."""
 
 
 class AlreadyExists(StorageError):
@@ -56,7 +45,7 @@ class Transient(StorageError):
     """Trying again may help: 429, 5xx, timeout, broken connection."""
 
 
-class Fenced(Exception):
+class Fenced(HoldfastError):
     """A newer trainer of the same run has taken the right to commit; the text names it."""
 
 

@@ -1,13 +1,17 @@
-"""What a Checkpointer makes known: events for the ledger, and lines for who reads the log."""
+"""What a Checkpointer makes known: events for the ledger, and log lines, among them the work that a preemption puts at risk."""
 
 import os
 import time
 from collections.abc import Callable
 
+from holdfast.checkpoint.cadence import node_age_s
 from holdfast.checkpoint.errors import NotDurable, Superseded
-from holdfast.checkpoint.uploader import Report
+from holdfast.checkpoint.save.uploader import Report
+from holdfast.checkpoint.save.writer import CheckpointWriter
+from holdfast.checkpoint.settings import Cadence
 from holdfast.contract.environment import ENV_JOB
 from holdfast.contract.job_identity import attempt_of
+from holdfast.contract.lifecycle import WINDOW_MARGIN_S
 from holdfast.contract.telemetry import KIND_TRAINING
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
@@ -67,20 +71,18 @@ class Reports:
         if self.coordinator:
             write(action, message)
 
-    def of_save(self, report: Report, step: int, seconds: float) -> None:
-        if report.done == "committed":
+    def of_save(self, report: Report) -> None:
+        if report.done in ("committed", "sound"):
             self.failure = ""
-            self.emit("commit", step=step, seconds=round(seconds, 3), bytes=report.bytes)
-        elif report.done == "staged":
-            self.emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
         elif report.done == "unprobed":
             self.log(logs.warning, "save", f"the store takes no object of {self._run} as yet: {report.reason}")
-        elif report.done == "sound":
-            self.failure = ""
         elif report.done in ("failed", "fenced"):
             self.failure = report.reason
-            self.log(logs.warning, "save", f"checkpoint of step {step} failed: {report.reason}; training goes on")
-            self.emit("save_failed", step=step, reason=report.reason)
+            self.log(
+                logs.warning, "save", f"checkpoint of step {report.step} failed: {report.reason}; training goes on"
+            )
+        if event := report.event():
+            self.emit(event[0], **event[1])
 
     def of_end(self, error: BaseException | None) -> None:
         if self._whole:
@@ -88,3 +90,25 @@ class Reports:
             self.emit("exit", code=code if isinstance(code, int) else 1, step=self._last)
         if isinstance(error, NotDurable | Superseded):  # an exit with a number prints nothing by itself
             self.log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")
+
+
+def window_line(writer: CheckpointWriter, window_s: float, every: Cadence) -> str:
+    """What the window allows, before it is needed."""
+    # Logged early: at the notice it is too late to choose a longer window or a smaller state.
+    save_s = writer.full_save_s()
+    verdict = "a last save fits" if save_s < window_s - WINDOW_MARGIN_S else "no save in the window"
+    (kind, value), cost = every, writer.save_cost
+    interval_s = {"steps": value * cost.step_s, "seconds": value, "auto": cost.interval_s(node_age_s())}[kind]
+    return (
+        f"window {window_s:.0f} s, upload {writer.upload_rate / 1e6:.0f} MB/s, "
+        f"full save {save_s:.1f} s: {verdict}, at most {(interval_s + save_s) / 60:.1f} min lost"
+    )
+
+
+def loss_line(writer: CheckpointWriter, step: int) -> str:
+    """What leaving at `step` loses; empty where it loses nothing."""
+    # Counted from the commit: a save that was staged or uploaded and has no commit is not restored.
+    lost = step - writer.durable_step
+    seconds = time.monotonic() - writer.durable_since
+    newest = f"leaving at step {step}, the newest checkpoint is of step {writer.durable_step}"
+    return f"{newest}: {lost} steps ({seconds:.0f} s) are lost" if lost > 0 else ""

@@ -2,22 +2,44 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
-from holdfast.checkpoint.storage import REQUEST_S
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import between, duration_s
 
 MIB = 1 << 20
 MIN_SHARD_BYTES = 8 * MIB
 
+# How long a request to a bucket may stay silent.
+REQUEST_S = 60.0
+
 Every = int | str
+Resume = Literal["auto", "must", "never"] | int
 Cadence = tuple[Literal["steps", "seconds", "auto"], float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tuning:
+class Retention:
+    """What stays in addition to the newest; 0: none for that reason."""
+
+    keep_every: int = 0
+    """Every checkpoint whose step is a multiple."""
+    keep_best: int = 0
+    """So many with the best metric, as given to tick(step, metric=...); of equals the newer."""
+    highest: bool = False
+    """Whether a higher metric is better; a loss is better when lower."""
+    keep_younger_s: float = 0.0
+    """What was committed less than so many seconds ago."""
+    keep_one_per_s: float = 0.0
+    """The first checkpoint of every so many seconds; 86400: one a day."""
+    # Longer than any upload lasts: a save that is still being written looks like an orphan.
+    orphan_age_s: float = 86_400.0
+    """Attempts without a commit go when they are older; those that failed, or of an earlier start, at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning(Retention):
     """What few users change."""
 
     shard_bytes: int = 64 * MIB
@@ -29,19 +51,6 @@ class Tuning:
     wait_s: float = 30.0
     """How long training waits, in all, for an upload that is not through when the next save is due; then it goes on
     without that save."""
-    keep_every: int = 0
-    """Beside the newest `keep`, keep every checkpoint whose step is a multiple; 0: none."""
-    keep_best: int = 0
-    """Beside these, keep so many with the best metric, as given to tick(step, metric=...)."""
-    highest: bool = False
-    """Whether a higher metric is better; a loss is better when lower."""
-    keep_younger_s: float = 0.0
-    """Beside these, keep what was committed less than so many seconds ago."""
-    keep_one_per_s: float = 0.0
-    """Beside these, keep the first checkpoint of every so many seconds; 86400: one a day."""
-    # Longer than any upload lasts: a save that is still being written looks like an orphan.
-    orphan_age_s: float = 86_400.0
-    """Attempts without a commit go when they are older; those that failed, or of an earlier start, at once."""
     commit_timeout_s: float = 1800.0
     """How long the coordinator waits for the other ranks' shards."""
     agree_timeout_s: float = 600.0
@@ -63,28 +72,26 @@ class Tuning:
         return min(self.shard_bytes, max(MIN_SHARD_BYTES, -(-share // MIB) * MIB))
 
     def __post_init__(self) -> None:
-        between("checkpoint setting shard_bytes", self.shard_bytes, 4096, 1024 * MIB)
-        between("checkpoint setting parallel", self.parallel, 1, 64)
-        between("checkpoint setting saves_in_flight", self.saves_in_flight, 1, 8)
-        between("checkpoint setting keep_every", self.keep_every, 0, math.inf)
-        between("checkpoint setting keep_best", self.keep_best, 0, math.inf)
-        between("checkpoint setting niceness", self.niceness, 0, 19)
-        between("checkpoint setting min_interval_s", self.min_interval_s, 0, self.max_interval_s)
-        for name in (
-            "wait_s",
-            "keep_younger_s",
-            "keep_one_per_s",
-            "orphan_age_s",
-            "commit_timeout_s",
-            "agree_timeout_s",
-            "retry_s",
-        ):
-            between(f"checkpoint setting {name}", getattr(self, name), 0, math.inf)
-        between("checkpoint setting request_s", self.request_s, 0.1, 3600)
+        # request_s: below a tenth of a second every request would count as lost, and the store as down.
+        limits: dict[str, tuple[float, float]] = {
+            "shard_bytes": (4096, 1024 * MIB),
+            "parallel": (1, 64),
+            "saves_in_flight": (1, 8),
+            "niceness": (0, 19),
+            "min_interval_s": (0, self.max_interval_s),
+            "request_s": (0.1, 3600),
+        }
+        for field in fields(self):
+            if field.name != "highest":
+                between(
+                    f"checkpoint setting {field.name}",
+                    getattr(self, field.name),
+                    *limits.get(field.name, (0, math.inf)),
+                )
 
 
 def checked_url(url: object) -> str:
-    """A path object stands for its folder. What the text means, stores.py knows."""
+    """A path object means its folder; what the text means, opening.py knows. Raises InputError for anything else."""
     found = os.fspath(url) if isinstance(url, os.PathLike) else url
     if isinstance(found, str) and found:
         return found
@@ -96,18 +103,8 @@ def checked_url(url: object) -> str:
     )
 
 
-def checked_keep(keep: int) -> int:
-    between("checkpoint setting keep", keep, 1, math.inf)
-    return keep
-
-
-def checked_strict(strict: int) -> int:
-    between("checkpoint setting strict", strict, 0, math.inf)
-    return strict
-
-
 def parse_every(every: Every) -> Cadence:
-    """`50` steps, `"30s"` / `"5m"` / `"1h"`, or `"auto"`."""
+    """`50` steps, `"30s"` / `"5m"` / `"1h"`, or `"auto"`. Raises InputError."""
     if every == "auto":
         return "auto", 0.0
     # For Python True is the number 1, and would mean a save in every step.
@@ -120,4 +117,16 @@ def parse_every(every: Every) -> Cadence:
         got=repr(every),
         allowed='a positive number of steps, a duration such as "30s", "5m" or "1h", or "auto"',
         fix='set every="auto"',
+    )
+
+
+def checked_resume(resume: Resume) -> Resume:
+    """Raises InputError."""
+    if resume in ("auto", "must", "never") or (type(resume) is int and resume > 0):
+        return resume
+    raise InputError(
+        "resume is not understood",
+        got=repr(resume)[:80],
+        allowed='"auto", "must", "never", or the number of a step',
+        fix='leave it out, which is "auto"',
     )

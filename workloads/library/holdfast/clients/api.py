@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.contract.errors import Unjudged
+from holdfast.contract.errors import HoldfastError, Unjudged
 
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -16,7 +16,7 @@ APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _PAGE = 500
 
 
-class ApiError(RuntimeError):
+class ApiError(HoldfastError, RuntimeError):
     """The API server refused; `status` is its HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:

@@ -1,4 +1,10 @@
-"""The one error a user sees: what is wrong, what was got, what is allowed, how to mend it."""
+"""The errors of the library: one root, and the one error a user sees: what is wrong, what was got, what is allowed, the fix.
+
+HoldfastError
+├── InputError (ValueError)     bad input: exit code 2
+├── Unjudged (RuntimeError)     no verdict is possible: exit code 3
+└── every other exception class of the library, in its room's errors
+"""
 
 import errno
 import os
@@ -13,7 +19,11 @@ from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_DONE, EX
 from holdfast.contract.printable import printable
 
 
-class InputError(ValueError):
+class HoldfastError(Exception):
+    """Root of all: `except HoldfastError` takes what the library raises, and no bug of the caller's own code."""
+
+
+class InputError(HoldfastError, ValueError):
     """Bad input at the border, in four short lines."""
 
     def __init__(self, what: str, *, got: object, allowed: str, fix: str) -> None:
@@ -37,7 +47,7 @@ def _again(what: str, got: str, allowed: str, fix: str) -> InputError:
     return InputError(what, got=got, allowed=allowed, fix=fix)
 
 
-class Unjudged(RuntimeError):
+class Unjudged(HoldfastError, RuntimeError):
     """A tool, a service or access is missing, so no verdict is possible; the text names it."""
 
 

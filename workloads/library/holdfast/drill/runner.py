@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from holdfast.clients.api import ApiError
-from holdfast.contract.errors import Unjudged
+from holdfast.contract.errors import HoldfastError, Unjudged
 from holdfast.drill.plan import RECOVERED, Bound, Drill
 from holdfast.drill.record import AFTER, FAULT, GATE, RECOVERY, TARGETS, Activity, Record
 from holdfast.drill.target import Loss, Target
@@ -25,7 +25,7 @@ _NOTICES = (signal.SIGINT, signal.SIGTERM)
 FIRES = "fires:"
 
 
-class Refused(RuntimeError):
+class Refused(HoldfastError, RuntimeError):
     """A person, or a safety rule, refused the targets."""
 
 

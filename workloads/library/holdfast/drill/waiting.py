@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
+from holdfast.contract.errors import HoldfastError
 from holdfast.contract.exit_codes import EXIT_COMPLETE
 from holdfast.drill.events import Follower
 
@@ -11,7 +12,7 @@ SILENCE_S = 180.0  # no event for this long: the run hangs
 POLL_S = 0.02
 
 
-class DrillError(RuntimeError):
+class DrillError(HoldfastError, RuntimeError):
     """The run under test did something that no eviction explains."""
 
 

@@ -15,6 +15,7 @@ import urllib3
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from holdfast.contract.errors import HoldfastError
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, PROVISIONING_API, api_path
 from holdfast.exporter import slack
 from holdfast.exporter.cluster import Cluster
@@ -29,7 +30,7 @@ LOOK_AGAIN_S = 300.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 
 
-class _NotThere(Exception):
+class _NotThere(HoldfastError):
     """An optional kind that the cluster does not know or show."""
 
 

@@ -10,8 +10,10 @@ BatchError
     └── ItemFault          predict() raised
 """
 
+from holdfast.contract.errors import HoldfastError
 
-class BatchError(Exception):
+
+class BatchError(HoldfastError):
     """Base of the tree; never raised itself."""
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from yaml.error import MarkedYAMLError, YAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from holdfast.contract.errors import HoldfastError
 from holdfast.lint.composer import compose
 
 MAX_FILE_BYTES = 1 << 20
@@ -175,7 +176,7 @@ def _template_or_broken(chunk: str, message: str, mark: Mark) -> Trouble:
     return Trouble("broken", message, mark)
 
 
-class _NotPlainError(ValueError):
+class _NotPlainError(HoldfastError, ValueError):
     def __init__(self, message: str, node: Node) -> None:
         super().__init__(message)
         self.node = node

@@ -8,6 +8,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from holdfast.contract.capacity import LABEL_MOVES
+from holdfast.contract.errors import HoldfastError
 from holdfast.contract.kubernetes import JOB_API, JOBSET_API, KUEUE_API, api_path
 from holdfast.contract.roles import JOB_NAMESPACES
 from holdfast.contract.values import rfc3339
@@ -23,7 +24,7 @@ MISSING = 404
 MAX_MESSAGE = 1_000
 
 
-class Refused(Exception):
+class Refused(HoldfastError):
     """The API server does not take the patch: the job has changed, or may not be changed so."""
 
 

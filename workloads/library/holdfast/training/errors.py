@@ -9,13 +9,14 @@ CheckpointExit (SystemExit)    of holdfast.checkpoint
 """
 
 from holdfast.checkpoint.errors import CheckpointExit
+from holdfast.contract.errors import HoldfastError
 
 
-class GroupLost(Exception):
+class GroupLost(HoldfastError):
     """A member of this epoch is gone or silent."""
 
 
-class Expelled(Exception):
+class Expelled(HoldfastError):
     """The gang went on without this member: it may come back as a newcomer, and nothing it holds counts."""
 
 

@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from holdfast.checkpoint import signing
+from holdfast.checkpoint.parts import signing_key
 from holdfast.contract.errors import InputError
 from holdfast.runtime import logs
 from holdfast.training.config import TrainConfig
@@ -66,7 +66,7 @@ def join_id(run: str) -> str:
     """The name under which agents of `run` look for each other. With a key only who has it can compute the name.
 
     It keeps strangers out of the gang, not out of the store behind the port: network policies do that."""
-    key = signing.key()
+    key = signing_key()
     return hmac.new(key, f"join {run}".encode(), "sha256").hexdigest() if key else run
 
 

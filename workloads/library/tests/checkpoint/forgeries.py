@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint import signing
-from holdfast.checkpoint.checksum import crc32c
-from holdfast.checkpoint.local import CHECKSUM_ATTRIBUTE
+from holdfast.checkpoint.format import records as signing
+from holdfast.checkpoint.stores.local import CHECKSUM_ATTRIBUTE
+from holdfast.checkpoint.stores.storage import crc32c
 
 Change = Callable[["Forged"], None]
 

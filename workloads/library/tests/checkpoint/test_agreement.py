@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.agreement import agreed, outcome
 from holdfast.checkpoint.errors import Damaged, Transient
-from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.ranks import Ranks, agreed, outcome
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 

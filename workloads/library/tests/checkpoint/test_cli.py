@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.cli import app, print_table
-from holdfast.checkpoint.inspection import Row
-from holdfast.checkpoint.safetensors import read_safetensors, write_folder
+from holdfast.checkpoint.commands.inspection import Row
+from holdfast.checkpoint.commands.safetensors import read_safetensors, write_folder
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.corruptions import shards
 from workloads.library.tests.checkpoint.jobs import RUN, Jobs
@@ -206,8 +206,8 @@ def test_what_would_run_code_or_is_no_checkpoint_is_refused_in_words(tmp_path: P
         assert message in refusal("import", tmp_path / name, tmp_path / "store", "--run", "r")
 
 
-def test_help_needs_no_torch() -> None:
-    program = (
-        "import sys, holdfast.checkpoint.cli as c; assert 'torch' not in sys.modules and 'google' not in sys.modules"
-    )
+@pytest.mark.parametrize("module", ["cli", "errors", "failpoints", "save.uploader_process", "stores"])
+def test_what_must_start_fast_needs_no_torch(module: str) -> None:
+    light = "assert 'torch' not in sys.modules and 'google' not in sys.modules"
+    program = f"import sys, holdfast.checkpoint.{module}; {light}"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[4])

@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.checkpoint import load_tensors
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.reading import open_step
-from holdfast.checkpoint.restore import restore
+from holdfast.checkpoint.restore.reading import open_step
+from holdfast.checkpoint.restore.restore import restore
 from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint import mesh_checkpoints
 from workloads.library.tests.checkpoint.corruptions import DAMAGES, shards

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.dtypes import ITEM_BYTES, item_bytes
-from holdfast.checkpoint.pieces import dtype_of
+from holdfast.checkpoint.format.soundness import ITEM_BYTES, item_bytes
+from holdfast.checkpoint.state.tensors import dtype_of
 
 
 def test_the_table_agrees_with_pytorch() -> None:

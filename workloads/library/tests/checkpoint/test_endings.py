@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, Superseded, load_tensors
-from holdfast.checkpoint.catalogue import committed_steps
-from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.format.catalogue import committed_steps
+from holdfast.checkpoint.stores.opening import open_storage
 from holdfast.contract.environment import ENV_EVENTS, ENV_JOB
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.checksum import crc32c
-from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.retrying import Retrying
+from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.checkpoint import faulty_proxy as faults
 from workloads.library.tests.checkpoint.faulty_proxy import FaultyProxy, Rule, storm

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.catalogue import committed_steps, survey
 from holdfast.checkpoint.failpoints import POINTS
-from holdfast.checkpoint.storage import Stat
-from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.format.catalogue import committed_steps, survey
+from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract.errors import InputError
 from holdfast.contract.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 from tests.support import commits

@@ -16,14 +16,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.catalogue import committed_steps
-from holdfast.checkpoint.commit import Series, commit
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.format import Manifest, TensorPart
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.soundness import check_manifests
-from holdfast.checkpoint.tiling import tiles
-from holdfast.checkpoint.upload import Job, upload
+from holdfast.checkpoint.format.catalogue import committed_steps
+from holdfast.checkpoint.format.commit import CommitState, commit
+from holdfast.checkpoint.format.records import Manifest, TensorPart
+from holdfast.checkpoint.format.soundness import check_manifests, tiles
+from holdfast.checkpoint.save.uploader_process import Job, upload
+from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs
 from workloads.library.tests.checkpoint.test_reshard import run, step, whole
 
@@ -126,7 +125,7 @@ def test_a_save_whose_pieces_do_not_make_up_a_tensor_gets_no_commit(tmp_path: Pa
     jobs = (Job(save=1, memory=0, length=2, shard_bytes=64, manifest=manifest(rank, part(0, 2))) for rank in (0, 1))
     first, _ = [upload(storage, half, job, parallel=1) for job in jobs]
     with pytest.raises(Damaged, match="tensor w do not make up"):
-        commit(storage, first, series=Series(), timeout_s=10, abandoned=lambda _: False)
+        commit(storage, first, state=CommitState(), timeout_s=10, abandoned=lambda _: False)
     assert committed_steps(storage, "r") == []
 
 

@@ -19,15 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.cadence import cadence_of
 from holdfast.checkpoint.errors import Denied, StorageError, Transient
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.settings import MIB, Tuning, checked_keep, parse_every
-from holdfast.checkpoint.shielding import shield
-from holdfast.checkpoint.storage import Stat
-from holdfast.checkpoint.tree import capture, checked_state, set_rng_state
-from holdfast.checkpoint.values import decode
+from holdfast.checkpoint.settings import MIB, Tuning, parse_every
+from holdfast.checkpoint.state.random_streams import set_rng_state
+from holdfast.checkpoint.state.shielding import shield
+from holdfast.checkpoint.state.tree import capture, checked_state
+from holdfast.checkpoint.state.values import decode
+from holdfast.checkpoint.stores.retrying import Retrying
+from holdfast.checkpoint.stores.storage import Stat
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 from workloads.library.tests.checkpoint.jobs import Jobs
@@ -220,7 +222,7 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> Non
 
 def test_keeping_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="keep"):
-        checked_keep(0)
+        Checkpointer("unused", {"a": torch.zeros(1)}, keep=0)
 
 
 def test_short_streams_are_cut_so_that_they_go_in_parallel() -> None:
@@ -258,7 +260,7 @@ def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> N
 
 LEFT_IN_AN_EPOCH = """
 import torch
-from holdfast.checkpoint.shielding import shield
+from holdfast.checkpoint.state.shielding import shield
 loader = torch.utils.data.DataLoader(range(64), num_workers=2, persistent_workers=True)
 batches = shield(loader)
 print(int(next(batches)))

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.dcp import HoldfastReader, HoldfastWriter
-from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.stores.opening import open_storage
 from workloads.library.tests.checkpoint.jobs import TUNING, Jobs, finish
 
 pytestmark = pytest.mark.process
@@ -42,7 +42,7 @@ def step(state: dict[str, Any], number: int) -> None:
 
 
 def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    from holdfast.checkpoint.tree import capture
+    from holdfast.checkpoint.state.tree import capture
 
     tensors = {key: t for key, t in capture(state).tensors.items() if not key.startswith("__")}
     return {key: (t.full_tensor() if isinstance(t, DTensor) else t).clone() for key, t in tensors.items()}

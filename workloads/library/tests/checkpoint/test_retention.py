@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.catalogue import committed_steps
-from holdfast.checkpoint.checksum import crc32c
-from holdfast.checkpoint.format import Commit, Manifest, digest_of
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.retention import Policy, pin, pinned, retain, superfluous, unpin
+from holdfast.checkpoint.format.catalogue import committed_steps
+from holdfast.checkpoint.format.records import Commit, Manifest, digest_of
+from holdfast.checkpoint.save.retention import Policy, pin, pinned, retain, superfluous, unpin
+from holdfast.checkpoint.stores.local import LocalStorage
+from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 

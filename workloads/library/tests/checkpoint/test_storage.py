@@ -14,15 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint import epochs
-from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import AlreadyExists, Fenced, NotFound, StorageError, Transient
-from holdfast.checkpoint.file_systems import FileSystemStorage
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.s3 import S3Storage
-from holdfast.checkpoint.storage import Storage, read_object
-from holdfast.checkpoint.stores import open_storage
+from holdfast.checkpoint.format import fence
+from holdfast.checkpoint.stores.fsspec import FileSystemStorage
+from holdfast.checkpoint.stores.local import LocalStorage
+from holdfast.checkpoint.stores.opening import open_storage
+from holdfast.checkpoint.stores.retrying import Retrying
+from holdfast.checkpoint.stores.s3 import S3Storage
+from holdfast.checkpoint.stores.storage import Storage, crc32c, read_object
 from holdfast.contract.errors import InputError
 
 pytestmark = pytest.mark.process
@@ -273,11 +272,11 @@ def test_a_store_that_ignores_conditions_is_found_out_and_two_starts_still_diffe
         def __getattr__(self, name: str) -> object:
             return (lambda _: iter(())) if name == "list" else getattr(second, name)
 
-    numbers = epochs.take(first, "run"), epochs.take(cast(Storage, Early()), "run")
+    numbers = fence.take(first, "run"), fence.take(cast(Storage, Early()), "run")
     assert numbers[0] != numbers[1]
     with pytest.raises(Fenced, match="another trainer"):
-        epochs.check(first, "run", min(numbers))
-    epochs.check(first, "run", max(numbers))
+        fence.check(first, "run", min(numbers))
+    fence.check(first, "run", max(numbers))
 
 
 def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:

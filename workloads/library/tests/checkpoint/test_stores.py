@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import NotFound, StorageError, Transient
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.mirrored import Mirrored
+from holdfast.checkpoint.stores.local import LocalStorage
+from holdfast.checkpoint.stores.retrying import Mirrored
+from holdfast.checkpoint.stores.storage import crc32c
 from workloads.library.tests.checkpoint.corruptions import shards
 from workloads.library.tests.checkpoint.jobs import RUN, STEPS, Jobs, newest
 

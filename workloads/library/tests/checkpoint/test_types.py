@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from holdfast.checkpoint import Checkpointer, load_tensors
-from holdfast.checkpoint.skeleton import check_values
-from holdfast.checkpoint.tree import capture
-from holdfast.checkpoint.values import decode
+from holdfast.checkpoint.format.skeleton import check_values
+from holdfast.checkpoint.state.tree import capture
+from holdfast.checkpoint.state.values import decode
 from holdfast.contract.errors import InputError
 
 Point = namedtuple("Point", "x y")  # what a stranger's code holds

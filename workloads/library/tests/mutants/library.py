@@ -11,7 +11,7 @@ LIBRARY_TESTS = "workloads/library/tests"
 _CHECKPOINT = (
     Mutant(
         name="restore nothing",
-        file=f"{CHECKPOINT}/restore.py",
+        file=f"{CHECKPOINT}/restore/restore.py",
         old="    for step in candidates:\n",
         new="    for step in candidates[:0]:\n",
         tests=(
@@ -20,28 +20,28 @@ _CHECKPOINT = (
     ),
     Mutant(
         name="verify nothing",
-        file=f"{CHECKPOINT}/reading.py",
+        file=f"{CHECKPOINT}/restore/reading.py",
         old="if running.hex() != shard.crc32c:",
         new="if not running.hex():",
         tests=(f"{LIBRARY_TESTS}/checkpoint/test_reshard.py::test_dcp_load_refuses_a_flipped_bit",),
     ),
     Mutant(
         name="no agreement on the outcome of a restore",
-        file=f"{CHECKPOINT}/agreement.py",
+        file=f"{CHECKPOINT}/ranks.py",
         old="decision: dict[str, Any] = ranks.agree(mine, decide)",
         new="decision: dict[str, Any] = mine",
         tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py::test_damage_on_one_rank_is_damage_on_every_rank",),
     ),
     Mutant(
         name="damage counts as a good outcome",
-        file=f"{CHECKPOINT}/agreement.py",
+        file=f"{CHECKPOINT}/ranks.py",
         old='for kind in ("input", "stopped", "damaged"):',
         new='for kind in ("input", "stopped"):',
         tests=(f"{LIBRARY_TESTS}/checkpoint/test_agreement.py::test_damage_on_one_rank_is_damage_on_every_rank",),
     ),
     Mutant(
         name="begin anew in silence where no checkpoint verifies",
-        file=f"{CHECKPOINT}/restore.py",
+        file=f"{CHECKPOINT}/restore/restore.py",
         old="    if skipped:\n        raise none_verifies(run, skipped)\n",
         new="",
         tests=(
@@ -50,7 +50,7 @@ _CHECKPOINT = (
     ),
     Mutant(
         name="no fall back past a damaged checkpoint",
-        file=f"{CHECKPOINT}/restore.py",
+        file=f"{CHECKPOINT}/restore/restore.py",
         old="    for step in candidates:\n",
         new="    for step in candidates[:1]:\n",
         tests=(
@@ -59,14 +59,14 @@ _CHECKPOINT = (
     ),
     Mutant(
         name="a second writer replaces an object",
-        file=f"{CHECKPOINT}/local.py",
+        file=f"{CHECKPOINT}/stores/local.py",
         old="        os.link(incoming, target)\n",
         new="        os.replace(incoming, target)\n",
         tests=(f"{LIBRARY_TESTS}/checkpoint/test_storage.py::test_a_name_is_taken_once_and_keeps_its_first_content",),
     ),
     Mutant(
         name="any signature is a good one",
-        file=f"{CHECKPOINT}/signing.py",
+        file=f"{CHECKPOINT}/format/records.py",
         old="hmac.compare_digest(expected.encode(), signature.encode())",
         new="bool(signature)",
         tests=(
@@ -75,14 +75,14 @@ _CHECKPOINT = (
     ),
     Mutant(
         name="retention keeps the oldest",
-        file=f"{CHECKPOINT}/retention.py",
+        file=f"{CHECKPOINT}/save/retention.py",
         old="key=lambda one: -one.step)",
         new="key=lambda one: one.step)",
         tests=(f"{LIBRARY_TESTS}/checkpoint/test_retention.py::test_the_newest_are_kept_and_every_nth",),
     ),
     Mutant(
         name="of a step that goes the shards go first",
-        file=f"{CHECKPOINT}/retention.py",
+        file=f"{CHECKPOINT}/save/retention.py",
         old="    storage.delete(commit)\n    yield commit\n    failpoint",
         new="    failpoint",
         tests=(f"{LIBRARY_TESTS}/checkpoint/test_retention.py::test_of_a_step_that_goes_the_commit_goes_first",),

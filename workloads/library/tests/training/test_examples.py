@@ -12,7 +12,7 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from holdfast.checkpoint.loading import load_tensors
+from holdfast.checkpoint import load_tensors
 from holdfast.contract.environment import (
     ENV_CHECKPOINTS,
     ENV_COMPLETION_INDEX,

@@ -16,7 +16,7 @@ from holdfast.drill.targets.local import HOLDFAST, Local, Measure, timed
 from holdfast.drill.waiting import DrillError, until
 from holdfast.ledger.job_summary import JobSummary
 
-UPLOADER = "holdfast.checkpoint.uploader_process"
+UPLOADER = "holdfast.checkpoint.save.uploader_process"
 _ENDLESS = 1_000_000  # steps: the drill ends first
 # The first process of the pod is a shell that keeps SIGTERM to itself, as a shell entrypoint without exec does.
 _DEAF = ("/bin/sh", "-c", 'trap "" TERM; "$@"; exit $?', "sh")

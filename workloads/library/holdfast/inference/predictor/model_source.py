@@ -9,13 +9,10 @@ from typing import Any
 
 from torch import Tensor, empty
 
-from holdfast.checkpoint.catalogue import committed_steps, runs
+from holdfast.checkpoint import committed_steps, load_tensors, runs
 from holdfast.checkpoint.errors import Damaged
-from holdfast.checkpoint.loading import load_tensors, read_whole
-from holdfast.checkpoint.reading import open_step
-from holdfast.checkpoint.storage import Storage
-from holdfast.checkpoint.stores import open_storage
-from holdfast.checkpoint.values import decode
+from holdfast.checkpoint.parts import decode, open_step, read_whole
+from holdfast.checkpoint.stores import Storage, open_storage
 from holdfast.contract.errors import InputError
 
 MODEL_PREFIX = "model/"

@@ -1,8 +1,10 @@
 """The exception of the proxy's watcher.
 
-Expired (Exception)   the API server no longer holds what the watch goes on from
+Expired (HoldfastError)   the API server no longer holds what the watch goes on from
 """
 
+from holdfast.contract.errors import HoldfastError
 
-class Expired(Exception):
+
+class Expired(HoldfastError):
     """The watch cannot go on from where it was: the list is read anew."""

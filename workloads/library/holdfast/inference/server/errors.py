@@ -1,12 +1,14 @@
 """The exception of a request that gets no prediction: what its client is answered.
 
-Refused (Exception)   a status, one sentence, and for load or a server that leaves: when to come back
+Refused (HoldfastError)   a status, one sentence, and for load or a server that leaves: when to come back
 """
 
 import math
 
+from holdfast.contract.errors import HoldfastError
 
-class Refused(Exception):
+
+class Refused(HoldfastError):
     """400 malformed, 404 no such model, 408 too slow, 413 too large, 422 the model refuses it, 429 load, 500 it ends
     the predictor, 503 this server not now (another may), 504 too late."""
 

@@ -20,7 +20,7 @@ def steps_of(spec: PredictorSpec) -> Steps:
     """Of the storage that the predictor reads; the client is made when it is first asked."""
 
     def listed(run: str) -> Sequence[int]:
-        from holdfast.checkpoint.catalogue import committed_steps
+        from holdfast.checkpoint import committed_steps
         from holdfast.checkpoint.stores import open_storage
 
         return committed_steps(open_storage(spec.checkpoints), run)

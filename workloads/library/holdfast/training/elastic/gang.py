@@ -31,13 +31,11 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.retrying import Retrying
-from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.storage import Storage
-from holdfast.checkpoint.stores import open_storage
-from holdfast.checkpoint.tree import checked_state
+from holdfast.checkpoint.parts import checked_state
+from holdfast.checkpoint.stores import Retrying, Storage, open_storage
 from holdfast.contract.errors import InputError
 from holdfast.contract.lifecycle import DEFAULT_WINDOW
 from holdfast.contract.object_names import checked_run

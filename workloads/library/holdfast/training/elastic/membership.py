@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
-from holdfast.checkpoint.storage import Storage, read_object
+from holdfast.checkpoint.stores import Storage, crc32c, read_object
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 

@@ -22,10 +22,8 @@ from torch.distributed import (
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from holdfast.checkpoint.agreement import failure_of
 from holdfast.checkpoint.errors import CheckpointExit, NotDurable, Preempted, StorageError, Superseded
-from holdfast.checkpoint.ranks import Json, Ranks
-from holdfast.checkpoint.sharded import as_dtensor
+from holdfast.checkpoint.parts import Json, Ranks, as_dtensor, failure_of
 from holdfast.contract.errors import InputError
 from holdfast.runtime.stop import OneProcessStore
 from holdfast.training.elastic import places

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.errors import Preempted, StorageError
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.stores import Storage
 from holdfast.runtime import logs
 from holdfast.training.elastic.control import POLL_S, Control, Peers, epoch_of
 from holdfast.training.elastic.membership import Epoch, Member, newest_number, propose

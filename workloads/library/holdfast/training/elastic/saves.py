@@ -1,24 +1,26 @@
 """The checkpoints of a gang: its lead writes them, since every member holds the same state. All ranks of a node that
 shares one state write and read together, and call each method equally often.
 
-Whoever becomes lead takes the run's fence (holdfast.checkpoint.epochs), so a former lead that wakes up from a long
+A member that becomes the lead takes the run's fence, so a former lead that wakes up from a long
 sleep can commit nothing. Without the fence nothing is saved: it is asked for again at each save.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.checkpoint import epochs
-from holdfast.checkpoint.decision import worst_ending
-from holdfast.checkpoint.errors import CheckpointExit, NotDurable, StorageError, Superseded
-from holdfast.checkpoint.history import History
-from holdfast.checkpoint.interval import SaveCostModel
-from holdfast.checkpoint.restore import Restored, restore
-from holdfast.checkpoint.saving import Saver
-from holdfast.checkpoint.settings import Tuning
-from holdfast.checkpoint.start import Start, behind_fence
-from holdfast.checkpoint.storage import Storage
-from holdfast.checkpoint.uploader import Report
+from holdfast.checkpoint import Tuning
+from holdfast.checkpoint.errors import CheckpointExit, NotDurable, StorageError
+from holdfast.checkpoint.parts import (
+    CheckpointWriter,
+    Hazard,
+    Report,
+    Restored,
+    Start,
+    behind_fence,
+    fence,
+    restore,
+)
+from holdfast.checkpoint.stores import Storage
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.training.elastic.node import ALONE, Node
@@ -44,7 +46,7 @@ class GangSaves:
         self._every, self._keep, self._tuning, self._events = every, keep, tuning, events
         self._stop_asked, self._gang, self._node = stop_asked, gang, node
         self._leads = False
-        self._saver: Saver | None = None
+        self._writer: CheckpointWriter | None = None
         """None without the fence."""
         self._damaged: dict[int, str] = {}
 
@@ -68,7 +70,7 @@ class GangSaves:
 
     def _take_over(self, step: int) -> None:
         # Once for each lead: taking the fence again would end the uploads that are in flight.
-        if self._saver:
+        if self._writer:
             return
         epoch, durable, stale = self._node.decided(self._fence)
         # Anew for each: the uploads of one that has ended have left their marks in the store of its ranks.
@@ -78,9 +80,9 @@ class GangSaves:
             step=max([0, *(s for s in durable if s <= step)]),
             skipped=[],
             damaged=self._damaged,
-            standing=len(durable),
+            commit_count=len(durable),
         )
-        self._saver = Saver(
+        self._writer = CheckpointWriter(
             self._url,
             self._run,
             self._ranks,
@@ -89,36 +91,34 @@ class GangSaves:
             began=Start(restored=restored, epoch=epoch, stale=tuple(stale)),
             on_report=self._on_report,
             stop_asked=self._stop_asked,
-            save_cost=SaveCostModel(
-                History.resumed({}).hazard, floor_s=self._tuning.min_interval_s, ceiling_s=self._tuning.max_interval_s
-            ),
+            hazard=Hazard(),
         )
 
     def _fence(self) -> tuple[int, list[int], list[str]]:
-        return epochs.take(self._storage, self._run, gang=self._gang), *behind_fence(self._storage, self._run)
+        return fence.take(self._storage, self._run, gang=self._gang), *behind_fence(self._storage, self._run)
 
     def follow(self) -> None:
         """Another member leads: what is still in flight here has lost its right to commit."""
         self._leads = False
-        if self._saver:
-            self._saver.close()
-            self._saver = None
+        if self._writer:
+            self._writer.close()
+            self._writer = None
 
     def fenced_by_own_gang(self) -> bool:
         """Whether it was a member of this gang that took the fence last."""
-        return self._node.decided(lambda: epochs.newest_gang(self._storage, self._run) == self._gang)
+        return self._node.decided(lambda: fence.newest_gang(self._storage, self._run) == self._gang)
 
     def after_step(self, step: int) -> None:
-        if self._saver:
-            self._saver.poll()
+        if self._writer:
+            self._writer.poll()
         if self._leads and step % self._every == 0:
             self.save(step)
 
     def save(self, step: int) -> None:
         # The storage may have been silent when this member became the lead: the fence is asked for again.
         self.lead(step)
-        if self._saver and step > max(self._saver.last_step, self._saver.durable_step):
-            self._saver.save(step, self._state)
+        if self._writer and step > max(self._writer.last_step, self._writer.durable_step):
+            self._writer.save(step, self._state)
 
     def make_durable(self, step: int, within_s: float) -> None:
         """Raises NotDurable or Superseded unless `step` is committed in time. On the lead."""
@@ -126,19 +126,21 @@ class GangSaves:
             self._take_over(step)
         except StorageError as error:
             raise NotDurable(step, f"the last state is not stored: {error}") from error
-        assert self._saver
-        if step > max(self._saver.last_step, self._saver.durable_step):
+        assert self._writer
+        if step > max(self._writer.last_step, self._writer.durable_step):
             # It waits for the upload before it, where a save on the way would be dropped: no later one comes.
-            self._saver.save(step, self._state, in_any_case=True)
-        self._saver.wait(within_s)
-        ending = self._ranks.agree(self._saver.ending(step), worst_ending)
-        # The rank that the others hear the end from may leave next, and with it what they hear by.
+            self._writer.save(step, self._state, in_any_case=True)
+        self._writer.wait(within_s)
+        end: CheckpointExit | None = None
+        try:
+            self._writer.check_durable(step)
+        except CheckpointExit as error:
+            end = error
+        # Before any rank acts on it: the one that the others hear the end from may leave next, with what they hear by.
         with self._node.together():
             pass
-        if ending["fenced"]:
-            raise Superseded(step, ending["fenced"])
-        if ending["failed"]:
-            raise NotDurable(step, f"the last state is not stored: {ending['failed']}")
+        if end:
+            raise end
 
     def try_last(self, step: int, within_s: float) -> None:
         """Before this member leaves: whatever fits."""
@@ -152,14 +154,11 @@ class GangSaves:
     def close(self) -> None:
         self.follow()
 
-    def _on_report(self, report: Report, step: int, seconds: float) -> None:
-        if report.done == "committed":
-            self._emit("commit", step=step, seconds=round(seconds, 3), bytes=report.bytes)
-        elif report.done == "staged":
-            self._emit("save", step=step, blocking_seconds=round(seconds, 6), bytes=report.bytes)
-        elif report.done in ("failed", "fenced"):
-            logs.warning("save", f"checkpoint of step {step} failed: {report.reason}; training goes on")
-            self._emit("save_failed", step=step, reason=report.reason)
+    def _on_report(self, report: Report) -> None:
+        if report.done in ("failed", "fenced"):
+            logs.warning("save", f"checkpoint of step {report.step} failed: {report.reason}; training goes on")
+        if event := report.event():
+            self._emit(event[0], **event[1])
 
     def _emit(self, event: str, **fields: object) -> None:
         if self._events:

@@ -9,9 +9,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.checkpoint.checksum import crc32c
 from holdfast.checkpoint.errors import AlreadyExists, NotFound, StorageError
-from holdfast.checkpoint.storage import Storage
+from holdfast.checkpoint.stores import Storage, crc32c
 from holdfast.contract import object_names
 from holdfast.runtime import logs
 from holdfast.training.elastic.control import Peers

@@ -9,10 +9,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast.checkpoint.sharded import as_dtensor, local_of
-from holdfast.checkpoint.target import load_entry
-from holdfast.checkpoint.tree import RNG_KEY, Captured, capture, targets
-from holdfast.checkpoint.values import Skeleton, decode
+from holdfast.checkpoint.parts import (
+    RNG_KEY,
+    Captured,
+    Skeleton,
+    as_dtensor,
+    capture,
+    decode,
+    load_entry,
+    local_of,
+    targets,
+)
 from holdfast.training.elastic.group import broadcast_json
 from holdfast.training.elastic.node import Node
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.shielding import Shielded, obey_only
+from holdfast.checkpoint.parts import Shielded, obey_only
 
 
 class Position:

@@ -18,9 +18,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer, PerRank
-from holdfast.checkpoint.decision import check_state
 from holdfast.checkpoint.ranks import Ranks
-from holdfast.checkpoint.tree import capture
+from holdfast.checkpoint.save.decision import check_state
+from holdfast.checkpoint.state.tree import capture
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING
 

@@ -9,15 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint import epochs
 from holdfast.checkpoint.cli import print_table
-from holdfast.checkpoint.decoding import decode_commit, parse_manifest
+from holdfast.checkpoint.commands.inspection import rows
 from holdfast.checkpoint.errors import Damaged, Fenced
-from holdfast.checkpoint.format import digest_of
-from holdfast.checkpoint.inspection import rows
-from holdfast.checkpoint.loading import read_whole
-from holdfast.checkpoint.reading import open_step
-from holdfast.checkpoint.soundness import check_manifests
+from holdfast.checkpoint.format import fence
+from holdfast.checkpoint.format.decoding import decode_commit, parse_manifest
+from holdfast.checkpoint.format.records import digest_of
+from holdfast.checkpoint.format.soundness import check_manifests
+from holdfast.checkpoint.restore.loading import read_whole
+from holdfast.checkpoint.restore.reading import open_step
 from holdfast.contract import object_names
 from holdfast.contract.errors import InputError
 from workloads.library.tests.checkpoint.forgeries import encoded, envelope
@@ -33,11 +33,12 @@ def _saved() -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """Commit body, manifest and shard of a small state, as the library makes them."""
     import torch
 
-    from holdfast.checkpoint.checksum import crc32c
-    from holdfast.checkpoint.format import Commit, Manifest, Shard
-    from holdfast.checkpoint.pieces import memory_of, pieces_of, stream_bytes
-    from holdfast.checkpoint.staging import copy_into
-    from holdfast.checkpoint.tree import capture
+    from holdfast.checkpoint.format.records import Commit, Manifest, Shard
+    from holdfast.checkpoint.save.staging import copy_into
+    from holdfast.checkpoint.state.pieces import pieces_of, stream_bytes
+    from holdfast.checkpoint.state.tensors import memory_of
+    from holdfast.checkpoint.state.tree import capture
+    from holdfast.checkpoint.stores.storage import crc32c
 
     model = torch.nn.Linear(8, 8)
     captured = capture({"model": model, "at": 3, "seen": (1, 2.5, {"a": float("inf")})})
@@ -108,14 +109,14 @@ def _objects(data: bytes) -> dict[str, bytes]:
 
 def _enter_epoch(data: bytes) -> None:
     """Of another trainer that began after this one: what it is called in the message comes from the object."""
-    epochs.check(Memory({object_names.epoch_object(RUN, 2): data}), RUN, 1)
+    fence.check(Memory({object_names.epoch_object(RUN, 2): data}), RUN, 1)
 
 
 @cache
 def _tensors() -> bytes:
     import torch
 
-    from holdfast.checkpoint.safetensors import write_safetensors
+    from holdfast.checkpoint.commands.safetensors import write_safetensors
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
@@ -134,7 +135,7 @@ def _make_tensors(draw: random.Random) -> bytes:
 
 
 def _enter_tensors(data: bytes) -> None:
-    from holdfast.checkpoint.safetensors import read_safetensors
+    from holdfast.checkpoint.commands.safetensors import read_safetensors
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"

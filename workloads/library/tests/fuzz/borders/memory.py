@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.checkpoint.errors import NotFound
-from holdfast.checkpoint.storage import Stat
+from holdfast.checkpoint.stores import Stat
 
 
 class Memory:

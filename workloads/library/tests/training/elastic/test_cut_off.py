@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import epochs
-from holdfast.checkpoint.catalogue import survey
 from holdfast.checkpoint.errors import Fenced, Superseded
-from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.parts import fence, survey
+from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.exit_codes import EXIT_BAD_INPUT, EXIT_RETRY
 from holdfast.training.elastic.gang import ElasticGang
 from holdfast.training.elastic.membership import Epoch, Member, newest, propose
@@ -52,7 +51,7 @@ def test_who_is_cut_off_from_a_gang_that_goes_on_asks_to_be_started_again(
     doing = steps(gang)
     next(doing)
     beyond(storage)
-    epochs.take(storage, "run", gang=epochs.newest_gang(storage, "run"))
+    fence.take(storage, "run", gang=fence.newest_gang(storage, "run"))
     with pytest.raises(CutOff) as end:
         list(doing)
     assert end.value.code == EXIT_RETRY and "torn network" in end.value.reason
@@ -64,13 +63,13 @@ def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
     """Frozen between its last look at the gang and its fence."""
     doing = steps(gang)
     next(doing)
-    own = epochs.newest_gang(storage, "run")
+    own = fence.newest_gang(storage, "run")
     assert own
-    late = epochs.take(storage, "run", gang=own)
+    late = fence.take(storage, "run", gang=own)
     assert list(doing)[-1] == STEPS - 1
     assert survey(storage, "run")[STEPS].commit
     with pytest.raises(Fenced):
-        epochs.check(storage, "run", late)
+        fence.check(storage, "run", late)
 
 
 @pytest.mark.parametrize("other", ["", "other places"])
@@ -78,7 +77,7 @@ def test_another_job_of_the_same_name_keeps_the_run(storage: LocalStorage, gang:
     doing = steps(gang)
     next(doing)
     beyond(storage)
-    epochs.take(storage, "run", gang=other)
+    fence.take(storage, "run", gang=other)
     with pytest.raises(Superseded) as end:
         list(doing)
     assert end.value.code == EXIT_BAD_INPUT

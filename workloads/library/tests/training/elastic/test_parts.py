@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.stores import LocalStorage
 from holdfast.contract.environment import ENV_KEY_FILE
 from holdfast.contract.errors import InputError
 from holdfast.training.elastic import progress

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.checkpoint.local import LocalStorage
+from holdfast.checkpoint.stores import LocalStorage
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.training.elastic.control import Control, Peers
 from holdfast.training.elastic.crew import Crew

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.checkpoint import epochs
-from holdfast.checkpoint.catalogue import survey
+from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import NotDurable, StorageError, Superseded
-from holdfast.checkpoint.local import LocalStorage
-from holdfast.checkpoint.settings import Tuning
+from holdfast.checkpoint.parts import fence, survey
+from holdfast.checkpoint.stores import LocalStorage
 from holdfast.training.elastic.saves import GangSaves
 
 RUN = "gang"
@@ -59,7 +58,7 @@ def test_a_lead_without_its_fence_saves_nothing_and_takes_the_fence_at_a_later_s
     saves.make_durable(2, 20)
     assert committed(storage) == [2]
     # A zombie without a fence would go on here.
-    epochs.take(storage, RUN)
+    fence.take(storage, RUN)
     with pytest.raises(Superseded):
         saves.make_durable(3, 20)
     saves.close()

@@ -1,0 +1,1 @@
+"""What `holdfast checkpoints` does beyond saving and restoring: list, import, copy, export."""

@@ -1,0 +1,109 @@
+"""What is stored below a URL, for people: every attempt with its state. Reads only."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from holdfast.checkpoint.errors import Damaged, StorageError
+from holdfast.checkpoint.format.catalogue import StepObjects, runs, survey
+from holdfast.checkpoint.format.records import Manifest
+from holdfast.checkpoint.format.soundness import read_shard
+from holdfast.checkpoint.restore.reading import Opened, open_step
+from holdfast.checkpoint.state.tree import RNG_KEY
+from holdfast.checkpoint.stores.storage import Storage
+from holdfast.contract.errors import InputError
+
+VERIFIED = "verified"
+COMMITTED = "committed, not read"
+UNCOMMITTED = "no commit: still being written, or its writer was killed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    run: str
+    step: int
+    attempt: str
+    bytes: int
+    state: str
+    age_s: float
+    world_size: int = 0
+    resumes_on: str = ""
+
+    @property
+    def sound(self) -> bool:
+        return self.state in (VERIFIED, COMMITTED)
+
+
+def rows(storage: Storage, run: str | None, *, read: bool) -> Iterator[Row]:
+    """Newest first. `read` compares every byte with its checksum."""
+    for name in [run] if run else runs(storage):
+        for entry in sorted(survey(storage, name).values(), key=lambda e: -e.step):
+            yield from _rows_of_step(storage, name, entry, read)
+
+
+def _rows_of_step(storage: Storage, run: str, entry: StepObjects, read: bool) -> Iterator[Row]:
+    committed = _committed(storage, run, entry, read) if entry.commit else None
+    if committed is not None:
+        yield committed
+    for attempt, objects in entry.attempts.items():
+        # A step may hold shards of earlier tries in addition to those of its commit.
+        if committed is None or attempt != committed.attempt:
+            yield Row(
+                run=run,
+                step=entry.step,
+                attempt=attempt,
+                bytes=sum(found.bytes for found in objects),
+                state=UNCOMMITTED,
+                age_s=time.time() - max(found.modified for found in objects),
+            )
+
+
+def _committed(storage: Storage, run: str, entry: StepObjects, read: bool) -> Row:
+    assert entry.commit is not None
+    age_s = time.time() - entry.commit.modified
+    try:
+        opened = open_step(storage, run, entry.step)
+    # One bad checkpoint is a row of the table: who looks for a sound one has to see the others.
+    except (Damaged, InputError, StorageError) as error:
+        return Row(run=run, step=entry.step, attempt="", bytes=0, state=f"skipped: {error}", age_s=age_s)
+    state = COMMITTED
+    if read:
+        try:
+            verify(storage, opened)
+            state = VERIFIED
+        except (Damaged, StorageError) as error:
+            state = f"skipped: {error}"
+    commit = opened.commit
+    return Row(
+        run=run,
+        step=commit.step,
+        attempt=commit.attempt,
+        bytes=commit.total_bytes,
+        state=state,
+        age_s=age_s,
+        world_size=commit.world_size,
+        resumes_on=resumes_on(opened),
+    )
+
+
+def verify(storage: Storage, opened: Opened) -> None:
+    """Raises Damaged unless every shard is what was committed."""
+
+    def one(place: tuple[Manifest, int]) -> int:
+        return len(read_shard(storage, *place))  # and not the bytes: all of them would be kept
+
+    places = [(manifest, index) for manifest in opened.manifests for index in range(len(manifest.shards))]
+    # Each thread holds a whole shard, so the memory needed does not grow with the checkpoint.
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, places))
+
+
+def resumes_on(opened: Opened) -> str:
+    """Tensors of single ranks other than random states bind a checkpoint to its world size."""
+    own = [
+        key
+        for key, sources in opened.sources.items()
+        if not key.startswith(f"{RNG_KEY}/") and len({(s.part.offset, s.part.extent) for s in sources}) < len(sources)
+    ]
+    return "any world size" if not own else f"{opened.commit.world_size} ranks only"

@@ -1,0 +1,167 @@
+"""What the objects of one checkpoint must agree on: asked before a commit is written, and before one is restored.
+
+Digests prove that bytes are those of the commit; they do not prove that its author was right. After these checks
+every element of every tensor has exactly one place in the stored bytes, and nothing needs more memory than is stored.
+"""
+
+import itertools
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import pairwise
+
+from holdfast.checkpoint.errors import Damaged, NotFound
+from holdfast.checkpoint.format.decoding import MAX_BYTES
+from holdfast.checkpoint.format.records import Commit, Manifest, TensorPart
+from holdfast.checkpoint.format.skeleton import tensors_in
+from holdfast.checkpoint.stores.storage import Stat, Storage, crc32c
+from holdfast.contract.printable import printable
+
+# Bytes of an element, known without PyTorch: an uploader has to start fast and stay small.
+ITEM_BYTES = {
+    **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("bfloat16", "float16", "int16", "uint16"), 2),
+    **dict.fromkeys(("float32", "int32", "uint32", "complex32", "qint32"), 4),
+    **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
+    "complex128": 16,
+}
+
+
+def check_committed(commit: Commit, manifests: Sequence[Manifest]) -> None:
+    """Raises Damaged unless the manifests are one state, of the size that the commit says."""
+    if (held := sum(manifest.length for manifest in manifests)) != commit.total_bytes:
+        raise Damaged(f"its manifests list {held} bytes, the commit {commit.total_bytes}")
+    check_manifests(manifests)
+
+
+def check_manifests(manifests: Sequence[Manifest]) -> None:
+    """Raises Damaged unless they make up one state."""
+    dtypes: dict[str, str] = {}
+    for manifest in manifests:
+        for part in manifest.tensors:
+            if dtypes.setdefault(part.key, part.dtype) != part.dtype:
+                raise Damaged(f"{_name(part)} has two dtypes")
+            _check_size(part)
+        _check_stream(manifest.tensors)
+    check_tiling(manifests)
+
+
+def check_stored(manifest: Manifest, stored: Mapping[str, Stat]) -> None:
+    """`stored`: what the store lists below the attempt. Raises Damaged for a shard that is missing or another."""
+    for index, shard in enumerate(manifest.shards):
+        name = manifest.shard_name(index)
+        found = stored.get(name)
+        if found is None:
+            raise Damaged(f"{name} is missing")
+        if found.bytes != shard.bytes or (found.crc32c or shard.crc32c) != shard.crc32c:
+            raise Damaged(f"{name} is not stored as it was sent: {found}")
+
+
+def read_shard(storage: Storage, manifest: Manifest, index: int) -> memoryview:
+    """Whole. Raises Damaged unless it is what was committed."""
+    shard, name = manifest.shards[index], manifest.shard_name(index)
+    data = memoryview(bytearray(shard.bytes))
+    try:
+        storage.read_into(name, 0, data)
+    except (NotFound, EOFError) as error:
+        raise Damaged(str(error)) from error
+    if crc32c(data) != shard.crc32c:
+        raise Damaged(f"{name} is not what was committed")
+    return data
+
+
+def _check_size(part: TensorPart) -> None:
+    size = item_bytes(part.dtype)
+    if size is None:
+        wanted = "restore with the PyTorch version that wrote it, or a newer one"
+        raise Damaged(f"{_name(part)} has a dtype that this PyTorch does not know: {wanted}")
+    if math.prod(max(1, length) for length in part.shape) * size > MAX_BYTES:
+        raise Damaged(f"{_name(part)} is larger than any memory")
+    if math.prod(part.extent) * size != part.bytes:
+        raise Damaged(f"{_name(part)} has {part.bytes} bytes for a box of {list(part.extent)}")
+
+
+def _check_stream(parts: Iterable[TensorPart]) -> None:
+    """Two parts in one place would leave one of them unread."""
+    filled = sorted((part for part in parts if part.bytes), key=lambda part: part.at)
+    for before, after in pairwise(filled):
+        if before.at + before.bytes > after.at:
+            raise Damaged(f"{_name(before)} and {_name(after)} share bytes")
+
+
+def _name(part: TensorPart) -> str:
+    return f"tensor {printable(part.key, 80)}"
+
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""Offset and extent."""
+MAX_SPLIT_AXES = 8
+
+
+def check_tiling(manifests: Iterable[Manifest]) -> None:
+    """Raises Damaged with the first tensor that is not whole."""
+    # By shape too: an entry of each rank's own may differ in shape from rank to rank, and is whole on each.
+    boxes: defaultdict[tuple[str, tuple[int, ...]], set[Box]] = defaultdict(set)
+    named: set[str] = set()
+    for manifest in manifests:
+        named.update(tensors_in(manifest.values))
+        for part in manifest.tensors:
+            boxes[part.key, part.shape].add(_box(part))
+    for key, shape in boxes:
+        if not tiles(shape, boxes[key, shape]):
+            raise Damaged(f"the boxes of tensor {key} do not make up its shape {list(shape)}")
+    if absent := sorted(named - {key for key, _ in boxes}):
+        raise Damaged(f"no rank wrote tensor {absent[0]}")
+
+
+def _box(part: TensorPart) -> Box:
+    return part.offset, part.extent
+
+
+def tiles(shape: tuple[int, ...], boxes: set[Box]) -> bool:
+    """Boxes of no elements count for nothing."""
+    whole = ((0,) * len(shape), shape)
+    if boxes == {whole} or 0 in shape:
+        return True
+    split = [axis for axis, size in enumerate(shape) if any((o[axis], e[axis]) != (0, size) for o, e in boxes)]
+    # Each axis that is split doubles the corners of every box: no layout splits more, and a forger's 60 never end.
+    if len(split) > MAX_SPLIT_AXES:
+        return False
+    whole = _on(split, whole)
+    # The signed corners of a set of boxes are the derivative of how often each element is covered, so they cancel
+    # to those of the whole if and only if every element is covered once.
+    corners: defaultdict[tuple[int, ...], int] = defaultdict(int)
+    for box in boxes:
+        for corner, sign in _corners(_on(split, box)):
+            corners[corner] += sign
+    for corner, sign in _corners(whole):
+        corners[corner] -= sign
+    return not any(corners.values())
+
+
+def _on(axes: list[int], box: Box) -> Box:
+    offset, extent = box
+    return tuple(offset[axis] for axis in axes), tuple(extent[axis] for axis in axes)
+
+
+def _corners(box: Box) -> Iterator[tuple[tuple[int, ...], int]]:
+    offset, extent = box
+    if all(extent):
+        ends = [((at, 1), (at + length, -1)) for at, length in zip(offset, extent, strict=True)]
+        for corner in itertools.product(*ends):
+            sign = 1
+            for _, factor in corner:
+                sign *= factor
+            yield tuple(at for at, _ in corner), sign
+
+
+def item_bytes(name: str) -> int | None:
+    """None for a name that is no dtype of this PyTorch."""
+    # Where PyTorch is loaded it decides: an older one may lack a dtype. A dtype newer than the table is worth a start.
+    if "torch" not in sys.modules and name in ITEM_BYTES:
+        return ITEM_BYTES[name]
+    found = import_module("holdfast.checkpoint.state.tensors").dtype_of(name)
+    return found.itemsize if found else None

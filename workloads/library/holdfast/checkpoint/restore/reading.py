@@ -1,0 +1,265 @@
+"""Reading a committed checkpoint: what it holds, which shards a set of boxes needs, and their verified bytes.
+
+Nothing is handed out that was not compared with its checksum. Damage raises Damaged; what the caller must
+fix (another shape, another format) raises InputError.
+"""
+
+import itertools
+import mmap
+import os
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+
+from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
+from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES, MAX_MANIFEST_BYTES, decode_commit, decode_manifest
+from holdfast.checkpoint.format.records import Commit, Manifest, TensorPart
+from holdfast.checkpoint.format.soundness import check_committed, check_stored
+from holdfast.checkpoint.state.tensors import dtype_of, memory_of
+from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object
+from holdfast.contract import object_names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    rank: int
+    part: TensorPart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A commit and its manifests, digests and agreement checked; tensor bytes not yet read."""
+
+    commit: Commit
+    manifests: tuple[Manifest, ...]
+    sources: dict[str, list[Source]] = field(default_factory=dict[str, list[Source]])
+
+    def part(self, key: str, rank: int) -> TensorPart:
+        """What describes a tensor to `rank`: its own, since an entry of each rank's own may differ in shape."""
+        sources = self.sources[key]
+        return next((source.part for source in sources if source.rank == rank), sources[0].part)
+
+    def values(self, rank: int) -> dict[str, object]:
+        """The skeleton as `rank` saved it; a rank that did not exist then sees what rank 0 saved."""
+        return dict(self.manifests[rank if rank < len(self.manifests) else 0].values)
+
+
+def open_step(storage: Storage, run: str, step: int) -> Opened:
+    """Raises Damaged for whatever is odd; no memory has been taken for a tensor yet."""
+    try:
+        data = read_object(storage, object_names.commit_object(run, step), limit=MAX_COMMIT_BYTES)
+        commit = decode_commit(data, run=run, step=step)
+        manifests = tuple(
+            decode_manifest(read_object(storage, commit.manifest_name(rank), limit=MAX_MANIFEST_BYTES), commit, rank)
+            for rank in range(commit.world_size)
+        )
+        stored = {found.name: found for found in storage.list(commit.prefix)}
+    # Also when retention has deleted the step since it was listed: the next candidate is tried.
+    except (NotFound, EOFError) as error:
+        raise Damaged(str(error)) from error
+    check_committed(commit, manifests)
+    for manifest in manifests:
+        check_stored(manifest, stored)
+    opened = Opened(commit=commit, manifests=manifests)
+    for manifest in manifests:
+        for part in manifest.tensors:
+            opened.sources.setdefault(part.key, []).append(Source(rank=manifest.rank, part=part))
+    return opened
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A box of a saved tensor, and the memory that it shall fill."""
+
+    key: str
+    offset: tuple[int, ...]
+    into: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copy:
+    source: Source
+    into: torch.Tensor
+    """The part of the target that this source fills."""
+    start: tuple[int, ...]
+    extent: tuple[int, ...]
+    """The same part within the source's box."""
+
+
+def plan(opened: Opened, wanted: Iterable[Wanted], *, rank: int) -> list[Copy]:
+    return [copy for want in wanted for copy in _copies(opened, want, rank)]
+
+
+def _copies(opened: Opened, want: Wanted, rank: int) -> list[Copy]:
+    if not want.into.numel():
+        return []
+    # This rank's own file first: after a restart on the same machine it may still be in the page cache.
+    sources = sorted(opened.sources.get(want.key, []), key=lambda s: s.rank != rank)
+    found = [copy for source in sources if (copy := _overlap(source, want)) is not None]
+    whole = next((copy for copy in found if copy.extent == tuple(want.into.shape)), None)
+    # One source that holds the whole box spares reading the others' shards.
+    if whole is not None:
+        return [whole]
+    # Replicas of one box, as every rank wrote its own: one of them is enough.
+    distinct = list({(c.source.part.offset, c.source.part.extent): c for c in found}.values())
+    if sum(copy.into.numel() for copy in distinct) != want.into.numel():
+        raise Damaged(f"the shards of tensor {want.key} do not cover it")
+    return distinct
+
+
+def _overlap(source: Source, want: Wanted) -> Copy | None:
+    part = source.part
+    into = want.into
+    if len(part.shape) != into.ndim:
+        return None  # another rank's own entry of this name
+    start: list[int] = []
+    extent: list[int] = []
+    for axis, (have_at, have, want_at) in enumerate(zip(part.offset, part.extent, want.offset, strict=True)):
+        low = max(have_at, want_at)
+        high = min(have_at + have, want_at + want.into.shape[axis])
+        if low >= high:
+            return None
+        start.append(low - have_at)
+        extent.append(high - low)
+        into = into.narrow(axis, low - want_at, high - low)
+    return Copy(source=source, into=into, start=tuple(start), extent=tuple(extent))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ByteRange:
+    """A range of a rank's stream, and the memory that it goes to."""
+
+    at: int
+    into: torch.Tensor
+    """Its bytes."""
+
+
+class Transfer:
+    """Reads every shard that some copies need once and whole, verifies it, and puts its bytes where they belong.
+
+    Bytes go straight to their tensor where a read falls into one, else through small buffers that are used
+    again and again: fresh memory costs more to touch than to fill. So a target may have been written when
+    damage is found; the caller then overwrites it with an older checkpoint or gives up.
+    """
+
+    def __init__(
+        self, storage: Storage, opened: Opened, *, parallel: int, stop_asked: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._stop_asked = stop_asked
+        self._storage, self._opened, self._parallel = storage, opened, parallel
+        self._ranges: dict[int, list[ByteRange]] = {}
+        self._own = threading.local()
+
+    def run(self, copies: Sequence[Copy]) -> None:
+        boxes: dict[tuple[int, int], torch.Tensor] = {}
+        for copy in copies:
+            part, place = copy.source.part, (copy.source.rank, copy.source.part.at)
+            if place not in boxes:
+                dtype = saved_dtype(part)
+                whole = copy.extent == part.extent and copy.into.is_contiguous() and copy.into.dtype == dtype
+                boxes[place] = copy.into if whole else torch.empty(part.extent, dtype=dtype)
+                self._add_range(copy.source, boxes[place])
+        for ranges in self._ranges.values():
+            ranges.sort(key=lambda one: one.at)
+        needed = sorted({shard for copy in copies for shard in self._shards_of(copy.source)})
+        # Where a read is a request, many wait at once; where it is a copy, more threads than cores only queue.
+        largest = max((shard.bytes for m in self._opened.manifests for shard in m.shards), default=0)
+        waits = self._storage.read_bytes > largest
+        threads = self._parallel if waits else min(self._parallel, os.cpu_count() or 1)
+        with ThreadPoolExecutor(threads, thread_name_prefix="restore") as pool:
+            list(pool.map(self._fetch, needed))
+        for copy in copies:
+            box = boxes[(copy.source.rank, copy.source.part.at)]
+            if box is not copy.into:
+                copy.into.copy_(_narrowed(box, copy))
+
+    def _add_range(self, source: Source, into: torch.Tensor) -> None:
+        one = ByteRange(at=source.part.at, into=into.detach().view(-1).view(torch.uint8))
+        self._ranges.setdefault(source.rank, []).append(one)
+
+    def _shards_of(self, source: Source) -> list[tuple[int, int]]:
+        start, end = source.part.at, source.part.at + source.part.bytes
+        found: list[tuple[int, int]] = []
+        at = 0
+        for index, shard in enumerate(self._opened.manifests[source.rank].shards):
+            if at < end and at + shard.bytes > start:
+                found.append((source.rank, index))
+            at += shard.bytes
+        return found
+
+    def _fetch(self, which: tuple[int, int]) -> None:
+        rank, index = which
+        manifest = self._opened.manifests[rank]
+        at = sum(shard.bytes for shard in manifest.shards[:index])
+        shard, name = manifest.shards[index], manifest.shard_name(index)
+        running = Crc32c()
+        try:
+            for start in range(0, shard.bytes, self._storage.read_bytes):
+                if self._stop_asked():  # no work is at risk yet, and the grace period may be shorter than the restore
+                    raise Preempted(0)
+                length = min(self._storage.read_bytes, shard.bytes - start)
+                direct = self._within_one(rank, at + start, length)
+                chunk = self._buffer(length) if direct is None else direct
+                self._storage.read_into(name, start, chunk)
+                running.extend(chunk)
+                if direct is None:
+                    self._scatter(rank, at + start, chunk)
+        except (NotFound, EOFError) as error:
+            raise Damaged(str(error)) from error
+        # Only after the last byte: a shard that fails has already been written to its tensors.
+        if running.hex() != shard.crc32c:
+            raise Damaged(f"{name} has crc32c {running.hex()}, committed was {shard.crc32c}")
+
+    def _buffer(self, length: int) -> memoryview:
+        """This thread's."""
+        if len(getattr(self._own, "buffer", b"")) < length:
+            self._own.buffer = memoryview(mmap.mmap(-1, length))
+        return self._own.buffer[:length]
+
+    def _within_one(self, rank: int, at: int, length: int) -> memoryview | None:
+        """The memory of the tensor that takes all of this stretch, where there is one that the CPU can write."""
+        ranges = self._ranges[rank]
+        found = bisect_right(ranges, at, key=lambda one: one.at) - 1
+        if found < 0 or ranges[found].at + len(ranges[found].into) < at + length:
+            return None
+        into = ranges[found].into
+        low = at - ranges[found].at
+        return memory_of(into[low : low + length]) if into.device.type == "cpu" else None
+
+    def _scatter(self, rank: int, at: int, chunk: memoryview) -> None:
+        data = torch.frombuffer(chunk, dtype=torch.uint8)
+        ranges = self._ranges[rank]
+        # Parts of a stream do not overlap, so only the one before the chunk's start can reach into it.
+        first = max(0, bisect_left(ranges, at, key=lambda one: one.at) - 1)
+        for one in itertools.islice(ranges, first, None):
+            if one.at >= at + len(chunk):
+                break
+            low, high = max(at, one.at), min(at + len(chunk), one.at + len(one.into))
+            if low < high:
+                one.into[low - one.at : high - one.at].copy_(data[low - at : high - at])
+
+
+def _narrowed(box: torch.Tensor, copy: Copy) -> torch.Tensor:
+    for axis, (start, length) in enumerate(zip(copy.start, copy.extent, strict=True)):
+        box = box.narrow(axis, start, length)
+    return box
+
+
+def saved_dtype(part: TensorPart) -> torch.dtype:
+    dtype = dtype_of(part.dtype)
+    assert dtype is not None, "checked when the step was opened"
+    return dtype
+
+
+def empty_like_saved(part: TensorPart, *, floats: torch.dtype | None = None) -> torch.Tensor:
+    """Memory for the whole tensor; `floats`: of this dtype if it is floating. Raises Damaged where there is not enough."""
+    saved = saved_dtype(part)
+    try:
+        return torch.empty(part.shape, dtype=floats if floats and saved.is_floating_point else saved)
+    # A sparse file has any size for nothing; PyTorch reports a refused allocation as RuntimeError.
+    except (MemoryError, RuntimeError) as error:
+        raise Damaged(f"tensor {part.key[:80]} of {list(part.shape)} does not fit into memory") from error

@@ -1,0 +1,1 @@
+"""Saving: staging memory, agreement of the ranks, the uploader process, retention."""

@@ -1,0 +1,165 @@
+"""What may be deleted: committed checkpoints that no rule keeps, and attempts without a commit.
+
+Rank 0's uploader deletes after each commit, and `checkpoints prune` when a person asks. An attempt without a commit
+never counts as a checkpoint, so saves that were killed cannot push out the last good one. Objects of saves that failed
+go at once: what a full disk holds of them is what the next save lacks.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from holdfast.checkpoint.errors import AlreadyExists, StorageError, Transient
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format.catalogue import StepObjects, committed_steps, read_commit, steps_of, survey
+from holdfast.checkpoint.format.records import Commit, Manifest
+from holdfast.checkpoint.settings import Retention
+from holdfast.checkpoint.stores.storage import Storage, put_bytes
+from holdfast.contract import object_names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy(Retention):
+    """What stays: the union of all of these, and what is pinned."""
+
+    keep: int
+    """The newest."""
+    damaged: frozenset[str] = frozenset()
+    """Attempts that restore passed over: they count as no checkpoint, and go when they are old."""
+    stale: frozenset[str] = frozenset()
+    """Attempts without a commit that were there when this start took the fence: they can get none any more."""
+
+    def kept(self, commits: Iterable[Commit], now: float) -> set[int]:
+        ordered = sorted(commits, key=lambda one: -one.step)
+        stay = [*ordered[: self.keep], *self._best(ordered)[: self.keep_best], *self._one_per_stretch(ordered)]
+        stay += [one for one in ordered if self.keep_every and one.step % self.keep_every == 0]
+        stay += [one for one in ordered if one.created > now - self.keep_younger_s]
+        return {one.step for one in stay}
+
+    def _best(self, newest_first: list[Commit]) -> list[Commit]:
+        sign = -1 if self.highest else 1
+        measured = [(sign * one.metric, -one.step, one) for one in newest_first if one.metric is not None]
+        return [one for *_, one in sorted(measured, key=lambda found: found[:2])]
+
+    def _one_per_stretch(self, newest_first: list[Commit]) -> Iterable[Commit]:
+        if not self.keep_one_per_s:
+            return ()
+        # Oldest first, so that the one that stays for a stretch is never exchanged for a later one.
+        first: dict[float, Commit] = {}
+        for one in reversed(newest_first):
+            first.setdefault(one.created // self.keep_one_per_s, one)
+        return first.values()
+
+
+def retain(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[str]:
+    """Deletes, and returns the names that went."""
+    failpoint("retention.begin")
+    now = time.time() if now is None else now
+    steps = survey(storage, run)
+    commits = _commits(storage, run, steps.values())
+    going = _going(storage, run, policy, commits, now)
+    gone: list[str] = []
+    oldest = now - policy.orphan_age_s
+    for entry in steps.values():
+        commit = commits.get(entry.step)
+        # Damage may be a bad read: what restore passed over stays a day, for a person to look at.
+        spoilt = commit is not None and commit.attempt in policy.damaged and _newest(entry) < oldest
+        if spoilt or entry.step in going:
+            gone += _drop_step(storage, run, entry)
+        # A commit that cannot be read is no checkpoint, and no reason to delete anything.
+        elif entry.commit is None or commit is not None:
+            gone += _drop_orphans(storage, entry, commit.attempt if commit else "", oldest, policy.stale)
+    failpoint("retention.end")
+    return gone
+
+
+def superfluous(storage: Storage, run: str, policy: Policy, *, now: float | None = None) -> list[int]:
+    """Committed steps that `retain` would delete."""
+    commits = _commits(storage, run, survey(storage, run).values())
+    return sorted(_going(storage, run, policy, commits, time.time() if now is None else now))
+
+
+def pin(storage: Storage, run: str, step: int) -> None:
+    """Raises InputError where this step is not committed."""
+    steps_of(step, committed_steps(storage, run), run)
+    put_bytes(storage, object_names.pin_object(run, step), b"{}")
+
+
+def unpin(storage: Storage, run: str, step: int) -> None:
+    storage.delete(object_names.pin_object(run, step))
+
+
+def pinned(storage: Storage, run: str) -> set[int]:
+    names = (
+        found.name.rpartition("/")[2].removesuffix(".json") for found in storage.list(object_names.pins_prefix(run))
+    )
+    return {int(name) for name in names if name.isdecimal()}
+
+
+def _going(storage: Storage, run: str, policy: Policy, commits: dict[int, Commit], now: float) -> set[int]:
+    sound = [one for one in commits.values() if one.attempt not in policy.damaged]
+    return {one.step for one in sound} - policy.kept(sound, now) - pinned(storage, run)
+
+
+def _commits(storage: Storage, run: str, entries: Iterable[StepObjects]) -> dict[int, Commit]:
+    found = {entry.step: read_commit(storage, run, entry.step) for entry in entries if entry.commit}
+    return {step: commit for step, commit in found.items() if commit is not None}
+
+
+def _newest(entry: StepObjects) -> float:
+    return max((found.modified for objects in entry.attempts.values() for found in objects), default=0.0)
+
+
+def _drop_step(storage: Storage, run: str, entry: StepObjects) -> Iterator[str]:
+    commit = object_names.commit_object(run, entry.step)
+    # First, so that a kill in between leaves an attempt without commit and never a commit without shards.
+    storage.delete(commit)
+    yield commit
+    failpoint("retention.uncommitted")
+    for objects in entry.attempts.values():
+        for found in objects:
+            storage.delete(found.name)
+            yield found.name
+
+
+def _drop_orphans(
+    storage: Storage, entry: StepObjects, committed: str, oldest: float, stale: frozenset[str]
+) -> Iterator[str]:
+    for attempt, objects in entry.attempts.items():
+        # By its newest object: the first one of a slow upload may be old while the last is still to come.
+        old = attempt in stale or max(found.modified for found in objects) < oldest
+        if attempt != committed and old:
+            for found in objects:
+                storage.delete(found.name)
+                yield found.name
+
+
+# Of how many failed saves another rank may still be uploading its part.
+REMEMBERED = 8
+
+
+class FailedAttempts:
+    """Of one rank. Rank 0 alone commits, so it clears an attempt whole; another rank clears what it wrote itself."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._failed: list[Manifest] = []
+
+    def add(self, manifest: Manifest, error: Exception) -> None:
+        # A commit whose answer was lost may be there after all: that attempt is left to retention.
+        if not isinstance(error, Transient | AlreadyExists):
+            self._failed = [*self._failed, manifest][-REMEMBERED:]
+
+    def clear(self) -> None:
+        """To be called again before each save: ranks that failed later, or not at all, wrote on meanwhile."""
+        for manifest in self._failed:
+            with suppress(StorageError, OSError):
+                self._clear(manifest)
+
+    def _clear(self, manifest: Manifest) -> None:
+        prefix = object_names.attempt_prefix(manifest.run, manifest.step, manifest.attempt)
+        mine = object_names.rank_prefix(manifest.run, manifest.step, manifest.attempt, manifest.rank)
+        for found in list(self._storage.list(prefix)):
+            if manifest.rank == 0 or found.name.startswith(mine):
+                self._storage.delete(found.name)

@@ -1,0 +1,266 @@
+"""The uploader: a process in its own session that outlives the trainer's signals and finishes what is staged.
+
+The staging memory and a socket come as open descriptors. torchrun sends SIGTERM to the trainer's whole process group,
+and a save in flight must survive that: so a session of its own, and SIGTERM ignored. When the trainer is gone it
+commits what it has and leaves. It must start fast and stay small: no torch here.
+
+Decision: infra/decisions/0027.
+"""
+
+import json
+import math
+import mmap
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, Full, StorageError
+from holdfast.checkpoint.failpoints import failpoint
+from holdfast.checkpoint.format.commit import CommitState, commit
+from holdfast.checkpoint.format.records import Manifest, Shard, TensorPart
+from holdfast.checkpoint.save.retention import FailedAttempts, Policy, retain
+from holdfast.checkpoint.settings import Retention, Tuning
+from holdfast.checkpoint.stores.opening import reliable_storage
+from holdfast.checkpoint.stores.storage import Storage, crc32c, put_bytes, put_object, random_hex
+from holdfast.contract import object_names
+from holdfast.contract.errors import InputError
+
+# How long a committed checkpoint is still hoped for once the trainer is gone.
+ORPHAN_PATIENCE_S = 60.0
+# Large enough to show the bandwidth and not the latency of one request.
+PROBE_BYTES = 8 << 20
+# The reason of a save that failed on the coordinator only because another rank's part did.
+ANOTHER_RANK_FAILED = "another rank failed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UploadOrders:
+    """What an uploader is started with, as its one argument."""
+
+    url: str
+    run: str
+    tuning: Tuning
+    keep: int
+    commit_count: int
+    """Commits that this run has."""
+    epoch: int
+    """Number of this start."""
+    damaged: tuple[str, ...] = ()
+    """Attempts whose commit restore passed over."""
+    stale: tuple[str, ...] = ()
+    """Attempts that get no commit any more."""
+    training_threads: int = 1
+    """That all ranks of this machine compute with."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> "UploadOrders":
+        body = json.loads(text)
+        return cls(**(body | {"tuning": Tuning(**body["tuning"])}))
+
+    @property
+    def policy(self) -> Policy:
+        rules: dict[str, Any] = {field.name: getattr(self.tuning, field.name) for field in fields(Retention)}
+        return Policy(keep=self.keep, damaged=frozenset(self.damaged), stale=frozenset(self.stale), **rules)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One save of one rank: the first `length` bytes of a staging memory hold its stream."""
+
+    save: int
+    memory: int = 0
+    """Which of the staging memories."""
+    length: int
+    shard_bytes: int
+    manifest: Manifest
+    """Without shards: their checksums are computed by the uploader."""
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode()
+
+    @classmethod
+    def decode(cls, body: dict[str, Any]) -> "Job":
+        # Not parse_manifest: this one comes from the trainer itself, and its many parts are not worth a second check.
+        fields: dict[str, Any] = body["manifest"]
+        tensors = tuple(
+            TensorPart(**(part | {name: tuple(part[name]) for name in ("shape", "offset", "extent")}))
+            for part in fields.pop("tensors")
+        )
+        del fields["shards"]
+        body["manifest"] = Manifest(**fields, tensors=tensors, shards=())
+        return cls(**body)
+
+
+class Mailbox:
+    """UploadOrders from the trainer. Jobs wait for their turn; `abandon` names a save and may come in the middle of it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._abandoned: set[int] = set()
+        self._orphaned_at = math.inf
+        threading.Thread(target=self._read, name="mailbox", daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(OSError), self._connection.makefile("rb") as lines:
+            for line in lines:
+                order: dict[str, Any] = json.loads(line)
+                if "abandon" in order:
+                    with self._changed:
+                        self._abandoned.add(order["abandon"])
+                        self._changed.notify_all()
+                else:
+                    self._jobs.put(Job.decode(order))
+        # The trainer's end is no order to stop: what it has handed over may be the last checkpoint.
+        self._orphaned_at = time.monotonic()
+        self._jobs.put(None)
+
+    def next(self) -> Job | None:
+        """None once the trainer is gone."""
+        return self._jobs.get()
+
+    def abandoned(self, save: int, wait_s: float) -> bool:
+        """Waits that long for the order to give this save up."""
+        with self._changed:
+            given_up = self._changed.wait_for(lambda: save in self._abandoned, wait_s)
+        return given_up or time.monotonic() > self._orphaned_at + ORPHAN_PATIENCE_S
+
+    def report(self, **fields: object) -> None:
+        with suppress(OSError):  # the trainer is gone: finish all the same
+            self._connection.sendall(json.dumps(fields).encode() + b"\n")
+
+
+class Memory:
+    """A staging memory, mapped again only when it grew: a mapping of gigabytes is slow to fault in."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._view = memoryview(b"")
+
+    def view(self, length: int) -> memoryview:
+        if len(self._view) < length:
+            self._view = memoryview(mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size))
+        return self._view[:length]
+
+
+def serve(mailbox: Mailbox, memories: list[Memory], storage: Storage, orders: UploadOrders) -> None:
+    """Until the trainer is gone and its last save is through."""
+    policy = orders.policy
+    state = CommitState(commit_count=orders.commit_count, keep=orders.keep, damaged=policy.damaged, epoch=orders.epoch)
+    failed = FailedAttempts(storage)
+    while (job := mailbox.next()) is not None:
+        failed.clear()
+        try:
+            changed = _save(mailbox, memories[job.memory].view(job.length), storage, job, state, orders.tuning)
+        except (Abandoned, Fenced, StorageError, Damaged, InputError, OSError, EOFError) as error:
+            mailbox.report(save=job.save, **_outcome(error))
+            failed.add(job.manifest, error)
+            failed.clear()
+            # A full store may have room again once retention has deleted what no rule keeps.
+            changed = isinstance(error, Full) and job.manifest.rank == 0
+        finally:
+            failpoint("upload.end")
+        # After the report: a slow deletion must not keep the trainer from its next save.
+        if changed:
+            with suppress(StorageError, Damaged, OSError):  # the next save tries again
+                retain(storage, job.manifest.run, policy)
+
+
+def _save(mailbox: Mailbox, memory: memoryview, storage: Storage, job: Job, state: CommitState, tuning: Tuning) -> bool:
+    """Whether a commit was written."""
+    began = time.monotonic()
+    manifest = upload(storage, memory, job, parallel=tuning.parallel)
+    mailbox.report(save=job.save, done="uploaded", seconds=time.monotonic() - began, bytes=job.length)
+    if manifest.rank:
+        return False
+    abandoned = partial(mailbox.abandoned, job.save)
+    record = commit(storage, manifest, state=state, timeout_s=tuning.commit_timeout_s, abandoned=abandoned)
+    mailbox.report(save=job.save, done="committed", seconds=time.monotonic() - began, bytes=record.total_bytes)
+    return True
+
+
+def _outcome(error: Exception) -> dict[str, str]:
+    if isinstance(error, Fenced):
+        return {"done": "fenced", "reason": str(error)}
+    reason = ANOTHER_RANK_FAILED if isinstance(error, Abandoned) else f"{type(error).__name__}: {error}"[:500]
+    return {"done": "failed", "reason": reason}
+
+
+def upload(storage: Storage, memory: memoryview, job: Job, *, parallel: int) -> Manifest:
+    """Shards in parallel, then the manifest, which says that they are all there. Raises StorageError."""
+    failpoint("upload.begin")
+    manifest = job.manifest
+
+    def one(numbered: tuple[int, memoryview]) -> Shard:
+        index, data = numbered
+        checksum = crc32c(data)
+        put_object(storage, manifest.shard_name(index), data, checksum)
+        failpoint("upload.shard")
+        return Shard(bytes=len(data), crc32c=checksum)
+
+    # Checksums are computed in the same threads: one shard's sum during another's request costs no time.
+    with ThreadPoolExecutor(parallel, thread_name_prefix="shard") as pool:
+        shards = tuple(pool.map(one, enumerate(_cut(memory[: job.length], job.shard_bytes))))
+    manifest = replace(manifest, shards=shards)
+    put_bytes(storage, manifest.name, manifest.encode())
+    failpoint("upload.manifest")
+    return manifest
+
+
+def _cut(memory: memoryview, size: int) -> Iterator[memoryview]:
+    for start in range(0, len(memory), size):
+        yield memory[start : start + size]
+
+
+def _probe(mailbox: Mailbox, storage: Storage, run: str) -> None:
+    """Reports how long a small object takes to become durable: before the first save, so that a notice finds a number."""
+    # Under a name of the run, so that retention finds what a kill leaves behind.
+    name = object_names.shard_object(run, 0, random_hex(6), 0, 0)
+    data = memoryview(bytearray(PROBE_BYTES))
+    try:
+        began = time.monotonic()
+        storage.put(name, data, crc32c(data))
+        seconds = time.monotonic() - began
+        storage.delete(name)
+        mailbox.report(save=0, done="probed", seconds=seconds, bytes=PROBE_BYTES)
+    except (StorageError, InputError, OSError) as error:
+        mailbox.report(save=0, done="unprobed", reason=f"{type(error).__name__}: {error}"[:500])
+
+
+def _keep_to_spare_cores(training_threads: int) -> None:
+    """Where more cores than training threads are: the scheduler wakes a process of any priority next to a thread that
+    computes, and parts the two a tick later, which that step pays for."""
+    if hasattr(os, "sched_setaffinity"):
+        spare = sorted(os.sched_getaffinity(0))[training_threads:]
+        if spare:
+            os.sched_setaffinity(0, spare)
+
+
+def main() -> None:
+    """Arguments: the orders, the socket's descriptor, and those of the staging memories."""
+    # First of all: until here each of them would end the process, and with it the save that it is started for.
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(signum, signal.SIG_IGN)
+    orders, (connection, *memories) = UploadOrders.decode(sys.argv[1]), map(int, sys.argv[2:])
+    # Training comes first on a shared core; an upload waits for the network most of the time.
+    os.nice(orders.tuning.niceness)
+    _keep_to_spare_cores(orders.training_threads)
+    mailbox = Mailbox(socket.socket(fileno=connection))
+    storage = reliable_storage(orders.url, orders.tuning, create=True)
+    mailbox.report(save=0, done="ready")
+    _probe(mailbox, storage, orders.run)
+    serve(mailbox, [Memory(descriptor) for descriptor in memories], storage, orders)

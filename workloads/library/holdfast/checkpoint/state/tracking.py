@@ -1,0 +1,289 @@
+"""Data that a resumed run goes on with at the same sample: `data = track(loader)`, and `data` is an entry of the state.
+
+What was consumed counts, and not what workers have read ahead. An order that a sampler draws from a random stream is
+drawn again from the stream as it was, and what comes before the place is skipped without being read.
+"""
+
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from holdfast.checkpoint.state.random_streams import Generators, Packed, packed, packed_streams, set_streams, unpacked
+from holdfast.checkpoint.state.shielding import shielded
+from holdfast.checkpoint.state.tree import Stateful
+from holdfast.contract.errors import InputError
+
+
+def track(source: Any, *, ahead: int = 0) -> Any:
+    """`source`, whose place belongs to the checkpoint: give the result to the state, and iterate over it or call it.
+
+    A DataLoader, a sampler or another iterable that begins again each time: resumes behind the batches that were
+    yielded. A function that draws a batch from the random streams: `ahead` of its results are not yet used when
+    tick() is called, as in a loop that prefetches. What keeps its place by a state_dict() of its own, as torchdata's
+    StatefulDataLoader, goes on keeping it; of what its workers draw at random it knows nothing. Raises InputError.
+    """
+    if isinstance(source, DataLoader) and not isinstance(source, Stateful):
+        plain = source.batch_sampler is not None and not isinstance(source.dataset, IterableDataset)
+        return TrackedLoader(source) if plain else TrackedIterable(source)
+    if isinstance(source, Stateful):
+        own = isinstance(source, TrackedIterable | TrackedStateful) or not isinstance(source, Iterable)
+        return source if own else TrackedStateful(source)
+    if isinstance(source, Iterator):
+        raise InputError(
+            "an iterator cannot be begun again",
+            got=type(source).__name__,
+            allowed="what an iterator is made of, or a function that draws a batch",
+            fix="track(loader) instead of track(iter(loader)), or track(draw, ahead=1)",
+        )
+    if isinstance(source, Iterable):
+        return TrackedIterable(source)
+    if callable(source):
+        return TrackedDraw(source, ahead)
+    raise InputError(
+        "no data that can be tracked",
+        got=type(source).__name__,
+        allowed="a DataLoader, an iterable, or a function that draws a batch",
+        fix="give an object of your own state_dict() and load_state_dict()",
+    )
+
+
+class TrackedIterable:
+    """Any iterable: after a restart it is begun with the streams that it began with, and what was consumed is dropped."""
+
+    def __init__(self, source: Iterable[Any]) -> None:
+        self._source = source
+        self.epoch = 0
+        """Passes that were finished."""
+        self._done, self._began, self._resumed = 0, packed_streams(), False
+
+    def __len__(self) -> int:
+        return len(self._source)  # pyright: ignore[reportArgumentType]
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = self._again() if self._resumed else self._anew()
+        self._resumed = False
+        for item in iterator:
+            self._done += 1
+            yield item
+        # Only here: a loop that leaves by `break` is still within its epoch, and resumes there.
+        self.epoch, self._done = self.epoch + 1, 0
+
+    def _anew(self) -> Iterator[Any]:
+        self._done, self._began = 0, packed_streams()
+        return iter(self._source)
+
+    def _again(self) -> Iterator[Any]:
+        now = packed_streams()
+        set_streams(self._began)
+        iterator = iter(self._source)
+        deque(islice(iterator, self._done), maxlen=0)  # consumed: a plain iterable cannot be told where to begin
+        set_streams(now)
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        # Values and no tensors: these are kept for each rank, and ranks are at different samples.
+        return {"epoch": self.epoch, "batch": self._done, "streams": self._began}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self._done, self._began = state["epoch"], state["batch"], state["streams"]
+        self._resumed = self._done > 0
+
+
+class TrackedLoader(TrackedIterable):
+    """A DataLoader over a map-style dataset. What workers draw at random depends on the batch alone, and not on which
+    worker reads it or when: so it is the same after a restart, with any number of workers."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self._order = _Order(loader)
+        self._seed = torch.initial_seed()
+        self._source = DataLoader(
+            _SeededByBatch(loader.dataset),
+            # The sampler stays in this process, so that its order is drawn from streams that a checkpoint holds.
+            batch_sampler=self._order,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=shielded(loader.worker_init_fn),
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+        )
+
+    def _anew(self) -> Iterator[Any]:
+        self._done = 0
+        self._order.begin(0, None, f"{self._seed}/{self.epoch}", self.epoch)
+        return iter(self._source)
+
+    def _again(self) -> Iterator[Any]:
+        self._order.begin(self._done, self._began, f"{self._seed}/{self.epoch}", self.epoch)
+        # To make an iterator draws a seed, which the interrupted run had drawn long before.
+        now = packed_streams()
+        iterator = iter(self._source)
+        set_streams(now)
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        self._began = self._order.drawn_at
+        return super().state_dict() | {"seed": str(self._seed), "own": self._order.own()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._seed = int(state["seed"])
+        self._order.drawn_at = self._began
+        # Between epochs the next one draws from where the generators are; within one they are drawn from again.
+        self._order.set_generators(state["own"])
+
+
+class TrackedStateful:
+    """What keeps its own place. To take it up again draws a seed, which the interrupted run had drawn long before."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self._resumed = source, False
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_source":  # of a copy that is being made: no end otherwise
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._resumed:
+            return iter(self._source)
+        self._resumed = False
+        now = packed_streams()
+        iterator = iter(self._source)
+        set_streams(now)
+        return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        # A loader that was not begun yet begins to say where it is.
+        now = packed_streams()
+        found = self._source.state_dict()
+        set_streams(now)
+        # Values and no tensors: ranks are at different samples.
+        return packed(found)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._source.load_state_dict(unpacked(state))
+        self._resumed = True
+
+
+class TrackedDraw:
+    """A function that draws from the random streams and from nothing else that changes."""
+
+    def __init__(self, draw: Callable[..., Any], ahead: int) -> None:
+        self._draw = draw
+        self._before: deque[Packed] = deque(maxlen=ahead)
+        self._again: list[Packed] = []
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if not self._again:
+            self._before.append(packed_streams())
+            return self._draw(*arguments, **options)
+        # Drawn with the streams of then, which are put back: the loop's own draws go on undisturbed.
+        now, before = packed_streams(), self._again.pop(0)
+        self._before.append(before)
+        set_streams(before)
+        found = self._draw(*arguments, **options)
+        set_streams(now)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"before": list(self._before)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._again = list(state["before"])
+        self._before.clear()
+
+
+class _Order:
+    """A batch sampler whose order can be drawn again, from a place in its middle."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._inner: Any = loader.batch_sampler
+        sampler: Any = getattr(self._inner, "sampler", None)
+        owners = (loader, self._inner, sampler)
+        found = {id(one): one for owner in owners if (one := getattr(owner, "generator", None)) is not None}
+        self._generators = Generators(found.values())
+        self._sampler = sampler
+        self.drawn_at: Packed = self._streams()
+        self.begin(0, None, "", 0)
+
+    def begin(self, skip: int, drawn_at: Packed, seed: str, epoch: int) -> None:
+        self._skip, self._replay, self._seed = skip, drawn_at, seed
+        for one in (self._sampler, self._inner):
+            if set_epoch := getattr(one, "set_epoch", None):
+                set_epoch(epoch)
+
+    def own(self) -> list[Packed]:
+        """States of the generators that the loader was given."""
+        return self._generators.packed()
+
+    def set_generators(self, states: list[Packed]) -> None:
+        self._generators.set(states)
+
+    def _streams(self) -> Packed:
+        return packed_streams() | {"own": self.own()}
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator["_Batch"]:
+        now = None
+        if self._replay is not None:
+            now = packed_streams()
+            set_streams(self._replay)
+            self.set_generators(self._replay["own"])
+            self._replay = None
+        self.drawn_at = self._streams()
+        numbered = enumerate(iter(self._inner))
+        # The draw comes with the first index: taken while the streams are where they were.
+        kept = list(islice(numbered, self._skip, self._skip + 1)) if now is not None else []
+        if now is not None:
+            set_streams(now)
+        for number, indexes in kept:
+            yield _Batch(indexes, f"{self._seed}/{number}")
+        for number, indexes in numbered:
+            yield _Batch(indexes, f"{self._seed}/{number}")
+
+
+class _Batch(list[int]):
+    """Indexes, and what random draws of their samples begin from. Sent to workers."""
+
+    def __init__(self, indexes: Iterable[int] = (), seed: str = "") -> None:
+        super().__init__(indexes)
+        self.seed = seed
+
+
+class _SeededByBatch(torch.utils.data.Dataset[Any]):
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitems__(self, batch: _Batch) -> list[Any]:
+        # In the trainer's own process the streams of the checkpoint go on.
+        if get_worker_info() is not None:
+            _seed_all(batch.seed)
+        every = getattr(self._dataset, "__getitems__", None)
+        return every(list(batch)) if every else [self._dataset[index] for index in batch]
+
+
+def _seed_all(seed: str) -> None:
+    stream = random.Random(seed)
+    torch.manual_seed(stream.getrandbits(63))
+    random.seed(stream.getrandbits(63))
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed(stream.getrandbits(32))

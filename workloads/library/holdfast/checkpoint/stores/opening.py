@@ -1,0 +1,133 @@
+"""From a URL to the store behind it."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from holdfast.checkpoint.settings import REQUEST_S, Tuning
+from holdfast.checkpoint.stores.local import LocalStorage
+from holdfast.checkpoint.stores.retrying import Mirrored, Retrying
+from holdfast.checkpoint.stores.storage import Storage
+from holdfast.contract.errors import InputError
+
+ALLOWED = "file:///absolute/dir, a path, gs://bucket/prefix, s3://bucket/prefix, az://container/prefix or, with \
+fsspec, the scheme of one of its drivers"
+
+# What each store is imported from, and the extra that brings it.
+EXTRAS = {
+    "gs": ("google.cloud.storage", "gcs"),
+    "s3": ("boto3", "s3"),
+    "az": ("azure.storage.blob", "azure"),
+    "abfss": ("azure.storage.blob", "azure"),
+}
+# fsspec has them, and they keep nothing for the next process.
+NO_STORES = frozenset({"memory", "http", "https", "data", "github", "git", "zip", "tar"})
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:  # a name that no file system takes
+        return False
+
+
+def existing_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
+    """For readers: a folder that is not there is not created. Raises InputError."""
+    parts = _split(url)
+    # Opening creates the folder, and a mistyped path would become an empty store.
+    if parts.scheme in ("", "file") and not _is_folder(unquote(parts.path)):
+        raise InputError("no such checkpoint folder", got=url[:200], allowed="an existing folder", fix="check the URL")
+    return open_storage(url, request_s=request_s)
+
+
+def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
+    """The store of a URL of one of the forms in ALLOWED. `request_s`: how long a bucket may stay silent.
+    Raises InputError for another form, a store whose package is missing, and one that cannot be used."""
+    parts = _split(url)
+    if parts.scheme in EXTRAS and parts.netloc:
+        return _bucket(parts, request_s)
+    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and parts.path:
+        return LocalStorage.open(url if not parts.scheme else unquote(parts.path))
+    if parts.scheme and parts.scheme not in {*EXTRAS, "file"} | NO_STORES:
+        return _of_fsspec(url, parts.scheme)
+    raise _no_known_kind(url)
+
+
+def reliable_storage(url: str, tuning: Tuning, *, create: bool = False, mirror: str = "") -> Storage:
+    """The store of a URL, asked again for `tuning.retry_s` where it may help, and read from `mirror` where it does not
+    answer. `create`: for writers. Raises InputError for a URL of no known kind or a store that cannot be used."""
+    found = (open_storage if create else existing_storage)(url, request_s=tuning.request_s)
+    first = Retrying(found, budget_s=tuning.retry_s)
+    return Mirrored(first, reliable_storage(mirror, tuning)) if mirror else first
+
+
+def _bucket(parts: SplitResult, request_s: float) -> Storage:
+    module, extra = EXTRAS[parts.scheme]
+    if not _installed(module):
+        raise _not_installed(parts.scheme, extra)
+    prefix = parts.path.strip("/")
+    # Imported here: an extra, which only who keeps checkpoints in such a bucket has.
+    if parts.scheme == "gs":
+        from holdfast.checkpoint.stores.gcs import GcsStorage
+
+        return GcsStorage.open(bucket=parts.netloc, prefix=prefix, request_s=request_s)
+    if parts.scheme == "s3":
+        from holdfast.checkpoint.stores.s3 import S3Storage
+
+        return S3Storage.open(bucket=parts.netloc, prefix=prefix, request_s=request_s)
+    from holdfast.checkpoint.stores.azure import AzureStorage
+
+    container, _, account = parts.netloc.partition("@")
+    account = account.replace(".dfs.", ".blob.")
+    return AzureStorage.open(container=container, account=account, prefix=prefix, request_s=request_s)
+
+
+def _of_fsspec(url: str, scheme: str) -> Storage:
+    if not _installed("fsspec"):
+        raise _not_installed(scheme, "fsspec")
+    import fsspec
+
+    if scheme not in fsspec.available_protocols():
+        raise _no_known_kind(url)
+    from holdfast.checkpoint.stores.fsspec import FileSystemStorage
+
+    return FileSystemStorage.open(url)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        secret = parts.password
+    except ValueError as error:  # a bracket that is not closed
+        raise _no_known_kind(url) from error
+    # A URL goes into logs, arguments of processes and errors.
+    if secret:
+        raise InputError(
+            "checkpoint URL holds a password",
+            got=f"{parts.scheme}://{parts.username}:...@{parts.hostname}",
+            allowed="a URL without one",
+            fix="give the credentials to the driver by its environment or configuration file",
+        )
+    return parts
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a dotted name the first half is missing
+        return False
+
+
+def _not_installed(scheme: str, extra: str) -> InputError:
+    return InputError(
+        f"{scheme}:// needs a package that is not installed",
+        got=f"holdfast without its extra {extra}",
+        allowed="file:///absolute/dir and paths need none",
+        fix=f"pip install 'holdfast[{extra}]'",
+    )
+
+
+def _no_known_kind(url: str) -> InputError:
+    return InputError(
+        "checkpoint URL is of no known kind", got=url[:200], allowed=ALLOWED, fix="write the URL in one of these forms"
+    )

@@ -1,0 +1,181 @@
+"""Saves in flight: as many as the setting says are staged without waiting, and never one more."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.checkpoint import Checkpointer, Tuning
+from holdfast.checkpoint.restore.loading import read_whole
+from holdfast.checkpoint.restore.reading import open_step
+from holdfast.checkpoint.save import writer as saving
+from holdfast.checkpoint.stores.opening import open_storage
+from workloads.library.tests.checkpoint.test_kill import children
+
+pytestmark = pytest.mark.process
+STATE_BYTES = 1 << 20
+
+
+@contextmanager
+def training(url: Path, in_flight: int, **tuned: Any) -> Iterator[tuple[Checkpointer, torch.Tensor, int]]:
+    """A checkpointer, its state, and the process id of its uploader."""
+    before = set(children(os.getpid()))
+    tensor = torch.zeros(STATE_BYTES // 4)
+    tuning = Tuning(saves_in_flight=in_flight, **tuned)
+    with Checkpointer(str(url), {"w": tensor}, run="r", every=10**9, keep=9, tuning=tuning) as ckpt:
+        (uploader,) = set(children(os.getpid())) - before
+        yield ckpt, tensor, uploader
+
+
+def save(ckpt: Checkpointer, tensor: torch.Tensor, step: int) -> None:
+    tensor.fill_(step)
+    ckpt.save(step)
+
+
+def commits(url: Path) -> list[int]:
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in url.rglob("COMMIT.json"))
+
+
+def staged_bytes() -> int:
+    sizes = {}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        if "holdfast-staging" in os.path.realpath(descriptor) and descriptor.exists():
+            found = descriptor.stat()
+            sizes[found.st_ino] = found.st_size
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+def test_saves_within_the_limit_do_not_wait_and_the_next_one_does(tmp_path: Path, in_flight: int) -> None:
+    with training(tmp_path, in_flight) as (ckpt, tensor, uploader):
+        os.kill(uploader, signal.SIGSTOP)
+        for step in range(1, in_flight + 1):
+            save(ckpt, tensor, step)
+        assert ckpt.busy and not commits(tmp_path)
+        assert in_flight * STATE_BYTES <= staged_bytes() <= in_flight * 1.1 * STATE_BYTES
+
+        def let_it_go_on() -> None:
+            released.set()
+            os.kill(uploader, signal.SIGCONT)
+
+        released = threading.Event()
+        threading.Timer(0.5, let_it_go_on).start()
+        save(ckpt, tensor, in_flight + 1)
+        assert released.is_set() and 1 in commits(tmp_path)
+        assert ckpt.wait() and not ckpt.busy
+        assert staged_bytes() <= in_flight * 1.1 * STATE_BYTES
+    storage = open_storage(str(tmp_path))
+    assert commits(tmp_path) == [*range(1, in_flight + 2)]
+    for step in commits(tmp_path):
+        found = read_whole(storage, open_step(storage, "r", step), ["w"])["w"]
+        assert torch.equal(found, torch.full_like(found, step))
+
+
+def test_an_uploader_killed_with_two_saves_in_flight_loses_these_two_and_no_more(tmp_path: Path) -> None:
+    with training(tmp_path, 2) as (ckpt, tensor, uploader):
+        save(ckpt, tensor, 1)
+        assert ckpt.wait()
+        os.kill(uploader, signal.SIGSTOP)
+        save(ckpt, tensor, 2)
+        save(ckpt, tensor, 3)
+        os.kill(uploader, signal.SIGKILL)
+        assert not ckpt.wait()
+        assert "uploader process is gone" in ckpt.failure
+        save(ckpt, tensor, 4)
+        assert ckpt.wait()
+        assert commits(tmp_path) == [1, 4]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores")
+def test_an_uploader_keeps_to_the_cores_that_training_leaves(tmp_path: Path) -> None:
+    cores, before = sorted(os.sched_getaffinity(0)), torch.get_num_threads()
+    try:
+        for threads in (1, len(cores)):
+            torch.set_num_threads(threads)
+            with training(tmp_path / str(threads), 1) as (ckpt, tensor, uploader):
+                save(ckpt, tensor, 1)
+                assert ckpt.wait()
+                assert os.sched_getaffinity(uploader) == set(cores[threads:] or cores)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_stuck_upload_is_announced_and_holds_the_training_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(saving, "ANNOUNCE_WAIT_AFTER_S", 0.2)
+    with training(tmp_path, 1, wait_s=1.0) as (ckpt, tensor, uploader):
+        os.kill(uploader, signal.SIGSTOP)
+        try:
+            save(ckpt, tensor, 1)
+            began = time.monotonic()
+            save(ckpt, tensor, 2)
+            assert time.monotonic() - began > 1.0
+            assert "training waits for room: the upload of step 1 is not through" in caplog.text
+            assert "checkpoint of step 2 failed: rank 0: the upload of step 1" in caplog.text
+            assert "step 1 is not through" in ckpt.failure
+            began = time.monotonic()
+            for step in range(3, 23):
+                save(ckpt, tensor, step)
+            assert time.monotonic() - began < 10, "each save waited anew for the same upload"
+        finally:
+            os.kill(uploader, signal.SIGCONT)
+        assert ckpt.wait()
+        assert not ckpt.failure
+        save(ckpt, tensor, 23)
+        assert ckpt.wait()
+    assert commits(tmp_path) == [1, 23]
+
+
+def test_a_child_that_outlives_a_killed_trainer_does_not_hold_its_uploader(tmp_path: Path) -> None:
+    url = tmp_path / "url"
+    trainer = subprocess.Popen([sys.executable, "-c", FORKING, str(url), str(tmp_path / "pids")])
+    while not (tmp_path / "pids").exists():
+        assert trainer.poll() is None
+        time.sleep(0.05)
+    uploader, child = (int(number) for number in (tmp_path / "pids").read_text().split())
+    try:
+        trainer.kill()
+        trainer.wait()
+        deadline = time.monotonic() + 30
+        while running(uploader) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert running(child), "the child was to live on"
+        assert not running(uploader)
+    finally:
+        for pid in filter(running, (child, uploader)):
+            os.kill(pid, signal.SIGKILL)
+
+
+def running(pid: int) -> bool:
+    """A zombie has ended; nobody may be there to wait for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+FORKING = """
+import os, sys, time, torch
+from holdfast.checkpoint import Checkpointer
+with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
+    ckpt.tick(1)
+    assert ckpt.wait()
+    uploader = ckpt._writer._uploader.pid
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+        os._exit(0)
+    open(sys.argv[2] + ".new", "w").write(f"{uploader} {child}")
+    os.rename(sys.argv[2] + ".new", sys.argv[2])
+    time.sleep(600)
+"""
