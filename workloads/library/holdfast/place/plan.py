@@ -1,9 +1,8 @@
 """What was priced for a job, as its object carries it: the policy, its numbers, and the queues that it moves between.
 
-Written by whoever renders the job, read by the exporter that moves it. Hours count from the object's creation.
+Written when the job is rendered, read by the mover. Hours count from the object's creation. Why: infra/decisions/0058.
 """
 
-# Why it is so: infra/decisions/0058.
 import json
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -14,16 +13,13 @@ import numpy as np
 from holdfast.contract.errors import InputError
 from holdfast.contract.values import between
 from holdfast.place import policies
-from holdfast.place.decisions import decide
-from holdfast.place.policies import Policy
+from holdfast.place.policies import Policy, decide
 from holdfast.place.runs import Runs, runs_of
 
 MAX_TEXT = 2_048
 MAX_HOURS = 10_000.0
 MAX_USD = 1e6
-POLICIES: dict[str, Policy] = {
-    policy.name: policy for policy in (*policies.IN_TIME, policies.UNIFORM, policies.GREEDY, policies.QUEUE)
-}
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (*policies.IN_TIME, policies.QUEUE)}
 
 
 class Standing(StrEnum):
@@ -52,7 +48,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise InputError("policy", got=self.policy, allowed=", ".join(POLICIES), fix="render the job anew")
+            raise InputError("policy", got=self.policy, allowed=", ".join(POLICIES), fix="render the job again")
         between("work_h", self.work_h, 1e-3, MAX_HOURS)
         between("deadline_h", self.deadline_h, self.work_h, MAX_HOURS)
         for name in ("restart_h", "interval_h", "checkpoint_h"):
@@ -62,7 +58,7 @@ class Plan:
         if not (self.spot_queue and self.on_demand_queue) or self.spot_queue == self.on_demand_queue:
             raise InputError(
                 "queues of a plan", got=f"{self.spot_queue!r}, {self.on_demand_queue!r}", allowed="two different names",
-                fix="render the job anew",
+                fix="render the job again",
             )  # fmt: skip
 
     @property
@@ -102,7 +98,7 @@ class Plan:
 
 
 def read(text: str) -> Plan:
-    """Of an annotation, which anybody may have written; InputError where it is no plan."""
+    """Of an annotation, which any user may have written; InputError where it is no plan."""
     try:
         if len(text) > MAX_TEXT:
             raise ValueError(f"{len(text)} characters")
@@ -115,7 +111,7 @@ def read(text: str) -> Plan:
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         raise InputError(
             "placement plan", got=f"{text[:80]!r}: {error}", allowed="the annotation as it was rendered",
-            fix="render the job anew",
+            fix="render the job again",
         ) from error  # fmt: skip
 
 

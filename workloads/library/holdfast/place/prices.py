@@ -45,8 +45,6 @@ class Sku:
     description: str = ""
     as_of: str = ""
     """YYYY-MM-DD at which the source had this price; empty where the source has no date."""
-    earlier: tuple[float, ...] = ()
-    """What it cost before, oldest first; of Spot, which drifts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,33 +65,6 @@ class Quote:
     inferred: bool
     as_of: str = ""
     """Of its oldest part; empty where one has no date."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """What Spot costs over the regions, as shares of on-demand there."""
-
-    low: float
-    high: float
-    regions: int
-    """In so many the table prices both."""
-
-    def __str__(self) -> str:
-        return f"{self.low:.0%} to {self.high:.0%} of on-demand over the {self.regions} regions of the table"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """How far the Spot price of a GPU has moved, as shares of the earlier price."""
-
-    low: float
-    high: float
-    regions: int
-    """Of which an earlier price is kept."""
-
-    def __str__(self) -> str:
-        where = "region" if self.regions == 1 else f"{self.regions} regions"
-        return f"{self.low:+.0%} to {self.high:+.0%} since earlier prices of {where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,21 +103,6 @@ class Table:
             # The empty text of an undated part is the least of all.
             as_of=min(sku.as_of for sku, _ in found),
         )
-
-    def spot_band(self, machine: MachineType) -> Band | None:
-        """How far regions differ; None where fewer than two sell it both ways."""
-        both = [
-            (self.quote(machine, r, Capacity.SPOT), self.quote(machine, r, Capacity.ON_DEMAND))
-            for r in self.regions(machine.accelerator)
-        ]
-        shares = [spot.usd / demand.usd for spot, demand in both if spot and demand]
-        return Band(low=min(shares), high=max(shares), regions=len(shares)) if len(shares) > 1 else None
-
-    def spot_drift(self, accelerator: str) -> Drift | None:
-        """How far this GPU's Spot price has moved from each earlier one to today's; None where none is kept."""
-        rows = [s for s in self.skus if (s.part, s.of, s.capacity) == (GPU, accelerator, Capacity.SPOT) and s.earlier]
-        moves = [sku.usd / before - 1 for sku in rows for before in sku.earlier]
-        return Drift(low=min(moves), high=max(moves), regions=len(rows)) if moves else None
 
     def regions(self, accelerator: str) -> tuple[str, ...]:
         """Where at least one capacity of this GPU has a price."""
@@ -188,7 +144,7 @@ def load(path: Path = TABLE) -> Table:
             f"price table {path.name}",
             got=f"{type(error).__name__}: {error}",
             allowed=f"an object of schema {SCHEMA}",
-            fix="restore it from git, or write it anew with `holdfast prices refresh`",
+            fix="restore it from git, or rewrite it with `holdfast prices refresh`",
         ) from error
     check(table)
     return table
@@ -196,7 +152,7 @@ def load(path: Path = TABLE) -> Table:
 
 def dump(table: Table) -> str:
     """One SKU a line, so that a refresh shows as a readable diff."""
-    lines = [json.dumps({k: v for k, v in asdict(sku).items() if k != "earlier" or v}) for sku in table.skus]
+    lines = [json.dumps(asdict(sku)) for sku in table.skus]
     head = {
         "schema": SCHEMA,
         "fetched_at": table.fetched_at.isoformat(),
@@ -250,12 +206,9 @@ def _sku(row: dict[str, Any]) -> Sku:
         sku=row["sku"],
         description=row["description"],
         as_of=row.get("as_of", ""),  # tables of forks may be older than this field
-        earlier=tuple(float(usd) for usd in row.get("earlier", ())),
     )
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")
-    if any(not usd > 0 for usd in sku.earlier):
-        raise ValueError(f"earlier {sku.earlier}")
     if sku.as_of:
         datetime.date.fromisoformat(sku.as_of)
     return sku

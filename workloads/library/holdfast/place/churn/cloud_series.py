@@ -46,7 +46,7 @@ class CloudReader:
     patience_s: float = 60.0
 
     def increases(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
-        """By how much each counter grew in each hour; the cloud's aligner knows where a counter began anew."""
+        """By how much each counter grew in each hour; the cloud's aligner knows where a counter restarted."""
         return self._read(metric, begin_s, end_s, Aligner.ALIGN_DELTA)
 
     def highest(self, metric: str, begin_s: int, end_s: int) -> list[Point]:
