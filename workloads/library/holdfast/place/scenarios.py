@@ -140,7 +140,7 @@ def _of_zone(up: Bools) -> tuple[Floats, Floats]:
     # Twice over: a wait at the end of the record goes on at its beginning instead of being cut short.
     twice, ticks = np.tile(up, 2), np.arange(len(up))
     ups = np.flatnonzero(twice)
-    first = (ups[np.searchsorted(ups, ticks)] - ticks) * gap_h()
+    first: Floats = (ups[np.searchsorted(ups, ticks)] - ticks).astype(np.float64) * gap_h()
     edges = np.flatnonzero(np.diff(twice.astype(np.int8)))
     outages = np.diff(edges)[~twice[edges[:-1] + 1]] * gap_h()
     # Never down in the record: an outage is still shorter than one step of it.

@@ -78,6 +78,7 @@ def main() -> None:
                 "bench": "placement",
                 "seconds": seconds,
                 "cpu_seconds": cpu_s,
+                "above_optimum_percent": {f"{hours:g} h": each["chosen"] for hours, each in gaps.items()},
                 "goals": goals,
             }
         )

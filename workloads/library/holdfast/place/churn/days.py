@@ -1,4 +1,4 @@
-"""Churn by day, as cloud metrics hold it. Pure. A day is counted from 00:00 UTC, in full hours."""
+"""Churn by day, as cloud metrics hold it. A day is counted from 00:00 UTC, in full hours. Why: infra/decisions/0073. Pure."""
 
 import math
 from collections import defaultdict
