@@ -4,7 +4,7 @@ Every option appears, also one without a price or an answer: then with its reaso
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +30,10 @@ KEEP_H = 10 / 60
 MICRO_BATCH_H = 10 / 3600
 LATE_EPS_H = 1e-6
 FLEX_MAX_RUN_H = FLEX_MAX_RUN_S / 3600
+_SPOT = (Capacity.SPOT,)
+_ENDLESS = (
+    f"over {SLOWEST:g} machine-hours for an hour of work: the restart or the lost work is too long for this churn"
+)
 
 
 def groups(job: Job) -> int:
@@ -62,54 +66,38 @@ def quote(job: Job, world: World, region: str, capacity: Capacity) -> Quote | No
     return replace(found, usd=found.usd * job.gpus / machine.gpus) if found and machine else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """One job in one region: Spot that comes and goes, drawn once for all policies."""
+def _spot_paths(job: Job, world: World) -> tuple[list[Paths], float]:
+    """Of each scenario, and how many times shorter than the job the simulated one is.
 
-    job: Job
-    world: World
-    region: str
-    count: int
-    """Runs in each scenario."""
-    spot: Paths
-    """Those of the scenarios, one after the other."""
-    fold: float
-    """How many times shorter than the job the simulated one is."""
-
-    @classmethod
-    def of(cls, job: Job, world: World, region: str) -> "Scene":
-        """A year on hundreds of nodes is a hundred thousand evictions, each like the one before: a job that would
-        outlast MAX_LIVES is simulated shorter, and hours, money and evictions multiplied. Means hold; the spread of one
-        run is overstated. A job that cannot resume is never shortened."""
-        rng, units = np.random.default_rng(0), groups(job)
-        churn = np.maximum(world.churn.draw(rng, RUNS), 1e-6)
-        needed = 20 + SLOWEST * job.hours * units * float(np.quantile(churn, 0.99))
-        fold = max(1.0, needed / MAX_LIVES) if job.resumable or job.batch else 1.0
-        per_path = int(min(needed, MAX_LIVES))
-        count = int(np.clip(SAMPLES / max(per_path, 8 * units), FEWEST_RUNS, RUNS))
-        # Late in a long run the nodes of a gang have all ages; a short run begins with new ones.
-        spans = lives.gang_lives(rng, churn[:count], units=units, per_path=per_path, settled=fold > 1.0)
-        parts: list[Paths] = []
-        for scenario in world.scenarios(job):
-            # The same lives and the same luck in each: only the scenario differs.
-            waits = scenario.waits.draw(np.random.default_rng(1), count, per_path)
-            # A shortened job still waits once for its first machines; the answer is multiplied afterwards.
-            waits[:, 0] /= fold
-            parts.append(lives.spot_paths(spans, waits))
-        edges, ups = (np.concatenate([getattr(each, name) for each in parts]) for name in ("edges_h", "starts_up"))
-        return cls(
-            job=job, world=world, region=region, count=count, spot=Paths(edges_h=edges, starts_up=ups), fold=fold
-        )
+    A year on hundreds of nodes is a hundred thousand evictions, each like the one before: a job that would outlast
+    MAX_LIVES is simulated shorter, and hours, money and evictions multiplied. Means hold; the spread of one run is
+    overstated. A job that cannot resume is never shortened.
+    """
+    rng, units = np.random.default_rng(0), groups(job)
+    churn = np.maximum(world.churn.draw(rng, RUNS), 1e-6)
+    needed = 20 + SLOWEST * job.hours * units * float(np.quantile(churn, 0.99))
+    fold = max(1.0, needed / MAX_LIVES) if job.resumable or job.batch else 1.0
+    per_path = int(min(needed, MAX_LIVES))
+    count = int(np.clip(SAMPLES / max(per_path, 8 * units), FEWEST_RUNS, RUNS))
+    # Late in a long run the nodes of a gang have all ages; a short run begins with new ones.
+    spans = lives.gang_lives(rng, churn[:count], units=units, per_path=per_path, settled=fold > 1.0)
+    found: list[Paths] = []
+    for scenario in world.scenarios(job):
+        # The same lives and the same luck in each: only the scenario differs.
+        waits = scenario.waits.draw(np.random.default_rng(1), count, per_path)
+        # A shortened job still waits once for its first machines; the answer is multiplied afterwards.
+        waits[:, 0] /= fold
+        found.append(lives.spot_paths(spans, waits))
+    return found, fold
 
 
 def options(job: Job, world: World, region: str) -> list[Option]:
     """One row a capacity, then the mixes; with a deadline also the queue with a way out."""
-    scene = Scene.of(job, world, region)
     rows = [_on_demand(job, world, region), _flex(job, world, region)]
     if math.isinf(job.deadline_h):
-        rows += on_spot(scene, policies.WAIT, policies.HYBRID)
+        rows += on_spot(job, world, region, policies.WAIT, policies.HYBRID)
     else:
-        waits, mixed, *in_time = on_spot(scene, policies.WAIT, policies.HYBRID, *policies.IN_TIME)
+        waits, mixed, *in_time = on_spot(job, world, region, policies.WAIT, policies.HYBRID, *policies.IN_TIME)
         rows += [waits, _cheapest(in_time), mixed, _flex(job, world, region, in_time=True)]
     return [*rows, _elastic(job, world, region)] if job.elastic else rows
 
@@ -120,31 +108,26 @@ def _cheapest(in_time: list[Option]) -> Option:
     return next(o for o in in_time if o is least or (not o.refused and o.costs_as(least)))
 
 
-def on_spot(scene: Scene, *asked: Policy) -> list[Option]:
+def on_spot(job: Job, world: World, region: str, *asked: Policy) -> list[Option]:
     """Spot under each of the policies."""
-    job, world, fold, count = scene.job, scene.world, scene.fold, scene.count
+    each, fold = _spot_paths(job, world)
+    paths = Paths(
+        edges_h=np.concatenate([p.edges_h for p in each]), starts_up=np.concatenate([p.starts_up for p in each])
+    )
     deadline_h = max(job.deadline_h / fold, job.hours / fold + job.restart_h)
     shorter = replace(job, hours=job.hours / fold, deadline_h=deadline_h)
-    runs = runs_for(shorter, world, len(scene.spot.edges_h), spot=Capacity.SPOT, region=scene.region)
-    outcomes = side_by_side(runs, scene.spot, asked)
+    runs = runs_for(shorter, world, len(paths.edges_h), spot=Capacity.SPOT, region=region)
+    count, most = len(runs) // len(each), paths.edges_h.shape[1] // 2
     found: list[Option] = []
-    for policy, outcome in zip(asked, outcomes, strict=True):
-        placement = Placement.SPOT if policy is policies.WAIT else Placement.HYBRID
-        blank = Option(placement=placement, policy=option_names.on_spot(policy), region=scene.region)
-        parts = [take(outcome, slice(at, at + count)) for at in range(0, len(runs), count)]
-        cases = tuple(case_of(job, part, fold) for part in parts)
-        needed = (Capacity.SPOT,) if policy is policies.WAIT else (Capacity.SPOT, Capacity.ON_DEMAND)
-        found.append(priced(job, world, blank, needed, cases, _endless(scene, outcome)))
+    for policy, outcome in zip(asked, side_by_side(runs, paths, asked), strict=True):
+        waits = policy is policies.WAIT
+        placement, needed = (Placement.SPOT, _SPOT) if waits else (Placement.HYBRID, (*_SPOT, Capacity.ON_DEMAND))
+        blank = Option(placement=placement, policy=option_names.on_spot(policy), region=region)
+        cases = tuple(case_of(job, take(outcome, slice(at, at + count)), fold) for at in range(0, len(runs), count))
+        # As many evictions come in SLOWEST times the work only: the pace ends it, not the limit of the simulation.
+        endless = float(np.mean(outcome.evictions >= most)) > GAVE_UP
+        found.append(replace(blank, refused=_ENDLESS) if endless else priced(job, world, blank, needed, cases))
     return found
-
-
-def _endless(scene: Scene, outcome: Outcome) -> str:
-    # As many evictions come in SLOWEST times the work only: the pace ends it, not the limit of the simulation.
-    if float(np.mean(outcome.evictions >= scene.spot.edges_h.shape[1] // 2)) <= GAVE_UP:
-        return ""
-    return (
-        f"over {SLOWEST:g} machine-hours for an hour of work: the restart or the lost work is too long for this churn"
-    )
 
 
 def _on_demand(job: Job, world: World, region: str) -> Option:
@@ -152,7 +135,7 @@ def _on_demand(job: Job, world: World, region: str) -> Option:
     blank = Option(placement=Placement.ON_DEMAND, policy="on-demand only", region=region)
     never = Paths(edges_h=np.full((1, 1), np.inf), starts_up=np.zeros(1, bool))
     case = case_of(job, simulate(runs, never, policies.ON_DEMAND_ONLY))
-    return priced(job, world, blank, (Capacity.ON_DEMAND,), _in_each(job, world, case))
+    return priced(job, world, blank, (Capacity.ON_DEMAND,), (case,) * len(world.scenarios(job)))
 
 
 def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Option:
@@ -168,7 +151,7 @@ def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Opti
     paths = lives.flex_paths(rng, RUNS, max_run_h=FLEX_MAX_RUN_H, rounds=rounds, waits=flex_waits())
     case = case_of(job, simulate(runs, paths, policies.QUEUE if in_time else policies.WAIT))
     needed = (Capacity.FLEX_START, Capacity.ON_DEMAND) if in_time else (Capacity.FLEX_START,)
-    return priced(job, world, blank, needed, _in_each(job, world, case))
+    return priced(job, world, blank, needed, (case,) * len(world.scenarios(job)))
 
 
 def _elastic(job: Job, world: World, region: str) -> Option:
@@ -180,12 +163,7 @@ def _elastic(job: Job, world: World, region: str) -> Option:
         # It stops less often than one of its machines is lost.
         interval_h=interval_h(job, world.churn.per_hour),
     )  # fmt: skip
-    return priced(job, world, blank, (Capacity.SPOT,), tuple(case_of(job, each, fold) for each in outcomes))
-
-
-def _in_each(job: Job, world: World, case: Case) -> tuple[Case, ...]:
-    """Scenarios are of Spot; the others are the same in each."""
-    return (case,) * len(world.scenarios(job))
+    return priced(job, world, blank, _SPOT, tuple(case_of(job, each, fold) for each in outcomes))
 
 
 def case_of(job: Job, outcome: Outcome, fold: float = 1.0) -> Case:
@@ -196,11 +174,9 @@ def case_of(job: Job, outcome: Outcome, fold: float = 1.0) -> Case:
     )
 
 
-def priced(
-    job: Job, world: World, blank: Option, needed: tuple[Capacity, ...], cases: tuple[Case, ...], endless: str = ""
-) -> Option:
+def priced(job: Job, world: World, blank: Option, needed: tuple[Capacity, ...], cases: tuple[Case, ...]) -> Option:
     """With its figures, or with the reason why it has none. needed: the interruptible or only capacity first."""
-    why = next((text for each in needed if (text := _unsold(job, world, blank.region, each))), endless)
+    why = next((text for each in needed if (text := _unsold(job, world, blank.region, each))), "")
     price = quote(job, world, blank.region, needed[0])
     if why or price is None:
         return replace(blank, refused=why)

@@ -1,10 +1,4 @@
-"""Reads the Cloud Billing Catalog into a price table.
-
-SKUs are classified by their text. usageType is no help: flex-start, reservations and some Spot SKUs are all
-"OnDemand" there, and a table built on it had flex-start prices in its on-demand column.
-"""
-
-# Why it is so: infra/decisions/0051.
+"""Reads the Cloud Billing Catalog into a price table. SKUs are classified by their text. Why: infra/decisions/0051."""
 
 import datetime
 import json
@@ -46,13 +40,9 @@ _GPU = re.compile(
     r"(?:(L4|A100|A100 80GB|H100 80GB|H200 141GB) GPU|(B200) \(1 gpu slice\)) (?:attached to .* )?running in "
 )
 _ACCELERATOR = {
-    "L4": "nvidia-l4",
-    "A100": "nvidia-tesla-a100",
-    "A100 80GB": "nvidia-a100-80gb",
-    "H100 80GB": "nvidia-h100-80gb",
-    "H200 141GB": "nvidia-h200-141gb",
-    "B200": "nvidia-b200",
-}
+    "L4": "nvidia-l4", "A100": "nvidia-tesla-a100", "A100 80GB": "nvidia-a100-80gb", "H100 80GB": "nvidia-h100-80gb",
+    "H200 141GB": "nvidia-h200-141gb", "B200": "nvidia-b200",
+}  # fmt: skip
 _UNITS = {CORE: "h", RAM: "GiBy.h", GPU: "h"}
 
 
@@ -72,7 +62,7 @@ def classify(description: str) -> tuple[str, str, Capacity] | None:
 
 def refresh(old: Table, today: datetime.date, endpoint: str = ENDPOINT) -> Table:
     """A table of today's prices. What the catalogue does not sell stays inferred; notes are kept."""
-    listed = [replace(sku, as_of=today.isoformat()) for sku in merge(_listed(fetch(endpoint), _regions()))]
+    listed = [replace(sku, as_of=today.isoformat()) for sku in merge(_listed(fetch(endpoint)))]
     if not listed:
         raise Unjudged(f"{endpoint} returned no SKU of a known GPU machine; the catalogue's wording may have changed")
     kept = _still_inferred(old, listed)
@@ -130,25 +120,17 @@ def merge(skus: Iterable[Sku]) -> list[Sku]:
     return kept
 
 
-def _regions() -> frozenset[str]:
-    return frozenset(zone.rpartition("-")[0] for a in ACCELERATORS.values() for zone in a.zones)
-
-
-def _listed(raw: Iterable[Mapping[str, Any]], regions: frozenset[str]) -> Iterator[Sku]:
+def _listed(raw: Iterable[Mapping[str, Any]]) -> Iterator[Sku]:
+    regions = frozenset(zone.rpartition("-")[0] for a in ACCELERATORS.values() for zone in a.zones)
     for sku in raw:
         kind = classify(sku.get("description", ""))
         where = tuple(r for r in sku.get("serviceRegions", ()) if r in regions)
         if kind and where:
             part, of, capacity = kind
             yield Sku(
-                part=part,
-                of=of,
-                capacity=capacity,
-                regions=where,
-                usd=_usd(sku, _UNITS[part]),
-                sku=sku["skuId"],
+                part=part, of=of, capacity=capacity, regions=where, usd=_usd(sku, _UNITS[part]), sku=sku["skuId"],
                 description=sku["description"],
-            )
+            )  # fmt: skip
 
 
 def _usd(sku: Mapping[str, Any], unit: str) -> float:
@@ -157,11 +139,9 @@ def _usd(sku: Mapping[str, Any], unit: str) -> float:
     expression = sku["pricingInfo"][-1]["pricingExpression"]
     if expression["usageUnit"] != unit:
         raise InputError(
-            f"SKU {sku['skuId']} {sku['description']}",
-            got=f"unit {expression['usageUnit']}",
-            allowed=unit,
+            f"SKU {sku['skuId']} {sku['description']}", got=f"unit {expression['usageUnit']}", allowed=unit,
             fix="the catalogue changed its unit; convert it in workloads/library/holdfast/place/catalog.py",
-        )
+        )  # fmt: skip
     price = expression["tieredRates"][-1]["unitPrice"]
     return round(int(price.get("units", 0)) + int(price.get("nanos", 0)) / 1e9, 9)
 

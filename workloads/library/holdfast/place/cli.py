@@ -56,16 +56,12 @@ def place(
         checkpoint, nodes, platform = stated.checkpoint, nodes or stated.nodes, platform or stated.environment
     least, most = node_range.parse(nodes, job.MAX_GPUS) if nodes else (0, 0)
     asked = job.Job(
-        accelerator=job.accelerator(gpu),
-        gpus=gpus,
-        hours=job.clock_hours(hours),
+        accelerator=job.accelerator(gpu), gpus=gpus, hours=job.clock_hours(hours),
         deadline_h=job.duration_h(deadline, "deadline"),
         checkpoint_h=job.duration_h("30s" if checkpoint == job.QUEUE else checkpoint, "checkpoint"),
-        batch=checkpoint == job.QUEUE,
-        min_nodes=least,
-        max_nodes=most,
+        batch=checkpoint == job.QUEUE, min_nodes=least, max_nodes=most,
         offered=ask.machines_of(platform) if platform else frozenset(),
-    )
+    )  # fmt: skip
     belief = ask.belief(churn, job.duration_h(spot_wait, "Spot wait") if spot_wait else None)
     with working("price every capacity"):
         # A job runs where its platform is: a cheaper region is no answer to its owner.

@@ -111,9 +111,31 @@ def simulate(gang: Gang, counts: Counts, *, work_h: float, spot_usd: float = 1.0
 
 
 def step(gang: Gang, state: State, before: Ints, count: Ints, end: Floats, work_h: float) -> Bools:
-    """One change of the count and the time until the next; which runs end in it."""
-    _change(gang, state, before, count)
-    return _work(gang, state, count, end, work_h)
+    """From one count to the next, what that costs in work and in time, and the time until the next; which runs end."""
+    was, now = before >= gang.least, count >= gang.least
+    fewer, more = was & (count < before), was & now & (count > before)
+    state.losses += fewer & state.alive
+    # Below the least it saves what it can; half a period is what it loses on average.
+    state.done -= np.where(was & ~now & state.alive, np.minimum(state.done, gang.interval_h / 2), 0.0)
+    state.stall = np.where(now, state.stall, 0.0)
+    state.stall += np.where(fewer & now, gang.shrink_h, 0.0)
+    # A newcomer is billed from its start; its share of the work begins when it has loaded what it needs.
+    join_h = gang.restart_h if gang.join_h is None else gang.join_h
+    state.stall += np.where(more, gang.grow_h + join_h * (count - before) / np.maximum(count, 1), 0.0)
+    state.stall = np.where(~was & now, gang.restart_h, state.stall)
+    speed = gang.speed(count)
+    works = speed > 0
+    stall = np.where(works, state.stall, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        until_done = np.where(works, stall + (work_h - state.done) / speed, np.inf)
+    hours = np.minimum(np.maximum(end - state.now, 0.0), until_done)
+    hours = np.where(state.alive & np.isfinite(hours), hours, 0.0)
+    held = np.where(state.node_h > 0.0, np.minimum(hours, gang.hold_h), 0.0)
+    state.node_h += np.where(works, hours, held) * count
+    state.done += speed * np.maximum(hours - stall, 0.0)
+    state.stall = np.maximum(state.stall - hours, 0.0)
+    state.now += hours
+    return state.alive & works & (state.done >= work_h - EPS_H)
 
 
 def begin(runs: int) -> State:
@@ -128,37 +150,6 @@ def stretches(counts: Counts) -> Iterator[tuple[Ints, Ints, Floats]]:
     for count, end in zip(counts.count.T, ends, strict=True):
         yield before, count, end
         before = count
-
-
-def _change(gang: Gang, state: State, before: Ints, count: Ints) -> None:
-    """From one count to the next: what it costs in work and in time."""
-    was, now = before >= gang.least, count >= gang.least
-    fewer, more = was & (count < before), was & now & (count > before)
-    state.losses += fewer & state.alive
-    # Below the least it saves what it can; half a period is what it loses on average.
-    state.done -= np.where(was & ~now & state.alive, np.minimum(state.done, gang.interval_h / 2), 0.0)
-    state.stall = np.where(now, state.stall, 0.0)
-    state.stall += np.where(fewer & now, gang.shrink_h, 0.0)
-    # A newcomer is billed from its start; its share of the work begins when it has loaded what it needs.
-    join_h = gang.restart_h if gang.join_h is None else gang.join_h
-    state.stall += np.where(more, gang.grow_h + join_h * (count - before) / np.maximum(count, 1), 0.0)
-    state.stall = np.where(~was & now, gang.restart_h, state.stall)
-
-
-def _work(gang: Gang, state: State, count: Ints, end: Floats, work_h: float) -> Bools:
-    speed = gang.speed(count)
-    works = speed > 0
-    stall = np.where(works, state.stall, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        until_done = np.where(works, stall + (work_h - state.done) / speed, np.inf)
-    hours = np.minimum(np.maximum(end - state.now, 0.0), until_done)
-    hours = np.where(state.alive & np.isfinite(hours), hours, 0.0)
-    held = np.where(state.node_h > 0.0, np.minimum(hours, gang.hold_h), 0.0)
-    state.node_h += np.where(works, hours, held) * count
-    state.done += speed * np.maximum(hours - stall, 0.0)
-    state.stall = np.maximum(state.stall - hours, 0.0)
-    state.now += hours
-    return state.alive & works & (state.done >= work_h - EPS_H)
 
 
 def outcomes(job: Job, world: World, *, units: int, spot_usd: float, interval_h: float) -> tuple[list[Outcome], float]:

@@ -30,13 +30,9 @@ _GRID_H = np.concatenate([np.linspace(a, b, 8, endpoint=False) for a, b in pairw
 
 PRIOR_EVENTS = 2.0
 PRIOR_CHURN = {
-    "nvidia-l4": 0.05,
-    "nvidia-tesla-a100": 0.10,
-    "nvidia-a100-80gb": 0.10,
-    "nvidia-h100-80gb": 0.20,
-    "nvidia-h200-141gb": 0.20,
-    "nvidia-b200": 0.20,
-}
+    "nvidia-l4": 0.05, "nvidia-tesla-a100": 0.10, "nvidia-a100-80gb": 0.10, "nvidia-h100-80gb": 0.20,
+    "nvidia-h200-141gb": 0.20, "nvidia-b200": 0.20,
+}  # fmt: skip
 """Evictions per running hour before anything was measured here. H100 zones dropped 0.09 to 0.47 requests per
 available hour in October 2025, an upper bound. Of up to 64 a2-highgpu-1g in us-east1-b 0.10 a node-hour were lost in 27 h
 of December 2021, net of those that came in the same minute: a lower bound (github.com/uclasystem/bamboo, MIT). For L4
@@ -93,23 +89,17 @@ def measure(belief: Churn, *, events: float, exposure_h: float, ages_h: Floats |
             allowed="0 or more evictions in more than 0 h",
             fix="give the sum of machine hours, those without an eviction too",
         )
-    found = _added(belief, events, exposure_h)
-    if ages_h is not None and float(np.sum(ages_h)) > 0.0:
-        young = float(np.dot(SHAPE, ages_h) / np.sum(ages_h))
-        # The factor between hazard and mean lifetime depends on the churn that is sought; a few rounds settle it.
-        for _ in range(8):
-            weight = young * float(_factor(np.array([found.per_hour]))[0]) / found.per_hour
-            found = _added(belief, events, exposure_h * weight)
+    weight = exposure_h
+    young = float(np.dot(SHAPE, ages_h) / np.sum(ages_h)) if ages_h is not None and np.sum(ages_h) > 0.0 else 0.0
+    # The factor between hazard and mean lifetime depends on the churn that is sought; a few rounds settle it.
+    for _ in range(8 if young else 0):
+        per_hour = (belief.events + events) / (belief.exposure_h + weight)
+        weight = exposure_h * young * float(_factor(np.array([per_hour]))[0]) / per_hour
     return replace(
-        found,
-        measured_events=belief.measured_events + events,
-        measured_h=belief.measured_h + exposure_h,
+        belief, events=belief.events + events, exposure_h=belief.exposure_h + weight,
+        measured_events=belief.measured_events + events, measured_h=belief.measured_h + exposure_h,
         by_age=ages_h is not None,
-    )
-
-
-def _added(belief: Churn, events: float, exposure_h: float) -> Churn:
-    return replace(belief, events=belief.events + events, exposure_h=belief.exposure_h + exposure_h)
+    )  # fmt: skip
 
 
 def read_measured(path: Path, accelerator: str) -> Churn:
@@ -123,7 +113,10 @@ def read_measured(path: Path, accelerator: str) -> Churn:
         ]
         ages = _ages(body["ages"]) if body.get("ages") else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(path, error) from error
+        raise InputError(
+            f"measured churn {path}", got=f"{type(error).__name__}: {error}", allowed="what `holdfast churn --json` prints",
+            fix="write the output of that command to a file and give its path",
+        ) from error  # fmt: skip
     belief = prior(accelerator)
     for events, hours in ours:
         # A machine class that was listed and never ran says nothing.
@@ -131,22 +124,12 @@ def read_measured(path: Path, accelerator: str) -> Churn:
     return belief
 
 
-def unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"measured churn {path}",
-        got=f"{type(error).__name__}: {error}",
-        allowed="what `holdfast churn --json` prints",
-        fix="write the output of that command to a file and give its path",
-    )
-
-
 def _ages(bands: list[dict[str, Any]]) -> Floats:
     """Hours in the bands of AGES_H, whatever finer bands the file has."""
     hours = np.zeros(len(AGES_H))
     for band in bands:
-        hours[max(int(np.searchsorted(AGES_H, float(band["from_h"]), side="right")) - 1, 0)] += float(
-            band["node_hours"]
-        )
+        at = max(int(np.searchsorted(AGES_H, float(band["from_h"]), side="right")) - 1, 0)
+        hours[at] += float(band["node_hours"])
     return hours
 
 

@@ -20,13 +20,10 @@ QUEUE = "queue"
 
 # What people type, reduced to letters and digits: "NVIDIA A100 (80 GB)" and "a100-80gb" are one name.
 _NAMES = {
-    "nvidia-l4": "l4 l424 g2",
-    "nvidia-tesla-a100": "a100 a10040 a2highgpu",
-    "nvidia-a100-80gb": "a10080 a2ultragpu",
-    "nvidia-h100-80gb": "h100 h10080 a3highgpu",
-    "nvidia-h200-141gb": "h200 h200141 a3ultragpu",
+    "nvidia-l4": "l4 l424 g2", "nvidia-tesla-a100": "a100 a10040 a2highgpu", "nvidia-a100-80gb": "a10080 a2ultragpu",
+    "nvidia-h100-80gb": "h100 h10080 a3highgpu", "nvidia-h200-141gb": "h200 h200141 a3ultragpu",
     "nvidia-b200": "b200 a4highgpu",
-}
+}  # fmt: skip
 ALIASES = {typed: name for name, all_typed in _NAMES.items() for typed in all_typed.split()}
 # Known to Google and to the node label; the price table has no price for them.
 UNPRICED = {"gb200": "nvidia-gb200", "a4x": "nvidia-gb200"}

@@ -42,14 +42,11 @@ def read(path: Path) -> Asked:
     if not hours:
         raise InputError("hours of the job", got="none", allowed="hours above 0", fix=f"add `hours: 40` to {path.name}")
     return Asked(
-        gpu=gpu,
-        gpus=count * nodes,
-        nodes=f"{least}..{nodes}" if least < nodes else "",
-        hours=f"{hours:g}",
+        gpu=gpu, gpus=count * nodes, nodes=f"{least}..{nodes}" if least < nodes else "", hours=f"{hours:g}",
         deadline=f"{deadline:g}h" if deadline else "none",
         checkpoint=job.QUEUE if body.get("predictor", "") else "30s" if body.get("resumes", True) is True else "none",
         environment=str(body.get("environment", "")),
-    )
+    )  # fmt: skip
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -7,12 +7,10 @@ from holdfast.place.policies import Policy
 QUEUE = "wait in the queue"
 QUEUE_IN_TIME = "queue, on-demand in time"
 _SPOT = {
-    policies.WAIT.name: "wait for Spot",
-    policies.HYBRID.name: "Spot, else on-demand at once",
-    policies.PATIENT.name: "Spot, on-demand in time",
-    policies.EAGER.name: "Spot, on-demand in time, back at once",
+    policies.WAIT.name: "wait for Spot", policies.HYBRID.name: "Spot, else on-demand at once",
+    policies.PATIENT.name: "Spot, on-demand in time", policies.EAGER.name: "Spot, on-demand in time, back at once",
     policies.STEADY.name: "Spot, on-demand in time, rarely back",
-}
+}  # fmt: skip
 
 
 def on_spot(policy: Policy) -> str:

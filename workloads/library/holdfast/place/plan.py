@@ -79,14 +79,10 @@ class Plan:
     def move(self, standing: Standing, *, now_h: float, done_h: float, up: bool, up_for_h: float) -> Standing | None:
         """Where the job goes now; None: it stays. up: the cheaper one could be had now, and since `up_for_h`."""
         found = decide(
-            POLICIES[self.policy].lines(self.runs()),
-            left_h=np.array([max(self.work_h - done_h, 0.0)]),
-            slack_h=np.array([self.slack_h(now_h, done_h)]),
-            on_spot=np.array([standing is self.cheaper]),
-            on_demand=np.array([standing is Standing.ON_DEMAND]),
-            up=np.array([up]),
-            up_for_h=np.array([up_for_h]),
-        )
+            POLICIES[self.policy].lines(self.runs()), left_h=np.array([max(self.work_h - done_h, 0.0)]),
+            slack_h=np.array([self.slack_h(now_h, done_h)]), on_spot=np.array([standing is self.cheaper]),
+            on_demand=np.array([standing is Standing.ON_DEMAND]), up=np.array([up]), up_for_h=np.array([up_for_h]),
+        )  # fmt: skip
         if found.to_demand[0]:
             return Standing.ON_DEMAND
         return self.cheaper if found.to_spot[0] else None

@@ -1,8 +1,7 @@
 """What a GPU machine costs an hour on each capacity: a dated table of SKUs, and the machine's price from it.
 
-The table is in the repository, so advice works offline;
-`prices refresh` rewrites it. Google sells a machine in parts (cores, memory, GPUs); bundled local SSD is not
-counted, 1 to 2 % of a2-ultragpu and a3-highgpu.
+The table is in the repository, so advice works offline; `prices refresh` rewrites it. Google sells a machine in parts
+(cores, memory, GPUs); bundled local SSD is not counted, 1 to 2 % of a2-ultragpu and a3-highgpu.
 """
 
 import datetime
@@ -58,9 +57,6 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    machine: str
-    region: str
-    capacity: Capacity
     usd: float
     inferred: bool
     as_of: str = ""
@@ -95,9 +91,6 @@ class Table:
         if len(found) < len(wanted):
             return None
         return Quote(
-            machine=machine.name,
-            region=region,
-            capacity=capacity,
             usd=sum(sku.usd * amount for sku, amount in found),
             inferred=any(sku.basis == INFERRED for sku, _ in found),
             # The empty text of an undated part is the least of all.
@@ -134,11 +127,9 @@ def load(path: Path = TABLE) -> Table:
         if body["schema"] != SCHEMA:
             raise ValueError(f"schema {body['schema']}")
         table = Table(
-            fetched_at=datetime.date.fromisoformat(body["fetched_at"]),
-            sources=tuple(body["sources"]),
-            notes=tuple(Note(**note) for note in body["notes"]),
-            skus=tuple(_sku(row) for row in body["skus"]),
-        )
+            fetched_at=datetime.date.fromisoformat(body["fetched_at"]), sources=tuple(body["sources"]),
+            notes=tuple(Note(**note) for note in body["notes"]), skus=tuple(_sku(row) for row in body["skus"]),
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"price table {path.name}",
@@ -153,12 +144,10 @@ def load(path: Path = TABLE) -> Table:
 def dump(table: Table) -> str:
     """One SKU a line, so that a refresh shows as a readable diff."""
     lines = [json.dumps(asdict(sku)) for sku in table.skus]
+    notes = [asdict(note) for note in table.notes]
     head = {
-        "schema": SCHEMA,
-        "fetched_at": table.fetched_at.isoformat(),
-        "sources": list(table.sources),
-        "notes": [asdict(note) for note in table.notes],
-    }
+        "schema": SCHEMA, "fetched_at": table.fetched_at.isoformat(), "sources": list(table.sources), "notes": notes,
+    }  # fmt: skip
     return json.dumps(head, indent=1)[:-2] + ',\n "skus": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
 
 

@@ -1,9 +1,7 @@
 """Many runs of jobs at once, in continuous time, on capacity that comes and goes.
 
-No clock ticks: each round every run goes to its own next
-event (capacity toggles, a line of its policy is crossed, the work is done), so results depend on no step
-width and a deadline net acts at the exact moment. A move by the policy keeps all work, an eviction keeps what was
-committed. Same runs, paths and policy: same answer, to the bit.
+No clock ticks: each round every run goes to its own next event (capacity toggles, a line of its policy is crossed, the work
+is done), so a deadline net acts at the exact moment. A move by the policy keeps all work, an eviction what was committed.
 """
 
 from collections.abc import Sequence

@@ -33,9 +33,9 @@ def test_a_year_on_spot_is_priced_not_refused(asked: Job, region: str, usd: floa
 def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Job(accelerator=H100, gpus=32, hours=150)
     there = World(prices=prices.load(), churn=hazard.fixed(0.2), spot_wait_h=0.25 / 3)
-    short = advice.on_spot(advice.Scene.of(asked, there, "us-east4"), policies.WAIT)[0]
+    short = advice.on_spot(asked, there, "us-east4", policies.WAIT)[0]
     monkeypatch.setattr(advice, "MAX_LIVES", 100_000)
-    whole = advice.on_spot(advice.Scene.of(asked, there, "us-east4"), policies.WAIT)[0]
+    whole = advice.on_spot(asked, there, "us-east4", policies.WAIT)[0]
     assert short.mean_usd == pytest.approx(whole.mean_usd, rel=0.05)
     assert short.usual.evictions == pytest.approx(whole.usual.evictions, rel=0.08)
     assert short.finish_at(50) == pytest.approx(whole.finish_at(50), rel=0.05)
@@ -43,7 +43,7 @@ def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(monkeypatch
 
 def test_a_gang_of_hundreds_is_answered_for_a_year() -> None:
     asked = Job(accelerator=A100_80, gpus=512, hours=8_760)
-    spot = advice.on_spot(advice.Scene.of(asked, world(A100_80), "us-east5"), policies.WAIT)[0]
+    spot = advice.on_spot(asked, world(A100_80), "us-east5", policies.WAIT)[0]
     assert "evictions" not in spot.refused
     assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000
 

@@ -85,12 +85,9 @@ def _row(group: Group, exposure: Exposure) -> dict[str, object]:
 def _rate(exposure: Exposure) -> dict[str, object]:
     low, high = exposure.interval()
     return {
-        "events": exposure.events,
-        "node_hours": exposure.hours,
-        "per_hour": exposure.per_hour,
-        "low": low,
+        "events": exposure.events, "node_hours": exposure.hours, "per_hour": exposure.per_hour, "low": low,
         "high": finite(high),
-    }
+    }  # fmt: skip
 
 
 def _words(exposure: Exposure) -> str:
