@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra.environments": CONTRACTS,
     "infra.specs": CONTRACTS | {"infra.environments"},
     "infra.rules": CONTRACTS | {"infra.environments", "infra.specs"},
-    "holdfast.place": CONTRACTS | {"infra.environments"},
+    "holdfast.place": CONTRACTS | {"infra.environments", "holdfast.clients.gcloud"},
     "infra.cdk": set(),
     "infra.stacks": CONTRACTS | {"infra.environments", "infra.specs", "infra.cdk"},
     "infra.main": CONTRACTS

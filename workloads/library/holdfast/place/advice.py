@@ -131,10 +131,10 @@ def on_spot(job: Job, world: World, region: str, *asked: Policy) -> list[Option]
 
 
 def _on_demand(job: Job, world: World, region: str) -> Option:
-    runs = runs_for(job, world, 1, spot=Capacity.ON_DEMAND, region=region)
+    hours, price = job.hours + job.restart_h, quote(job, world, region, Capacity.ON_DEMAND)
+    # A deadline that leaves no time for the work and one start is refused with the job.
+    case = Case(usd=np.array([hours * price.usd if price else math.nan]), finish_h=np.array([hours]), late=0.0)
     blank = Option(placement=Placement.ON_DEMAND, policy="on-demand only", region=region)
-    never = Paths(edges_h=np.full((1, 1), np.inf), starts_up=np.zeros(1, bool))
-    case = case_of(job, simulate(runs, never, policies.ON_DEMAND_ONLY))
     return priced(job, world, blank, (Capacity.ON_DEMAND,), (case,) * len(world.scenarios(job)))
 
 
@@ -143,8 +143,6 @@ def _flex(job: Job, world: World, region: str, *, in_time: bool = False) -> Opti
     blank = Option(placement=Placement.FLEX_START, policy=name, region=region)
     if not job.resumable and not job.batch and job.hours + job.restart_h > FLEX_MAX_RUN_H:
         return replace(blank, refused=f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
-    if job.restart_h >= FLEX_MAX_RUN_H:
-        return replace(blank, refused=f"a restart takes longer than the {FLEX_MAX_RUN_H:.0f} h of a node")
     runs = runs_for(job, world, RUNS, spot=Capacity.FLEX_START, region=region)
     rounds = math.ceil(job.hours / (FLEX_MAX_RUN_H - job.restart_h)) + 2
     rng = np.random.default_rng(0)

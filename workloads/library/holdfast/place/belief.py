@@ -82,14 +82,9 @@ class Option:
     def mean_usd(self) -> float:
         return self.usual.mean_usd
 
-    @property
-    def noise_usd(self) -> float:
-        """Standard error of the mean: what another sample would change."""
-        return float(np.std(self.usual.usd)) / math.sqrt(len(self.usual.usd))
-
     def costs_as(self, least: "Option") -> bool:
         """Within what another sample would change, or so little that it decides nothing."""
-        noise = math.hypot(self.noise_usd, least.noise_usd)
+        noise = math.hypot(*(float(np.std(o.usual.usd)) / math.sqrt(len(o.usual.usd)) for o in (self, least)))
         return abs(self.mean_usd - least.mean_usd) <= max(SAME_USD * least.mean_usd, NOISE * noise)
 
     def usd_at(self, percent: float) -> float:

@@ -1,8 +1,7 @@
 """The churn at which Spot costs as much as its rival, and what a job costs in a region without simulating it.
 
-The model of the simulator without a clock: lives that depend on age, gangs whose nodes have ages of their own, whole
-checkpoints. Closed forms assume lives without memory and are wrong by an order of magnitude for short jobs, whose
-machines are always young. The same draws at every churn, so that the answer is smooth.
+The model of the simulator without a clock. Closed forms assume lives without memory and are wrong by an order of magnitude
+for short jobs, whose machines are always young. The same draws at every churn, so that the answer is smooth.
 """
 
 import math
@@ -108,9 +107,8 @@ def _until_done(
     with np.errstate(divide="ignore"):
         share = work_h / committed.sum(axis=1)
     return (
-        np.where(done, hours, spans.sum(axis=1) * share),
-        np.where(done, last.astype(float), spans.shape[1] * share),
-    )
+        np.where(done, hours, spans.sum(axis=1) * share), np.where(done, last.astype(float), spans.shape[1] * share),
+    )  # fmt: skip
 
 
 def _rival(job: Job, world: World, region: str) -> tuple[Capacity, float] | None:

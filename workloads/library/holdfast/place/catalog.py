@@ -4,8 +4,6 @@ import datetime
 import json
 import os
 import re
-import shutil
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
+from holdfast.clients.gcloud import run as gcloud
 from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError, Unjudged
 from holdfast.contract.machines import ACCELERATORS
@@ -69,9 +68,8 @@ def refresh(old: Table, today: datetime.date, endpoint: str = ENDPOINT) -> Table
     table = Table(
         fetched_at=today,
         sources=(f"Cloud Billing Catalog of {today}", *(s for s in old.sources if s.startswith("inferred"))),
-        notes=old.notes,
-        skus=tuple(sorted((*listed, *kept), key=lambda s: (s.part, s.of, s.capacity, s.regions))),
-    )
+        notes=old.notes, skus=tuple(sorted((*listed, *kept), key=lambda s: (s.part, s.of, s.capacity, s.regions))),
+    )  # fmt: skip
     check(table)
     return table
 
@@ -110,10 +108,9 @@ def merge(skus: Iterable[Sku]) -> list[Sku]:
         if clash is not None and clash.usd != sku.usd:
             raise InputError(
                 f"two prices of {sku.of} {sku.part} on {sku.capacity.value}",
-                got=f"{clash.description!r} at {clash.usd} and {sku.description!r} at {sku.usd}",
-                allowed="one",
+                got=f"{clash.description!r} at {clash.usd} and {sku.description!r} at {sku.usd}", allowed="one",
                 fix="teach workloads/library/holdfast/place/catalog.py which of the two texts is another product",
-            )
+            )  # fmt: skip
         if clash is None:
             kept.append(sku)
             seen.update({(sku.part, sku.of, sku.capacity, r): sku for r in sku.regions})
@@ -147,14 +144,15 @@ def _usd(sku: Mapping[str, Any], unit: str) -> float:
 
 
 def credentials() -> dict[str, str]:
-    """The header that proves who asks: an API key, else a token of the environment or gcloud."""
+    """The header that proves who asks: an API key, else a token of the environment or gcloud. Unjudged without any."""
     if key := os.environ.get(ENV_API_KEY):
         return {"X-Goog-Api-Key": key}
-    if token := os.environ.get(ENV_TOKEN) or _gcloud_token():
-        return {"Authorization": f"Bearer {token}"}
-    raise Unjudged(
-        f"no Google credentials; set {ENV_API_KEY} or {ENV_TOKEN}, or log in with gcloud auth application-default"
-    )
+    try:
+        # Application default credentials: those of `gcloud auth login` are refused by client libraries.
+        token = os.environ.get(ENV_TOKEN) or gcloud(("auth", "application-default", "print-access-token")).strip()
+    except Unjudged as error:
+        raise Unjudged(f"no Google credentials; set {ENV_API_KEY} or {ENV_TOKEN}: {error}") from error
+    return {"Authorization": f"Bearer {token}"}
 
 
 def get(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -170,13 +168,3 @@ def get(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
         raise Unjudged(f"{address} answered {error.code} {error.reason}") from error
     except (urllib.error.URLError, TimeoutError, ValueError) as error:
         raise Unjudged(f"{address}: {getattr(error, 'reason', error)}") from error
-
-
-def _gcloud_token() -> str:
-    gcloud = shutil.which("gcloud")
-    if gcloud is None:
-        return ""
-    # Application default credentials: those of `gcloud auth login` are refused by client libraries.
-    command = [gcloud, "auth", "application-default", "print-access-token"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,8 +1,7 @@
 """Many runs of an elastic gang at once: it works with the nodes that are there, from `least` to `nodes` of them.
 
-Capacity is a count over time, not a yes or no. A lost node costs its share until a replacement runs; only when fewer
-than `least` are left does the gang stop, save and give its nodes back. Constants of shrinking and growing are bounds
-that `make bench-elastic` keeps.
+A lost node costs its share until a replacement runs; only with fewer than `least` does the gang stop, save and give its
+nodes back. `make bench-elastic` keeps the constants of shrinking and growing.
 """
 
 import math

@@ -10,6 +10,8 @@ from holdfast.place.belief import Option
 from holdfast.place.job import Job
 
 MAX_CAPACITY_WAIT_S = 86_400  # the field's limit
+_SPOT, _FLEX, _DEMAND = Capacity.SPOT, Capacity.FLEX_START, Capacity.ON_DEMAND
+_ORDER = {Placement.SPOT: [_SPOT], Placement.ON_DEMAND: [_DEMAND], Placement.HYBRID: [_SPOT, _DEMAND]}
 
 
 def needs_mover(option: Option) -> bool:
@@ -19,20 +21,14 @@ def needs_mover(option: Option) -> bool:
 
 def compute_class(job: Job, option: Option) -> dict[str, Any]:
     """Never two capacities in one rule."""
-    wanted = {
-        Placement.SPOT: [Capacity.SPOT], Placement.FLEX_START: [Capacity.FLEX_START],
-        Placement.ON_DEMAND: [Capacity.ON_DEMAND], Placement.HYBRID: [Capacity.SPOT, Capacity.ON_DEMAND],
-    }[option.placement]  # fmt: skip
-    if option.policy == option_names.QUEUE_IN_TIME:
-        wanted = [Capacity.FLEX_START, Capacity.ON_DEMAND]
+    flex = [_FLEX, _DEMAND] if option.policy == option_names.QUEUE_IN_TIME else [_FLEX]
+    rules = [_priority(job, capacity) for capacity in _ORDER.get(option.placement, flex)]
     metadata: dict[str, Any] = {"name": f"{job.accelerator.removeprefix('nvidia-')}-{option.placement.value}"}
-    if wanted == [Capacity.SPOT]:
+    if option.placement is Placement.SPOT:
         metadata["annotations"] = {"holdfast.dev/ignore-HF323": "waiting for Spot is what was priced"}
     spec: dict[str, Any] = {
-        "nodePoolAutoCreation": {"enabled": True},
-        "priorities": [_priority(job, capacity) for capacity in wanted],
-        "whenUnsatisfiable": "DoNotScaleUp",
-    }
+        "nodePoolAutoCreation": {"enabled": True}, "priorities": rules, "whenUnsatisfiable": "DoNotScaleUp",
+    }  # fmt: skip
     if option.placement is Placement.HYBRID:
         # Without it a pod that once went to on-demand stays there to its end, which costs far more.
         spec["activeMigration"] = {"optimizeRulePriority": True}
@@ -43,11 +39,11 @@ def _priority(job: Job, capacity: Capacity) -> dict[str, Any]:
     machine = job.machine_for(capacity) or job.machine
     gpu = {"type": job.accelerator, "count": machine.gpus, "driverVersion": "latest"}
     rule: dict[str, Any] = {"machineType": machine.name, "gpu": gpu}
-    if capacity is not Capacity.FLEX_START:
-        return rule | {"spot": capacity is Capacity.SPOT}
+    if capacity is not _FLEX:
+        return rule | {"spot": capacity is _SPOT}
     rule |= {"flexStart": {"enabled": True}, "maxRunDurationSeconds": FLEX_MAX_RUN_S}
-    if math.isinf(job.deadline_h):
-        return rule
-    # Until only on-demand still arrives in time: from a start now.
-    slack_s = (job.deadline_h - job.hours - 2 * job.restart_h) * 3600
-    return rule | {"capacityCheckWaitTimeSeconds": int(min(max(slack_s, 1), MAX_CAPACITY_WAIT_S))}
+    if math.isfinite(job.deadline_h):
+        # Until only on-demand still arrives in time: from a start now.
+        slack_s = (job.deadline_h - job.hours - 2 * job.restart_h) * 3600
+        rule["capacityCheckWaitTimeSeconds"] = int(min(max(slack_s, 1), MAX_CAPACITY_WAIT_S))
+    return rule

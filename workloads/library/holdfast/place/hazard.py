@@ -1,8 +1,6 @@
 """How likely a Spot machine is preempted, by age: a prior, replaced by what was measured here. Why: infra/decisions/0053.
 
-The prior is a guess: the shape over age comes from 1,442 recorded lifetimes of preemptible VMs (2019, CPU machines), the
-level from how often GPU zones dropped requests, which bounds it from above. Twenty measured evictions weigh ten times as
-much as it does.
+The shape over age comes from 1,442 recorded lifetimes of preemptible VMs (2019, CPU machines), the level is a guess.
 """
 
 import json
@@ -84,11 +82,10 @@ def measure(belief: Churn, *, events: float, exposure_h: float, ages_h: Floats |
     """
     if exposure_h <= 0.0 or events < 0.0 or not math.isfinite(events + exposure_h):
         raise InputError(
-            "measured churn",
-            got=f"{events:g} evictions in {exposure_h:g} h",
+            "measured churn", got=f"{events:g} evictions in {exposure_h:g} h",
             allowed="0 or more evictions in more than 0 h",
             fix="give the sum of machine hours, those without an eviction too",
-        )
+        )  # fmt: skip
     weight = exposure_h
     young = float(np.dot(SHAPE, ages_h) / np.sum(ages_h)) if ages_h is not None and np.sum(ages_h) > 0.0 else 0.0
     # The factor between hazard and mean lifetime depends on the churn that is sought; a few rounds settle it.

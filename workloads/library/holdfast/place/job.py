@@ -67,11 +67,10 @@ class Job:
         need_h = self.hours + self.restart_h
         if not self.deadline_h >= need_h:
             raise InputError(
-                "impossible deadline",
-                got=f"{self.deadline_h:.4g} h",
+                "impossible deadline", got=f"{self.deadline_h:.4g} h",
                 allowed=f"at least {need_h:.4g} h: the work and one start, even on-demand",
                 fix="move the deadline, or use more GPUs so that --hours shrinks",
-            )
+            )  # fmt: skip
 
     def _check_elastic(self) -> None:
         if self.batch or not self.resumable:
@@ -140,21 +139,11 @@ def accelerator(name: str) -> str:
     if known := ALIASES.get(typed):
         return known
     names = sorted({*(a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS), *ACCELERATORS})
-    if unpriced := UNPRICED.get(typed):
-        raise InputError(
-            "unpriced GPU", got=f"{name}: no source of the price table has {unpriced}", allowed=", ".join(names),
-            fix="take one of these, or add its machines to workloads/library/holdfast/contract/machines.py, its SKUs to"
-            " workloads/library/holdfast/place/catalog.py, and run `holdfast prices refresh`",
-        )  # fmt: skip
     near = difflib.get_close_matches(name.lower(), [*names, "h100"], n=1)
-    raise InputError(
-        "unknown GPU",
-        got=name,
-        allowed=", ".join(names),
-        fix=f"did you mean {near[0]}?"
-        if near
-        else "take one of these, or add it to workloads/library/holdfast/contract/machines.py",
-    )
+    what, fix = "unknown GPU", f"did you mean {near[0]}?" if near else "take one of these"
+    if unpriced := UNPRICED.get(typed):
+        what, fix = f"unpriced GPU {unpriced}", "take one of these: no source of `holdfast prices refresh` has it"
+    raise InputError(what, got=name, allowed=", ".join(names), fix=fix)
 
 
 def duration_h(text: str, what: str) -> float:

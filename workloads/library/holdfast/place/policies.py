@@ -80,8 +80,8 @@ def net(runs: Runs, restarts: float) -> Floats:
     return restarts * runs.restart_h + runs.loss_h
 
 
-def _constant(value: float) -> Callable[[Runs], Lines]:
-    return lambda runs: lines_of(runs, wait=value, back=value, enter=value, leave=value)
+def _wait(runs: Runs) -> Lines:
+    return lines_of(runs, wait=-np.inf, back=-np.inf, enter=-np.inf, leave=-np.inf)
 
 
 def _queue(runs: Runs) -> Lines:
@@ -118,9 +118,8 @@ def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], L
     return lines
 
 
-WAIT = Policy(name="wait", lines=_constant(-np.inf))
+WAIT = Policy(name="wait", lines=_wait)
 """One interruptible capacity and nothing else: Spot only, flex-start only."""
-ON_DEMAND_ONLY = Policy(name="on-demand only", lines=_constant(np.inf))
 QUEUE = Policy(name="queue", lines=_queue)
 """Flex-start, and on-demand from the last moment at which only it still arrives in time; never back."""
 HYBRID = Policy(name="hybrid", lines=_hybrid)

@@ -7,7 +7,7 @@ The table is in the repository, so advice works offline; `prices refresh` rewrit
 import datetime
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +132,10 @@ def load(path: Path = TABLE) -> Table:
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"price table {path.name}",
-            got=f"{type(error).__name__}: {error}",
+            f"price table {path.name}", got=f"{type(error).__name__}: {error}",
             allowed=f"an object of schema {SCHEMA}",
             fix="restore it from git, or rewrite it with `holdfast prices refresh`",
-        ) from error
+        ) from error  # fmt: skip
     check(table)
     return table
 
@@ -156,11 +155,10 @@ def check(table: Table) -> None:
     for accelerator, region, text in disorders(table):
         if not table.note(accelerator, region):
             raise InputError(
-                f"prices of {accelerator} in {region}",
-                got=text,
+                f"prices of {accelerator} in {region}", got=text,
                 allowed="spot < flex-start <= on-demand, each above 0",
                 fix="if the catalogue really says so, add a note for this accelerator and region to prices.json",
-            )
+            )  # fmt: skip
 
 
 def disorders(table: Table) -> Iterator[tuple[str, str, str]]:
@@ -175,26 +173,17 @@ def disorders(table: Table) -> Iterator[tuple[str, str, str]]:
 
 def _in_order(usd: dict[Capacity, float]) -> bool:
     spot, flex, demand = (usd.get(capacity) for capacity in CAPACITIES)
-    known = [price for price in (spot, flex, demand) if price is not None]
     # Reservations are listed at 0.00; one of them in the table wins every comparison.
-    if known and min(known) <= 0.0:
-        return False
-    cheaper = [other for other in (flex, demand) if other is not None and spot is not None and other <= spot]
+    above = min(usd.values(), default=1.0) > 0.0 and all(spot is None or p is None or spot < p for p in (flex, demand))
     # Equal is allowed between flex-start and on-demand: some GPUs get no discount there.
-    return not cheaper and (flex is None or demand is None or flex <= demand * (1 + 1e-9))
+    return above and (flex is None or demand is None or flex <= demand * (1 + 1e-9))
 
 
 def _sku(row: dict[str, Any]) -> Sku:
+    # Tables of forks may lack newer fields and hold older ones.
+    known: dict[str, Any] = {each.name: row[each.name] for each in fields(Sku) if each.name in row}
     sku = Sku(
-        part=row["part"],
-        of=row["of"],
-        capacity=Capacity(row["capacity"]),
-        regions=tuple(row["regions"]),
-        usd=float(row["usd"]),
-        basis=row["basis"],
-        sku=row["sku"],
-        description=row["description"],
-        as_of=row.get("as_of", ""),  # tables of forks may be older than this field
+        **known | {"capacity": Capacity(row["capacity"]), "regions": tuple(row["regions"]), "usd": float(row["usd"])}
     )
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")

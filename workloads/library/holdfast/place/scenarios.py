@@ -1,8 +1,7 @@
 """How long a job waits for Spot: three scenarios, of which two come from the one public record.
 
-The record (availability.json holds source, licence and date) says how many of 16 single-GPU H100 machines could be
-started, in 13 zones, every ten minutes for 15 days. It is no forecast: one week hardly predicts the next. So the answer
-shows what each scenario would do, and the user judges. Why: infra/decisions/0055.
+The record (availability.json, with source and licence) says how many of 16 H100 machines could be started, in 13 zones, every
+ten minutes for 15 days. One week of it hardly predicts the next, so the user judges. Why: infra/decisions/0055.
 """
 
 import json

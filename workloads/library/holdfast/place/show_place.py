@@ -26,8 +26,7 @@ def place(job: Job, answer: Answer, *, as_json: bool) -> None:
     cells = "mean cost, done after p50/p95 hours" + (", share late" if math.isfinite(job.deadline_h) else "")
     print(f"each scenario: {cells}; * price inferred\n")
     print(f"{answer.chosen.placement.value} in {answer.region}: {answer.reason}")
-    for line in _notes(job, answer):
-        print(line)
+    print("\n".join(_notes(job, answer)))
 
 
 def _notes(job: Job, answer: Answer) -> list[str]:
@@ -80,12 +79,10 @@ def body(job: Job, answer: Answer) -> dict[str, Any]:
     world, chosen, flip = answer.world, answer.chosen, answer.flip
     scenarios = world.scenarios(job)
     dates = {c: advice.quote(job, world, answer.region, c) for c in CAPACITIES}
-    mover = emit.needs_mover(chosen)
+    mover, table = emit.needs_mover(chosen), world.prices
+    as_of = {c.value: found.as_of or None for c, found in dates.items() if found}
     return {
-        "schema": SCHEMA,
-        "region": answer.region,
-        "machine": job.machine.name,
-        "nodes": job.nodes,
+        "schema": SCHEMA, "region": answer.region, "machine": job.machine.name, "nodes": job.nodes,
         "chosen": {"placement": chosen.placement.value, "how": chosen.policy, "needs_mover": mover},
         "reason": answer.reason,
         "scenarios": [{"name": each.name, "basis": each.basis} for each in scenarios],
@@ -94,13 +91,11 @@ def body(job: Job, answer: Answer) -> dict[str, Any]:
         "churn": {"per_hour": world.churn.per_hour, "basis": world.churn.basis},
         "checkpoint_seconds": checkpoint_s(job, answer),
         "prices": {
-            "fetched_at": world.prices.fetched_at.isoformat(),
-            "as_of": {c.value: found.as_of or None for c, found in dates.items() if found},
-            "note": world.prices.note(job.accelerator, answer.region),
+            "fetched_at": table.fetched_at.isoformat(), "as_of": as_of, "note": table.note(job.accelerator, answer.region)
         },
         "elsewhere": [{"region": e.region, "placement": e.capacity.value, "mean_usd": e.usd} for e in answer.elsewhere],
         "compute_class": None if mover else emit.compute_class(job, chosen),
-    }
+    }  # fmt: skip
 
 
 def checkpoint_s(job: Job, answer: Answer) -> int | None:
@@ -122,8 +117,7 @@ def _option(option: Option, names: list[str]) -> dict[str, Any]:
 
 def _case(case: Case) -> dict[str, Any]:
     return {
-        "usd": {"mean": case.mean_usd} | {f"p{p}": case.usd_at(p) for p in (50, 95)},
-        "finish_hours": {f"p{p}": case.finish_at(p) for p in (50, 95)},
-        "late": case.late,
-        "evictions": case.evictions,
-    }
+        "usd": {"mean": case.mean_usd, "p50": case.usd_at(50), "p95": case.usd_at(95)},
+        "finish_hours": {"p50": case.finish_at(50), "p95": case.finish_at(95)},
+        "late": case.late, "evictions": case.evictions,
+    }  # fmt: skip

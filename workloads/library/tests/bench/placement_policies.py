@@ -49,6 +49,9 @@ def _uniform(runs: Runs) -> Lines:
     )  # fmt: skip
 
 
+ON_DEMAND_ONLY = Policy(
+    name="on-demand only", lines=lambda runs: lines_of(runs, wait=np.inf, back=np.inf, enter=np.inf, leave=np.inf)
+)
 GREEDY = Policy(name="greedy", lines=_greedy)
 UNIFORM = Policy(name="uniform progress", lines=_uniform)
 COMPARED = (GREEDY, UNIFORM, policies.HYBRID, *policies.IN_TIME)

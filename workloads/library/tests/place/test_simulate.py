@@ -8,9 +8,9 @@ from holdfast.ledger import closed_forms
 from holdfast.place import policies
 from holdfast.place.runs import Outcome, Paths, Runs, runs_of
 from holdfast.place.simulate import side_by_side, simulate
-from workloads.library.tests.bench.placement_policies import COMPARED, GREEDY, UNIFORM
+from workloads.library.tests.bench.placement_policies import COMPARED, GREEDY, ON_DEMAND_ONLY, UNIFORM
 
-ALL = (policies.WAIT, policies.ON_DEMAND_ONLY, *COMPARED)
+ALL = (policies.WAIT, ON_DEMAND_ONLY, *COMPARED)
 
 
 def paths(*rows: list[float], up: bool, planned: bool = False) -> Paths:
@@ -84,7 +84,7 @@ def test_capacity_that_never_comes_back_never_finishes() -> None:
 
 def test_on_demand_only_costs_the_work_and_one_start() -> None:
     runs = runs_of(1, work_h=10, restart_h=0.25, deadline_h=11, on_demand_usd=3.0)
-    got = one(runs, paths([1.0, 2.0], up=True), policies.ON_DEMAND_ONLY)
+    got = one(runs, paths([1.0, 2.0], up=True), ON_DEMAND_ONLY)
     assert (got["usd"], got["finish_h"], got["spot_h"]) == (pytest.approx(30.75), pytest.approx(10.25), 0.0)
 
 

@@ -61,11 +61,10 @@ class CloudReader:
         if self.cluster:
             wanted += f' AND resource.labels.cluster_name = "{self.cluster}"'
         request = monitoring_v3.ListTimeSeriesRequest(
-            name=f"projects/{self.project}",
-            filter=wanted,
+            name=f"projects/{self.project}", filter=wanted,
             interval={"start_time": {"seconds": begin_s}, "end_time": {"seconds": end_s}},
             aggregation={"alignment_period": {"seconds": PERIOD_S}, "per_series_aligner": aligner},
-        )
+        )  # fmt: skip
         retry: Any = Retry(predicate=if_exception_type(*TRANSIENT), initial=0.2, maximum=5.0, timeout=self.patience_s)
         try:
             pages = self.client.list_time_series(request, retry=retry, timeout=PAGE_S).pages

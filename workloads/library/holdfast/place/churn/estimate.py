@@ -81,10 +81,9 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
 def _lifetime(event: Event, begin_us: int, end_us: int, preempted: bool) -> NodeLifetime:
     fields = event.fields
     group = Group(
-        pool=str(fields.get("pool", "")),
-        machine_type=str(fields.get("machine_type", "")),
+        pool=str(fields.get("pool", "")), machine_type=str(fields.get("machine_type", "")),
         zone=str(fields.get("zone", "")),
-    )
+    )  # fmt: skip
     age_us = round(float(fields.get("seconds") or 0) * 1e6) if event.type == "node_up" else 0
     return NodeLifetime(group=group, begin_us=begin_us, end_us=end_us, preempted=preempted, begin_age_us=age_us)
 

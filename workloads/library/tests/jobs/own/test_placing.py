@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.capacity import Capacity
 from holdfast.contract.errors import InputError
 from holdfast.contract.kubernetes import LABEL_CLUSTER_QUEUE
 from holdfast.contract.pools import Role
