@@ -182,9 +182,8 @@ def _in_order(usd: dict[Capacity, float]) -> bool:
 def _sku(row: dict[str, Any]) -> Sku:
     # Tables of forks may lack newer fields and hold older ones.
     known: dict[str, Any] = {each.name: row[each.name] for each in fields(Sku) if each.name in row}
-    sku = Sku(
-        **known | {"capacity": Capacity(row["capacity"]), "regions": tuple(row["regions"]), "usd": float(row["usd"])}
-    )
+    known |= {"capacity": Capacity(row["capacity"]), "regions": tuple(row["regions"]), "usd": float(row["usd"])}
+    sku = Sku(**known)
     if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")
     if sku.as_of:
